@@ -1,0 +1,187 @@
+//! The first page of a table file: what it is, how large, with which hash key, and since when.
+//!
+//! The fields that never change while the file is in use are read and written as bytes, here. The few that do are
+//! atomics in the mapped page ([`Shared`]). docs/TABLE.md has the same as a drawing.
+
+use core::hash::Hasher as _;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
+use crate::bucket::EvictionCounters;
+
+/// The header takes one page; the lines begin after it.
+pub(crate) const HEADER_BYTES: usize = 4096;
+
+/// Where in the page the fields that change lie.
+pub(crate) const SHARED_AT: usize = 1024;
+
+/// The meaning of every byte of the file. Changed together with docs/TABLE.md.
+pub(crate) const LAYOUT: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"GCRAtabl";
+pub(crate) const FIXED_BYTES: usize = 128;
+
+/// The fields that are written once, or by the first one to attach after a boot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Header {
+    pub(crate) slots: u64,
+    pub(crate) hash_key: [u8; 16],
+    pub(crate) created_wall_ns: u64,
+    pub(crate) creator: [u8; 32],
+    pub(crate) boot_id: [u8; 16],
+    /// Added to the boot's clock, gives the table's.
+    pub(crate) base_ns: i64,
+}
+
+/// Why bytes are no header this build can use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum HeaderError {
+    Foreign,
+    Layout { found: u32 },
+    Hash,
+}
+
+impl Header {
+    pub(crate) fn to_bytes(&self) -> [u8; FIXED_BYTES] {
+        let mut bytes = [0; FIXED_BYTES];
+        let mut rest = &mut bytes[..];
+        let mut put = |field: &[u8]| {
+            let (here, after) = core::mem::take(&mut rest).split_at_mut(field.len());
+            here.copy_from_slice(field);
+            rest = after;
+        };
+        put(&MAGIC);
+        put(&LAYOUT.to_ne_bytes());
+        put(&[0; 4]);
+        put(&self.slots.to_ne_bytes());
+        put(&self.hash_key);
+        put(&hash_check(&self.hash_key));
+        put(&self.created_wall_ns.to_ne_bytes());
+        put(&self.creator);
+        put(&self.boot_id);
+        put(&self.base_ns.to_ne_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Result<Self, HeaderError> {
+        let mut rest = &bytes[..];
+        if take(&mut rest) != MAGIC {
+            return Err(HeaderError::Foreign);
+        }
+        let layout = u32::from_ne_bytes(take(&mut rest));
+        if layout != LAYOUT {
+            return Err(HeaderError::Layout { found: layout });
+        }
+        let _: [u8; 4] = take(&mut rest);
+        let slots = u64::from_ne_bytes(take(&mut rest));
+        let hash_key = take(&mut rest);
+        if take(&mut rest) != hash_check(&hash_key) {
+            return Err(HeaderError::Hash);
+        }
+        Ok(Self {
+            slots,
+            hash_key,
+            created_wall_ns: u64::from_ne_bytes(take(&mut rest)),
+            creator: take(&mut rest),
+            boot_id: take(&mut rest),
+            base_ns: i64::from_ne_bytes(take(&mut rest)),
+        })
+    }
+}
+
+/// The next `N` bytes. The fields of a header are fewer than [`FIXED_BYTES`], so they are always there.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    match rest.split_first_chunk() {
+        Some((field, after)) => {
+            *rest = after;
+            *field
+        }
+        None => [0; N],
+    }
+}
+
+/// SipHash-1-3 with 128 bits of result.
+#[inline]
+pub(crate) fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
+    let mut hasher = SipHasher13::new_with_key(key);
+    hasher.write(bytes);
+    let hash = hasher.finish128();
+    [hash.h1, hash.h2]
+}
+
+/// The hash of a constant: a build that hashes differently would look for every key in the wrong place, so it
+/// must not use the file at all.
+fn hash_check(key: &[u8; 16]) -> [u8; 16] {
+    let [first, second] = hash(key, b"gcra-table hash check");
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first.to_ne_bytes());
+    bytes[8..].copy_from_slice(&second.to_ne_bytes());
+    bytes
+}
+
+/// The fields that processes change while the table is in use, at [`SHARED_AT`] in the first page.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Shared {
+    /// The table's time when a process last wrote down that it was alive, and the wall clock's then.
+    pub(crate) last_ns: AtomicU64,
+    pub(crate) last_wall_ns: AtomicU64,
+    /// How often the file was attached to.
+    pub(crate) attachments: AtomicU32,
+    pub(crate) evictions: CacheLine<EvictionCounters>,
+}
+
+/// On a cache line of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct CacheLine<T>(pub(crate) T);
+
+const _: () = assert!(SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
+const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            slots: 1 << 20,
+            hash_key: *b"0123456789abcdef",
+            created_wall_ns: 1,
+            creator: [b'x'; 32],
+            boot_id: [7; 16],
+            base_ns: -5,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was_written() {
+        assert_eq!(Header::from_bytes(&header().to_bytes()), Ok(header()));
+    }
+
+    #[test]
+    fn other_bytes_are_told_apart() {
+        let with = |at: usize| {
+            let mut bytes = header().to_bytes();
+            bytes[at] ^= 1;
+            Header::from_bytes(&bytes)
+        };
+        assert_eq!(with(0), Err(HeaderError::Foreign));
+        assert_eq!(with(8), Err(HeaderError::Layout { found: LAYOUT ^ 1 }));
+        assert_eq!(with(24), Err(HeaderError::Hash), "the key");
+        assert_eq!(with(40), Err(HeaderError::Hash), "the check");
+        assert_eq!(Header::from_bytes(&[0; FIXED_BYTES]), Err(HeaderError::Foreign));
+    }
+
+    /// No vectors were published for SipHash-1-3 with 128 bits; this pins the value that tables in use depend on.
+    #[test]
+    fn the_hash_stays_what_it_is() {
+        let key: [u8; 16] = core::array::from_fn(|i| u8::try_from(i).unwrap());
+        assert_eq!(
+            hash(&key, b"192.0.2.1"),
+            [5395003504484633629, 7357992839451351717]
+        );
+        assert_ne!(hash(&key, b"192.0.2.1"), hash(&key, b"192.0.2.2"));
+    }
+}

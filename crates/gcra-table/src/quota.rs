@@ -1,0 +1,218 @@
+//! GCRA: how many cells may pass, and when. Pure arithmetic on nanoseconds.
+
+use core::fmt;
+use core::num::{NonZeroU32, NonZeroU64};
+
+/// The longest time, in nanoseconds, that a quota may take to drain: four years of 365 days.
+///
+/// No bucket ever owes more than this, so a TAT further in the future than this is a damaged one.
+pub const MAX_DRAIN_NS: u64 = 4 * 365 * 86_400 * 1_000_000_000;
+
+/// A limit in the terms of GCRA: one cell every emission interval, and how many may come at once.
+///
+/// "100 per second, up to 20 at once" lets twenty cells pass together and then one every 10 ms; after a pause
+/// of any length it is twenty again, never twenty-one.
+///
+/// The algorithm is the virtual scheduling form of ITU-T I.371 (annex A): per key one TAT, the theoretical
+/// arrival time of the next cell.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Quota {
+    emission_interval_ns: NonZeroU64,
+    burst: NonZeroU32,
+}
+
+impl Quota {
+    /// One cell every `emission_interval_ns`, at most `burst` of them at once.
+    ///
+    /// # Errors
+    ///
+    /// `burst` emission intervals are longer than [`MAX_DRAIN_NS`].
+    pub const fn new(emission_interval_ns: NonZeroU64, burst: NonZeroU32) -> Result<Self, QuotaError> {
+        match emission_interval_ns.get().checked_mul(burst.get() as u64) {
+            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self {
+                emission_interval_ns,
+                burst,
+            }),
+            _ => Err(QuotaError {
+                emission_interval_ns,
+                burst,
+            }),
+        }
+    }
+
+    /// The time per cell, T, in nanoseconds.
+    #[must_use]
+    pub const fn emission_interval_ns(self) -> u64 {
+        self.emission_interval_ns.get()
+    }
+
+    /// How many cells an idle key may send at once.
+    #[must_use]
+    pub const fn burst(self) -> u32 {
+        self.burst.get()
+    }
+
+    /// How long a full burst takes to drain, `burst * T`, in nanoseconds: the most a key can owe.
+    #[must_use]
+    pub const fn drain_ns(self) -> u64 {
+        // `new` checked this product.
+        self.cost_ns(self.burst.get())
+    }
+
+    /// The burst tolerance, τ = `(burst - 1) * T`, in nanoseconds: how early a cell may come.
+    #[must_use]
+    pub const fn burst_tolerance_ns(self) -> u64 {
+        self.cost_ns(self.burst.get() - 1)
+    }
+
+    /// What `cells` cells add to a TAT. No more than `burst` of them are ever asked for.
+    const fn cost_ns(self, cells: u32) -> u64 {
+        self.emission_interval_ns.get() * cells as u64
+    }
+
+    /// Whether `cells` more cells conform at `now` for a key whose TAT is `tat`, and what comes of it.
+    ///
+    /// All times are nanoseconds of one clock. Zero cells always conform: that is a peek.
+    #[must_use]
+    #[inline]
+    pub const fn admit(self, tat: u64, now: u64, cells: u32) -> Admission {
+        if cells > self.burst.get() {
+            return Admission::Oversize;
+        }
+        let tat = if tat > now { tat } else { now };
+        let cost_ns = self.cost_ns(cells);
+        // Conforming when `tat - now <= τ - (cells - 1) * T`, written without a difference that could go below 0.
+        let room_ns = self.drain_ns() - cost_ns;
+        match (tat - now).saturating_sub(room_ns) {
+            0 => Admission::Conforming {
+                tat: tat.saturating_add(cost_ns),
+            },
+            wait_ns => Admission::Early { wait_ns },
+        }
+    }
+
+    /// How many single cells would still conform at once for a key that owes `owed_ns` (its TAT minus now).
+    #[must_use]
+    pub const fn remaining(self, owed_ns: u64) -> u32 {
+        let cells = self.drain_ns().saturating_sub(owed_ns) / self.emission_interval_ns.get();
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "at most `burst`: `drain_ns` is `burst` intervals"
+        )]
+        let cells = cells as u32;
+        cells
+    }
+}
+
+/// What [`Quota::admit`] says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Admission {
+    /// The cells conform; this is the TAT once they are charged.
+    Conforming {
+        /// Nanoseconds of the clock that `now` was read from.
+        tat: u64,
+    },
+    /// The cells come too early. Nothing is charged.
+    Early {
+        /// After how many nanoseconds they would conform, if nothing else is charged until then.
+        wait_ns: u64,
+    },
+    /// More cells than the burst: they can never conform. Nothing is charged.
+    Oversize,
+}
+
+/// A quota that takes longer than [`MAX_DRAIN_NS`] to drain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct QuotaError {
+    emission_interval_ns: NonZeroU64,
+    burst: NonZeroU32,
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let days = u128::from(self.emission_interval_ns.get()) * u128::from(self.burst.get())
+            / (86_400 * 1_000_000_000);
+        write!(
+            f,
+            "a burst of {} takes {days} days to drain at this rate; at most {} days can be counted, so lower \
+             the burst or raise the rate",
+            self.burst,
+            MAX_DRAIN_NS / (86_400 * 1_000_000_000),
+        )
+    }
+}
+
+impl core::error::Error for QuotaError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// 100 per second, up to 20 at once.
+    fn quota() -> Quota {
+        Quota::new(NonZeroU64::new(10 * MS).unwrap(), NonZeroU32::new(20).unwrap()).unwrap()
+    }
+
+    fn conforming(admission: Admission) -> u64 {
+        match admission {
+            Admission::Conforming { tat } => tat,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_idle_key_has_its_burst_and_not_one_more() {
+        let now = 7_000 * MS;
+        let mut tat = 0;
+        for _ in 0..20 {
+            tat = conforming(quota().admit(tat, now, 1));
+        }
+        assert_eq!(tat, now + 200 * MS);
+        assert_eq!(quota().admit(tat, now, 1), Admission::Early { wait_ns: 10 * MS });
+        assert_eq!(
+            quota().admit(tat, now + 10 * MS - 1, 1),
+            Admission::Early { wait_ns: 1 }
+        );
+        assert_eq!(
+            quota().admit(tat, now + 10 * MS, 1),
+            Admission::Conforming { tat: now + 210 * MS }
+        );
+    }
+
+    #[test]
+    fn a_cost_is_charged_whole_or_not_at_all() {
+        assert_eq!(quota().admit(0, 0, 20), Admission::Conforming { tat: 200 * MS });
+        assert_eq!(quota().admit(1, 0, 20), Admission::Early { wait_ns: 1 });
+        assert_eq!(quota().admit(0, 0, 21), Admission::Oversize);
+        assert_eq!(quota().admit(0, 0, u32::MAX), Admission::Oversize);
+    }
+
+    #[test]
+    fn a_peek_charges_nothing() {
+        assert_eq!(
+            quota().admit(200 * MS, 0, 0),
+            Admission::Conforming { tat: 200 * MS }
+        );
+        assert_eq!(quota().admit(0, 5, 0), Admission::Conforming { tat: 5 });
+    }
+
+    #[test]
+    fn remaining_counts_whole_cells() {
+        assert_eq!(quota().remaining(0), 20);
+        assert_eq!(quota().remaining(1), 19);
+        assert_eq!(quota().remaining(190 * MS), 1);
+        assert_eq!(quota().remaining(190 * MS + 1), 0);
+        assert_eq!(quota().remaining(u64::MAX), 0);
+    }
+
+    #[test]
+    fn the_longest_quota_is_four_years() {
+        let year = NonZeroU64::new(365 * 86_400 * 1_000 * MS).unwrap();
+        assert!(Quota::new(year, NonZeroU32::new(4).unwrap()).is_ok());
+        let error = Quota::new(year, NonZeroU32::new(5).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("takes 1825 days"), "{error}");
+        assert!(Quota::new(NonZeroU64::MAX, NonZeroU32::MAX).is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! Rates as people write them: `100/s`, `0.5/s`, `1/10s`, `100/250ms`, `1000/d`.
+
+use core::fmt;
+use core::num::{NonZeroU32, NonZeroU64};
+use core::str::FromStr;
+
+use crate::quota::{Quota, QuotaError};
+
+/// Cells per time, parsed from text.
+///
+/// `COUNT/PERIOD`: the count is a positive decimal number, the period a unit (`ms`, `s`, `m`, `h`, `d`) with an
+/// optional whole number before it. [`Display`](fmt::Display) says it in words: "100 per second".
+///
+/// ```
+/// use gcra_table::Rate;
+///
+/// let rate: Rate = "100/250ms".parse()?;
+/// assert_eq!(rate.to_string(), "100 per 250 milliseconds");
+/// assert_eq!(rate.quota(None)?.emission_interval_ns(), 2_500_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rate {
+    /// The count is `mantissa / scale`; the scale is a power of ten.
+    mantissa: NonZeroU64,
+    scale: u64,
+    units: NonZeroU64,
+    unit: Unit,
+    emission_interval_ns: NonZeroU64,
+}
+
+impl Rate {
+    /// The quota of this rate with this burst. Without one, the burst is the rate's own count, rounded down
+    /// and at least 1: `100/s` may send 100 at once.
+    ///
+    /// The emission interval is the period divided by the count, rounded up to whole nanoseconds, so that
+    /// rounding never admits more. (It admits less by under 0.1 % up to a million per second.)
+    ///
+    /// # Errors
+    ///
+    /// The burst is zero or above `u32::MAX`, or takes too long to drain.
+    pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
+        let burst = burst.unwrap_or_else(|| self.own_count());
+        let burst = u32::try_from(burst)
+            .ok()
+            .and_then(NonZeroU32::new)
+            .ok_or(RateError::Burst(burst))?;
+        Quota::new(self.emission_interval_ns, burst).map_err(RateError::Drain)
+    }
+
+    fn own_count(&self) -> u64 {
+        (self.mantissa.get() / self.scale).max(1)
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let error = |problem| RateError::Text {
+            text: text.into(),
+            problem,
+        };
+        let (count, period) = text
+            .trim()
+            .split_once('/')
+            .ok_or_else(|| error(Problem::NoSlash))?;
+
+        let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
+        let digits = [whole, fraction].concat();
+        if digits.is_empty() || count.ends_with('.') || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(error(Problem::Count));
+        }
+        let mantissa = digits.parse().map_err(|_| error(Problem::TooPrecise))?;
+        let mantissa = NonZeroU64::new(mantissa).ok_or_else(|| error(Problem::Zero))?;
+        let scale = u32::try_from(fraction.len())
+            .ok()
+            .and_then(|places| 10_u64.checked_pow(places))
+            .ok_or_else(|| error(Problem::TooPrecise))?;
+
+        let unit_at = period
+            .find(|c: char| !c.is_ascii_digit())
+            .ok_or_else(|| error(Problem::Unit))?;
+        let (units, unit) = period.split_at(unit_at);
+        let units: u64 =
+            if units.is_empty() { Ok(1) } else { units.parse() }.map_err(|_| error(Problem::Period))?;
+        let units = NonZeroU64::new(units).ok_or_else(|| error(Problem::Period))?;
+        let unit = Unit::parse(unit).ok_or_else(|| error(Problem::Unit))?;
+
+        let period_ns = units
+            .get()
+            .checked_mul(unit.ns())
+            .ok_or_else(|| error(Problem::Period))?;
+        let interval_ns = (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
+        let emission_interval_ns = u64::try_from(interval_ns)
+            .ok()
+            .and_then(NonZeroU64::new)
+            .ok_or_else(|| error(Problem::Period))?;
+        // More than one cell per nanosecond can't be told apart from one.
+        if u128::from(mantissa.get()) > u128::from(period_ns) * u128::from(scale) {
+            return Err(error(Problem::TooFast));
+        }
+        Ok(Self {
+            mantissa,
+            scale,
+            units,
+            unit,
+            emission_interval_ns,
+        })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.mantissa.get() / self.scale)?;
+        if self.scale > 1 {
+            let places = self.scale.ilog10() as usize;
+            let fraction = format!("{:0places$}", self.mantissa.get() % self.scale);
+            let fraction = fraction.trim_end_matches('0');
+            if !fraction.is_empty() {
+                write!(f, ".{fraction}")?;
+            }
+        }
+        match self.units.get() {
+            1 => write!(f, " per {}", self.unit.name()),
+            units => write!(f, " per {units} {}s", self.unit.name()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unit {
+    Millisecond,
+    Second,
+    Minute,
+    Hour,
+    Day,
+}
+
+impl Unit {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ms" => Self::Millisecond,
+            "s" => Self::Second,
+            "m" => Self::Minute,
+            "h" => Self::Hour,
+            "d" => Self::Day,
+            _ => return None,
+        })
+    }
+
+    const fn ns(self) -> u64 {
+        match self {
+            Self::Millisecond => 1_000_000,
+            Self::Second => 1_000_000_000,
+            Self::Minute => 60 * 1_000_000_000,
+            Self::Hour => 3_600 * 1_000_000_000,
+            Self::Day => 86_400 * 1_000_000_000,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Millisecond => "millisecond",
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+        }
+    }
+}
+
+/// Why a rate or a burst can't be used. The text says what would be right.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum RateError {
+    /// The text is not a rate.
+    Text {
+        /// What was given.
+        text: Box<str>,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// A burst of zero, or above `u32::MAX`.
+    Burst(u64),
+    /// The burst takes too long to drain.
+    Drain(QuotaError),
+}
+
+/// What is wrong with the text of a rate.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// There is no `/`.
+    NoSlash,
+    /// The count is not a positive decimal number.
+    Count,
+    /// The count is zero.
+    Zero,
+    /// The count has more digits than can be held.
+    TooPrecise,
+    /// The number before the unit is zero or too large.
+    Period,
+    /// The unit is missing or unknown.
+    Unit,
+    /// More than one cell per nanosecond.
+    TooFast,
+}
+
+impl fmt::Display for RateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text { text, problem } => {
+                let problem = match problem {
+                    Problem::NoSlash => "it has no '/'",
+                    Problem::Count => "what stands before the '/' is not a positive number",
+                    Problem::Zero => "nothing could ever pass; to block everything write 'deny'",
+                    Problem::TooPrecise => "the number before the '/' has too many digits",
+                    Problem::Period => {
+                        "the number before the unit must be at least 1, and the period below 584 years"
+                    }
+                    Problem::Unit => "the period must end in ms, s, m, h or d",
+                    Problem::TooFast => {
+                        "more than 1000000/ms can't be told apart; for no limit write 'unlimited'"
+                    }
+                };
+                write!(
+                    f,
+                    "'{text}' is not a rate: {problem} (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)"
+                )
+            }
+            Self::Burst(0) => f.write_str("a burst of 0 would let nothing pass; the smallest is 1"),
+            Self::Burst(burst) => write!(f, "a burst of {burst} is too large; the largest is {}", u32::MAX),
+            Self::Drain(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RateError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(text: &str) -> u64 {
+        text.parse::<Rate>().unwrap().emission_interval_ns.get()
+    }
+
+    #[test]
+    fn every_form_of_the_manual_is_understood() {
+        assert_eq!(interval("100/s"), 10_000_000);
+        assert_eq!(interval("5000/m"), 12_000_000);
+        assert_eq!(interval("10/h"), 360_000_000_000);
+        assert_eq!(interval("1000/d"), 86_400_000_000);
+        assert_eq!(interval("0.5/s"), 2_000_000_000);
+        assert_eq!(interval("1/10s"), 10_000_000_000);
+        assert_eq!(interval("100/250ms"), 2_500_000);
+        assert_eq!(interval("1000000/ms"), 1);
+    }
+
+    #[test]
+    fn the_interval_is_rounded_up() {
+        assert_eq!(interval("3/s"), 333_333_334);
+        assert_eq!(interval("7/s"), 142_857_143);
+        assert_eq!(interval("0.7/s"), 1_428_571_429);
+    }
+
+    #[test]
+    fn the_burst_is_the_rates_own_count_unless_given() {
+        let burst = |rate: &str, burst| rate.parse::<Rate>().unwrap().quota(burst).unwrap().burst();
+        assert_eq!(burst("100/s", None), 100);
+        assert_eq!(burst("0.5/s", None), 1);
+        assert_eq!(burst("2.5/s", None), 2);
+        assert_eq!(burst("100/s", Some(20)), 20);
+    }
+
+    #[test]
+    fn words() {
+        let words = |text: &str| text.parse::<Rate>().unwrap().to_string();
+        assert_eq!(words("100/s"), "100 per second");
+        assert_eq!(words("0.50/s"), "0.5 per second");
+        assert_eq!(words("0.05/m"), "0.05 per minute");
+        assert_eq!(words("1.0/h"), "1 per hour");
+        assert_eq!(words("1/10s"), "1 per 10 seconds");
+        assert_eq!(words("100/250ms"), "100 per 250 milliseconds");
+        assert_eq!(words("1000/d"), "1000 per day");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let problem = |text: &str| match text.parse::<Rate>() {
+            Err(RateError::Text { problem, .. }) => problem,
+            other => panic!("{text}: {other:?}"),
+        };
+        for text in ["", "100", "s"] {
+            assert_eq!(problem(text), Problem::NoSlash, "{text}");
+        }
+        for text in [
+            "/s", "-1/s", "1e3/s", "1./s", "./s", "a/s", "+1/s", "1_0/s", "١/s",
+        ] {
+            assert_eq!(problem(text), Problem::Count, "{text}");
+        }
+        for text in ["0/s", "0.0/s"] {
+            assert_eq!(problem(text), Problem::Zero, "{text}");
+        }
+        for text in ["1/", "1/5", "1/x", "1/sec", "1/1 s", "1/s/s", "1/-5s", "1/1.5s"] {
+            assert_eq!(problem(text), Problem::Unit, "{text}");
+        }
+        for text in [
+            "1/0s",
+            "1/99999999999999999999s",
+            "1/999999999999d",
+            "0.0000000001/d",
+        ] {
+            assert_eq!(problem(text), Problem::Period, "{text}");
+        }
+        assert_eq!(problem("99999999999999999999/s"), Problem::TooPrecise);
+        assert_eq!(problem("0.00000000000000000001/s"), Problem::TooPrecise);
+        assert_eq!(problem("1000001/ms"), Problem::TooFast);
+    }
+
+    #[test]
+    fn a_burst_has_bounds() {
+        let rate: Rate = "100/s".parse().unwrap();
+        assert_eq!(rate.quota(Some(0)), Err(RateError::Burst(0)));
+        assert_eq!(rate.quota(Some(1 << 32)), Err(RateError::Burst(1 << 32)));
+        assert!(matches!(
+            "1/d".parse::<Rate>().unwrap().quota(Some(10_000)),
+            Err(RateError::Drain(_))
+        ));
+    }
+}

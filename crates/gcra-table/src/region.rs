@@ -1,0 +1,105 @@
+//! The memory of a table: a mapped file, seen as its shared header fields and its lines.
+//!
+//! The only file of the project with unsafe code. It hands out references to atomics, never bytes and never
+//! anything exclusive.
+//!
+//! What no code can prove: that nobody truncates the file while it is mapped (a touch behind its end is a
+//! SIGBUS). The file is created with mode 0600 for its owner, and no command of ours ever truncates one.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::{io, slice};
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
+use crate::header::{HEADER_BYTES, SHARED_AT, Shared};
+use crate::slot::{LINE_SLOTS, Line, Slots};
+
+/// A mapping of one header page and the lines after it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    map: MmapRaw,
+    lines: usize,
+}
+
+impl Region {
+    /// Maps a file that holds the header page and `slots` slots.
+    pub(crate) fn map(file: &File, slots: Slots) -> io::Result<Self> {
+        Self::new(MmapOptions::new().len(Self::bytes(slots)?).map_raw(file)?, slots)
+    }
+
+    /// Memory of this process alone, all zero.
+    pub(crate) fn in_memory(slots: Slots) -> io::Result<Self> {
+        Self::new(MmapMut::map_anon(Self::bytes(slots)?)?.into(), slots)
+    }
+
+    fn new(map: MmapRaw, slots: Slots) -> io::Result<Self> {
+        let lines = slots.get() as usize / LINE_SLOTS;
+        // The mapping is as long as was asked for; the proofs below rest on it.
+        if map.len() != Self::bytes(slots)? {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self { map, lines })
+    }
+
+    fn bytes(slots: Slots) -> io::Result<usize> {
+        usize::try_from(HEADER_BYTES as u64 + slots.bytes()).map_err(|_| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// The header fields that change.
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: `new` checked that the mapping holds the whole header page, and a constant assertion says that
+        // `Shared` at `SHARED_AT` ends inside it.
+        let shared = unsafe { self.map.as_mut_ptr().add(SHARED_AT) }.cast::<Shared>();
+        // SAFETY: the mapping is page aligned and `SHARED_AT` a multiple of `Shared`'s alignment; it lives as long
+        // as `self`; `Shared` is made of atomics alone, for which every bit pattern is valid, and everyone else
+        // who changes them does so through the same atomics.
+        unsafe { &*shared }
+    }
+
+    /// All lines of the table.
+    #[inline]
+    pub(crate) fn lines(&self) -> &[Line] {
+        // SAFETY: `new` checked that the mapping holds the header page and, after it, `lines` lines.
+        let first = unsafe { self.map.as_mut_ptr().add(HEADER_BYTES) }.cast::<Line>();
+        // SAFETY: the mapping is page aligned, as is the header's size, so lines of 64 bytes are aligned; it lives
+        // as long as `self`; a line is made of atomics alone, for which every bit pattern is valid, and everyone
+        // else who changes them does so through the same atomics.
+        unsafe { slice::from_raw_parts(first, self.lines) }
+    }
+}
+
+/// Asks the CPU to fetch a line that will be needed soon. A hint: on other CPUs than x86-64 it does nothing.
+#[inline]
+pub(crate) fn prefetch(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing as far as the program can tell, and the pointer is a live reference's.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_fill_the_mapping_to_its_end() {
+        let region = Region::in_memory(Slots::new(64).unwrap()).unwrap();
+        assert_eq!(region.lines().len(), 16);
+        let end = region.lines().as_ptr_range().end.addr();
+        assert_eq!(end - region.map.as_ptr().addr(), region.map.len());
+        for line in region.lines() {
+            prefetch(line);
+            assert!(
+                line.slots
+                    .iter()
+                    .all(|slot| slot.load() == crate::slot::Word::EMPTY)
+            );
+        }
+        assert_eq!(region.shared().evictions.0.read(), crate::Evictions::default());
+    }
+}

@@ -1,0 +1,357 @@
+//! The table: keys in, decisions out.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use crate::bucket::{Announcer, Bucket, Decision, Evictions};
+use crate::clock;
+use crate::header::{self, Shared};
+use crate::open::{self, OpenError, Opened, TableFile};
+use crate::quota::Quota;
+use crate::region::{self, Region};
+use crate::slot::{Line, Slots};
+
+/// Buckets of many keys, shared by every process that has the file open.
+///
+/// Everything takes `&self`, and nothing locks or waits. Decisions take a reading of [`now`](Self::now), so that one
+/// reading can serve many.
+#[derive(Debug)]
+pub struct Table {
+    region: Region,
+    hash_key: [u8; 16],
+    base_ns: i64,
+    announcer: Announcer,
+}
+
+/// A key, hashed for one table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KeyHash([u64; 2]);
+
+impl Table {
+    /// Opens the table file at `path`, or makes one with this many slots.
+    ///
+    /// The file belongs on a tmpfs (`/dev/shm`, `/run`): on a disk the kernel would write it back for ever.
+    ///
+    /// # Errors
+    ///
+    /// The file is not a table of this user, has another size or layout, can be changed by others, or could not
+    /// be made. The error is a sentence for the operator that says how to go on.
+    pub fn open_or_create(path: &Path, slots: Slots) -> Result<(Self, Opened), OpenError> {
+        let (TableFile { file, header }, opened) = open::open_or_create(path, slots)?;
+        let region = Region::map(&file, slots).map_err(|error| OpenError::mapping(path, error))?;
+        Ok((Self::new(region, header.hash_key, header.base_ns), opened))
+    }
+
+    /// A table of this process alone.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough memory, or no randomness for the hash key.
+    pub fn in_memory(slots: Slots) -> io::Result<Self> {
+        let mut hash_key = [0; 16];
+        getrandom::fill(&mut hash_key).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self::new(Region::in_memory(slots)?, hash_key, 0))
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "attachments are named modulo 2^16"
+    )]
+    fn new(region: Region, hash_key: [u8; 16], base_ns: i64) -> Self {
+        let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
+        let table = Self {
+            region,
+            hash_key,
+            base_ns,
+            announcer: Announcer::new(attachment),
+        };
+        table.beat();
+        table
+    }
+
+    /// The table's time in nanoseconds: the same for all processes, never backwards, and going on over reboots.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        clock::boottime_ns().saturating_add_signed(self.base_ns)
+    }
+
+    /// Hashes a key (SipHash-1-3, 128 bits, keyed with the table's random key).
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(header::hash(&self.hash_key, key))
+    }
+
+    /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key. Worth it when a few
+    /// other keys are decided in between.
+    #[inline]
+    pub fn prefetch(&self, key: KeyHash) {
+        let [first, second] = self.candidate_lines(key);
+        region::prefetch(first);
+        region::prefetch(second);
+    }
+
+    /// Decides about `cells` cells of `key` at `now`, and charges them if they conform. Zero cells is a peek.
+    ///
+    /// `now` is a reading of this table's clock, taken after the cells came, and can serve many decisions. It is
+    /// brought forward when the clock had to be read again (a new bucket must not be opened with an old reading).
+    ///
+    /// Lock-free: only a process that got further can make another one try again.
+    #[inline]
+    pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
+        let KeyHash([_, fingerprint]) = key;
+        // 0 marks slots never used.
+        let bucket = Bucket::new(self.candidate_lines(key), fingerprint.max(1));
+        bucket.charge(
+            quota,
+            cells,
+            now,
+            || self.now(),
+            &self.announcer,
+            &self.shared().evictions.0,
+        )
+    }
+
+    /// What it has cost so far that the table was too small, counted over all processes since it was made.
+    #[must_use]
+    pub fn evictions(&self) -> Evictions {
+        self.shared().evictions.0.read()
+    }
+
+    /// Writes down that time has come this far. Called about once a second by any process, it lets limits of hours and days
+    /// go on after a reboot (where the file survives one).
+    pub fn beat(&self) {
+        self.shared().last_ns.store(self.now(), Ordering::Relaxed);
+        self.shared()
+            .last_wall_ns
+            .store(clock::wall_ns(), Ordering::Relaxed);
+    }
+
+    fn shared(&self) -> &Shared {
+        self.region.shared()
+    }
+
+    /// The two lines, never the same, that may hold the key.
+    #[inline]
+    fn candidate_lines(&self, KeyHash([place, _]): KeyHash) -> [&Line; 2] {
+        let lines = self.region.lines();
+        // A power of two, and at least two lines.
+        let mask = lines.len() as u64 - 1;
+        // A step of 1 to `mask` lines: the upper half of the hash, scaled.
+        let step = 1 + (((place >> 32) * mask) >> 32);
+        let line = |place: u64| {
+            #[expect(clippy::cast_possible_truncation, reason = "masked to the number of lines")]
+            let index = (place & mask) as usize;
+            &lines[index]
+        };
+        [line(place), line(place.wrapping_add(step))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::{LINE_SLOTS, Word};
+    use core::num::{NonZeroU32, NonZeroU64};
+
+    const T: u64 = 1_000_000_000;
+
+    /// One cell a second: no test takes that long, so its outcome does not depend on how long it takes.
+    fn quota(burst: u32) -> Quota {
+        every(T, burst)
+    }
+
+    fn every(interval_ns: u64, burst: u32) -> Quota {
+        Quota::new(
+            NonZeroU64::new(interval_ns).unwrap(),
+            NonZeroU32::new(burst).unwrap(),
+        )
+        .unwrap()
+    }
+
+    fn table(slots: u64) -> Table {
+        Table::in_memory(Slots::new(slots).unwrap()).unwrap()
+    }
+
+    /// All words of the table that carry this key's fingerprint.
+    fn words_of(table: &Table, key: KeyHash) -> Vec<Word> {
+        let slots = table.region.lines().iter().flat_map(|line| &line.slots);
+        slots
+            .map(|slot| slot.load())
+            .filter(|word| word.fingerprint() == key.0[1].max(1))
+            .collect()
+    }
+
+    #[test]
+    fn a_key_has_one_bucket_and_two_different_lines() {
+        let table = table(8);
+        for n in 0..1_000_u32 {
+            let key = table.hash(&n.to_ne_bytes());
+            let [first, second] = table.candidate_lines(key);
+            assert!(!core::ptr::eq(first, second));
+        }
+        let key = table.hash(b"a");
+        let mut now = table.now();
+        for _ in 0..3 {
+            assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
+        }
+        let denied = table.charge(key, quota(3), 1, &mut now);
+        assert!(!denied.is_allowed());
+        assert!(denied.owed_ns() <= 3 * T);
+        assert_eq!(words_of(&table, key).len(), 1);
+    }
+
+    #[test]
+    fn a_peek_or_an_oversize_cost_opens_no_bucket() {
+        let table = table(8);
+        let key = table.hash(b"a");
+        let mut now = table.now();
+        assert!(table.charge(key, quota(3), 0, &mut now).is_allowed());
+        let oversize = table.charge(key, quota(3), 4, &mut now);
+        assert!(!oversize.is_allowed());
+        assert_eq!(oversize.retry_after_ns(), None);
+        assert_eq!(words_of(&table, key), []);
+    }
+
+    #[test]
+    fn idle_slots_are_reclaimed_and_nothing_is_evicted() {
+        let table = table(8);
+        for n in 0..1_000_u32 {
+            let mut now = table.now();
+            assert!(
+                table
+                    .charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now)
+                    .is_allowed()
+            );
+            while table.now() <= now + 1_000 {}
+        }
+        assert_eq!(table.evictions(), Evictions::default());
+    }
+
+    #[test]
+    fn with_all_slots_live_the_one_that_owes_least_goes_and_is_counted() {
+        let table = table(8);
+        let hour = every(3_600_000_000_000, 10);
+        let mut now = table.now();
+        let keys: Vec<_> = (0..8_u32).map(|n| table.hash(&n.to_ne_bytes())).collect();
+        for (n, key) in keys.iter().enumerate() {
+            for _ in 0..=n {
+                assert!(table.charge(*key, hour, 1, &mut now).is_allowed());
+            }
+        }
+        assert!(
+            table
+                .charge(table.hash(b"the ninth"), hour, 1, &mut now)
+                .is_allowed()
+        );
+        assert_eq!(words_of(&table, keys[0]), []);
+        assert!(keys[1..].iter().all(|key| words_of(&table, *key).len() == 1));
+        let evictions = table.evictions();
+        assert_eq!(evictions.evicted_live, 1);
+        assert_eq!(evictions.forgiven_ns.div_ceil(hour.emission_interval_ns()), 1);
+    }
+
+    /// A process read its clock, was stopped, and meanwhile the bucket drained and went to other keys.
+    #[test]
+    fn a_stale_now_does_not_give_a_second_burst() {
+        let table = table(8);
+        let key = table.hash(b"a");
+        let read_long_ago = table.now();
+        let brief = every(1_000, 3);
+        for _ in 0..3 {
+            assert!(table.charge(key, brief, 1, &mut { read_long_ago }).is_allowed());
+        }
+        let drained = words_of(&table, key)[0].tat().unwrap();
+        while table.now() <= drained {}
+        // Everyone's slots are taken by keys that owe a lot.
+        let hour = every(3_600_000_000_000, 1);
+        for n in 0..8_u32 {
+            assert!(
+                table
+                    .charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now())
+                    .is_allowed()
+            );
+        }
+        assert_eq!(words_of(&table, key), []);
+        let late = table.charge(key, brief, 1, &mut { read_long_ago });
+        assert!(late.is_allowed());
+        assert!(
+            words_of(&table, key)[0].tat().unwrap() > drained,
+            "the TAT went back"
+        );
+    }
+
+    #[test]
+    fn a_tat_beyond_the_quota_heals() {
+        let table = table(8);
+        let key = table.hash(b"a");
+        let mut now = table.now();
+        assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
+        let slot = table.region.lines().iter().flat_map(|line| &line.slots);
+        let slot = slot
+            .into_iter()
+            .find(|slot| slot.load().fingerprint() == key.0[1].max(1))
+            .unwrap();
+        slot.store(Word::confirmed(key.0[1].max(1), u64::MAX));
+        // It counts as owing τ now: one cell, and then one each T.
+        let mut now = table.now();
+        assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
+        let denied = table.charge(key, quota(3), 1, &mut table.now());
+        assert!(!denied.is_allowed());
+        assert!(denied.retry_after_ns().unwrap() <= T);
+    }
+
+    #[test]
+    fn a_table_full_of_garbage_still_answers() {
+        for byte in [0xff_u8, 0x7f, 0x80, 0x01] {
+            let table = table(64);
+            let word = u64::from_ne_bytes([byte; 8]);
+            for slot in table.region.lines().iter().flat_map(|line| &line.slots) {
+                slot.store(if word >> 63 == 0 {
+                    Word::confirmed(word, word)
+                } else {
+                    Word::pending(word, word)
+                });
+            }
+            let key = table.hash(b"a");
+            let mut now = table.now();
+            let allowed = (0..10)
+                .filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed())
+                .count();
+            assert_eq!(allowed, 3, "{byte:x}");
+            assert_eq!(words_of(&table, key).len(), 1);
+        }
+    }
+
+    /// What a process killed between announcing and confirming leaves behind.
+    #[test]
+    fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
+        let table = table(8);
+        let key = table.hash(b"a");
+        let [_, second] = table.candidate_lines(key);
+        second.slots[LINE_SLOTS - 1].store(Word::pending(key.0[1].max(1), 12345));
+        second.slots[0].store(Word::pending(key.0[1].max(1), 12346));
+        assert!(table.charge(key, quota(3), 1, &mut table.now()).is_allowed());
+        let words = words_of(&table, key);
+        assert_eq!(words.len(), 1);
+        assert!(words[0].tat().is_some());
+        assert_eq!(
+            second.slots[0].load(),
+            words[0],
+            "the lower announcement was confirmed"
+        );
+
+        // Eight others of no key at all, long dead (ticket 0 is from the first millisecond).
+        let full = self::table(8);
+        for slot in full.region.lines().iter().flat_map(|line| &line.slots) {
+            slot.store(Word::pending(99, 0));
+        }
+        assert!(
+            full.charge(full.hash(b"b"), quota(3), 1, &mut full.now())
+                .is_allowed()
+        );
+        assert_eq!(full.evictions(), Evictions::default());
+    }
+}
