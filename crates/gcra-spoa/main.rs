@@ -1,1 +1,61 @@
-fn main() {}
+//! `gcra-spoa`: an exact rate limiter for HAProxy, as an SPOE agent.
+//!
+//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request).
+
+mod config;
+mod housekeeping;
+mod limiter;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use gcra_table::{Opened, Table};
+use spop_agent::Agent;
+
+use crate::config::Config;
+use crate::housekeeping::Housekeeping;
+use crate::limiter::Limiter;
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+        .format_target(false)
+        .init();
+    let config = match Config::from_args(std::env::args_os()) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gcra-spoa: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
+    log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), config.in_words());
+    log::info!(
+        "table {}: {} slots, {}",
+        config.table.display(),
+        config.slots.get(),
+        match opened {
+            Opened::Created => "created",
+            Opened::Joined => "joined, its buckets go on",
+        }
+    );
+    if !config::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
+        log::warn!(
+            "table {} is not on a tmpfs, so the kernel will write it to disk over and over; better: /dev/shm or /run",
+            config.table.display()
+        );
+    }
+
+    let table = Arc::new(table);
+    let limiter = Limiter::new(table.clone(), &config);
+    let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
+    let agent = Agent::new(limiter).limits(Limiter::limits(&config));
+    Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
+}

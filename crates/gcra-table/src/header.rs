@@ -103,9 +103,15 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 
 /// SipHash-1-3 with 128 bits of result.
 #[inline]
-pub(crate) fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
+fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
     let mut hasher = SipHasher13::new_with_key(key);
     hasher.write(bytes);
+    finish(&hasher)
+}
+
+/// The hash of what was written so far.
+#[inline]
+pub(crate) fn finish(hasher: &SipHasher13) -> [u64; 2] {
     let hash = hasher.finish128();
     [hash.h1, hash.h2]
 }

@@ -59,4 +59,4 @@ pub use open::{OpenError, Opened};
 pub use quota::{Admission, MAX_DRAIN_NS, Quota, QuotaError};
 pub use rate::{Rate, RateError};
 pub use slot::{Slots, SlotsError};
-pub use table::{KeyHash, Table};
+pub use table::{KeyHash, KeyHasher, Table};

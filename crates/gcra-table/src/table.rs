@@ -1,8 +1,11 @@
 //! The table: keys in, decisions out.
 
+use std::hash::Hasher as _;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+
+use siphasher::sip128::SipHasher13;
 
 use crate::bucket::{Announcer, Bucket, Decision, Evictions};
 use crate::clock;
@@ -19,9 +22,29 @@ use crate::slot::{Line, Slots};
 #[derive(Debug)]
 pub struct Table {
     region: Region,
-    hash_key: [u8; 16],
+    hasher: SipHasher13,
     base_ns: i64,
     announcer: Announcer,
+}
+
+/// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
+#[derive(Clone, Debug)]
+pub struct KeyHasher(SipHasher13);
+
+impl KeyHasher {
+    /// Appends bytes to the key. Where one piece ends and the next begins makes no difference, so pieces of
+    /// varying length want their length in front.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// The hash of all that was written.
+    #[inline]
+    #[must_use]
+    pub fn finish(&self) -> KeyHash {
+        KeyHash(header::finish(&self.0))
+    }
 }
 
 /// A key, hashed for one table.
@@ -40,7 +63,7 @@ impl Table {
     pub fn open_or_create(path: &Path, slots: Slots) -> Result<(Self, Opened), OpenError> {
         let (TableFile { file, header }, opened) = open::open_or_create(path, slots)?;
         let region = Region::map(&file, slots).map_err(|error| OpenError::mapping(path, error))?;
-        Ok((Self::new(region, header.hash_key, header.base_ns), opened))
+        Ok((Self::new(region, &header.hash_key, header.base_ns), opened))
     }
 
     /// A table of this process alone.
@@ -51,18 +74,18 @@ impl Table {
     pub fn in_memory(slots: Slots) -> io::Result<Self> {
         let mut hash_key = [0; 16];
         getrandom::fill(&mut hash_key).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Self::new(Region::in_memory(slots)?, hash_key, 0))
+        Ok(Self::new(Region::in_memory(slots)?, &hash_key, 0))
     }
 
     #[expect(
         clippy::cast_possible_truncation,
         reason = "attachments are named modulo 2^16"
     )]
-    fn new(region: Region, hash_key: [u8; 16], base_ns: i64) -> Self {
+    fn new(region: Region, hash_key: &[u8; 16], base_ns: i64) -> Self {
         let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
         let table = Self {
             region,
-            hash_key,
+            hasher: SipHasher13::new_with_key(hash_key),
             base_ns,
             announcer: Announcer::new(attachment),
         };
@@ -81,7 +104,16 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(header::hash(&self.hash_key, key))
+        let mut hasher = self.hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// As [`hash`](Self::hash), for a key that lies in pieces.
+    #[inline]
+    #[must_use]
+    pub fn hasher(&self) -> KeyHasher {
+        KeyHasher(self.hasher.clone())
     }
 
     /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key. Worth it when a few

@@ -1,5 +1,5 @@
 //! The table file: who makes it, who joins it, and what is refused with which sentence.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Seek as _, SeekFrom, Write as _};

@@ -1,0 +1,34 @@
+# The two commands of the README, and the longer checks.
+
+CARGO ?= cargo
+
+.PHONY: demo test test-all lint doc loom bench haproxy
+
+# Two agents on one table behind a real HAProxy, and clients at three times their limit.
+demo: haproxy
+	$(CARGO) build --release --locked --bin gcra-spoa --example demo
+	target/release/examples/demo
+
+# Everything quick: units, properties, the table between processes, and real HAProxy end to end.
+test: haproxy
+	$(CARGO) test --workspace --locked
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+# Every interleaving of the table's steps, and that each step taken away is missed.
+loom:
+	RUSTFLAGS="--cfg gcra_loom" CARGO_TARGET_DIR=target/loom \
+		$(CARGO) test --release --locked -p gcra-table --lib model
+
+# Nanoseconds a decision, and CPU a NOTIFY of the real agent.
+bench:
+	$(CARGO) bench --locked --bench table
+	$(CARGO) bench --locked --bench agent
+
+haproxy:
+	@tests/install-haproxy.sh

@@ -1,0 +1,314 @@
+//! What the operator asks for, checked, and why it can't be had if so.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::{env, io};
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use gcra_table::{Quota, Rate, RateError, Slots};
+use spop_agent::{ListenAddress, Scope, VarName};
+
+/// An exact rate limiter for HAProxy, as an SPOE agent.
+///
+/// HAProxy asks it about each request; it answers txn.<prefix>.blocked=true or false, and HAProxy's rules deny what is
+/// blocked. All agents that use one table file share one limit, however many they are and however often they are
+/// killed or restarted.
+#[derive(Debug, Parser)]
+#[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Args {
+    /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms; 'deny' for none
+    /// at all, 'unlimited' for all of them
+    #[arg(long, value_name = "COUNT/PERIOD")]
+    rate: RateArg,
+
+    /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
+    #[arg(long, value_name = "COUNT")]
+    burst: Option<u64>,
+
+    /// Where HAProxy connects to: IP:PORT or unix:/PATH. May be given several times
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    listen: Vec<ListenAddress>,
+
+    /// The file with the buckets, made when it is not there. Agents that name the same file share one limit [default:
+    /// gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it, else /dev/shm/gcra-spoa-UID.table]
+    #[arg(long, value_name = "PATH")]
+    table: Option<PathBuf>,
+
+    /// How many keys the table has room for, 16 bytes each, rounded up to a power of two. Twice the keys active within
+    /// burst/rate is plenty; when all are taken the key that owes least is forgotten first
+    #[arg(long, value_name = "N", default_value = "1048576", value_parser = parse_slots)]
+    slots: Slots,
+
+    /// The args that make the key, by name, comma separated [default: all args of the message, by type and value]
+    #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
+    key: Vec<String>,
+
+    /// The name of the variable that is set (HAProxy puts its own prefix in front)
+    #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
+    var: VarName<'static>,
+
+    /// The scope of the variable: proc, sess, txn, req or res
+    #[arg(long, value_name = "SCOPE", default_value = "txn", value_parser = parse_scope)]
+    scope: Scope,
+
+    /// Worker threads. One answers millions of requests a second, more than HAProxy can ask on the same machine;
+    /// each further one takes a core from HAProxy
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
+    threads: NonZeroUsize,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  gcra-spoa --rate 100/s --burst 20
+      Each client (each value of the message's args) may make 100 requests per second, up to 20 at once.
+  gcra-spoa --rate 1000/h --key key --listen unix:/run/gcra-spoa/agent.sock
+      Each API key (the arg named 'key') may make 1000 requests per hour.
+
+In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
+  http-request deny deny_status 429 if { var(txn.gcra.blocked) -m bool }
+Complete files are in the haproxy/ folder of the project.
+
+RUST_LOG=debug shows every connection. SIGTERM or SIGINT stops in order.
+Exit status: 0 stopped by a signal, 1 could not run, 2 wrong usage.";
+
+/// What `--rate` may be.
+#[derive(Clone, Copy, Debug)]
+enum RateArg {
+    Deny,
+    Unlimited,
+    Rate(Rate),
+}
+
+impl FromStr for RateArg {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        match text {
+            "deny" => Ok(Self::Deny),
+            "unlimited" => Ok(Self::Unlimited),
+            _ => text.parse().map(Self::Rate),
+        }
+    }
+}
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Limit {
+    Deny,
+    Unlimited,
+    Quota(Quota),
+}
+
+/// Everything the daemon needs to know.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) limit: Limit,
+    limit_in_words: String,
+    pub(crate) listen: Vec<ListenAddress>,
+    pub(crate) table: PathBuf,
+    pub(crate) slots: Slots,
+    /// Names of args; none means all args.
+    pub(crate) key: Vec<String>,
+    pub(crate) var: VarName<'static>,
+    pub(crate) scope: Scope,
+    pub(crate) threads: NonZeroUsize,
+}
+
+impl Config {
+    /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
+    /// returned.
+    pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ExitCode> {
+        let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
+        let args = parse().map_err(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                // Nobody reads the help where standard output is closed.
+                let _ = error.print();
+                ExitCode::SUCCESS
+            }
+            _ => usage_error(&in_one_sentence(&error)),
+        })?;
+        Self::from_parsed(args).map_err(|error| usage_error(&error))
+    }
+
+    fn from_parsed(args: Args) -> Result<Self, String> {
+        let (limit, limit_in_words) = match (args.rate, args.burst) {
+            (RateArg::Rate(rate), burst) => {
+                let quota = rate.quota(burst).map_err(|error| error.to_string())?;
+                (Limit::Quota(quota), format!("{rate}, up to {} at once", quota.burst()))
+            }
+            (RateArg::Deny, None) => (Limit::Deny, "nothing is let through".to_owned()),
+            (RateArg::Unlimited, None) => (Limit::Unlimited, "everything is let through".to_owned()),
+            (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
+                return Err("--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned());
+            }
+        };
+        if args.key.iter().any(String::is_empty) {
+            return Err("--key has an empty name; write the names of args, like --key ip,path".to_owned());
+        }
+        Ok(Self {
+            limit,
+            limit_in_words,
+            listen: args.listen,
+            table: args.table.unwrap_or_else(default_table),
+            slots: args.slots,
+            key: args.key,
+            var: args.var,
+            scope: args.scope,
+            threads: args.threads,
+        })
+    }
+
+    /// The limit as one would say it: "100 per second, up to 20 at once, for each ip".
+    pub(crate) fn in_words(&self) -> String {
+        let each = match &self.key[..] {
+            [] => "for each value of the message's args".to_owned(),
+            names => format!("for each {}", names.join(" and ")),
+        };
+        format!("{}, {each}", self.limit_in_words)
+    }
+
+    /// The quota, where there is one.
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        match self.limit {
+            Limit::Quota(quota) => Some(quota),
+            Limit::Deny | Limit::Unlimited => None,
+        }
+    }
+}
+
+fn usage_error(sentence: &str) -> ExitCode {
+    eprintln!("gcra-spoa: {sentence}");
+    ExitCode::from(2)
+}
+
+/// What clap says over several lines, without its usage summary.
+fn in_one_sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let said = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let said = said.split("\n\nFor more information").next().unwrap_or(said);
+    let said = said.strip_prefix("error: ").unwrap_or(said).replace("\n\n  tip:", ";");
+    let words: Vec<_> = said.split_whitespace().collect();
+    format!("{} (see gcra-spoa --help)", words.join(" "))
+}
+
+fn default_table() -> PathBuf {
+    // systemd may name several directories; the first is the service's own.
+    let runtime_directory = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
+    match runtime_directory.split(':').next() {
+        Some(directory) if !directory.is_empty() => Path::new(directory).join("gcra-spoa.table"),
+        _ => format!("/dev/shm/gcra-spoa-{}.table", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// Whether a file lies in memory.
+pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    Ok(i64::from(rustix::fs::statfs(path)?.f_type) == TMPFS_MAGIC)
+}
+
+fn parse_slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().map_err(|_| format!("'{text}' is not a whole number"))?;
+    Slots::new(slots).map_err(|error| error.to_string())
+}
+
+fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=1024) => NonZeroUsize::new(threads).ok_or_else(String::new),
+        _ => Err(format!("'{text}' is not a number of threads from 1 to 1024")),
+    }
+}
+
+fn parse_scope(text: &str) -> Result<Scope, String> {
+    text.parse().map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
+}
+
+/// The name is needed for as long as the process lives.
+fn parse_var(text: &str) -> Result<VarName<'static>, String> {
+    VarName::new(String::leak(text.to_owned())).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &str) -> Result<Config, String> {
+        let args = ["gcra-spoa"].into_iter().chain(args.split_whitespace());
+        let args = Args::try_parse_from(args).map_err(|error| in_one_sentence(&error))?;
+        Config::from_parsed(args)
+    }
+
+    fn words(args: &str) -> String {
+        parse(args).unwrap().in_words()
+    }
+
+    fn error(args: &str) -> String {
+        let error = parse(args).unwrap_err();
+        assert!(!error.contains('\n'), "more than one line: {error}");
+        error
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_in_words() {
+        assert_eq!(
+            words("--rate 100/s --burst 20 --key ip"),
+            "100 per second, up to 20 at once, for each ip"
+        );
+        assert_eq!(
+            words("--rate 5000/m"),
+            "5000 per minute, up to 5000 at once, for each value of the message's args"
+        );
+        assert_eq!(
+            words("--rate deny --key ip,path"),
+            "nothing is let through, for each ip and path"
+        );
+        assert_eq!(
+            words("--rate unlimited --key ip"),
+            "everything is let through, for each ip"
+        );
+    }
+
+    #[test]
+    fn every_wrong_setting_is_one_clear_sentence() {
+        for (args, said) in [
+            ("", "--rate <COUNT/PERIOD>"),
+            ("--rate 0/s", "write 'deny'"),
+            ("--rate -1/s", "not a positive number"),
+            ("--rate 100", "it has no '/'"),
+            ("--rate 100/fortnight", "must end in ms, s, m, h or d"),
+            ("--rate 99999999999999999999/s", "too many digits"),
+            ("--rate 100/s --burst 0", "the smallest is 1"),
+            ("--rate 100/s --burst 1.5", "'1.5'"),
+            ("--rate 1/d --burst 100000", "takes 100000 days to drain"),
+            ("--rate deny --burst 5", "--burst has no meaning"),
+            ("--rate 1/s --listen localhost", "IP:PORT"),
+            ("--rate 1/s --slots 3", "from 8 to 1073741824"),
+            ("--rate 1/s --slots many", "'many' is not a whole number"),
+            ("--rate 1/s --threads 0", "from 1 to 1024"),
+            ("--rate 1/s --key ip,,path", "empty name"),
+            ("--rate 1/s --var no-dashes", "no-dashes"),
+            ("--rate 1/s --scope txn2", "proc, sess, txn, req, res"),
+            ("--rate 1/s --brust 5", "--burst"),
+        ] {
+            let sentence = error(args);
+            assert!(sentence.contains(said), "{args}: {sentence}");
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let config = parse("--rate 100/s").unwrap();
+        assert_eq!(config.quota().map(Quota::burst), Some(100));
+        assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
+        assert_eq!(config.slots, Slots::DEFAULT);
+        assert_eq!((config.var.as_str(), config.scope, config.threads.get()), ("blocked", Scope::Transaction, 1));
+    }
+}

@@ -1,0 +1,388 @@
+//! One connection, from its first byte to its last: read what has come, answer all of it, write once, wait.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use spop_codec::{AckWriter, Connection, Event, Limits, Notify, ProtocolError, Status, Welcome, encode_agent_disconnect};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::counters::Counters;
+use crate::handler::{Handler, Reply, Request};
+
+/// Requests prepared together: enough for the memory of the first to have come when it is answered.
+const BATCH: usize = 32;
+
+/// The most that is read at once, and the answers after which it is time to write.
+const READ_BYTES: usize = 64 * 1024;
+const WRITE_BYTES: usize = 128 * 1024;
+
+/// Room for one frame of our own that is not an ACK.
+const CONTROL_FRAME_BYTES: usize = 512;
+
+/// How long a peer may leave answers unread.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait for HAProxy to close after our DISCONNECT. A FIN that arrives together with the frame makes some
+/// versions (3.2 and later) overlook the frame.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// How long a stopping agent goes on answering a connection on which more and more arrives.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The peer closed between two frames, or reset the connection: HAProxy's ordinary way from 3.1 on.
+    Closed,
+    /// The peer closed inside a frame.
+    Truncated,
+    /// HAPROXY-DISCONNECT, answered.
+    Disconnected(Status),
+    /// A health check, answered.
+    HealthCheck,
+    /// What came is not SPOP, or not in its place.
+    Protocol(ProtocolError),
+    /// The HELLO, or the rest of a frame, did not come in time.
+    Late,
+    /// The peer does not read.
+    Unread,
+    /// The agent stops.
+    Stopped,
+    /// The socket failed.
+    Failed(io::Error),
+}
+
+/// The read and write buffers of the connection whose turn it is. A thread has one pair: between turns a
+/// connection keeps only what it could not finish.
+#[derive(Default)]
+struct Scratch {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Serves one connection until either side ends it or `stop` resolves.
+pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    handler: &H,
+    limits: Limits,
+    counters: &Counters,
+    stop: impl Future<Output = ()>,
+) -> End {
+    let start = Instant::now();
+    let connection = Connection::new(limits, Duration::ZERO);
+    let mut link =
+        Link { stream, connection, handler, counters, held: Vec::new(), unanswered: false, unsent: Vec::new() };
+    let mut stop = std::pin::pin!(stop);
+
+    let end = loop {
+        let deadline = match link.unsent.is_empty() {
+            true => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
+            false => Some(Instant::now() + WRITE_TIMEOUT),
+        };
+        let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(End::Stopped)),
+            Poll::Pending => link.poll_turn(cx),
+        });
+        let turn = match deadline {
+            None => Ok(turn.await),
+            Some(deadline) => timeout_at(deadline, turn).await,
+        };
+        match turn {
+            Ok(Ok(())) => {}
+            Ok(Err(end)) => break end,
+            Err(_) => break link.late(),
+        }
+    };
+    link.finish(end).await
+}
+
+/// A connection, and what of it is not finished yet.
+struct Link<'h, H, S> {
+    stream: S,
+    connection: Connection,
+    handler: &'h H,
+    counters: &'h Counters,
+    /// What has come and is not answered: the beginning of a frame, as a rule.
+    held: Vec<u8>,
+    /// Whole frames are held, because their answers would have been too much for one write.
+    unanswered: bool,
+    /// Answers that the peer has not taken yet. While there are any, nothing is read.
+    unsent: Vec<u8>,
+}
+
+impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
+    /// One turn: writes what is unsent, or else reads once, answers all of it and writes once.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        if !self.unsent.is_empty() {
+            return self.poll_unsent(cx);
+        }
+        let mut scratch = SCRATCH.take().unwrap_or_default();
+        let turn = self.poll_read_and_answer(cx, &mut scratch);
+        SCRATCH.set(Some(scratch));
+        turn
+    }
+
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent)).map_err(failed)?;
+        self.unsent.drain(..written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read_and_answer(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+        let Scratch { input, output } = scratch;
+        if self.held.is_empty() {
+            input.resize(READ_BYTES, 0);
+            let filled = ready!(self.poll_read(cx, input))?;
+            let (used, answer) = self.answer(&input[..filled], output);
+            self.held.extend_from_slice(&input[used..filled]);
+            return self.poll_send(cx, output, answer);
+        }
+        // The rest of a frame is read behind its beginning, so that a frame which comes byte by byte is not
+        // copied for each of them.
+        let mut held = std::mem::take(&mut self.held);
+        if !self.unanswered {
+            let read = self.poll_read_behind(cx, &mut held);
+            if !matches!(read, Poll::Ready(Ok(()))) {
+                self.held = held;
+                return read.map_err(|end| if let End::Closed = end { End::Truncated } else { end });
+            }
+        }
+        let (used, answer) = self.answer(&held, output);
+        held.drain(..used);
+        if held.is_empty() {
+            // A connection at rest keeps no memory.
+            held = Vec::new();
+        }
+        self.held = held;
+        self.poll_send(cx, output, answer)
+    }
+
+    /// Reads behind what is held: as much again, so that even the largest frame takes few reads.
+    fn poll_read_behind(&mut self, cx: &mut Context<'_>, held: &mut Vec<u8>) -> Poll<Result<(), End>> {
+        let begun = held.len();
+        held.resize(begun + begun.clamp(4096, READ_BYTES), 0);
+        let read = self.poll_read(cx, &mut held[begun..]);
+        let filled = if let Poll::Ready(Ok(filled)) = read { filled } else { 0 };
+        held.truncate(begun + filled);
+        read.map_ok(drop)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, End>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed)?;
+        Poll::Ready(match buffer.filled().len() {
+            0 => Err(End::Closed),
+            filled => Ok(filled),
+        })
+    }
+
+    /// Writes the answers, and keeps those that don't fit.
+    fn poll_send(&mut self, cx: &mut Context<'_>, output: &[u8], answer: Answer) -> Poll<Result<(), End>> {
+        let output = &output[..answer.written];
+        let mut sent = 0;
+        if !output.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, output) {
+                Poll::Ready(written) => sent = written.map_err(failed)?,
+                Poll::Pending => {}
+            }
+        }
+        self.unsent.extend_from_slice(&output[sent..]);
+        Poll::Ready(answer.end.map_or(Ok(()), Err))
+    }
+
+    /// Answers every whole frame of `input` into `output`. Returns how much of the input that was.
+    fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
+        let mut used = 0;
+        let mut answer = Answer { written: 0, end: None };
+        let mut turn = None;
+        self.unanswered = false;
+        loop {
+            let mut batch = ArrayVec::<Notify<'_>, BATCH>::new();
+            let more = loop {
+                if batch.is_full() {
+                    break true;
+                }
+                let (event, length) = match self.connection.receive(&input[used..]) {
+                    Ok(Some(event)) => event,
+                    Ok(None) => break false,
+                    Err(error) => {
+                        answer.end = Some(End::Protocol(error));
+                        break false;
+                    }
+                };
+                used += length;
+                match event {
+                    Event::Notify(notify) => batch.push(notify),
+                    Event::Hello(welcome) => self.welcome(&welcome, output, &mut answer),
+                    Event::Disconnect(disconnect) => {
+                        answer.end = Some(End::Disconnected(disconnect.status));
+                        break false;
+                    }
+                    Event::Skipped => {}
+                }
+            };
+            self.answer_batch(&batch, &mut turn, output, &mut answer);
+            if !more {
+                return (used, answer);
+            }
+            if answer.written >= WRITE_BYTES {
+                // Enough for one write; the rest of the input waits for the next turn.
+                self.unanswered = true;
+                return (used, answer);
+            }
+        }
+    }
+
+    fn welcome(&self, welcome: &Welcome<'_>, output: &mut Vec<u8>, answer: &mut Answer) {
+        if welcome.hello.healthcheck {
+            self.counters.health_check();
+        }
+        let room = reserve(output, answer.written, CONTROL_FRAME_BYTES);
+        // There is room for it: an AGENT-HELLO has under 100 bytes.
+        answer.written += welcome.encode(room).unwrap_or(0);
+    }
+
+    /// Appends one ACK for each request, in order. A panic of the handler costs its own request the actions,
+    /// and nobody else anything.
+    fn answer_batch(
+        &self,
+        batch: &[Notify<'_>],
+        turn: &mut Option<H::Turn>,
+        output: &mut Vec<u8>,
+        answer: &mut Answer,
+    ) {
+        if batch.is_empty() {
+            return;
+        }
+        let limit = self.connection.max_ack_size().max(EMPTY_ACK_SIZE);
+        reserve(output, answer.written, batch.len() * (limit as usize + 4));
+
+        let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
+        let mut answered = 0;
+        let mut written = answer.written;
+        while answered < batch.len() {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let turn = turn.get_or_insert_with(|| self.handler.turn());
+                while prepared.len() < batch.len() {
+                    let request = Request::new(batch[prepared.len()]);
+                    prepared.push(Some(self.handler.prepare(&request)));
+                }
+                while answered < batch.len() {
+                    let request = Request::new(batch[answered]);
+                    let Ok(ack) = AckWriter::new(&mut output[written..], batch[answered].id, limit) else { return };
+                    let mut reply = Reply::new(ack);
+                    if let Some(prepared) = prepared[answered].take() {
+                        self.handler.answer(turn, prepared, &request, &mut reply);
+                    }
+                    written += reply.finish();
+                    answered += 1;
+                }
+            }));
+            if outcome.is_err() {
+                self.counters.handler_panic();
+                log::error!("the handler panicked; its request is answered without actions");
+                // Either it was being prepared; or it was taken to be answered, and what is left there is `None`, so
+                // that the next round passes it by the handler.
+                if prepared.len() < batch.len() {
+                    prepared.push(None);
+                }
+            } else if answered < batch.len() {
+                // No room for even an empty ACK: `reserve` above makes that impossible.
+                break;
+            }
+        }
+        self.counters.answered(answered);
+        answer.written = written;
+    }
+
+    /// What a deadline that has passed means here.
+    fn late(&self) -> End {
+        if !self.unsent.is_empty() {
+            End::Unread
+        } else if self.connection.is_healthcheck() {
+            End::HealthCheck
+        } else {
+            End::Late
+        }
+    }
+
+    /// Says what there is to say at the end, and closes.
+    async fn finish(mut self, mut end: End) -> End {
+        if let End::Stopped = end {
+            end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
+        }
+        let status = match &end {
+            End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,
+            End::Protocol(error) => error.status(),
+            End::Late => Status::TIMEOUT,
+            _ => return end,
+        };
+        let mut frame = [0; CONTROL_FRAME_BYTES];
+        let length = encode_agent_disconnect(&mut frame, status, status.text()).unwrap_or(0);
+        self.unsent.extend_from_slice(&frame[..length]);
+        // The peer may well be gone: that is no news.
+        let _ = timeout(FAREWELL, self.say_farewell()).await;
+        end
+    }
+
+    /// What arrived before the agent was told to stop is still answered.
+    async fn answer_what_has_come(&mut self) -> End {
+        loop {
+            let turn = poll_fn(|cx| match self.poll_turn(cx) {
+                Poll::Pending if self.unsent.is_empty() => Poll::Ready(Err(End::Stopped)),
+                turn => turn,
+            });
+            if let Err(end) = turn.await {
+                return end;
+            }
+        }
+    }
+
+    /// Writes what is left and waits for the peer to close. Whatever it sends meanwhile is ignored.
+    async fn say_farewell(&mut self) -> Result<(), End> {
+        while !self.unsent.is_empty() {
+            poll_fn(|cx| self.poll_unsent(cx)).await?;
+        }
+        self.held.clear();
+        let mut ignored = [0; 4096];
+        loop {
+            poll_fn(|cx| self.poll_read(cx, &mut ignored)).await?;
+        }
+    }
+}
+
+/// The smallest LENGTH that an ACK may be limited to: one without actions, with the largest ids.
+const EMPTY_ACK_SIZE: u32 = 25;
+
+/// What one turn has written so far, and whether it is the last.
+struct Answer {
+    written: usize,
+    end: Option<End>,
+}
+
+/// Room for `bytes` more in the buffer.
+fn reserve(output: &mut Vec<u8>, written: usize, bytes: usize) -> &mut [u8] {
+    if output.len() < written + bytes {
+        output.resize(written + bytes, 0);
+    }
+    &mut output[written..]
+}
+
+/// HAProxy from 3.1 on ends connections with a reset; a broken pipe is the same, seen while writing.
+fn failed(error: io::Error) -> End {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => End::Closed,
+        _ => End::Failed(error),
+    }
+}

@@ -1,0 +1,207 @@
+//! Where HAProxy connects to: TCP and Unix sockets.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, fs, io};
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+/// Connections that may wait to be accepted: a reloaded HAProxy opens all of its own at once.
+const BACKLOG: u32 = 4096;
+
+/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000` or `unix:/path`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ListenAddress {
+    /// A TCP address and port.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Binds the address. To be called inside a tokio runtime.
+    ///
+    /// A Unix socket file that a dead agent left behind is replaced; one that somebody answers is not.
+    ///
+    /// # Errors
+    ///
+    /// The address is taken or can't be had.
+    pub fn bind(&self) -> io::Result<Listener> {
+        match self {
+            Self::Tcp(address) => {
+                let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                // So that an agent can come back while its old connections are still in TIME_WAIT.
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                socket.listen(BACKLOG).map(Listener::from)
+            }
+            Self::Unix(path) => {
+                remove_stale_socket(path)?;
+                let listener = UnixListener::bind(path)?;
+                let file = fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+                let socket_file = file.map(|id| SocketFile { path: path.clone(), id });
+                Ok(Listener(Kind::Unix { listener, _socket_file: socket_file }))
+            }
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err(AddressError(text.into())),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| AddressError(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A text that is no address to listen on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AddressError(Box<str>);
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, or unix:/PATH",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub struct Listener(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _socket_file: Option<SocketFile> },
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self(Kind::Tcp(listener))
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self(Kind::Unix { listener, _socket_file: None })
+    }
+}
+
+impl Listener {
+    /// The address as it was bound: a port 0 has become a real one.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell.
+    pub fn local_address(&self) -> io::Result<ListenAddress> {
+        match &self.0 {
+            Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
+            Kind::Unix { listener, .. } => {
+                let address = listener.local_addr()?;
+                Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("(unnamed)")).into()))
+            }
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        match &self.0 {
+            Kind::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Answers leave at once. Where it fails the connection is gone, which its first read will tell.
+                let _ = stream.set_nodelay(true);
+                Ok(Stream::Tcp(stream))
+            }
+            Kind::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+/// The file of a Unix socket, removed when the listener goes, unless another agent has put its own there.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.id);
+        if ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        let message = "there is a file of this name that is not a socket";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // Somebody is there, or it can't be told: binding will say so.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed_or_explained() {
+        for text in ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock"] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "9000", ":9000", "localhost:9000", "127.0.0.1", "::1:9000", "unix:", "127.0.0.1:99999"] {
+            let error = text.parse::<ListenAddress>().unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("127.0.0.1:9000"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let address = ListenAddress::Unix(path.clone());
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind by the dead");
+        let live = address.bind().unwrap();
+        assert_eq!(address.bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(live);
+        assert!(!path.exists());
+
+        fs::write(&path, "precious").unwrap();
+        assert!(address.bind().is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+}

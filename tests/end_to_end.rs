@@ -1,0 +1,297 @@
+//! A real HAProxy, with the files of `haproxy/`, in front of real agents on one table.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::{Agent, Client, Haproxy, Tally, directory, free_port, wait_until};
+
+const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
+const INTERVAL: Duration = Duration::from_millis(10);
+const BURST: u64 = 20;
+
+/// So slow that what a test uses up stays used up.
+const HOURLY: [&str; 2] = ["--rate", "10/h"];
+
+const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+fn behind<'a>(agents: [&'a Agent; 2]) -> [(&'static str, &'a str); 2] {
+    [("GCRA_AGENT1", &agents[0].address), ("GCRA_AGENT2", &agents[1].address)]
+}
+
+/// How many of `requests` pass.
+fn passing(client: &mut Client, requests: u32) -> u32 {
+    (0..requests).map(|_| u32::from(client.get("/").unwrap().status == 200)).sum()
+}
+
+#[test]
+fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    let haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
+
+    let hammer = |source| {
+        let mut client = Client::from(haproxy.frontend, source);
+        move || Tally::of(&mut client, 300, Duration::from_secs(4))
+    };
+    let (one, other) = (thread::spawn(hammer(ONE)), thread::spawn(hammer(OTHER)));
+    for tally in [one.join().unwrap(), other.join().unwrap()] {
+        assert_eq!(tally.other, 0, "{tally:?}");
+        tally.assert_not_too_many(INTERVAL, BURST);
+        tally.assert_not_too_few(INTERVAL, BURST);
+    }
+
+    let [first, second] = agents.map(Agent::stop);
+    assert!(first > 100 && second > 100, "both agents were asked: {first} and {second} times");
+}
+
+#[test]
+fn a_denied_request_gets_429_and_when_to_come_back() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let haproxy = Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
+    let mut client = Client::new(haproxy.frontend);
+    assert_eq!(passing(&mut client, 10), 10);
+    let denied = client.get("/").unwrap();
+    assert_eq!(denied.status, 429);
+    assert!(denied.head.contains("\nretry-after: "), "{}", denied.head);
+    assert!(denied.body.starts_with("Too many requests"), "{}", denied.body);
+}
+
+#[test]
+fn ipv6_clients_are_limited_too() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [
+        Agent::start_at(&table, "[::1]:0", &HOURLY),
+        Agent::start_at(&table, "127.0.0.1:0", &HOURLY),
+    ];
+    let ip = Ipv6Addr::LOCALHOST.into();
+    let haproxy = Haproxy::start_on("haproxy.cfg", ip, &behind([&agents[0], &agents[1]]));
+    assert!(agents[0].address.starts_with("[::1]:"));
+    assert_eq!(passing(&mut Client::new(haproxy.frontend), 15), 10);
+    let [first, second] = agents.map(Agent::stop);
+    assert_eq!(first + second, 15);
+    assert!(first > 0, "the agent on [::1] was asked");
+}
+
+#[test]
+fn an_agent_killed_under_load_costs_no_cell_too_many() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let mut agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    // Fail-closed, so that each 200 is an agent's decision.
+    let haproxy = Haproxy::start("fail-closed.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::from(haproxy.frontend, ONE);
+    let (mut kill, mut allowed_before) = (Some(&mut agents[0].process), 0);
+    let start = Instant::now();
+    let tally = Tally::watched(&mut client, 300, Duration::from_secs(5), |tally| {
+        if start.elapsed() > Duration::from_secs(2)
+            && let Some(victim) = kill.take()
+        {
+            victim.kill();
+            allowed_before = tally.allowed;
+        }
+    });
+    tally.assert_not_too_many(INTERVAL, BURST);
+    // Two thirds of what the remaining three seconds allow: HAProxy goes on with the other one.
+    assert!(tally.allowed > allowed_before + 200, "{allowed_before} before, {tally:?}");
+    haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+    haproxy.wait_for("gcra-agents", "agent2", "UP");
+}
+
+#[test]
+fn all_agents_restarted_go_on_counting_where_they_were() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let addresses = [free_port(ONE).to_string(), free_port(ONE).to_string()];
+    let start = || addresses.clone().map(|address| Agent::start_at(&table, &address, &HOURLY));
+    let agents = start();
+    let haproxy = Haproxy::start("fail-closed.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::new(haproxy.frontend);
+    assert_eq!(passing(&mut client, 6), 6);
+
+    for agent in agents {
+        agent.stop();
+    }
+    assert_eq!(client.get("/").unwrap().status, 503, "nobody to ask");
+    let mut agents = start();
+    let back_up = || {
+        haproxy.wait_for("gcra-agents", "agent1", "UP");
+        haproxy.wait_for("gcra-agents", "agent2", "UP");
+    };
+    back_up();
+    assert_eq!(passing(&mut client, 2), 2);
+
+    // And without being asked to stop.
+    for agent in &mut agents {
+        agent.process.kill();
+    }
+    let _agents = start();
+    back_up();
+    assert_eq!(passing(&mut client, 6), 2);
+}
+
+#[test]
+fn haproxy_restarted_finds_the_counts_as_they_were() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
+    let mut haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
+    assert_eq!(passing(&mut Client::new(haproxy.frontend), 6), 6);
+    haproxy.process.stop();
+    drop(haproxy);
+    let haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
+    assert_eq!(passing(&mut Client::new(haproxy.frontend), 6), 4);
+}
+
+#[test]
+fn without_an_agent_requests_pass_or_not_as_configured() {
+    let nobody = [free_port(ONE).to_string(), free_port(ONE).to_string()];
+    let environment = [("GCRA_AGENT1", &nobody[0][..]), ("GCRA_AGENT2", &nobody[1][..])];
+    let open = Haproxy::start("haproxy.cfg", &environment);
+    assert_eq!(passing(&mut Client::new(open.frontend), 30), 30);
+    let closed = Haproxy::start("fail-closed.cfg", &environment);
+    let mut client = Client::new(closed.frontend);
+    for _ in 0..3 {
+        assert_eq!(client.get("/").unwrap().status, 503);
+    }
+}
+
+#[test]
+fn health_checks_follow_the_agent() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    let haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    let [first, second] = agents;
+    let address = first.address.clone();
+    assert_eq!(first.stop(), 0, "health checks are no NOTIFYs");
+    haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+    haproxy.wait_for("gcra-agents", "agent2", "UP");
+    let _back = Agent::start_at(&table, &address, &RATE);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    drop(second);
+}
+
+#[test]
+fn several_workers_answer_several_connections() {
+    let directory = directory();
+    let args = ["--rate", "1000/h", "--threads", "3"];
+    let agent = Agent::start(&directory.path().join("table"), &args);
+    let haproxy = Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = Client::new(haproxy.frontend);
+            thread::spawn(move || passing(&mut client, 200))
+        })
+        .collect();
+    let allowed: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(allowed, 1000);
+    drop(haproxy);
+    assert_eq!(agent.stop(), 1600);
+}
+
+#[test]
+fn over_a_unix_socket() {
+    let directory = directory();
+    let socket = directory.path().join("agent.sock");
+    let agent = Agent::start_at(&directory.path().join("table"), &format!("unix:{}", socket.display()), &HOURLY);
+    let haproxy = Haproxy::start("unix-socket.cfg", &[("GCRA_SOCKET", socket.to_str().unwrap())]);
+    assert_eq!(passing(&mut Client::new(haproxy.frontend), 15), 10);
+    agent.stop();
+    assert!(!socket.exists(), "the agent removed its socket");
+}
+
+#[test]
+fn each_api_key_has_its_own_limit_and_the_keyless_are_limited_by_address() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
+    let haproxy = Haproxy::start("api-key.cfg", &behind([&agents[0], &agents[1]]));
+    let with_key = |source, key: Option<&str>| {
+        let mut client = Client::from(haproxy.frontend, source);
+        let headers: Vec<_> = key.into_iter().map(|key| ("X-Api-Key", key)).collect();
+        (0..15).filter(|_| client.get_with("/", &headers).unwrap().status == 200).count()
+    };
+    assert_eq!(with_key(ONE, Some("alice")), 10);
+    assert_eq!(with_key(OTHER, Some("alice")), 0, "the same key from elsewhere");
+    assert_eq!(with_key(ONE, Some("bob")), 10);
+    assert_eq!(with_key(ONE, None), 10);
+    assert_eq!(with_key(OTHER, None), 10);
+    // A key that looks like an address is no address.
+    assert_eq!(with_key(ONE, Some("127.0.0.1")), 10);
+}
+
+#[test]
+fn each_path_has_its_own_limit() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
+    let haproxy = Haproxy::start("per-path.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::new(haproxy.frontend);
+    for path in ["/a", "/b"] {
+        let passed = (0..15).filter(|_| client.get(path).unwrap().status == 200).count();
+        assert_eq!(passed, 10, "{path}");
+    }
+}
+
+#[test]
+fn a_group_is_sent_for_some_paths_only() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
+    let haproxy = Haproxy::start("group.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::new(haproxy.frontend);
+    let mut passed = |path| (0..15).filter(|_| client.get(path).unwrap().status == 200).count();
+    assert_eq!(passed("/"), 15);
+    assert_eq!(passed("/api/x"), 10);
+    assert_eq!(passed("/"), 15);
+    let [first, second] = agents.map(Agent::stop);
+    assert_eq!(first + second, 15, "asked about /api only");
+}
+
+#[test]
+fn tcp_connections_are_limited() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "10/h", "--scope", "sess"];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    // Some service to protect: HAProxy itself, answering HTTP.
+    let nobody = free_port(ONE).to_string();
+    let application =
+        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &nobody), ("GCRA_AGENT2", &nobody)]);
+    let address = application.frontend.to_string();
+    let mut environment = behind([&agents[0], &agents[1]]).to_vec();
+    environment.push(("GCRA_APP", &address));
+    let haproxy = Haproxy::start("tcp.cfg", &environment);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    // Each client is a new connection.
+    let passed = (0..15).filter(|_| Client::new(haproxy.frontend).get("/").is_ok()).count();
+    assert_eq!(passed, 10);
+    let mut patient = Client::from(haproxy.frontend, OTHER);
+    assert_eq!(passing(&mut patient, 30), 30, "one connection is one connection");
+}
+
+#[test]
+fn a_second_agent_on_the_same_port_says_so() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &RATE);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(RATE)
+        .args(["--slots", "4096", "--listen", &agent.address, "--table"])
+        .arg(&table)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&agent.address) && said.contains("is another agent running there?"), "{said}");
+    wait_until("the first one still runs", || agent.process.lines().len() >= 3);
+}

@@ -1,0 +1,393 @@
+//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. All of it ends when the value
+//! that stands for it is dropped, also when a test fails.
+#![allow(dead_code, reason = "every user of this module uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unreachable_pub, reason = "tests")]
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything on this machine may take to happen before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks again and again, for at most [`PATIENCE`].
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A directory of its own in memory, for a table and sockets.
+pub fn directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written to")
+}
+
+/// A port that nobody listens on now.
+pub fn free_port(ip: IpAddr) -> SocketAddr {
+    TcpListener::bind((ip, 0)).expect("a free port").local_addr().expect("its address")
+}
+
+/// A child process whose lines of output are kept. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    fn start(name: &str, command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        Self::collect(stdout, lines.clone());
+        Self::collect(stderr, lines.clone());
+        Self { name: name.to_owned(), child, lines }
+    }
+
+    fn collect(output: impl io::Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
+    }
+
+    /// The lines it wrote so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process is ours");
+    }
+
+    /// SIGTERM, and how it ended.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "{} does not end: {:#?}", self.name, self.lines());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// SIGKILL: it gets no chance to do anything.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!("---- {} ----\n{}", self.name, self.lines().join("\n"));
+        }
+    }
+}
+
+/// A running `gcra-spoa`.
+#[derive(Debug)]
+pub struct Agent {
+    pub process: Process,
+    /// Where it listens, as HAProxy would write it.
+    pub address: String,
+}
+
+impl Agent {
+    /// Starts one on a free port.
+    pub fn start(table: &Path, args: &[&str]) -> Self {
+        Self::start_at(table, "127.0.0.1:0", args)
+    }
+
+    pub fn start_at(table: &Path, listen: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(agent_binary());
+        command.arg("--table").arg(table).args(["--slots", "4096", "--listen", listen]).args(args);
+        command.env_remove("RUST_LOG");
+        let process = Process::start("gcra-spoa", &mut command);
+        let mut address = None;
+        wait_until("the agent listens", || {
+            let lines = process.lines();
+            address = lines.iter().find_map(|line| line.split_once("listening on ")).map(|(_, address)| address.to_owned());
+            address.is_some()
+        });
+        Self { process, address: address.unwrap() }
+    }
+
+    /// Ends it in order. Returns how many NOTIFYs it has answered.
+    pub fn stop(mut self) -> u64 {
+        let status = self.process.stop();
+        assert!(status.success(), "{status}");
+        let mut answered = None;
+        // The lines come through a thread of their own.
+        wait_until("the agent says what it did", || {
+            let lines = self.process.lines();
+            let line = lines.iter().find_map(|line| line.split_once("stopped after "));
+            answered = line.map(|(_, rest)| rest.split(' ').next().unwrap().parse().unwrap());
+            answered.is_some()
+        });
+        answered.unwrap()
+    }
+}
+
+/// The agent's program: the one that was built for the tests, or the one beside the demo.
+fn agent_binary() -> PathBuf {
+    match option_env!("CARGO_BIN_EXE_gcra-spoa") {
+        Some(path) => path.into(),
+        None => std::env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
+    }
+}
+
+/// The HAProxy to test with: `$HAPROXY`, or the one that is installed.
+pub fn haproxy_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("HAPROXY") {
+        return path.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let sbin = [PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")];
+    std::env::split_paths(&path)
+        .chain(sbin)
+        .map(|directory| directory.join("haproxy"))
+        .find(|path| path.is_file())
+        .expect("HAProxy is not installed: install the package 'haproxy', or name its program with HAPROXY=/path")
+}
+
+/// The folder of configurations that users copy.
+pub fn haproxy_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("haproxy")
+}
+
+/// A running HAProxy with one of the project's configurations.
+#[derive(Debug)]
+pub struct Haproxy {
+    pub process: Process,
+    /// Where clients connect to.
+    pub frontend: SocketAddr,
+    directory: TempDir,
+}
+
+impl Haproxy {
+    /// Starts HAProxy with a file of `haproxy/`, its addresses set through the environment as the file allows.
+    pub fn start(config: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_on(config, Ipv4Addr::LOCALHOST.into(), environment)
+    }
+
+    pub fn start_on(config: &str, ip: IpAddr, environment: &[(&str, &str)]) -> Self {
+        let directory = directory();
+        let frontend = free_port(ip);
+        // A second file adds what an operator would look into: the statistics.
+        let statistics = directory.path().join("stats.cfg");
+        let socket = directory.path().join("stats.sock");
+        fs::write(&statistics, format!("global\n    stats socket {} level admin\n", socket.display())).unwrap();
+        let mut command = Command::new(haproxy_binary());
+        command.arg("-db").arg("-f").arg(haproxy_folder().join(config)).arg("-f").arg(&statistics);
+        command.env("GCRA_HTTP", frontend.to_string()).env("GCRA_TCP", frontend.to_string());
+        command.envs(environment.iter().copied());
+        let mut process = Process::start("haproxy", &mut command);
+        wait_until("HAProxy listens", || {
+            assert!(process.child.try_wait().unwrap().is_none(), "HAProxy ended: {:#?}", process.lines());
+            // Asking its socket is no connection to the frontend, which might be counted.
+            UnixStream::connect(&socket).is_ok()
+        });
+        Self { process, frontend, directory }
+    }
+
+    /// The state of a server, as `show stat` tells it: UP, DOWN, ...
+    pub fn state(&self, backend: &str, server: &str) -> String {
+        let mut socket = UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
+        socket.write_all(b"show stat\n").unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).unwrap();
+        let line = text.lines().find(|line| line.starts_with(&format!("{backend},{server},")));
+        let line = line.unwrap_or_else(|| panic!("no {backend}/{server} in {text}"));
+        line.split(',').nth(17).unwrap().to_owned()
+    }
+
+    pub fn wait_for(&self, backend: &str, server: &str, state: &str) {
+        wait_until(&format!("{server} is {state}"), || self.state(backend, server).starts_with(state));
+    }
+}
+
+/// An HTTP client with one connection, from an address of its own.
+#[derive(Debug)]
+pub struct Client {
+    server: SocketAddr,
+    source: Option<IpAddr>,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+/// An answer: its status, and its head in lower case.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Client {
+    pub fn new(server: SocketAddr) -> Self {
+        Self { server, source: None, connection: None }
+    }
+
+    /// All of 127.0.0.0/8 is this machine, so a client can have any address there.
+    pub fn from(server: SocketAddr, source: IpAddr) -> Self {
+        Self { server, source: Some(source), connection: None }
+    }
+
+    pub fn get(&mut self, path: &str) -> io::Result<Response> {
+        self.get_with(path, &[])
+    }
+
+    pub fn get_with(&mut self, path: &str, headers: &[(&str, &str)]) -> io::Result<Response> {
+        let response = self.try_get(path, headers);
+        if response.is_err() {
+            self.connection = None;
+        }
+        response
+    }
+
+    fn try_get(&mut self, path: &str, headers: &[(&str, &str)]) -> io::Result<Response> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => BufReader::new(self.connect()?),
+        };
+        let mut request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n");
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        connection.get_mut().write_all(request.as_bytes())?;
+
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if connection.read_line(&mut head)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let head = head.to_ascii_lowercase();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.and_then(|length| length.trim().parse().ok()).unwrap_or(0)];
+        connection.read_exact(&mut body)?;
+        if !head.contains("connection: close") {
+            self.connection = Some(connection);
+        }
+        let status = status.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let domain = socket2::Domain::for_address(self.server);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        if let Some(source) = self.source {
+            socket.bind(&SocketAddr::new(source, 0).into())?;
+        }
+        socket.connect_timeout(&self.server.into(), Duration::from_secs(5))?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(stream)
+    }
+}
+
+/// What one client got, and the clock readings that matter.
+#[derive(Debug)]
+pub struct Tally {
+    pub allowed: u64,
+    pub denied: u64,
+    pub other: u64,
+    pub first_sent: Instant,
+    first_answered: Option<Instant>,
+    last_denied_sent: Option<Instant>,
+    pub last_answered: Instant,
+    allowed_at_last_denial: u64,
+}
+
+impl Tally {
+    /// Sends requests evenly, `per_second` of them, for so long.
+    pub fn of(client: &mut Client, per_second: u32, duration: Duration) -> Self {
+        Self::watched(client, per_second, duration, |_| {})
+    }
+
+    /// As [`of`](Self::of), showing each state to `watch`.
+    pub fn watched(client: &mut Client, per_second: u32, duration: Duration, mut watch: impl FnMut(&Self)) -> Self {
+        let start = Instant::now();
+        let mut tally = Self {
+            allowed: 0,
+            denied: 0,
+            other: 0,
+            first_sent: start,
+            first_answered: None,
+            last_denied_sent: None,
+            last_answered: start,
+            allowed_at_last_denial: 0,
+        };
+        for number in 0.. {
+            let due = Duration::from_secs(1) * number / per_second;
+            if due >= duration {
+                break;
+            }
+            thread::sleep(due.saturating_sub(start.elapsed()));
+            let sent = Instant::now();
+            let status = client.get("/").map(|response| response.status);
+            tally.last_answered = Instant::now();
+            tally.first_answered.get_or_insert(tally.last_answered);
+            match status {
+                Ok(200) => tally.allowed += 1,
+                Ok(429) => {
+                    tally.denied += 1;
+                    tally.last_denied_sent = Some(sent);
+                    tally.allowed_at_last_denial = tally.allowed;
+                }
+                _ => tally.other += 1,
+            }
+            watch(&tally);
+        }
+        tally
+    }
+
+    /// Never one too many: `burst + floor(elapsed / T)`, from before the first request to after the last answer.
+    pub fn assert_not_too_many(&self, interval: Duration, burst: u64) {
+        let elapsed = self.last_answered - self.first_sent;
+        let bound = burst + cells(elapsed, interval);
+        assert!(self.allowed <= bound, "{} allowed, {bound} would be right: {self:?}", self.allowed);
+    }
+
+    /// Nor one too few, counted up to the last denial: then everything due had been used, by the readings that
+    /// leave the least time between.
+    pub fn assert_not_too_few(&self, interval: Duration, burst: u64) {
+        let (Some(first), Some(last)) = (self.first_answered, self.last_denied_sent) else {
+            panic!("nothing was denied: {self:?}");
+        };
+        let bound = burst + cells(last - first, interval);
+        let allowed = self.allowed_at_last_denial;
+        assert!(allowed >= bound, "{allowed} allowed, {bound} would be right: {self:?}");
+    }
+}
+
+fn cells(elapsed: Duration, interval: Duration) -> u64 {
+    u64::try_from(elapsed.as_nanos() / interval.as_nanos()).unwrap()
+}
+
