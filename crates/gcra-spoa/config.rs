@@ -138,12 +138,17 @@ impl Config {
         let (limit, limit_in_words) = match (args.rate, args.burst) {
             (RateArg::Rate(rate), burst) => {
                 let quota = rate.quota(burst).map_err(|error| error.to_string())?;
-                (Limit::Quota(quota), format!("{rate}, up to {} at once", quota.burst()))
+                (
+                    Limit::Quota(quota),
+                    format!("{rate}, up to {} at once", quota.burst()),
+                )
             }
             (RateArg::Deny, None) => (Limit::Deny, "nothing is let through".to_owned()),
             (RateArg::Unlimited, None) => (Limit::Unlimited, "everything is let through".to_owned()),
             (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
-                return Err("--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned());
+                return Err(
+                    "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned(),
+                );
             }
         };
         if args.key.iter().any(String::is_empty) {
@@ -190,7 +195,10 @@ fn in_one_sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     let said = text.split("\n\nUsage:").next().unwrap_or(&text);
     let said = said.split("\n\nFor more information").next().unwrap_or(said);
-    let said = said.strip_prefix("error: ").unwrap_or(said).replace("\n\n  tip:", ";");
+    let said = said
+        .strip_prefix("error: ")
+        .unwrap_or(said)
+        .replace("\n\n  tip:", ";");
     let words: Vec<_> = said.split_whitespace().collect();
     format!("{} (see gcra-spoa --help)", words.join(" "))
 }
@@ -207,11 +215,13 @@ fn default_table() -> PathBuf {
 /// Whether a file lies in memory.
 pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
-    Ok(i64::from(rustix::fs::statfs(path)?.f_type) == TMPFS_MAGIC)
+    Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
 }
 
 fn parse_slots(text: &str) -> Result<Slots, String> {
-    let slots = text.parse().map_err(|_| format!("'{text}' is not a whole number"))?;
+    let slots = text
+        .parse()
+        .map_err(|_| format!("'{text}' is not a whole number"))?;
     Slots::new(slots).map_err(|error| error.to_string())
 }
 
@@ -223,7 +233,8 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    text.parse().map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
+    text.parse()
+        .map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
 }
 
 /// The name is needed for as long as the process lives.
@@ -309,6 +320,9 @@ mod tests {
         assert_eq!(config.quota().map(Quota::burst), Some(100));
         assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
         assert_eq!(config.slots, Slots::DEFAULT);
-        assert_eq!((config.var.as_str(), config.scope, config.threads.get()), ("blocked", Scope::Transaction, 1));
+        assert_eq!(
+            (config.var.as_str(), config.scope, config.threads.get()),
+            ("blocked", Scope::Transaction, 1)
+        );
     }
 }

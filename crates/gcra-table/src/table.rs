@@ -113,7 +113,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
-        KeyHasher(self.hasher.clone())
+        KeyHasher(self.hasher)
     }
 
     /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key. Worth it when a few

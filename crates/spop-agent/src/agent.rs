@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{self, End};
-use crate::counters::Counters;
+use crate::counters::{Counters, Snapshot};
 use crate::handler::Handler;
 use crate::listener::{ListenAddress, Listener, Stream};
 
@@ -44,8 +44,15 @@ impl<H: Handler> Agent<H> {
     /// 815 bytes (which lets HAProxy keep 20 NOTIFYs in flight on a connection).
     #[must_use]
     pub fn new(handler: H) -> Self {
-        let shared = Shared { handler, limits: Limits::default(), counters: Arc::default() };
-        Self { shared: Arc::new(shared), max_connections: 10_000 }
+        let shared = Shared {
+            handler,
+            limits: Limits::default(),
+            counters: Arc::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            max_connections: 10_000,
+        }
     }
 
     /// Serves under other limits for frames and times.
@@ -94,10 +101,16 @@ impl<H: Handler> Agent<H> {
         addresses: &[ListenAddress],
         stop: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(RunError::Runtime)?;
         let listeners = runtime.block_on(async {
             let bind = |address: &ListenAddress| {
-                address.bind().map_err(|source| RunError::Listen { address: address.clone(), source })
+                address.bind().map_err(|source| RunError::Listen {
+                    address: address.clone(),
+                    source,
+                })
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
         })?;
@@ -110,7 +123,10 @@ impl<H: Handler> Agent<H> {
         let mut handles = vec![runtime.handle().clone()];
         let mut workers = Vec::new();
         for number in 1..threads.get() {
-            let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(RunError::Runtime)?;
             handles.push(runtime.handle().clone());
             let (end, ended) = oneshot::channel::<()>();
             let worker = thread::Builder::new()
@@ -140,8 +156,10 @@ impl<H: Handler> Agent<H> {
             stopped,
             alive,
         });
-        let tasks: Vec<_> =
-            listeners.into_iter().map(|listener| tokio::spawn(accepting.clone().accept_from(listener))).collect();
+        let tasks: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| tokio::spawn(accepting.clone().accept_from(listener)))
+            .collect();
         let counters = accepting.shared.counters.clone();
         drop(accepting);
 
@@ -153,8 +171,21 @@ impl<H: Handler> Agent<H> {
             let _ = task.await;
         }
         if timeout(DRAIN, all_gone.recv()).await.is_err() {
-            log::warn!("{} connections did not end in time and are dropped", counters.snapshot().open);
+            log::warn!(
+                "{} connections did not end in time and are dropped",
+                counters.snapshot().open
+            );
         }
+        let Snapshot {
+            notifies,
+            connections,
+            health_checks,
+            ..
+        } = counters.snapshot();
+        let others = connections.saturating_sub(health_checks);
+        log::info!(
+            "stopped after {notifies} NOTIFYs on {others} connections, and {health_checks} health checks"
+        );
     }
 }
 
@@ -238,23 +269,22 @@ impl<H> Drop for Guest<H> {
 
 impl<H: Handler> Guest<H> {
     async fn serve(self, stream: Stream) {
-        let Shared { handler, limits, counters } = &*self.shared;
+        let Shared {
+            handler,
+            limits,
+            counters,
+        } = &*self.shared;
         let stop = stop_of(self.stopped.clone());
         let end = match stream {
             Stream::Tcp(stream) => connection::serve(stream, handler, *limits, counters, stop).await,
             Stream::Unix(stream) => connection::serve(stream, handler, *limits, counters, stop).await,
         };
         match end {
-            End::Protocol(error) => {
-                counters.protocol_error();
-                log::debug!("connection ended: {error}");
-            }
-            End::Late | End::Unread => {
-                counters.timeout();
-                log::debug!("connection ended: {end:?}");
-            }
-            end => log::debug!("connection ended: {end:?}"),
+            End::Protocol(_) => counters.protocol_error(),
+            End::Late | End::Unread => counters.timeout(),
+            _ => {}
         }
+        log::debug!("connection ended: {end}");
     }
 }
 
@@ -314,7 +344,9 @@ impl std::fmt::Display for RunError {
                     (io::ErrorKind::NotFound, ListenAddress::Unix(_)) => {
                         f.write_str("; its directory must exist before the agent starts")
                     }
-                    (io::ErrorKind::AddrNotAvailable, _) => f.write_str("; the IP must be one of this machine's"),
+                    (io::ErrorKind::AddrNotAvailable, _) => {
+                        f.write_str("; the IP must be one of this machine's")
+                    }
                     _ => Ok(()),
                 }
             }

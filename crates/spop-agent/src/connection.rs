@@ -2,14 +2,16 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{fmt, io};
 
 use arrayvec::ArrayVec;
-use spop_codec::{AckWriter, Connection, Event, Limits, Notify, ProtocolError, Status, Welcome, encode_agent_disconnect};
+use spop_codec::{
+    AckWriter, Connection, Event, Limits, Notify, ProtocolError, Status, Welcome, encode_agent_disconnect,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -59,6 +61,22 @@ pub(crate) enum End {
     Failed(io::Error),
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed by HAProxy"),
+            Self::Truncated => f.write_str("closed inside a frame"),
+            Self::Disconnected(status) => write!(f, "HAPROXY-DISCONNECT, {status}"),
+            Self::HealthCheck => f.write_str("health check answered"),
+            Self::Protocol(error) => write!(f, "{error} ({})", error.status()),
+            Self::Late => f.write_str("the HELLO, or the rest of a frame, did not come in time"),
+            Self::Unread => write!(f, "answers were not read for {} s", WRITE_TIMEOUT.as_secs()),
+            Self::Stopped => f.write_str("the agent stops"),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
 /// The read and write buffers of the connection whose turn it is. A thread has one pair: between turns a
 /// connection keeps only what it could not finish.
 #[derive(Default)]
@@ -81,13 +99,23 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 ) -> End {
     let start = Instant::now();
     let connection = Connection::new(limits, Duration::ZERO);
-    let mut link =
-        Link { stream, connection, handler, counters, held: Vec::new(), unanswered: false, unsent: Vec::new() };
+    let mut link = Link {
+        stream,
+        connection,
+        handler,
+        counters,
+        held: Vec::new(),
+        unanswered: false,
+        unsent: Vec::new(),
+    };
     let mut stop = std::pin::pin!(stop);
 
     let end = loop {
         let deadline = match link.unsent.is_empty() {
-            true => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
+            true => link
+                .connection
+                .deadline(link.held.len(), start.elapsed())
+                .map(|after| start + after),
             false => Some(Instant::now() + WRITE_TIMEOUT),
         };
         let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
@@ -155,7 +183,13 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             let read = self.poll_read_behind(cx, &mut held);
             if !matches!(read, Poll::Ready(Ok(()))) {
                 self.held = held;
-                return read.map_err(|end| if let End::Closed = end { End::Truncated } else { end });
+                return read.map_err(|end| {
+                    if let End::Closed = end {
+                        End::Truncated
+                    } else {
+                        end
+                    }
+                });
             }
         }
         let (used, answer) = self.answer(&held, output);
@@ -173,7 +207,11 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         let begun = held.len();
         held.resize(begun + begun.clamp(4096, READ_BYTES), 0);
         let read = self.poll_read(cx, &mut held[begun..]);
-        let filled = if let Poll::Ready(Ok(filled)) = read { filled } else { 0 };
+        let filled = if let Poll::Ready(Ok(filled)) = read {
+            filled
+        } else {
+            0
+        };
         held.truncate(begun + filled);
         read.map_ok(drop)
     }
@@ -204,7 +242,10 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Answers every whole frame of `input` into `output`. Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
         let mut used = 0;
-        let mut answer = Answer { written: 0, end: None };
+        let mut answer = Answer {
+            written: 0,
+            end: None,
+        };
         let mut turn = None;
         self.unanswered = false;
         loop {
@@ -280,7 +321,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 }
                 while answered < batch.len() {
                     let request = Request::new(batch[answered]);
-                    let Ok(ack) = AckWriter::new(&mut output[written..], batch[answered].id, limit) else { return };
+                    let Ok(ack) = AckWriter::new(&mut output[written..], batch[answered].id, limit) else {
+                        return;
+                    };
                     let mut reply = Reply::new(ack);
                     if let Some(prepared) = prepared[answered].take() {
                         self.handler.answer(turn, prepared, &request, &mut reply);
@@ -320,7 +363,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Says what there is to say at the end, and closes.
     async fn finish(mut self, mut end: End) -> End {
         if let End::Stopped = end {
-            end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
+            end = timeout(LAST_WORDS, self.answer_what_has_come())
+                .await
+                .unwrap_or(End::Stopped);
         }
         let status = match &end {
             End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,
@@ -382,7 +427,9 @@ fn reserve(output: &mut Vec<u8>, written: usize, bytes: usize) -> &mut [u8] {
 /// HAProxy from 3.1 on ends connections with a reset; a broken pipe is the same, seen while writing.
 fn failed(error: io::Error) -> End {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => End::Closed,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+            End::Closed
+        }
         _ => End::Failed(error),
     }
 }

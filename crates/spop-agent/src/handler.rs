@@ -20,7 +20,13 @@ pub trait Handler: Send + Sync + 'static {
     fn prepare(&self, request: &Request<'_>) -> Self::Prepared;
 
     /// Answers one request. What is not set in `reply` stays as it is in HAProxy.
-    fn answer(&self, turn: &mut Self::Turn, prepared: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>);
+    fn answer(
+        &self,
+        turn: &mut Self::Turn,
+        prepared: Self::Prepared,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    );
 }
 
 impl<F> Handler for F

@@ -1,0 +1,319 @@
+//! The agent's end of one connection: what may come next, under which limits, and until when.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::disconnect::Disconnect;
+use crate::error::DecodeError;
+use crate::frame::{RawFrame, kind};
+use crate::hello::{Hello, MIN_MAX_FRAME_SIZE, encode_agent_hello};
+use crate::notify::Notify;
+use crate::status::Status;
+use crate::writer::BufferFull;
+
+/// How many NOTIFYs HAProxy has in flight on one connection at most.
+const IN_FLIGHT: u32 = 20;
+
+/// What the agent allows a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// The largest LENGTH that the agent takes, 256 or more. HAProxy offers `tune.bufsize` - 4, which is 16380 unless configured;
+    /// the smaller of the two holds. Default: 1 MiB.
+    pub max_frame_size: u32,
+    /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading a connection for good once
+    /// its receive buffer is completely full, so several NOTIFYs in flight are offered only where 20 such ACKs stay
+    /// below that. Default: 815, which do with HAProxy's default buffer.
+    pub max_ack_size: u32,
+    /// How long after it was opened a connection must have sent its HELLO. Default: 10 s.
+    pub hello_timeout: Duration,
+    /// How long after its first byte a frame must be whole. Default: 10 s.
+    pub frame_timeout: Duration,
+    /// How long HAProxy may keep a connection open after its health check was answered. Default: 1 s.
+    pub healthcheck_linger: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_frame_size: 1 << 20,
+            max_ack_size: 815,
+            hello_timeout: Duration::from_secs(10),
+            frame_timeout: Duration::from_secs(10),
+            healthcheck_linger: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The state of a connection. Holds no socket, buffer or clock: feed it what has arrived, and do as the events say.
+///
+/// Times are given as the time since any moment that stays the same.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    limits: Limits,
+    state: State,
+    /// The limit for frames of both sides: the agent's own until the HELLO, then what was agreed.
+    max_frame_size: u32,
+    /// When the current state ends by itself, or the current frame must be whole.
+    deadline: Option<Duration>,
+    unknown_frames: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    AwaitHello,
+    Running,
+    HealthCheck,
+    /// Either side has said DISCONNECT, or an error calls for it. Whatever comes is ignored.
+    Closing,
+}
+
+/// What has come.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The connection begins: send what [`Welcome::encode`] writes, in one piece.
+    Hello(Welcome<'a>),
+    /// HAProxy asks: send one ACK with this id.
+    Notify(Notify<'a>),
+    /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, wait for the close.
+    Disconnect(Disconnect<'a>),
+    /// Bytes that mean nothing here.
+    Skipped,
+}
+
+impl Connection {
+    /// A connection opened at `now`.
+    #[must_use]
+    pub fn new(limits: Limits, now: Duration) -> Self {
+        let limits = Limits {
+            max_frame_size: limits.max_frame_size.max(MIN_MAX_FRAME_SIZE),
+            ..limits
+        };
+        Self {
+            limits,
+            state: State::AwaitHello,
+            max_frame_size: limits.max_frame_size,
+            deadline: Some(now.saturating_add(limits.hello_timeout)),
+            unknown_frames: 0,
+        }
+    }
+
+    /// The next event in `input` and the bytes it takes there, or `None` until more bytes have come. Call it again with
+    /// what follows those bytes.
+    ///
+    /// # Errors
+    ///
+    /// What came is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status; whatever comes after is
+    /// ignored.
+    #[inline]
+    pub fn receive<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
+        if let State::HealthCheck | State::Closing = self.state {
+            return Ok((!input.is_empty()).then_some((Event::Skipped, input.len())));
+        }
+        let event = match RawFrame::split(input, self.max_frame_size) {
+            Ok(None) => return Ok(None),
+            Ok(Some((frame, used))) => self.judge(frame).map(|event| Some((event, used))),
+            Err(error) => Err(ProtocolError::Malformed(error)),
+        };
+        if event.is_err() {
+            self.state = State::Closing;
+        }
+        event
+    }
+
+    /// Judges the frame's type by the state first: a second HELLO is out of place, however it looks inside.
+    #[inline]
+    fn judge<'a>(&mut self, frame: RawFrame<'a>) -> Result<Event<'a>, ProtocolError> {
+        let malformed = ProtocolError::Malformed;
+        match (self.state, frame.kind) {
+            (State::Running, kind::NOTIFY) if frame.is_whole() => {
+                self.deadline = None;
+                frame.notify().map(Event::Notify).map_err(malformed)
+            }
+            (State::AwaitHello, kind::HAPROXY_HELLO) => {
+                let hello = frame.haproxy_hello().map_err(malformed)?;
+                Ok(Event::Hello(self.agree(hello)))
+            }
+            (State::AwaitHello, found) => Err(ProtocolError::NoHello { found }),
+            (_, kind::NOTIFY | kind::UNSET) => Err(ProtocolError::Fragment),
+            (_, kind::HAPROXY_DISCONNECT) => {
+                let disconnect = frame.haproxy_disconnect().map_err(malformed)?;
+                self.state = State::Closing;
+                Ok(Event::Disconnect(disconnect))
+            }
+            (_, found @ (kind::HAPROXY_HELLO | kind::AGENT_HELLO | kind::AGENT_DISCONNECT | kind::ACK)) => {
+                Err(ProtocolError::OutOfPlace { found })
+            }
+            (_, _) => {
+                self.deadline = None;
+                self.unknown_frames += 1;
+                Ok(Event::Skipped)
+            }
+        }
+    }
+
+    fn agree<'a>(&mut self, hello: Hello<'a>) -> Welcome<'a> {
+        self.state = if hello.healthcheck {
+            State::HealthCheck
+        } else {
+            State::Running
+        };
+        self.deadline = None;
+        self.max_frame_size = self.max_frame_size.min(hello.max_frame_size);
+        // The bytes that may wait in HAProxy's buffer (at least max-frame-size + 4) without filling it.
+        let each = (self.max_frame_size.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
+        let pipelining = hello.capabilities.pipelining() && self.limits.max_ack_size <= each;
+        Welcome {
+            hello,
+            max_frame_size: self.max_frame_size,
+            pipelining,
+        }
+    }
+
+    /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to wait for ever. (There is no
+    /// idle timeout: how long a connection lives is HAProxy's decision.)
+    ///
+    /// To be asked each time before waiting: that is how the beginning of a frame is noticed.
+    #[inline]
+    pub fn deadline(&mut self, unread: usize, now: Duration) -> Option<Duration> {
+        match self.state {
+            State::Running if unread == 0 => self.deadline = None,
+            State::Running => {
+                self.deadline
+                    .get_or_insert(now.saturating_add(self.limits.frame_timeout));
+            }
+            State::HealthCheck => {
+                self.deadline
+                    .get_or_insert(now.saturating_add(self.limits.healthcheck_linger));
+            }
+            State::AwaitHello | State::Closing => {}
+        }
+        self.deadline
+    }
+
+    /// The largest LENGTH of an ACK on this connection, to be given to [`AckWriter::new`](crate::AckWriter::new): the agent's own
+    /// limit, and never all of what was agreed, because a frame of that size fills the buffer of HAProxy from 3.1 on.
+    #[inline]
+    #[must_use]
+    pub const fn max_ack_size(&self) -> u32 {
+        let agreed = self.max_frame_size - 1;
+        if self.limits.max_ack_size < agreed {
+            self.limits.max_ack_size
+        } else {
+            agreed
+        }
+    }
+
+    /// Whether the connection is a health check that was answered.
+    #[must_use]
+    pub fn is_healthcheck(&self) -> bool {
+        self.state == State::HealthCheck
+    }
+
+    /// Whether the HELLO has come, and no end yet.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// How many frames of unknown types were skipped.
+    #[must_use]
+    pub const fn unknown_frames(&self) -> u64 {
+        self.unknown_frames
+    }
+}
+
+/// A HELLO, and what the agent answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Welcome<'a> {
+    /// What HAProxy said.
+    pub hello: Hello<'a>,
+    max_frame_size: u32,
+    pipelining: bool,
+}
+
+impl Welcome<'_> {
+    /// The room that [`encode`](Self::encode) needs at most.
+    pub const MAX_SIZE: usize = 96;
+
+    /// Writes the AGENT-HELLO. It must leave in one write, and nothing may follow it before a NOTIFY has come: HAProxy from 3.1 on
+    /// reads whatever it has got as one frame.
+    ///
+    /// # Errors
+    ///
+    /// `out` is too short.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, BufferFull> {
+        encode_agent_hello(out, self.max_frame_size, self.pipelining)
+    }
+
+    /// Whether several NOTIFYs may be in flight.
+    #[must_use]
+    pub const fn pipelining(&self) -> bool {
+        self.pipelining
+    }
+}
+
+/// Why a connection has to end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// The bytes are no frame.
+    Malformed(DecodeError),
+    /// The first frame is not HAPROXY-HELLO.
+    NoHello {
+        /// Its type.
+        found: u8,
+    },
+    /// A second HELLO, or a frame that only agents send.
+    OutOfPlace {
+        /// Its type.
+        found: u8,
+    },
+    /// A payload in pieces, which was not offered. HAProxy up to 3.0 sends it without asking when a message is larger than a frame.
+    Fragment,
+}
+
+impl ProtocolError {
+    /// The code to put into the AGENT-DISCONNECT that must follow.
+    #[must_use]
+    pub const fn status(self) -> Status {
+        match self {
+            Self::Malformed(error) => error.status(),
+            Self::NoHello { .. } | Self::OutOfPlace { .. } => Status::INVALID,
+            Self::Fragment => Status::FRAGMENTATION,
+        }
+    }
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => error.fmt(f),
+            Self::NoHello { found } => write!(f, "the first frame is {}, not HAPROXY-HELLO", Name(*found)),
+            Self::OutOfPlace { found } => write!(f, "{} came where it has no place", Name(*found)),
+            Self::Fragment => f.write_str(
+                "a message is larger than a frame and came in pieces; set 'no option send-frag-payload' in the \
+                 spoe-agent section, or send less",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for ProtocolError {}
+
+/// A frame type as SPOE.txt names it.
+struct Name(u8);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            kind::UNSET => "a fragment",
+            kind::HAPROXY_HELLO => "HAPROXY-HELLO",
+            kind::HAPROXY_DISCONNECT => "HAPROXY-DISCONNECT",
+            kind::NOTIFY => "a NOTIFY",
+            kind::AGENT_HELLO => "AGENT-HELLO",
+            kind::AGENT_DISCONNECT => "AGENT-DISCONNECT",
+            kind::ACK => "an ACK",
+            unknown => return write!(f, "a frame of type {unknown}"),
+        })
+    }
+}

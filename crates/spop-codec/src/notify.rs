@@ -1,0 +1,133 @@
+//! NOTIFY: messages with args, as HAProxy's configuration lists them.
+
+use crate::error::DecodeError;
+use crate::frame::FrameId;
+use crate::reader::Reader;
+use crate::value::Value;
+
+/// A question of HAProxy's: all messages of an event, or of a group, whose conditions held. Often one, sometimes none.
+#[derive(Clone, Copy, Debug)]
+pub struct Notify<'a> {
+    /// What the ACK must carry.
+    pub id: FrameId,
+    /// Walked once, in `parse`: well formed to the end.
+    messages: Reader<'a>,
+}
+
+impl<'a> Notify<'a> {
+    /// Walks the list once, so that nobody after this has to deal with errors.
+    #[inline]
+    pub(crate) fn parse(id: FrameId, payload: Reader<'a>) -> Result<Self, DecodeError> {
+        let mut reader = payload;
+        while !reader.is_empty() {
+            reader.string()?;
+            for _ in 0..reader.u8()? {
+                reader.string()?;
+                reader.value()?;
+            }
+        }
+        Ok(Self {
+            id,
+            messages: payload,
+        })
+    }
+
+    /// The messages, in the order HAProxy wrote them.
+    #[inline]
+    #[must_use]
+    pub const fn messages(&self) -> Messages<'a> {
+        Messages {
+            reader: self.messages,
+            args_left: 0,
+        }
+    }
+}
+
+/// Iterates over the messages of a [`Notify`].
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    reader: Reader<'a>,
+    /// The args of the message given out last. They are passed over only when the next one is asked for.
+    args_left: u8,
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        // The list is known to be well formed, so `?` only ever ends it.
+        for _ in 0..core::mem::take(&mut self.args_left) {
+            self.reader.string().ok()?;
+            self.reader.value().ok()?;
+        }
+        let name = self.reader.string().ok()?;
+        self.args_left = self.reader.u8().ok()?;
+        Some(Message {
+            name,
+            args: Args {
+                reader: self.reader,
+                left: self.args_left,
+            },
+        })
+    }
+}
+
+/// A message, as a `spoe-message` section describes it.
+#[derive(Clone, Debug)]
+pub struct Message<'a> {
+    /// Its name in the configuration.
+    pub name: &'a [u8],
+    args: Args<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// The args, in the order of the configuration. Names may be empty, and may repeat.
+    #[inline]
+    #[must_use]
+    pub fn args(&self) -> Args<'a> {
+        self.args.clone()
+    }
+
+    /// The value of the first arg of this name.
+    #[inline]
+    #[must_use]
+    pub fn arg(&self, name: &[u8]) -> Option<Value<'a>> {
+        self.args().find(|arg| arg.name == name).map(|arg| arg.value)
+    }
+}
+
+/// Iterates over the args of a [`Message`].
+#[derive(Clone, Debug)]
+pub struct Args<'a> {
+    reader: Reader<'a>,
+    left: u8,
+}
+
+impl<'a> Iterator for Args<'a> {
+    type Item = Arg<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Arg<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(Arg {
+            name: self.reader.string().ok()?,
+            value: self.reader.value().ok()?,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(self.left), Some(usize::from(self.left)))
+    }
+}
+
+impl ExactSizeIterator for Args<'_> {}
+
+/// One arg of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Arg<'a> {
+    /// Its name, empty where the configuration gives none (`args src dst`).
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: Value<'a>,
+}

@@ -1,0 +1,118 @@
+//! A cursor over the caller's buffer.
+
+use crate::value::Value;
+use crate::varint;
+
+/// The caller's buffer, or the largest frame allowed, has no room for this.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BufferFull;
+
+impl core::fmt::Display for BufferFull {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("there is no room for it in the frame")
+    }
+}
+
+impl core::error::Error for BufferFull {}
+
+/// What was written, and room for more.
+#[derive(Debug)]
+pub(crate) struct Writer<'b> {
+    out: &'b mut [u8],
+    used: usize,
+}
+
+impl<'b> Writer<'b> {
+    #[inline]
+    pub(crate) const fn new(out: &'b mut [u8]) -> Self {
+        Self { out, used: 0 }
+    }
+
+    #[inline]
+    pub(crate) const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Forgets what was written after the first `used` bytes.
+    #[inline]
+    pub(crate) fn rewind(&mut self, used: usize) {
+        self.used = self.used.min(used);
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
+        let room = self
+            .out
+            .get_mut(self.used..)
+            .and_then(|room| room.get_mut(..bytes.len()));
+        room.ok_or(BufferFull)?.copy_from_slice(bytes);
+        self.used += bytes.len();
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self, byte: u8) -> Result<(), BufferFull> {
+        self.bytes(&[byte])
+    }
+
+    #[inline]
+    pub(crate) fn varint(&mut self, value: u64) -> Result<(), BufferFull> {
+        match u8::try_from(value) {
+            Ok(byte @ ..240) => self.u8(byte),
+            _ => {
+                let (bytes, length) = varint::encode(value);
+                self.bytes(&bytes[..length])
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn string(&mut self, string: &[u8]) -> Result<(), BufferFull> {
+        self.varint(string.len() as u64)?;
+        self.bytes(string)
+    }
+
+    /// Data with its type in front (TYPED-DATA in SPOE.txt section 3.1). The flags are 0, but for the value of a boolean.
+    #[inline]
+    pub(crate) fn value(&mut self, value: Value<'_>) -> Result<(), BufferFull> {
+        use crate::value::kind;
+        match value {
+            Value::Null => self.u8(kind::NULL),
+            Value::Bool(false) => self.u8(kind::BOOL),
+            Value::Bool(true) => self.u8(kind::BOOL | kind::TRUE),
+            // HAProxy reads every integer as 64 bits: a negative one has to be extended to them.
+            Value::Int32(integer) => self.integer(kind::INT32, i64::from(integer).cast_unsigned()),
+            Value::Uint32(integer) => self.integer(kind::UINT32, integer.into()),
+            Value::Int64(integer) => self.integer(kind::INT64, integer.cast_unsigned()),
+            Value::Uint64(integer) => self.integer(kind::UINT64, integer),
+            Value::Ipv4(ip) => self.u8(kind::IPV4).and_then(|()| self.bytes(&ip.octets())),
+            Value::Ipv6(ip) => self.u8(kind::IPV6).and_then(|()| self.bytes(&ip.octets())),
+            Value::String(bytes) => self.u8(kind::STRING).and_then(|()| self.string(bytes)),
+            Value::Binary(bytes) => self.u8(kind::BINARY).and_then(|()| self.string(bytes)),
+        }
+    }
+
+    fn integer(&mut self, kind: u8, value: u64) -> Result<(), BufferFull> {
+        self.u8(kind)?;
+        self.varint(value)
+    }
+
+    /// Changes a byte that was written.
+    pub(crate) fn put(&mut self, at: usize, byte: u8) {
+        if let Some(written) = self.out.get_mut(at) {
+            *written = byte;
+        }
+    }
+
+    /// Puts LENGTH into the first four bytes, which were left for it.
+    #[inline]
+    pub(crate) fn finish(self) -> usize {
+        let length = self.used.saturating_sub(4);
+        // No buffer of 4 GiB can have passed a u32 limit; were it so, the peer would refuse the frame.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        if let Some(field) = self.out.first_chunk_mut() {
+            *field = length.to_be_bytes();
+        }
+        self.used
+    }
+}
