@@ -22,7 +22,7 @@ use spop_agent::{ListenAddress, Scope, VarName};
 struct Args {
     /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms; 'deny' for none
     /// at all, 'unlimited' for all of them
-    #[arg(long, value_name = "COUNT/PERIOD")]
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     rate: RateArg,
 
     /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
