@@ -88,6 +88,10 @@ impl Process {
         self.lines.lock().unwrap().clone()
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the process is ours");
