@@ -150,12 +150,13 @@ impl Agent {
     }
 
     pub fn start_at(table: &Path, listen: &str, args: &[&str]) -> Self {
+        Self::start_with(table, &[&["--slots", "4096", "--listen", listen], args].concat())
+    }
+
+    /// Starts one with these arguments and no others but the table.
+    pub fn start_with(table: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(agent_binary());
-        command
-            .arg("--table")
-            .arg(table)
-            .args(["--slots", "4096", "--listen", listen])
-            .args(args);
+        command.arg("--table").arg(table).args(args);
         command.env_remove("RUST_LOG");
         let process = Process::start("gcra-spoa", &mut command);
         let mut address = None;

@@ -3,12 +3,10 @@
 //! The fields that never change while the file is in use are read and written as bytes, here. The few that do are
 //! atomics in the mapped page ([`Shared`]). docs/TABLE.md has the same as a drawing.
 
-use core::hash::Hasher as _;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use siphasher::sip128::{Hasher128 as _, SipHasher13};
-
 use crate::bucket::EvictionCounters;
+use crate::hash::SipHasher;
 
 /// The header takes one page; the lines begin after it.
 pub(crate) const HEADER_BYTES: usize = 4096;
@@ -101,19 +99,10 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     }
 }
 
-/// SipHash-1-3 with 128 bits of result.
-#[inline]
 fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
-    let mut hasher = SipHasher13::new_with_key(key);
+    let mut hasher = SipHasher::new(key);
     hasher.write(bytes);
-    finish(&hasher)
-}
-
-/// The hash of what was written so far.
-#[inline]
-pub(crate) fn finish(hasher: &SipHasher13) -> [u64; 2] {
-    let hash = hasher.finish128();
-    [hash.h1, hash.h2]
+    hasher.finish()
 }
 
 /// The hash of a constant: a build that hashes differently would look for every key in the wrong place, so it

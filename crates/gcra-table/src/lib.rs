@@ -43,6 +43,7 @@
 
 mod bucket;
 mod clock;
+mod hash;
 mod header;
 #[cfg(all(test, gcra_loom))]
 mod model;

@@ -1,15 +1,13 @@
 //! The table: keys in, decisions out.
 
-use std::hash::Hasher as _;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use siphasher::sip128::SipHasher13;
-
 use crate::bucket::{Announcer, Bucket, Decision, Evictions};
 use crate::clock;
-use crate::header::{self, Shared};
+use crate::hash::SipHasher;
+use crate::header::Shared;
 use crate::open::{self, OpenError, Opened, TableFile};
 use crate::quota::Quota;
 use crate::region::{self, Region};
@@ -22,14 +20,14 @@ use crate::slot::{Line, Slots};
 #[derive(Debug)]
 pub struct Table {
     region: Region,
-    hasher: SipHasher13,
+    hasher: SipHasher,
     base_ns: i64,
     announcer: Announcer,
 }
 
 /// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
 #[derive(Clone, Debug)]
-pub struct KeyHasher(SipHasher13);
+pub struct KeyHasher(SipHasher);
 
 impl KeyHasher {
     /// Appends bytes to the key. Where one piece ends and the next begins makes no difference, so pieces of
@@ -43,7 +41,7 @@ impl KeyHasher {
     #[inline]
     #[must_use]
     pub fn finish(&self) -> KeyHash {
-        KeyHash(header::finish(&self.0))
+        KeyHash(self.0.finish())
     }
 }
 
@@ -85,7 +83,7 @@ impl Table {
         let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
         let table = Self {
             region,
-            hasher: SipHasher13::new_with_key(hash_key),
+            hasher: SipHasher::new(hash_key),
             base_ns,
             announcer: Announcer::new(attachment),
         };

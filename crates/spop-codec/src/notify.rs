@@ -48,13 +48,13 @@ impl<'a> Notify<'a> {
 pub struct Messages<'a> {
     reader: Reader<'a>,
     /// The args of the message given out last. They are passed over only when the next one is asked for.
-    args_left: u8,
+    args_left: usize,
 }
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Message<'a>> {
         // The list is known to be well formed, so `?` only ever ends it.
         for _ in 0..core::mem::take(&mut self.args_left) {
@@ -62,7 +62,7 @@ impl<'a> Iterator for Messages<'a> {
             self.reader.value().ok()?;
         }
         let name = self.reader.string().ok()?;
-        self.args_left = self.reader.u8().ok()?;
+        self.args_left = self.reader.u8().ok()?.into();
         Some(Message {
             name,
             args: Args {
@@ -90,7 +90,7 @@ impl<'a> Message<'a> {
     }
 
     /// The value of the first arg of this name.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn arg(&self, name: &[u8]) -> Option<Value<'a>> {
         self.args().find(|arg| arg.name == name).map(|arg| arg.value)
@@ -101,13 +101,13 @@ impl<'a> Message<'a> {
 #[derive(Clone, Debug)]
 pub struct Args<'a> {
     reader: Reader<'a>,
-    left: u8,
+    left: usize,
 }
 
 impl<'a> Iterator for Args<'a> {
     type Item = Arg<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Arg<'a>> {
         self.left = self.left.checked_sub(1)?;
         Some(Arg {
@@ -117,7 +117,7 @@ impl<'a> Iterator for Args<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (usize::from(self.left), Some(usize::from(self.left)))
+        (self.left, Some(self.left))
     }
 }
 
