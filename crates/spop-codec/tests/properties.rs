@@ -1,0 +1,360 @@
+//! For every input: what is written reads back, what is cut waits, and nothing panics.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
+use spop_codec::{
+    AckWriter, Action, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits, Scope, Status, Value, VarName,
+    decode, encode_agent_disconnect, encode_agent_hello,
+};
+
+/// A value that owns its bytes.
+#[derive(Clone, Debug)]
+enum Owned {
+    Plain(Value<'static>),
+    String(Vec<u8>),
+    Binary(Vec<u8>),
+}
+
+impl Owned {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Plain(value) => *value,
+            Self::String(bytes) => Value::String(bytes),
+            Self::Binary(bytes) => Value::Binary(bytes),
+        }
+    }
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![9 => prop::collection::vec(any::<u8>(), 0..20), 1 => prop::collection::vec(any::<u8>(), 230..2400)]
+}
+
+fn values() -> impl Strategy<Value = Owned> {
+    prop_oneof![
+        Just(Owned::Plain(Value::Null)),
+        any::<bool>().prop_map(|value| Owned::Plain(value.into())),
+        any::<i32>().prop_map(|value| Owned::Plain(value.into())),
+        any::<u32>().prop_map(|value| Owned::Plain(value.into())),
+        any::<i64>().prop_map(|value| Owned::Plain(value.into())),
+        any::<u64>().prop_map(|value| Owned::Plain(value.into())),
+        (any::<u64>(), 0_u32..64).prop_map(|(value, shift)| Owned::Plain((value >> shift).into())),
+        any::<[u8; 4]>().prop_map(|ip| Owned::Plain(Value::Ipv4(ip.into()))),
+        any::<[u8; 16]>().prop_map(|ip| Owned::Plain(Value::Ipv6(ip.into()))),
+        bytes().prop_map(Owned::String),
+        bytes().prop_map(Owned::Binary),
+    ]
+}
+
+fn ids() -> impl Strategy<Value = FrameId> {
+    let id = || prop_oneof![0_u64..300, any::<u64>()];
+    (id(), id()).prop_map(|(stream, frame)| FrameId { stream, frame })
+}
+
+fn scopes() -> impl Strategy<Value = Scope> {
+    prop::sample::select(vec![Scope::Process, Scope::Session, Scope::Transaction, Scope::Request, Scope::Response])
+}
+
+type Messages = Vec<(Vec<u8>, Vec<(Vec<u8>, Owned)>)>;
+
+fn messages() -> impl Strategy<Value = Messages> {
+    let args = prop::collection::vec((bytes(), values()), 0..8);
+    prop::collection::vec((bytes(), args), 0..4)
+}
+
+fn write_notify(out: &mut [u8], id: FrameId, messages: &Messages) -> Result<usize, BufferFull> {
+    let mut writer = NotifyWriter::new(out, id)?;
+    for (name, args) in messages {
+        writer.message(name)?;
+        for (name, value) in args {
+            writer.arg(name, value.value())?;
+        }
+    }
+    Ok(writer.finish())
+}
+
+fn hello_frame() -> Vec<u8> {
+    let mut out = vec![0; 256];
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size: 65_536,
+        capabilities: "pipelining",
+        engine_id: None,
+        healthcheck: None,
+    };
+    let length = encode_hello(&mut out, &fields).unwrap();
+    out.truncate(length);
+    out
+}
+
+proptest! {
+    #[test]
+    fn a_notify_reads_back_in_order_with_empty_and_repeated_names(id in ids(), messages in messages()) {
+        let mut out = vec![0; 200_000];
+        let length = write_notify(&mut out, id, &messages).unwrap();
+        let (frame, used) = decode(&out, 1 << 20).unwrap().unwrap();
+        prop_assert_eq!(used, length);
+        let Frame::Notify(notify) = frame else { panic!("{frame:?}") };
+        prop_assert_eq!(notify.id, id);
+        prop_assert_eq!(notify.messages().count(), messages.len());
+        for (message, (name, args)) in notify.messages().zip(&messages) {
+            prop_assert_eq!(message.name, name);
+            prop_assert_eq!(message.args().len(), args.len());
+            for (arg, (name, value)) in message.args().zip(args) {
+                prop_assert_eq!((arg.name, arg.value), (&name[..], value.value()));
+            }
+            for (name, _) in args {
+                let first = args.iter().find(|(other, _)| other == name).map(|(_, value)| value.value());
+                prop_assert_eq!(message.arg(name), first);
+            }
+        }
+        for cut in 0..length.min(300) {
+            prop_assert!(decode(&out[..cut], 1 << 20).unwrap().is_none());
+        }
+        // The same payload under a LENGTH that ends inside it is refused, or is a shorter list.
+        for cut in 4..length.min(300) {
+            let mut shorter = out[..cut].to_vec();
+            shorter[..4].copy_from_slice(&u32::try_from(cut - 4).unwrap().to_be_bytes());
+            if let Ok(Some((Frame::Notify(notify), _))) = decode(&shorter, 1 << 20) {
+                prop_assert!(notify.messages().count() < messages.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_ack_reads_back_and_never_passes_its_limit(
+        id in ids(),
+        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(values())), 0..12),
+        limit in 0_u32..3_000,
+        room in 0_usize..3_000,
+    ) {
+        let mut out = vec![0xee; room];
+        let written = match AckWriter::new(&mut out, id, limit) {
+            Err(BufferFull) => None,
+            Ok(mut ack) => {
+                let mut taken = Vec::new();
+                for (scope, name, value) in &actions {
+                    let name = VarName::new(name).unwrap();
+                    let outcome = match value {
+                        Some(value) => ack.set_var(*scope, name, value.value()),
+                        None => ack.unset_var(*scope, name),
+                    };
+                    if outcome.is_ok() {
+                        taken.push((*scope, name, value));
+                    }
+                }
+                Some((ack.finish(), taken))
+            }
+        };
+        let Some((length, taken)) = written else {
+            prop_assert!(limit < 25 || room < AckWriter::EMPTY);
+            return Ok(());
+        };
+        prop_assert!(length <= room && length <= limit as usize + 4);
+        let (frame, used) = decode(&out[..length], limit).unwrap().unwrap();
+        prop_assert_eq!(used, length);
+        let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
+        prop_assert_eq!(ack.id, id);
+        prop_assert_eq!(ack.actions().count(), taken.len());
+        for (action, (scope, name, value)) in ack.actions().zip(taken) {
+            let expected = match value {
+                Some(value) => Action::SetVar { scope, name: name.as_str().as_bytes(), value: value.value() },
+                None => Action::UnsetVar { scope, name: name.as_str().as_bytes() },
+            };
+            prop_assert_eq!(action, expected);
+        }
+        if room >= 3_000 - 100 && limit >= 2_900 && length < 500 {
+            prop_assert_eq!(ack.actions().count(), actions.len(), "something that fits was refused");
+        }
+    }
+
+    #[test]
+    fn frames_in_a_buffer_too_small_are_refused(messages in messages(), room in 0_usize..200) {
+        let mut out = vec![0; 200_000];
+        let id = FrameId { stream: 1, frame: 1 };
+        let whole = write_notify(&mut out, id, &messages).unwrap();
+        prop_assert_eq!(write_notify(&mut out[..room], id, &messages).is_ok(), room >= whole);
+        let whole = encode_agent_hello(&mut out, 16380, true).unwrap();
+        prop_assert_eq!(encode_agent_hello(&mut out[..room], 16380, true).is_ok(), room >= whole);
+        let whole = encode_agent_disconnect(&mut out, Status::NORMAL, "normal").unwrap();
+        prop_assert_eq!(encode_agent_disconnect(&mut out[..room], Status::NORMAL, "normal").is_ok(), room >= whole);
+    }
+
+    #[test]
+    fn a_session_in_any_pieces_gives_the_same_events(
+        requests in prop::collection::vec((ids(), messages()), 1..6),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let mut session = hello_frame();
+        let mut out = vec![0; 200_000];
+        let mut sent = Vec::new();
+        for (id, messages) in &requests {
+            let length = write_notify(&mut out, *id, messages).unwrap();
+            // Larger ones than were agreed are another test's.
+            if length <= 65_536 {
+                session.extend_from_slice(&out[..length]);
+                sent.push(*id);
+            }
+        }
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(session.len())).collect();
+        cuts.extend([0, session.len()]);
+        cuts.sort_unstable();
+
+        let mut connection = Connection::new(Limits::default(), Duration::ZERO);
+        let (mut held, mut hellos, mut answered) = (Vec::new(), 0, Vec::new());
+        for piece in cuts.windows(2) {
+            held.extend_from_slice(&session[piece[0]..piece[1]]);
+            while let Some((event, used)) = connection.receive(&held).unwrap() {
+                match event {
+                    Event::Hello(_) => hellos += 1,
+                    Event::Notify(notify) => answered.push(notify.id),
+                    other => panic!("{other:?}"),
+                }
+                held.drain(..used);
+            }
+        }
+        prop_assert_eq!((hellos, answered, held.len()), (1, sent, 0));
+    }
+
+    #[test]
+    fn no_bytes_panic(input in prop::collection::vec(any::<u8>(), 0..200), frame_type in any::<u8>(), running: bool) {
+        let _ = decode(&input, 16380);
+        HeaderList::new(&input).for_each(drop);
+        // As the rest of a frame, so that more than its LENGTH is looked at.
+        let mut frame = u32::try_from(input.len() + 5).unwrap().to_be_bytes().to_vec();
+        frame.extend_from_slice(&[frame_type, 0, 0, 0, 1]);
+        frame.extend_from_slice(&input);
+        if let Ok(Some((frame, _))) = decode(&frame, 16380) {
+            let _ = format!("{frame:?}");
+            match frame {
+                Frame::Notify(notify) => notify.messages().for_each(|message| message.args().for_each(drop)),
+                Frame::Ack(ack) => ack.actions().for_each(drop),
+                _ => {}
+            }
+        }
+        let mut connection = Connection::new(Limits::default(), Duration::ZERO);
+        if running {
+            connection.receive(&hello_frame()).unwrap();
+        }
+        let _ = connection.receive(&frame);
+    }
+
+    #[test]
+    fn a_damaged_notify_is_read_or_refused(
+        messages in messages(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut out = vec![0; 200_000];
+        let length = write_notify(&mut out, FrameId { stream: 1, frame: 1 }, &messages).unwrap();
+        for (at, byte) in damage {
+            out[4 + at.index(length - 4)] = byte;
+        }
+        if let Ok(Some((Frame::Notify(notify), used))) = decode(&out[..length], 1 << 20) {
+            prop_assert_eq!(used, length);
+            notify.messages().for_each(|message| assert_eq!(message.args().len(), message.args().count()));
+        }
+    }
+}
+
+/// The AGENT-HELLO's size and capabilities, for an offer and limits.
+fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
+    let mut out = [0; 256];
+    let fields = HelloFields { versions: "2.0", max_frame_size, capabilities, engine_id: None, healthcheck: None };
+    let length = encode_hello(&mut out, &fields).unwrap();
+    let mut connection = Connection::new(limits, Duration::ZERO);
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
+    let mut answer = [0; 96];
+    let length = welcome.encode(&mut answer).unwrap();
+    let Ok(Some((Frame::AgentHello(hello), _))) = decode(&answer[..length], 256) else { panic!("no AGENT-HELLO") };
+    assert_eq!(hello.version, b"2.0");
+    assert!(!hello.capabilities.asynchronous() && !hello.capabilities.fragmentation());
+    (hello.max_frame_size, hello.capabilities.pipelining(), connection.max_ack_size())
+}
+
+#[test]
+fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
+    let limits = |max_frame_size, max_ack_size| Limits { max_frame_size, max_ack_size, ..Limits::default() };
+    assert_eq!(agreed(16380, "pipelining", Limits::default()), (16380, true, 815));
+    assert_eq!(agreed(16380, "pipelining,async", Limits::default()), (16380, true, 815));
+    assert_eq!(agreed(16380, "", Limits::default()), (16380, false, 815));
+    assert_eq!(agreed(16380, "pipelining", limits(4096, 100)), (4096, true, 100));
+    assert_eq!(agreed(16380, "pipelining", limits(1 << 20, 816)), (16380, false, 816), "20 of them fill the buffer");
+    assert_eq!(agreed(16380, "pipelining", limits(1 << 20, 20_000)), (16380, false, 16379), "and one of 16380 does");
+    assert_eq!(agreed(256, "pipelining", limits(1 << 20, 60)), (256, false, 60));
+    assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (1 << 20, true, 815));
+}
+
+#[test]
+fn a_connection_waits_as_long_as_its_state_says() {
+    let second = Duration::from_secs(1);
+    let mut connection = Connection::new(Limits::default(), 5 * second);
+    assert_eq!(connection.deadline(0, 6 * second), Some(15 * second), "the HELLO");
+    assert_eq!(connection.deadline(50, 7 * second), Some(15 * second), "half of it is not enough");
+    connection.receive(&hello_frame()).unwrap();
+    assert!(connection.is_running());
+    assert_eq!(connection.deadline(0, 8 * second), None, "no idle timeout");
+    assert_eq!(connection.deadline(3, 20 * second), Some(30 * second), "a frame has begun");
+    assert_eq!(connection.deadline(4, 29 * second), Some(30 * second), "another byte of it");
+    connection.receive(b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0").unwrap();
+    assert_eq!(connection.deadline(2, 31 * second), Some(41 * second), "the next frame has begun");
+    assert_eq!(connection.deadline(0, 32 * second), None);
+}
+
+#[test]
+fn a_health_check_is_answered_and_nothing_more() {
+    let mut out = [0; 256];
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size: 16380,
+        capabilities: "",
+        engine_id: None,
+        healthcheck: Some(true),
+    };
+    let length = encode_hello(&mut out, &fields).unwrap();
+    let mut connection = Connection::new(Limits::default(), Duration::ZERO);
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
+    assert!(welcome.hello.healthcheck && !welcome.pipelining());
+    assert!(connection.is_healthcheck() && !connection.is_running());
+    assert_eq!(connection.deadline(0, Duration::from_secs(3)), Some(Duration::from_secs(4)));
+    assert!(matches!(connection.receive(&hello_frame()), Ok(Some((Event::Skipped, _)))));
+}
+
+#[test]
+fn a_long_message_is_cut_between_characters() {
+    let mut out = [0; 1024];
+    let message = "ä".repeat(200);
+    let length = encode_agent_disconnect(&mut out, Status::INVALID, &message).unwrap();
+    let Ok(Some((Frame::AgentDisconnect(disconnect), _))) = decode(&out[..length], 1024) else { panic!("nothing") };
+    assert_eq!(disconnect.message, "ä".repeat(127).as_bytes());
+}
+
+#[test]
+fn names_that_haproxy_drops_can_not_be_written() {
+    for name in ["a", "A.b_9", &"x".repeat(56)] {
+        assert_eq!(VarName::new(name).unwrap().as_str(), name);
+    }
+    for name in ["", "a-b", "a b", "ä", "a\0", &"x".repeat(57)] {
+        assert!(VarName::new(name).is_err(), "{name}");
+    }
+    for scope in ["proc", "sess", "txn", "req", "res"] {
+        assert_eq!(scope.parse::<Scope>().unwrap().as_str(), scope);
+    }
+    assert!("TXN".parse::<Scope>().is_err());
+}
+
+#[test]
+fn more_than_255_args_are_refused() {
+    let mut out = vec![0; 4096];
+    let mut notify = NotifyWriter::new(&mut out, FrameId::default()).unwrap();
+    assert_eq!(notify.arg(b"", Value::Null), Err(BufferFull), "there is no message yet");
+    notify.message(b"m").unwrap();
+    for _ in 0..255 {
+        notify.arg(b"", Value::Null).unwrap();
+    }
+    assert_eq!(notify.arg(b"", Value::Null), Err(BufferFull));
+    let length = notify.finish();
+    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else { panic!("no NOTIFY") };
+    assert_eq!(notify.messages().next().unwrap().args().count(), 255);
+}
