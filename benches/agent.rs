@@ -60,7 +60,10 @@ fn main() {
         "load", "keys", "CPU ns/NOTIFY", "user", "kernel", "NOTIFYs/s"
     );
     // Cargo adds an argument of its own.
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
+    let wanted = std::env::args()
+        .skip(1)
+        .find(|arg| !arg.starts_with("--"))
+        .unwrap_or_default();
     for load in LOADS {
         for (keys, name) in [(KEYS, "100 000 keys"), (1, "one key")] {
             if !format!("{} {name}", load.name).contains(&wanted) {
@@ -68,7 +71,11 @@ fn main() {
             }
             let mut rounds: Vec<_> = (0..ROUNDS).map(|_| run(load, keys)).collect();
             rounds.sort_by(|a, b| a.cpu_ns.total_cmp(&b.cpu_ns));
-            let Round { cpu_ns, user_share, per_second } = rounds[ROUNDS / 2];
+            let Round {
+                cpu_ns,
+                user_share,
+                per_second,
+            } = rounds[ROUNDS / 2];
             let user_ns = cpu_ns * user_share;
             println!(
                 "{:<16} {name:<16} {cpu_ns:>14.1} {user_ns:>8.1} {:>8.1} {per_second:>14.0}",

@@ -1,0 +1,577 @@
+//! The agent over real sockets, against a client that writes and reads frames as HAProxy does, and as it never would.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spop_agent::{Agent, Counters, Handler, Limits, ListenAddress, Reply, Request, Scope, Value, VarName};
+use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
+use spop_codec::{Action, Frame, FrameId, Status, decode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An agent that is being served.
+struct Served {
+    address: std::net::SocketAddr,
+    counters: Arc<Counters>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+async fn serve<H: Handler>(agent: Agent<H>) -> Served {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let counters = agent.counters();
+    let (stop, stopped) = oneshot::channel();
+    let serving = tokio::spawn(agent.serve(vec![listener.into()], async move {
+        let _ = stopped.await;
+    }));
+    Served {
+        address,
+        counters,
+        stop,
+        serving,
+    }
+}
+
+impl Served {
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        within(self.serving).await.unwrap();
+        assert_eq!(self.counters.snapshot().open, 0);
+    }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
+/// HAProxy's end of a connection.
+struct Peer {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// What the agent sent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Sent {
+    Hello {
+        max_frame_size: u32,
+        pipelining: bool,
+    },
+    /// The ids, and the variables that were set, as text.
+    Ack(u64, u64, Vec<String>),
+    Disconnect(Status),
+    End,
+}
+
+impl Peer {
+    async fn connect(served: &Served) -> Self {
+        let stream = TcpStream::connect(served.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    async fn greeted(served: &Served) -> Self {
+        let mut peer = Self::connect(served).await;
+        peer.send(&hello(16380, None)).await;
+        assert_eq!(
+            peer.next().await,
+            Sent::Hello {
+                max_frame_size: 16380,
+                pipelining: true
+            }
+        );
+        peer
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        within(self.stream.write_all(bytes)).await.unwrap();
+    }
+
+    async fn next(&mut self) -> Sent {
+        loop {
+            if let Some((frame, used)) = decode(&self.received, 1 << 20).expect("the agent sends good frames")
+            {
+                let sent = match frame {
+                    Frame::AgentHello(hello) => Sent::Hello {
+                        max_frame_size: hello.max_frame_size,
+                        pipelining: hello.capabilities.pipelining(),
+                    },
+                    Frame::Ack(ack) => {
+                        let text = |action| match action {
+                            Action::SetVar { scope, name, value } => {
+                                format!("{}.{}={value:?}", scope.as_str(), String::from_utf8_lossy(name))
+                            }
+                            Action::UnsetVar { name, .. } => {
+                                format!("unset {}", String::from_utf8_lossy(name))
+                            }
+                        };
+                        Sent::Ack(ack.id.stream, ack.id.frame, ack.actions().map(text).collect())
+                    }
+                    Frame::AgentDisconnect(disconnect) => Sent::Disconnect(disconnect.status),
+                    other => panic!("an agent does not send {other:?}"),
+                };
+                self.received.drain(..used);
+                return sent;
+            }
+            let mut buffer = [0; 65_536];
+            match within(self.stream.read(&mut buffer)).await {
+                Ok(0) => return Sent::End,
+                Err(error) => panic!("{error}"),
+                Ok(filled) => self.received.extend_from_slice(&buffer[..filled]),
+            }
+        }
+    }
+}
+
+fn hello(max_frame_size: u32, healthcheck: Option<bool>) -> Vec<u8> {
+    let mut out = vec![0; 256];
+    let capabilities = if healthcheck == Some(true) {
+        ""
+    } else {
+        "pipelining"
+    };
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size,
+        capabilities,
+        engine_id: None,
+        healthcheck,
+    };
+    let length = encode_hello(&mut out, &fields).unwrap();
+    out.truncate(length);
+    out
+}
+
+fn notify(stream: u64, value: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; value.len() + 64];
+    let mut writer = NotifyWriter::new(&mut out, FrameId { stream, frame: 1 }).unwrap();
+    writer.message(b"m").unwrap();
+    writer.arg(b"arg", Value::String(value)).unwrap();
+    let length = writer.finish();
+    out.truncate(length);
+    out
+}
+
+fn disconnect(status: Status) -> Vec<u8> {
+    let mut out = vec![0; 256];
+    let length = encode_disconnect(&mut out, status, status.text()).unwrap();
+    out.truncate(length);
+    out
+}
+
+const LENGTH: VarName<'static> = match VarName::new("length") {
+    Ok(name) => name,
+    Err(_) => panic!("a good name"),
+};
+
+/// Answers the length of the arg. Panics when asked to.
+fn measure(request: &Request<'_>, reply: &mut Reply<'_>) {
+    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg(b"arg")) else {
+        return;
+    };
+    reply
+        .set_var(Scope::Transaction, LENGTH, u32::try_from(value.len()).unwrap())
+        .unwrap();
+    assert_ne!(value, b"panic", "the handler was told to");
+}
+
+fn ack(stream: u64, length: u32) -> Sent {
+    Sent::Ack(stream, 1, vec![format!("txn.length=Uint32({length})")])
+}
+
+#[tokio::test]
+async fn a_burst_is_answered_in_order_and_byte_by_byte_is_no_different() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..1000)
+        .flat_map(|stream| notify(stream, &vec![b'x'; usize::try_from(stream % 50).unwrap()]))
+        .collect();
+    peer.send(&burst).await;
+    for stream in 0..1000 {
+        assert_eq!(
+            peer.next().await,
+            ack(stream, u32::try_from(stream % 50).unwrap())
+        );
+    }
+    for byte in notify(7, b"abc") {
+        peer.send(&[byte]).await;
+    }
+    assert_eq!(peer.next().await, ack(7, 3));
+    assert_eq!(served.counters.snapshot().notifies, 1001);
+    drop(peer);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_panic_costs_its_own_request_the_actions_and_nobody_else_anything() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let requests = [
+        notify(1, b"a"),
+        notify(2, b"panic"),
+        notify(3, b"abc"),
+        notify(4, b"panic"),
+        notify(5, b""),
+    ];
+    peer.send(&requests.concat()).await;
+    let empty = |stream| Sent::Ack(stream, 1, vec![]);
+    for expected in [ack(1, 1), empty(2), ack(3, 3), empty(4), ack(5, 0)] {
+        assert_eq!(peer.next().await, expected);
+    }
+    assert_eq!(served.counters.snapshot().handler_panics, 2);
+    served.stop().await;
+}
+
+/// Panics in every place it can.
+struct Fragile;
+
+impl Handler for Fragile {
+    type Turn = ();
+    type Prepared = ();
+
+    fn turn(&self) {}
+
+    fn prepare(&self, request: &Request<'_>) {
+        assert!(
+            request.message(b"m").and_then(|message| message.arg(b"arg")) != Some(Value::String(b"prepare"))
+        );
+    }
+
+    fn answer(&self, (): &mut (), (): (), request: &Request<'_>, reply: &mut Reply<'_>) {
+        measure(request, reply);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_while_preparing_is_no_different() {
+    let served = serve(Agent::new(Fragile)).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(
+        &[
+            notify(1, b"a"),
+            notify(2, b"prepare"),
+            notify(3, b"panic"),
+            notify(4, b"ab"),
+        ]
+        .concat(),
+    )
+    .await;
+    let empty = |stream| Sent::Ack(stream, 1, vec![]);
+    for expected in [ack(1, 1), empty(2), empty(3), ack(4, 2)] {
+        assert_eq!(peer.next().await, expected);
+    }
+    assert_eq!(served.counters.snapshot().handler_panics, 2);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_notify_without_messages_gets_its_ack() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(b"\0\0\0\x07\x03\0\0\0\x01\x09\x01").await;
+    assert_eq!(peer.next().await, Sent::Ack(9, 1, vec![]));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_health_check_gets_a_hello_and_nothing_else() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::connect(&served).await;
+    peer.send(&hello(16380, Some(true))).await;
+    assert_eq!(
+        peer.next().await,
+        Sent::Hello {
+            max_frame_size: 16380,
+            pipelining: false
+        }
+    );
+    let asked = Instant::now();
+    assert_eq!(peer.next().await, Sent::End, "no DISCONNECT");
+    assert!(
+        asked.elapsed() > Duration::from_millis(500),
+        "HAProxy is given time to close"
+    );
+    assert_eq!(served.counters.snapshot().health_checks, 1);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn what_came_before_a_disconnect_is_answered_first() {
+    let served = serve(Agent::new(measure)).await;
+    for status in [Status::NORMAL, Status::IO, Status::TIMEOUT] {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&[notify(1, b"a"), disconnect(status), notify(3, b"ignored")].concat())
+            .await;
+        assert_eq!(peer.next().await, ack(1, 1));
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+        assert_eq!(peer.next().await, Sent::End);
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn rubbish_gets_the_right_status_and_then_the_end() {
+    let served = serve(Agent::new(measure)).await;
+    let cases: [(&[u8], Status); 4] = [
+        (b"GET / HTTP/1.1\r\n\r\n", Status::TOO_BIG),
+        (b"\x16\x03\x01\x00\xc8\x01\x00", Status::TOO_BIG),
+        (b"\0\0\0\x06\x03\0\0\0\x01\x01", Status::INVALID),
+        (b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0", Status::INVALID),
+    ];
+    for (bytes, status) in cases {
+        let mut peer = Peer::connect(&served).await;
+        peer.send(bytes).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(status));
+        assert_eq!(peer.next().await, Sent::End);
+    }
+    // In the middle of a burst: what was good is answered.
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[&notify(1, b"a")[..], b"\xff\xff\xff\xff", &notify(3, b"a")].concat())
+        .await;
+    assert_eq!(peer.next().await, ack(1, 1));
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
+    assert_eq!(peer.next().await, Sent::End);
+    let counters = served.counters.clone();
+    served.stop().await;
+    assert_eq!(counters.snapshot().protocol_errors, 5);
+}
+
+#[tokio::test]
+async fn a_stopping_agent_answers_what_has_come_and_says_goodbye() {
+    let served = serve(Agent::new(measure)).await;
+    let mut idle = Peer::greeted(&served).await;
+    let mut busy = Peer::greeted(&served).await;
+    busy.send(&[notify(1, b"a"), notify(3, b"ab")].concat()).await;
+    let half = notify(5, b"abc");
+    busy.send(&half[..half.len() - 1]).await;
+    sleep(Duration::from_millis(50)).await;
+    let (address, stopping) = (served.address, tokio::spawn(served.stop()));
+    assert_eq!(idle.next().await, Sent::Disconnect(Status::NORMAL));
+    assert_eq!(idle.next().await, Sent::End);
+    for expected in [ack(1, 1), ack(3, 2), Sent::Disconnect(Status::NORMAL), Sent::End] {
+        assert_eq!(busy.next().await, expected);
+    }
+    within(stopping).await.unwrap();
+    assert!(
+        TcpStream::connect(address).await.is_err(),
+        "nobody listens any more"
+    );
+}
+
+#[tokio::test]
+async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::connect(&served).await;
+    peer.send(&hello(400_000, None)).await;
+    assert_eq!(
+        peer.next().await,
+        Sent::Hello {
+            max_frame_size: 400_000,
+            pipelining: true
+        }
+    );
+    let frame = notify(1, &vec![b'x'; 300_000]);
+    for piece in frame.chunks(70_001) {
+        peer.send(piece).await;
+        sleep(Duration::from_millis(5)).await;
+    }
+    peer.send(&notify(3, b"")).await;
+    assert_eq!(peer.next().await, ack(1, 300_000));
+    assert_eq!(peer.next().await, ack(3, 0));
+    peer.send(&notify(5, &vec![b'x'; 500_000])[..8]).await;
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
+    served.stop().await;
+}
+
+/// Sets as much as an ACK may hold.
+fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
+    reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).unwrap();
+    assert!(
+        reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(),
+        "more than 815 bytes"
+    );
+}
+
+#[tokio::test]
+async fn answers_larger_than_their_questions_all_come() {
+    let served = serve(Agent::new(verbose)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..3000).flat_map(|stream| notify(stream, b"")).collect();
+    // HAProxy reads while it writes; so do we.
+    let (mut read, mut write) = peer.stream.split();
+    let send = async { within(write.write_all(&burst)).await.unwrap() };
+    let receive = async {
+        let (mut received, mut acks) = (Vec::new(), 0);
+        while acks < 3000 {
+            within(read.read_buf(&mut received)).await.unwrap();
+            while let Some((frame, used)) = decode(&received, 16380).unwrap() {
+                let Frame::Ack(ack) = frame else {
+                    panic!("{frame:?}")
+                };
+                assert_eq!((ack.id.stream, ack.actions().count()), (acks, 1));
+                acks += 1;
+                received.drain(..used);
+            }
+        }
+    };
+    tokio::join!(send, receive);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_never_reads_is_not_read_for_ever() {
+    let served = serve(Agent::new(verbose)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let mut other = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..1000).flat_map(|stream| notify(stream, b"")).collect();
+    // Until the agent takes no more: its answers fill the sockets' buffers, and then it stops reading.
+    let mut sent = 0;
+    while let Ok(written) = timeout(Duration::from_millis(500), peer.stream.write(&burst)).await {
+        sent += written.unwrap();
+        assert!(sent < 200 << 20, "the agent takes everything");
+    }
+    let answered = served.counters.snapshot().notifies;
+    other.send(&notify(1, b"")).await;
+    assert!(
+        matches!(other.next().await, Sent::Ack(1, 1, _)),
+        "others are served"
+    );
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        served.counters.snapshot().notifies,
+        answered + 1,
+        "nothing more is answered"
+    );
+    drop((peer, other));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn who_says_nothing_or_half_a_frame_is_sent_away() {
+    let short = Duration::from_millis(200);
+    let limits = Limits {
+        hello_timeout: short,
+        frame_timeout: short,
+        ..Limits::default()
+    };
+    let served = serve(Agent::new(measure).limits(limits)).await;
+    let mut silent = Peer::connect(&served).await;
+    let mut slow = Peer::connect(&served).await;
+    slow.send(&hello(16380, None)[..20]).await;
+    let mut stuck = Peer::greeted(&served).await;
+    stuck.send(&notify(1, b"a")[..9]).await;
+    let mut idle = Peer::greeted(&served).await;
+    for peer in [&mut silent, &mut slow, &mut stuck] {
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::TIMEOUT));
+        assert_eq!(peer.next().await, Sent::End);
+    }
+    idle.send(&notify(1, b"a")).await;
+    assert_eq!(idle.next().await, ack(1, 1), "there is no idle timeout");
+    assert_eq!(served.counters.snapshot().timeouts, 3);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn more_connections_than_allowed_wait_their_turn() {
+    let served = serve(Agent::new(measure).max_connections(NonZeroUsize::new(2).unwrap())).await;
+    let first = Peer::greeted(&served).await;
+    let _second = Peer::greeted(&served).await;
+    let mut third = Peer::connect(&served).await;
+    third.send(&hello(16380, None)).await;
+    assert!(
+        timeout(Duration::from_millis(200), third.next()).await.is_err(),
+        "it waits"
+    );
+    drop(first);
+    assert_eq!(
+        third.next().await,
+        Sent::Hello {
+            max_frame_size: 16380,
+            pipelining: true
+        }
+    );
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn connections_that_are_reset_leave_nothing_behind() {
+    let served = serve(Agent::new(measure)).await;
+    for round in 0..500 {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&notify(1, b"a")).await;
+        if round % 2 == 0 {
+            peer.stream.set_zero_linger().unwrap();
+        }
+    }
+    let start = Instant::now();
+    while served.counters.snapshot().open > 0 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", served.counters.snapshot());
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(served.counters.snapshot().connections, 500);
+    served.stop().await;
+}
+
+#[test]
+fn an_agent_brings_its_own_workers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let agent = Agent::new(measure);
+    let counters = agent.counters();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let address = ListenAddress::Unix(path.clone());
+    let serving = std::thread::spawn(move || {
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        agent.run(NonZeroUsize::new(3).unwrap(), &[address], stopped)
+    });
+    let client = async {
+        while !path.exists() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        for stream in 0..9 {
+            let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
+            socket
+                .write_all(&[hello(16380, None), notify(stream, b"abc")].concat())
+                .await
+                .unwrap();
+            let mut received = Vec::new();
+            while received.len() < 68 + 23 {
+                within(socket.read_buf(&mut received)).await.unwrap();
+            }
+            let (frame, _) = decode(&received[68..], 16380).unwrap().unwrap();
+            assert!(
+                matches!(frame, Frame::Ack(ack) if ack.id.stream == stream),
+                "{frame:?}"
+            );
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async { within(client).await });
+    stop.send(()).unwrap();
+    serving.join().unwrap().unwrap();
+    assert_eq!(counters.snapshot().notifies, 9);
+    assert!(!path.exists());
+}
