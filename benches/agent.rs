@@ -143,7 +143,7 @@ fn notifies(count: usize, keys: u32) -> (Vec<u8>, Vec<usize>) {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        let key = u32::try_from((random >> 32) * u64::from(keys) >> 32).unwrap();
+        let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
         let mut out = [0; 64];
         // All ACKs have one length, so that a reader knows how many bytes to wait for.
         let mut notify = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();

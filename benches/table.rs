@@ -88,7 +88,7 @@ fn decide(table: &Table, row: &Row, seed: u64) {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        table.hash(&((random >> 32) * u64::from(row.keys) >> 32).to_le_bytes())
+        table.hash(&(((random >> 32) * u64::from(row.keys)) >> 32).to_le_bytes())
     };
     let mut batch = Vec::with_capacity(row.batch);
     for _ in 0..DECISIONS as usize / row.batch {

@@ -10,6 +10,8 @@
     reason = "tests"
 )]
 
+pub mod spop;
+
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

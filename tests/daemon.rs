@@ -1,0 +1,214 @@
+//! The daemon asked directly, frame by frame: keys, limits, several processes, and how it ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use spop_codec::{Scope, Value};
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+/// So slow that what a test uses up stays used up.
+const HOURLY: [&str; 2] = ["--rate", "10/h"];
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+#[test]
+fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "2000/s", "--burst", "100"];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let start = Instant::now();
+    let hammer = |agent: &Agent| {
+        let address = agent.address.clone();
+        move || {
+            let mut spop = Spop::connect(&address);
+            let mut allowed = 0;
+            while start.elapsed() < Duration::from_secs(3) {
+                allowed += spop.allowed(&[("ip", ip("192.0.2.1"))], 50);
+            }
+            allowed
+        }
+    };
+    // Two connections to each, all for the same key.
+    let threads: Vec<_> = (0..4).map(|number| thread::spawn(hammer(&agents[number % 2]))).collect();
+    let allowed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    let elapsed = start.elapsed();
+    let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
+    assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
+    // All the time there was somebody asking, but for the moments of connecting and of ending.
+    assert!(allowed >= bound - 300, "{allowed} allowed, {bound} would be right");
+}
+
+#[test]
+fn all_args_make_the_key_by_type_and_value() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let mut spop = Spop::connect(&agent.address);
+    let keys: [&[(&str, Value<'_>)]; 15] = [
+        &[],
+        &[("", Value::Null)],
+        &[("", Value::Null), ("", Value::Null)],
+        &[("", false.into())],
+        &[("", true.into())],
+        &[("", 1_i64.into())],
+        &[("", 1_u64.into())],
+        &[("", ip("1.0.0.0"))],
+        &[("", ip("::1"))],
+        &[("", "".into())],
+        &[("", "ab".into())],
+        &[("", "a".into()), ("", "b".into())],
+        &[("", "".into()), ("", "ab".into())],
+        &[("", b"ab"[..].into())],
+        &[("", "1".into())],
+    ];
+    for key in keys {
+        assert_eq!(spop.allowed(key, 15), 10, "{key:?}");
+    }
+    // Names do not matter, nor do the names of messages.
+    let renamed = spop.ask(&[("other", &[("x", "ab".into())])]);
+    assert_eq!(renamed, [(Scope::Transaction, "blocked".to_owned(), true)]);
+}
+
+#[test]
+fn an_ipv4_address_counts_as_one_in_either_form() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let mut spop = Spop::connect(&agent.address);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 6), 6);
+    assert_eq!(spop.allowed(&[("ip", ip("::ffff:192.0.2.1"))], 6), 4);
+    assert_eq!(spop.allowed(&[("ip", ip("::192.0.2.1"))], 6), 6, "that is another one");
+}
+
+#[test]
+fn named_args_make_the_key_and_without_them_nothing_is_decided() {
+    let directory = directory();
+    let args = ["--rate", "10/h", "--key", "ip,path", "--var", "stop", "--scope", "sess"];
+    let agent = Agent::start(&directory.path().join("table"), &args);
+    let mut spop = Spop::connect(&agent.address);
+    let mut blocked = |args: &[(&str, Value<'_>)]| spop.ask(&[("check", args)]);
+    for n in 0..12_i64 {
+        // The order and what else there is do not matter.
+        let answer = blocked(&[("n", n.into()), ("path", "/".into()), ("ip", ip("192.0.2.1"))]);
+        assert_eq!(answer, [(Scope::Session, "stop".to_owned(), n >= 10)]);
+    }
+    assert_eq!(blocked(&[("ip", ip("192.0.2.1")), ("path", "/b".into())]), [(Scope::Session, "stop".to_owned(), false)]);
+    assert_eq!(blocked(&[("ip", ip("192.0.2.1"))]), [], "no path");
+    assert_eq!(blocked(&[]), []);
+}
+
+#[test]
+fn several_messages_are_blocked_when_one_is() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let mut spop = Spop::connect(&agent.address);
+    let (one, other) = ([("k", "one".into())], [("k", "other".into())]);
+    assert_eq!(spop.allowed(&one, 9), 9);
+    let mut both = || spop.ask(&[("a", &one), ("b", &other)])[0].2;
+    assert_eq!([both(), both()], [false, true]);
+    assert_eq!(spop.allowed(&other, 15), 8, "each was charged");
+    assert_eq!(spop.ask(&[]), [], "no message, no decision");
+}
+
+#[test]
+fn nothing_and_everything_can_be_let_through() {
+    let directory = directory();
+    for (rate, blocked) in [("deny", true), ("unlimited", false)] {
+        let agent = Agent::start(&directory.path().join(rate), &["--rate", rate]);
+        let mut spop = Spop::connect(&agent.address);
+        for _ in 0..3 {
+            assert_eq!(spop.is_blocked(&[("ip", ip("192.0.2.1"))]), blocked, "{rate}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_key_has_its_full_burst_again() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &["--rate", "100/s", "--burst", "20"]);
+    let mut spop = Spop::connect(&agent.address);
+    for _ in 0..3 {
+        let start = Instant::now();
+        let allowed = spop.allowed(&[("ip", ip("192.0.2.1"))], 60);
+        let more = usize::try_from(start.elapsed().as_millis() / 10).unwrap();
+        assert!((20..=20 + more).contains(&allowed), "{allowed} allowed");
+        thread::sleep(Duration::from_millis(250));
+    }
+}
+
+#[test]
+fn a_table_too_small_forgets_and_says_so() {
+    let directory = directory();
+    let args = ["--rate", "10/h", "--slots", "8", "--listen", "127.0.0.1:0"];
+    let agent = Agent::start_with(&directory.path().join("table"), &args);
+    let mut spop = Spop::connect(&agent.address);
+    // One that is being denied stays denied, however many others come.
+    assert_eq!(spop.allowed(&[("k", "greedy".into())], 15), 10);
+    for n in 0..1000_i64 {
+        assert!(!spop.is_blocked(&[("k", n.into())]));
+        assert!(spop.is_blocked(&[("k", "greedy".into())]));
+    }
+}
+
+#[test]
+fn sigint_and_sigterm_end_it_in_order() {
+    let directory = directory();
+    for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
+        let mut agent = Agent::start(&directory.path().join("table"), &HOURLY);
+        let mut spop = Spop::connect(&agent.address);
+        spop.is_blocked(&[]);
+        agent.process.signal(signal);
+        assert_eq!(agent.process.wait().code(), Some(0));
+        wait_until("it says why", || agent.process.lines().iter().any(|line| line.contains(name)));
+    }
+}
+
+#[test]
+fn the_log_says_what_was_started() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "100/s", "--burst", "20", "--key", "ip"];
+    let first = Agent::start(&table, &args);
+    let second = Agent::start(&table, &args);
+    let said = |agent: &Agent, what: &str| agent.process.lines().iter().any(|line| line.contains(what));
+    for agent in [&first, &second] {
+        assert!(said(agent, "100 per second, up to 20 at once, for each ip"));
+        assert!(said(agent, &format!("table {}: 4096 slots, ", table.display())));
+        assert!(said(agent, "listening on 127.0.0.1:"));
+    }
+    assert!(said(&first, ", created") && said(&second, ", joined"));
+}
+
+#[test]
+fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).args(args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("gcra-spoa: ")).collect();
+        assert_eq!(sentences.len(), 1, "{said}");
+        (output.status.code().unwrap(), sentences[0].to_owned())
+    };
+    let (status, said) = run(&["--rate", "fast"]);
+    assert!(status == 2 && said.contains("'fast' is not a rate"), "{status} {said}");
+    let (status, said) = run(&[]);
+    assert!(status == 2 && said.contains("--rate"), "{status} {said}");
+
+    std::fs::write(&table, "something else").unwrap();
+    let (status, said) = run(&["--rate", "1/s", "--table", table.to_str().unwrap()]);
+    assert!(status == 1 && said.contains("has mode 0644") || said.contains("is no table"), "{status} {said}");
+
+    for (option, text) in [("--version", env!("CARGO_PKG_VERSION")), ("--help", "--burst")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).arg(option).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8(output.stdout).unwrap().contains(text));
+    }
+}

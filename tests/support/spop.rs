@@ -1,0 +1,110 @@
+//! HAProxy's end of a connection, frame by frame.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
+use spop_codec::{Action, Frame, FrameId, Scope, Value, decode};
+
+/// The messages of one NOTIFY: their names and args.
+pub type Messages<'a> = &'a [(&'a str, &'a [(&'a str, Value<'a>)])];
+
+#[derive(Debug)]
+pub struct Spop {
+    stream: TcpStream,
+    received: Vec<u8>,
+    next_stream: u64,
+}
+
+impl Spop {
+    pub fn connect(address: &str) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        let mut out = [0; 256];
+        let fields = HelloFields {
+            versions: "2.0",
+            max_frame_size: 16380,
+            capabilities: "pipelining",
+            engine_id: None,
+            healthcheck: None,
+        };
+        let length = encode_hello(&mut out, &fields).unwrap();
+        stream.write_all(&out[..length]).unwrap();
+        let mut spop = Self { stream, received: Vec::new(), next_stream: 1 };
+        let is_hello = spop.frame(|frame| matches!(frame, Frame::AgentHello(_)));
+        assert!(is_hello);
+        spop
+    }
+
+    /// The variables that one NOTIFY sets.
+    pub fn ask(&mut self, messages: Messages<'_>) -> Vec<(Scope, String, bool)> {
+        self.ask_all(&[messages]).remove(0)
+    }
+
+    /// The same, for several that are sent together.
+    pub fn ask_all(&mut self, notifies: &[Messages<'_>]) -> Vec<Vec<(Scope, String, bool)>> {
+        let first = self.next_stream;
+        let mut bytes = Vec::new();
+        for messages in notifies {
+            let mut out = [0; 4096];
+            let id = FrameId { stream: self.next_stream, frame: 1 };
+            let mut writer = NotifyWriter::new(&mut out, id).unwrap();
+            for (name, args) in *messages {
+                writer.message(name.as_bytes()).unwrap();
+                args.iter().for_each(|(name, value)| writer.arg(name.as_bytes(), *value).unwrap());
+            }
+            let length = writer.finish();
+            bytes.extend_from_slice(&out[..length]);
+            self.next_stream += 2;
+        }
+        self.stream.write_all(&bytes).unwrap();
+        (first..self.next_stream)
+            .step_by(2)
+            .map(|stream| {
+                self.frame(|frame| {
+                    let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
+                    assert_eq!(ack.id, FrameId { stream, frame: 1 });
+                    ack.actions()
+                        .map(|action| match action {
+                            Action::SetVar { scope, name, value: Value::Bool(bool) } => {
+                                (scope, String::from_utf8(name.to_vec()).unwrap(), bool)
+                            }
+                            other => panic!("{other:?}"),
+                        })
+                        .collect()
+                })
+            })
+            .collect()
+    }
+
+    /// Whether one message with these args is blocked.
+    pub fn is_blocked(&mut self, args: &[(&str, Value<'_>)]) -> bool {
+        match &self.ask(&[("check", args)])[..] {
+            [(Scope::Transaction, name, blocked)] if name == "blocked" => *blocked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How many of `requests` with these args, sent together, are let through.
+    pub fn allowed(&mut self, args: &[(&str, Value<'_>)], requests: usize) -> usize {
+        let message = [("check", args)];
+        let answers = self.ask_all(&vec![&message[..]; requests]);
+        answers.iter().filter(|variables| matches!(&variables[..], [(_, _, false)])).count()
+    }
+
+    /// The next frame, looked at by `read`.
+    fn frame<T>(&mut self, read: impl FnOnce(&Frame<'_>) -> T) -> T {
+        loop {
+            if let Some((frame, used)) = decode(&self.received, 16380).unwrap() {
+                let result = read(&frame);
+                self.received.drain(..used);
+                return result;
+            }
+            let mut buffer = [0; 65_536];
+            let filled = self.stream.read(&mut buffer).expect("an answer");
+            assert!(filled > 0, "the agent closed the connection");
+            self.received.extend_from_slice(&buffer[..filled]);
+        }
+    }
+}
