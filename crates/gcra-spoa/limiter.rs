@@ -55,7 +55,7 @@ impl Limiter {
     ///
     /// Each part begins with its type and, where lengths vary, its length, so that no two lists of parts are alike.
     /// An IPv4 address counts as the same in either of its forms.
-    #[inline]
+    #[inline(always)]
     fn key_of(&self, message: &Message<'_>) -> Option<KeyHash> {
         let mut hasher = self.table.hasher();
         if self.key.is_empty() {
@@ -97,7 +97,7 @@ impl Handler for Limiter {
         self.table.now()
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&self, request: &Request<'_>) -> Option<KeyHash> {
         let key = self.key_of(&request.messages().next()?)?;
         self.table.prefetch(key);
@@ -106,7 +106,7 @@ impl Handler for Limiter {
 
     /// Every message is charged; the request is blocked when one of them is. Where no message could be decided nothing
     /// is set, and HAProxy's rules see that the variable is missing.
-    #[inline]
+    #[inline(always)]
     fn answer(&self, now: &mut u64, first: Option<KeyHash>, request: &Request<'_>, reply: &mut Reply<'_>) {
         let mut messages = request.messages();
         if messages.next().is_none() {

@@ -10,7 +10,7 @@ use std::{fmt, io};
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    AckWriter, Connection, Event, Limits, Notify, ProtocolError, Status, Welcome, encode_agent_disconnect,
+    AckWriter, Connection, Event, Limits, ProtocolError, Status, Welcome, encode_agent_disconnect,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -249,7 +249,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         let mut turn = None;
         self.unanswered = false;
         loop {
-            let mut batch = ArrayVec::<Notify<'_>, BATCH>::new();
+            let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
             let more = loop {
                 if batch.is_full() {
                     break true;
@@ -264,7 +264,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 };
                 used += length;
                 match event {
-                    Event::Notify(notify) => batch.push(notify),
+                    Event::Notify(notify) => batch.push(Request::new(notify)),
                     Event::Hello(welcome) => self.welcome(&welcome, output, &mut answer),
                     Event::Disconnect(disconnect) => {
                         answer.end = Some(End::Disconnected(disconnect.status));
@@ -298,7 +298,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// and nobody else anything.
     fn answer_batch(
         &self,
-        batch: &[Notify<'_>],
+        batch: &[Request<'_>],
         turn: &mut Option<H::Turn>,
         output: &mut Vec<u8>,
         answer: &mut Answer,
@@ -316,17 +316,16 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let turn = turn.get_or_insert_with(|| self.handler.turn());
                 while prepared.len() < batch.len() {
-                    let request = Request::new(batch[prepared.len()]);
-                    prepared.push(Some(self.handler.prepare(&request)));
+                    prepared.push(Some(self.handler.prepare(&batch[prepared.len()])));
                 }
                 while answered < batch.len() {
-                    let request = Request::new(batch[answered]);
-                    let Ok(ack) = AckWriter::new(&mut output[written..], batch[answered].id, limit) else {
+                    let request = &batch[answered];
+                    let Ok(ack) = AckWriter::new(&mut output[written..], request.id(), limit) else {
                         return;
                     };
                     let mut reply = Reply::new(ack);
                     if let Some(prepared) = prepared[answered].take() {
-                        self.handler.answer(turn, prepared, &request, &mut reply);
+                        self.handler.answer(turn, prepared, request, &mut reply);
                     }
                     written += reply.finish();
                     answered += 1;

@@ -1,6 +1,6 @@
 //! What an author writes: from a request to a reply.
 
-use spop_codec::{AckWriter, BufferFull, Message, Messages, Notify, Scope, Value, VarName};
+use spop_codec::{AckWriter, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName};
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is one.
 ///
@@ -55,6 +55,10 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     pub(crate) const fn new(notify: Notify<'a>) -> Self {
         Self { notify }
+    }
+
+    pub(crate) const fn id(&self) -> FrameId {
+        self.notify.id
     }
 
     /// The messages, in the order of HAProxy's configuration. There may be none.

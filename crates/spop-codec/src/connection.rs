@@ -104,8 +104,23 @@ impl Connection {
     ///
     /// What came is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status; whatever comes after is
     /// ignored.
-    #[inline]
+    // Inlined with the one event that matters: a value as large as an `Event` is slow to pass through memory.
+    #[inline(always)]
     pub fn receive<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
+        if self.state == State::Running
+            && let Ok(Some((frame, used))) = RawFrame::split(input, self.max_frame_size)
+            && let (kind::NOTIFY, true) = (frame.kind, frame.is_whole())
+            && let Ok(notify) = frame.notify()
+        {
+            self.deadline = None;
+            return Ok(Some((Event::Notify(notify), used)));
+        }
+        self.receive_other(input)
+    }
+
+    /// Anything but a good NOTIFY.
+    #[cold]
+    fn receive_other<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
         if let State::HealthCheck | State::Closing = self.state {
             return Ok((!input.is_empty()).then_some((Event::Skipped, input.len())));
         }
@@ -121,19 +136,16 @@ impl Connection {
     }
 
     /// Judges the frame's type by the state first: a second HELLO is out of place, however it looks inside.
-    #[inline]
     fn judge<'a>(&mut self, frame: RawFrame<'a>) -> Result<Event<'a>, ProtocolError> {
         let malformed = ProtocolError::Malformed;
         match (self.state, frame.kind) {
-            (State::Running, kind::NOTIFY) if frame.is_whole() => {
-                self.deadline = None;
-                frame.notify().map(Event::Notify).map_err(malformed)
-            }
             (State::AwaitHello, kind::HAPROXY_HELLO) => {
                 let hello = frame.haproxy_hello().map_err(malformed)?;
                 Ok(Event::Hello(self.agree(hello)))
             }
             (State::AwaitHello, found) => Err(ProtocolError::NoHello { found }),
+            // A good one does not come here.
+            (_, kind::NOTIFY) if frame.is_whole() => frame.notify().map(Event::Notify).map_err(malformed),
             (_, kind::NOTIFY | kind::UNSET) => Err(ProtocolError::Fragment),
             (_, kind::HAPROXY_DISCONNECT) => {
                 let disconnect = frame.haproxy_disconnect().map_err(malformed)?;

@@ -12,14 +12,16 @@ pub struct Notify<'a> {
     pub id: FrameId,
     /// Walked once, in `parse`: well formed to the end.
     messages: Reader<'a>,
+    count: usize,
 }
 
 impl<'a> Notify<'a> {
     /// Walks the list once, so that nobody after this has to deal with errors.
     #[inline]
     pub(crate) fn parse(id: FrameId, payload: Reader<'a>) -> Result<Self, DecodeError> {
-        let mut reader = payload;
+        let (mut reader, mut count) = (payload, 0);
         while !reader.is_empty() {
+            count += 1;
             reader.string()?;
             for _ in 0..reader.u8()? {
                 reader.string()?;
@@ -29,6 +31,7 @@ impl<'a> Notify<'a> {
         Ok(Self {
             id,
             messages: payload,
+            count,
         })
     }
 
@@ -38,6 +41,7 @@ impl<'a> Notify<'a> {
     pub const fn messages(&self) -> Messages<'a> {
         Messages {
             reader: self.messages,
+            left: self.count,
             args_left: 0,
         }
     }
@@ -47,6 +51,7 @@ impl<'a> Notify<'a> {
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     reader: Reader<'a>,
+    left: usize,
     /// The args of the message given out last. They are passed over only when the next one is asked for.
     args_left: usize,
 }
@@ -56,7 +61,8 @@ impl<'a> Iterator for Messages<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Message<'a>> {
-        // The list is known to be well formed, so `?` only ever ends it.
+        self.left = self.left.checked_sub(1)?;
+        // The list is known to be well formed: none of these is missing.
         for _ in 0..core::mem::take(&mut self.args_left) {
             self.reader.string().ok()?;
             self.reader.value().ok()?;
@@ -71,7 +77,13 @@ impl<'a> Iterator for Messages<'a> {
             },
         })
     }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
 }
+
+impl ExactSizeIterator for Messages<'_> {}
 
 /// A message, as a `spoe-message` section describes it.
 #[derive(Clone, Debug)]
