@@ -326,6 +326,16 @@ fn frames() {
     }
 }
 
+/// An event in words; nothing for bytes that are skipped.
+fn noted(event: &Event<'_>) -> Option<String> {
+    match event {
+        Event::Hello(_) => Some("hello".to_owned()),
+        Event::Notify(notify) => Some(format!("notify {}/{}", notify.id.stream, notify.id.frame)),
+        Event::Disconnect(disconnect) => Some(format!("disconnect {}", disconnect.status.code())),
+        Event::Skipped => None,
+    }
+}
+
 /// What an agent says to some bytes, event by event, and the status with which it ends.
 fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<Status>) {
     let (mut events, mut used) = (Vec::new(), 0);
@@ -334,16 +344,7 @@ fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<S
             Ok(Some((event, length))) => {
                 assert!(length > 0);
                 used += length;
-                match event {
-                    Event::Hello(_) => events.push("hello".to_owned()),
-                    Event::Notify(notify) => {
-                        events.push(format!("notify {}/{}", notify.id.stream, notify.id.frame))
-                    }
-                    Event::Disconnect(disconnect) => {
-                        events.push(format!("disconnect {}", disconnect.status.code()))
-                    }
-                    Event::Skipped => {}
-                }
+                events.extend(noted(&event));
             }
             Ok(None) => return (events, None),
             Err(error) => {
@@ -391,16 +392,7 @@ fn streams_give_the_same_events_however_they_are_split() {
             for part in [&session[..split], &session[split..]] {
                 held.extend_from_slice(part);
                 while let Some((event, used)) = connection.receive(&held).unwrap() {
-                    match event {
-                        Event::Hello(_) => events.push("hello".to_owned()),
-                        Event::Notify(notify) => {
-                            events.push(format!("notify {}/{}", notify.id.stream, notify.id.frame))
-                        }
-                        Event::Disconnect(disconnect) => {
-                            events.push(format!("disconnect {}", disconnect.status.code()))
-                        }
-                        Event::Skipped => {}
-                    }
+                    events.extend(noted(&event));
                     held.drain(..used);
                 }
             }
