@@ -14,7 +14,7 @@ use spop_agent::{ListenAddress, Scope, VarName};
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
-/// HAProxy asks it about each request; it answers txn.<prefix>.blocked=true or false, and HAProxy's rules deny what is
+/// HAProxy asks it about each request; it answers txn.gcra.blocked=true or false, and HAProxy's rules deny what is
 /// blocked. All agents that use one table file share one limit, however many they are and however often they are
 /// killed or restarted.
 #[derive(Debug, Parser)]
