@@ -69,7 +69,7 @@ Examples:
       Each API key (the arg named 'key') may make 1000 requests per hour.
 
 In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
-  http-request deny deny_status 429 if { var(txn.gcra.blocked) -m bool }
+  http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
 Complete files are in the haproxy/ folder of the project.
 
 RUST_LOG=debug shows every connection. SIGTERM or SIGINT stops in order.

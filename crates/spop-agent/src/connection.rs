@@ -13,6 +13,7 @@ use spop_codec::{
     AckWriter, Connection, Event, Limits, ProtocolError, Status, Welcome, encode_agent_disconnect,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::counters::Counters;
@@ -35,7 +36,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// versions (3.2 and later) overlook the frame.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// How long a stopping agent goes on answering a connection on which more and more arrives.
+/// How often, and how long, a stopping agent goes on answering a connection on which more and more arrives.
+const LAST_TURNS: u32 = 64;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
@@ -382,15 +384,17 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
     /// What arrived before the agent was told to stop is still answered.
     async fn answer_what_has_come(&mut self) -> End {
-        loop {
+        for _ in 0..LAST_TURNS {
             let turn = poll_fn(|cx| match self.poll_turn(cx) {
                 Poll::Pending if self.unsent.is_empty() => Poll::Ready(Err(End::Stopped)),
                 turn => turn,
             });
-            if let Err(end) = turn.await {
+            // Without tokio's budget, whose end would look like the end of what has come.
+            if let Err(end) = unconstrained(turn).await {
                 return end;
             }
         }
+        End::Stopped
     }
 
     /// Writes what is left and waits for the peer to close. Whatever it sends meanwhile is ignored.
