@@ -3,12 +3,7 @@
 //! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME]`. Three loads: bursts of 8192 NOTIFYs, windows of 64, and
 //! one at a time; each on 100 000 keys in random order and on one hot key, with the default table. Throughput is of agent
 //! and generator together and moves with the machine; CPU per NOTIFY is steadier.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a bench may end with a message"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -18,9 +13,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
-use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
+use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{FrameId, Value};
 use support::Agent;
+use support::spop::Spop;
 
 const ROUNDS: usize = 5;
 /// Each load is offered so often in a round: the kernel counts user time in hundredths of a second.
@@ -37,21 +33,9 @@ struct Load {
 }
 
 const LOADS: [Load; 3] = [
-    Load {
-        name: "bursts of 8192",
-        notifies: 2_000_000,
-        window: 8192,
-    },
-    Load {
-        name: "windows of 64",
-        notifies: 500_000,
-        window: 64,
-    },
-    Load {
-        name: "one at a time",
-        notifies: 30_000,
-        window: 1,
-    },
+    Load { name: "bursts of 8192", notifies: 2_000_000, window: 8192 },
+    Load { name: "windows of 64", notifies: 500_000, window: 64 },
+    Load { name: "one at a time", notifies: 30_000, window: 1 },
 ];
 
 fn main() {
@@ -60,10 +44,7 @@ fn main() {
         "load", "keys", "CPU ns/NOTIFY", "user", "kernel", "NOTIFYs/s"
     );
     // Cargo adds an argument of its own.
-    let wanted = std::env::args()
-        .skip(1)
-        .find(|arg| !arg.starts_with("--"))
-        .unwrap_or_default();
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
     for load in LOADS {
         for (keys, name) in [(KEYS, "100 000 keys"), (1, "one key")] {
             if !format!("{} {name}", load.name).contains(&wanted) {
@@ -71,11 +52,7 @@ fn main() {
             }
             let mut rounds: Vec<_> = (0..ROUNDS).map(|_| run(load, keys)).collect();
             rounds.sort_by(|a, b| a.cpu_ns.total_cmp(&b.cpu_ns));
-            let Round {
-                cpu_ns,
-                user_share,
-                per_second,
-            } = rounds[ROUNDS / 2];
+            let Round { cpu_ns, user_share, per_second } = rounds[ROUNDS / 2];
             let user_ns = cpu_ns * user_share;
             println!(
                 "{:<16} {name:<16} {cpu_ns:>14.1} {user_ns:>8.1} {:>8.1} {per_second:>14.0}",
@@ -98,7 +75,7 @@ fn run(load: Load, keys: u32) -> Round {
     let directory = support::directory();
     let args = ["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0"];
     let agent = Agent::start_with(&directory.path().join("table"), &args);
-    let mut stream = connect(&agent);
+    let mut stream = Spop::connect(&agent.address).into_stream();
     let (bytes, ends) = notifies(load.notifies, keys);
 
     // Warm: the table's pages are mapped, its keys known.
@@ -117,40 +94,18 @@ fn run(load: Load, keys: u32) -> Round {
     }
 }
 
-fn connect(agent: &Agent) -> TcpStream {
-    let mut stream = TcpStream::connect(&agent.address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    let mut hello = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size: 16380,
-        capabilities: "pipelining",
-        engine_id: None,
-        healthcheck: None,
-    };
-    let length = encode_hello(&mut hello, &fields).unwrap();
-    stream.write_all(&hello[..length]).unwrap();
-    let mut answer = [0; 68];
-    stream.read_exact(&mut answer).unwrap();
-    stream
-}
-
 /// The frames, one after another, and where each ends. One message, one IPv4 arg, as HAProxy's usual configuration.
 fn notifies(count: usize, keys: u32) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     let mut random = 1_u64;
     for _ in 0..count {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
         let mut out = [0; 64];
         // All ACKs have one length, so that a reader knows how many bytes to wait for.
         let mut notify = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
         notify.message(b"check").unwrap();
-        notify
-            .arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key)))
-            .unwrap();
+        notify.arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key))).unwrap();
         let length = notify.finish();
         bytes.extend_from_slice(&out[..length]);
         ends.push(bytes.len());
@@ -178,10 +133,7 @@ fn check_acks(stream: &mut TcpStream, count: usize) {
         let acks = &mut buffer[..(ACK.len() + 1) * now];
         stream.read_exact(acks).unwrap();
         for ack in acks.chunks(ACK.len() + 1) {
-            assert!(
-                ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11),
-                "not an ACK: {ack:x?}"
-            );
+            assert!(ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11), "not an ACK: {ack:x?}");
         }
         left -= now;
     }
@@ -192,18 +144,9 @@ fn cpu_time(agent: &Agent) -> Duration {
     let tasks = format!("/proc/{}/task", agent.process.id());
     let on_cpu_ns = |task: fs::DirEntry| -> u64 {
         let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        schedstat
-            .split(' ')
-            .next()
-            .and_then(|field| field.parse().ok())
-            .unwrap_or(0)
+        schedstat.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0)
     };
-    Duration::from_nanos(
-        fs::read_dir(tasks)
-            .unwrap()
-            .map(|task| on_cpu_ns(task.unwrap()))
-            .sum(),
-    )
+    Duration::from_nanos(fs::read_dir(tasks).unwrap().map(|task| on_cpu_ns(task.unwrap())).sum())
 }
 
 /// Hundredths of a second in user mode and in the kernel.

@@ -2,12 +2,7 @@
 //!
 //! Nanoseconds per decision and thread, medians of interleaved rounds. "Batched" hashes and prefetches 32 keys before it
 //! decides the first, as the agent does.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::cast_precision_loss,
-    reason = "a bench"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss, reason = "a bench")]
 
 use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -29,23 +24,13 @@ struct Row {
 }
 
 fn quota(interval_ns: u64, burst: u32) -> Quota {
-    Quota::new(
-        NonZeroU64::new(interval_ns).unwrap(),
-        NonZeroU32::new(burst).unwrap(),
-    )
-    .unwrap()
+    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
 }
 
 fn main() {
     // Everything conforms, so everything writes: the dearer case. And 100 per second, where one key is denied.
     let (allow, deny) = (quota(1, 1_000_000_000), quota(10_000_000, 20));
-    let row = |name, keys, threads, batch, quota| Row {
-        name,
-        keys,
-        threads,
-        batch,
-        quota,
-    };
+    let row = |name, keys, threads, batch, quota| Row { name, keys, threads, batch, quota };
     let rows = [
         row("one key, allowed", 1, 1, 1, allow),
         row("one key, allowed, 2 threads", 1, 2, 1, allow),
@@ -85,9 +70,7 @@ fn run(table: &Table, row: &Row) -> f64 {
 fn decide(table: &Table, row: &Row, seed: u64) {
     let mut random = seed;
     let mut key = || {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         table.hash(&(((random >> 32) * u64::from(row.keys)) >> 32).to_le_bytes())
     };
     let mut batch = Vec::with_capacity(row.batch);

@@ -1,10 +1,6 @@
 //! `make demo`: two agents on one table, a real HAProxy in front of them, and two clients that ask for three times
 //! what they may have. Shows what each of them gets, against what the limit allows, and stops everything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a demo may end with a message"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a demo may end with a message")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -38,33 +34,19 @@ fn main() {
     let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
     let haproxy = Haproxy::start(
         "haproxy.cfg",
-        &[
-            ("GCRA_AGENT1", &agents[0].address),
-            ("GCRA_AGENT2", &agents[1].address),
-        ],
+        &[("GCRA_AGENT1", &agents[0].address), ("GCRA_AGENT2", &agents[1].address)],
     );
 
     println!("{}", haproxy_version());
     println!("  http://{}, haproxy/haproxy.cfg", haproxy.frontend);
     println!("two agents, one table");
     for agent in &agents {
-        println!(
-            "  gcra-spoa {} --listen {} --table {}",
-            args.join(" "),
-            agent.address,
-            table.display()
-        );
+        println!("  gcra-spoa {} --listen {} --table {}", args.join(" "), agent.address, table.display());
     }
-    println!(
-        "two clients, each sending {} requests/s for {SECONDS} s",
-        3 * PER_SECOND
-    );
+    println!("two clients, each sending {} requests/s for {SECONDS} s", 3 * PER_SECOND);
     println!();
     println!("         {:^34}   {:^34}", CLIENTS[0], CLIENTS[1]);
-    println!(
-        "  time   {0:>8} {1:>8} {2:>16}   {0:>8} {1:>8} {2:>16}",
-        "200", "429", "limit allows"
-    );
+    println!("  time   {0:>8} {1:>8} {2:>16}   {0:>8} {1:>8} {2:>16}", "200", "429", "limit allows");
 
     let start = Instant::now();
     let progress = Arc::new(Mutex::new([Progress::default(); 2]));
@@ -75,19 +57,11 @@ fn main() {
             let mut client = Client::from(haproxy.frontend, source.parse::<IpAddr>().unwrap());
             let progress = progress.clone();
             thread::spawn(move || {
-                Tally::watched(
-                    &mut client,
-                    3 * PER_SECOND,
-                    Duration::from_secs(SECONDS.into()),
-                    |tally| {
-                        let elapsed = tally.last_answered - tally.first_sent;
-                        progress.lock().unwrap()[number] = Progress {
-                            passed: tally.allowed,
-                            denied: tally.denied,
-                            elapsed,
-                        };
-                    },
-                )
+                Tally::watched(&mut client, 3 * PER_SECOND, Duration::from_secs(SECONDS.into()), |tally| {
+                    let elapsed = tally.last_answered - tally.first_sent;
+                    progress.lock().unwrap()[number] =
+                        Progress { passed: tally.allowed, denied: tally.denied, elapsed };
+                })
             })
         })
         .collect();
@@ -95,12 +69,7 @@ fn main() {
         let due = Duration::from_millis(500) * half_second;
         thread::sleep(due.saturating_sub(start.elapsed()));
         let columns = progress.lock().unwrap().map(|progress| {
-            format!(
-                "{:>8} {:>8} {:>16}",
-                progress.passed,
-                progress.denied,
-                allowed(progress.elapsed)
-            )
+            format!("{:>8} {:>8} {:>16}", progress.passed, progress.denied, allowed(progress.elapsed))
         });
         println!("{:>5.1}s   {}", due.as_secs_f64(), columns.join("   "));
     }
@@ -121,10 +90,7 @@ fn main() {
     }
     let [first, second] = agents.map(Agent::stop);
     println!("The agents were asked {first} and {second} times. Everything is stopped.");
-    assert!(
-        exact,
-        "more requests passed than the limit allows, or some failed"
-    );
+    assert!(exact, "more requests passed than the limit allows, or some failed");
 }
 
 /// What the limit allows in this time.
@@ -133,13 +99,6 @@ fn allowed(elapsed: Duration) -> u64 {
 }
 
 fn haproxy_version() -> String {
-    let output = Command::new(support::haproxy_binary())
-        .arg("-v")
-        .output()
-        .expect("HAProxy runs");
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    let output = Command::new(support::haproxy_binary()).arg("-v").output().expect("HAProxy runs");
+    String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()
 }

@@ -38,18 +38,13 @@ fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
         }
     };
     // Two connections to each, all for the same key.
-    let threads: Vec<_> = (0..4)
-        .map(|number| thread::spawn(hammer(&agents[number % 2])))
-        .collect();
+    let threads: Vec<_> = (0..4).map(|number| thread::spawn(hammer(&agents[number % 2]))).collect();
     let allowed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     let elapsed = start.elapsed();
     let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
     // All the time there was somebody asking, but for the moments of connecting and of ending.
-    assert!(
-        allowed >= bound - 300,
-        "{allowed} allowed, {bound} would be right"
-    );
+    assert!(allowed >= bound - 300, "{allowed} allowed, {bound} would be right");
 }
 
 #[test]
@@ -89,19 +84,13 @@ fn an_ipv4_address_counts_as_one_in_either_form() {
     let mut spop = Spop::connect(&agent.address);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 6), 6);
     assert_eq!(spop.allowed(&[("ip", ip("::ffff:192.0.2.1"))], 6), 4);
-    assert_eq!(
-        spop.allowed(&[("ip", ip("::192.0.2.1"))], 6),
-        6,
-        "that is another one"
-    );
+    assert_eq!(spop.allowed(&[("ip", ip("::192.0.2.1"))], 6), 6, "that is another one");
 }
 
 #[test]
 fn named_args_make_the_key_and_without_them_nothing_is_decided() {
     let directory = directory();
-    let args = [
-        "--rate", "10/h", "--key", "ip,path", "--var", "stop", "--scope", "sess",
-    ];
+    let args = ["--rate", "10/h", "--key", "ip,path", "--var", "stop", "--scope", "sess"];
     let agent = Agent::start(&directory.path().join("table"), &args);
     let mut spop = Spop::connect(&agent.address);
     let mut blocked = |args: &[(&str, Value<'_>)]| spop.ask(&[("check", args)]);
@@ -146,10 +135,7 @@ fn nothing_and_everything_can_be_let_through() {
 #[test]
 fn an_idle_key_has_its_full_burst_again() {
     let directory = directory();
-    let agent = Agent::start(
-        &directory.path().join("table"),
-        &["--rate", "100/s", "--burst", "20"],
-    );
+    let agent = Agent::start(&directory.path().join("table"), &["--rate", "100/s", "--burst", "20"]);
     let mut spop = Spop::connect(&agent.address);
     for _ in 0..3 {
         let start = Instant::now();
@@ -183,9 +169,7 @@ fn sigint_and_sigterm_end_it_in_order() {
         spop.is_blocked(&[]);
         agent.process.signal(signal);
         assert_eq!(agent.process.wait().code(), Some(0));
-        wait_until("it says why", || {
-            agent.process.lines().iter().any(|line| line.contains(name))
-        });
+        wait_until("it says why", || agent.process.lines().iter().any(|line| line.contains(name)));
     }
 }
 
@@ -210,38 +194,23 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     let directory = directory();
     let table = directory.path().join("table");
     let run = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-            .args(args)
-            .output()
-            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).args(args).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        let sentences: Vec<_> = said
-            .lines()
-            .filter(|line| line.starts_with("gcra-spoa: "))
-            .collect();
+        let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("gcra-spoa: ")).collect();
         assert_eq!(sentences.len(), 1, "{said}");
         (output.status.code().unwrap(), sentences[0].to_owned())
     };
     let (status, said) = run(&["--rate", "fast"]);
-    assert!(
-        status == 2 && said.contains("'fast' is not a rate"),
-        "{status} {said}"
-    );
+    assert!(status == 2 && said.contains("'fast' is not a rate"), "{status} {said}");
     let (status, said) = run(&[]);
     assert!(status == 2 && said.contains("--rate"), "{status} {said}");
 
     std::fs::write(&table, "something else").unwrap();
     let (status, said) = run(&["--rate", "1/s", "--table", table.to_str().unwrap()]);
-    assert!(
-        status == 1 && said.contains("has mode 0644") || said.contains("is no table"),
-        "{status} {said}"
-    );
+    assert!(status == 1 && said.contains("has mode 0644") || said.contains("is no table"), "{status} {said}");
 
     for (option, text) in [("--version", env!("CARGO_PKG_VERSION")), ("--help", "--burst")] {
-        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-            .arg(option)
-            .output()
-            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).arg(option).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stdout).unwrap().contains(text));
     }

@@ -20,17 +20,12 @@ const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn behind(agents: [&Agent; 2]) -> [(&'static str, &str); 2] {
-    [
-        ("GCRA_AGENT1", &agents[0].address),
-        ("GCRA_AGENT2", &agents[1].address),
-    ]
+    [("GCRA_AGENT1", &agents[0].address), ("GCRA_AGENT2", &agents[1].address)]
 }
 
 /// How many of `requests` pass.
 fn passing(client: &mut Client, requests: u32) -> u32 {
-    (0..requests)
-        .map(|_| u32::from(client.get("/").unwrap().status == 200))
-        .sum()
+    (0..requests).map(|_| u32::from(client.get("/").unwrap().status == 200)).sum()
 }
 
 #[test]
@@ -52,20 +47,15 @@ fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
     }
 
     let [first, second] = agents.map(Agent::stop);
-    assert!(
-        first > 100 && second > 100,
-        "both agents were asked: {first} and {second} times"
-    );
+    assert!(first > 100 && second > 100, "both agents were asked: {first} and {second} times");
 }
 
 #[test]
 fn a_denied_request_gets_429_and_when_to_come_back() {
     let directory = directory();
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);
-    let haproxy = Haproxy::start(
-        "haproxy.cfg",
-        &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)],
-    );
+    let haproxy =
+        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
     let mut client = Client::new(haproxy.frontend);
     assert_eq!(passing(&mut client, 10), 10);
     let denied = client.get("/").unwrap();
@@ -78,10 +68,8 @@ fn a_denied_request_gets_429_and_when_to_come_back() {
 fn ipv6_clients_are_limited_too() {
     let directory = directory();
     let table = directory.path().join("table");
-    let agents = [
-        Agent::start_at(&table, "[::1]:0", &HOURLY),
-        Agent::start_at(&table, "127.0.0.1:0", &HOURLY),
-    ];
+    let agents =
+        [Agent::start_at(&table, "[::1]:0", &HOURLY), Agent::start_at(&table, "127.0.0.1:0", &HOURLY)];
     let ip = Ipv6Addr::LOCALHOST.into();
     let haproxy = Haproxy::start_on("haproxy.cfg", ip, &behind([&agents[0], &agents[1]]));
     assert!(agents[0].address.starts_with("[::1]:"));
@@ -111,10 +99,7 @@ fn an_agent_killed_under_load_costs_no_cell_too_many() {
     });
     tally.assert_not_too_many(INTERVAL, BURST);
     // Two thirds of what the remaining three seconds allow: HAProxy goes on with the other one.
-    assert!(
-        tally.allowed > allowed_before + 200,
-        "{allowed_before} before, {tally:?}"
-    );
+    assert!(tally.allowed > allowed_before + 200, "{allowed_before} before, {tally:?}");
     haproxy.wait_for("gcra-agents", "agent1", "DOWN");
     haproxy.wait_for("gcra-agents", "agent2", "UP");
 }
@@ -124,11 +109,7 @@ fn all_agents_restarted_go_on_counting_where_they_were() {
     let directory = directory();
     let table = directory.path().join("table");
     let addresses = [free_port(ONE).to_string(), free_port(ONE).to_string()];
-    let start = || {
-        addresses
-            .clone()
-            .map(|address| Agent::start_at(&table, &address, &HOURLY))
-    };
+    let start = || addresses.clone().map(|address| Agent::start_at(&table, &address, &HOURLY));
     let agents = start();
     let haproxy = Haproxy::start("fail-closed.cfg", &behind([&agents[0], &agents[1]]));
     let mut client = Client::new(haproxy.frontend);
@@ -203,10 +184,8 @@ fn several_workers_answer_several_connections() {
     let directory = directory();
     let args = ["--rate", "1000/h", "--threads", "3"];
     let agent = Agent::start(&directory.path().join("table"), &args);
-    let haproxy = Haproxy::start(
-        "haproxy.cfg",
-        &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)],
-    );
+    let haproxy =
+        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let mut client = Client::new(haproxy.frontend);
@@ -223,11 +202,8 @@ fn several_workers_answer_several_connections() {
 fn over_a_unix_socket() {
     let directory = directory();
     let socket = directory.path().join("agent.sock");
-    let agent = Agent::start_at(
-        &directory.path().join("table"),
-        &format!("unix:{}", socket.display()),
-        &HOURLY,
-    );
+    let agent =
+        Agent::start_at(&directory.path().join("table"), &format!("unix:{}", socket.display()), &HOURLY);
     let haproxy = Haproxy::start("unix-socket.cfg", &[("GCRA_SOCKET", socket.to_str().unwrap())]);
     assert_eq!(passing(&mut Client::new(haproxy.frontend), 15), 10);
     agent.stop();
@@ -243,9 +219,7 @@ fn each_api_key_has_its_own_limit_and_the_keyless_are_limited_by_address() {
     let with_key = |source, key: Option<&str>| {
         let mut client = Client::from(haproxy.frontend, source);
         let headers: Vec<_> = key.into_iter().map(|key| ("X-Api-Key", key)).collect();
-        (0..15)
-            .filter(|_| client.get_with("/", &headers).unwrap().status == 200)
-            .count()
+        (0..15).filter(|_| client.get_with("/", &headers).unwrap().status == 200).count()
     };
     assert_eq!(with_key(ONE, Some("alice")), 10);
     assert_eq!(with_key(OTHER, Some("alice")), 0, "the same key from elsewhere");
@@ -264,9 +238,7 @@ fn each_path_has_its_own_limit() {
     let haproxy = Haproxy::start("per-path.cfg", &behind([&agents[0], &agents[1]]));
     let mut client = Client::new(haproxy.frontend);
     for path in ["/a", "/b"] {
-        let passed = (0..15)
-            .filter(|_| client.get(path).unwrap().status == 200)
-            .count();
+        let passed = (0..15).filter(|_| client.get(path).unwrap().status == 200).count();
         assert_eq!(passed, 10, "{path}");
     }
 }
@@ -278,11 +250,7 @@ fn a_group_is_sent_for_some_paths_only() {
     let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
     let haproxy = Haproxy::start("group.cfg", &behind([&agents[0], &agents[1]]));
     let mut client = Client::new(haproxy.frontend);
-    let mut passed = |path| {
-        (0..15)
-            .filter(|_| client.get(path).unwrap().status == 200)
-            .count()
-    };
+    let mut passed = |path| (0..15).filter(|_| client.get(path).unwrap().status == 200).count();
     assert_eq!(passed("/"), 15);
     assert_eq!(passed("/api/x"), 10);
     assert_eq!(passed("/"), 15);
@@ -298,19 +266,14 @@ fn tcp_connections_are_limited() {
     let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
     // Some service to protect: HAProxy itself, answering HTTP.
     let nobody = free_port(ONE).to_string();
-    let application = Haproxy::start(
-        "haproxy.cfg",
-        &[("GCRA_AGENT1", &nobody), ("GCRA_AGENT2", &nobody)],
-    );
+    let application = Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &nobody), ("GCRA_AGENT2", &nobody)]);
     let address = application.frontend.to_string();
     let mut environment = behind([&agents[0], &agents[1]]).to_vec();
     environment.push(("GCRA_APP", &address));
     let haproxy = Haproxy::start("tcp.cfg", &environment);
     haproxy.wait_for("gcra-agents", "agent1", "UP");
     // Each client is a new connection.
-    let passed = (0..15)
-        .filter(|_| Client::new(haproxy.frontend).get("/").is_ok())
-        .count();
+    let passed = (0..15).filter(|_| Client::new(haproxy.frontend).get("/").is_ok()).count();
     assert_eq!(passed, 10);
     let mut patient = Client::from(haproxy.frontend, OTHER);
     assert_eq!(passing(&mut patient, 30), 30, "one connection is one connection");
@@ -329,9 +292,6 @@ fn a_second_agent_on_the_same_port_says_so() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains(&agent.address) && said.contains("is another agent running there?"),
-        "{said}"
-    );
+    assert!(said.contains(&agent.address) && said.contains("is another agent running there?"), "{said}");
     wait_until("the first one still runs", || agent.process.lines().len() >= 3);
 }

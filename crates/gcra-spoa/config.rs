@@ -138,16 +138,13 @@ impl Config {
         let (limit, limit_in_words) = match (args.rate, args.burst) {
             (RateArg::Rate(rate), burst) => {
                 let quota = rate.quota(burst).map_err(|error| error.to_string())?;
-                (
-                    Limit::Quota(quota),
-                    format!("{rate}, up to {} at once", quota.burst()),
-                )
+                (Limit::Quota(quota), format!("{rate}, up to {} at once", quota.burst()))
             }
             (RateArg::Deny, None) => (Limit::Deny, "nothing is let through".to_owned()),
             (RateArg::Unlimited, None) => (Limit::Unlimited, "everything is let through".to_owned()),
             (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
                 return Err(
-                    "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned(),
+                    "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned()
                 );
             }
         };
@@ -195,10 +192,7 @@ fn in_one_sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     let said = text.split("\n\nUsage:").next().unwrap_or(&text);
     let said = said.split("\n\nFor more information").next().unwrap_or(said);
-    let said = said
-        .strip_prefix("error: ")
-        .unwrap_or(said)
-        .replace("\n\n  tip:", ";");
+    let said = said.strip_prefix("error: ").unwrap_or(said).replace("\n\n  tip:", ";");
     let words: Vec<_> = said.split_whitespace().collect();
     format!("{} (see gcra-spoa --help)", words.join(" "))
 }
@@ -219,9 +213,7 @@ pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
 }
 
 fn parse_slots(text: &str) -> Result<Slots, String> {
-    let slots = text
-        .parse()
-        .map_err(|_| format!("'{text}' is not a whole number"))?;
+    let slots = text.parse().map_err(|_| format!("'{text}' is not a whole number"))?;
     Slots::new(slots).map_err(|error| error.to_string())
 }
 
@@ -233,8 +225,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    text.parse()
-        .map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
+    text.parse().map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
 }
 
 /// The name is needed for as long as the process lives.
@@ -277,14 +268,8 @@ mod tests {
             words("--rate 5000/m"),
             "5000 per minute, up to 5000 at once, for each value of the message's args"
         );
-        assert_eq!(
-            words("--rate deny --key ip,path"),
-            "nothing is let through, for each ip and path"
-        );
-        assert_eq!(
-            words("--rate unlimited --key ip"),
-            "everything is let through, for each ip"
-        );
+        assert_eq!(words("--rate deny --key ip,path"), "nothing is let through, for each ip and path");
+        assert_eq!(words("--rate unlimited --key ip"), "everything is let through, for each ip");
     }
 
     #[test]

@@ -26,10 +26,7 @@ impl Housekeeping {
         let mut stop = std::pin::pin!(stop_signal());
         let mut beat = interval(Duration::from_secs(1));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported = Reported {
-            evictions: self.table.evictions(),
-            undecided: 0,
-        };
+        let mut reported = Reported { evictions: self.table.evictions(), undecided: 0 };
         let mut beats = 0_u32;
         loop {
             tokio::select! {
@@ -50,25 +47,17 @@ impl Housekeeping {
 
     /// Says what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
-        let Evictions {
-            evicted_live,
-            forgiven_ns,
-        } = self.table.evictions();
+        let Evictions { evicted_live, forgiven_ns } = self.table.evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
-            let cells = self
-                .quota
-                .map_or(0, |quota| forgiven_ns.div_ceil(quota.emission_interval_ns()));
+            let cells = self.quota.map_or(0, |quota| forgiven_ns.div_ceil(quota.emission_interval_ns()));
             log::warn!(
                 "the table is too small: {evicted} keys that owed something were forgotten, and up to {cells} requests \
                  may be admitted too many; start all agents with more --slots and a new --table"
             );
         }
-        reported.evictions = Evictions {
-            evicted_live,
-            forgiven_ns,
-        };
+        reported.evictions = Evictions { evicted_live, forgiven_ns };
 
         let undecided = self.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {

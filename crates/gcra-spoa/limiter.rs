@@ -40,10 +40,7 @@ impl Limiter {
         const HEADER: usize = 1 + 4 + 10 + 10;
         let action = 4 + config.var.as_str().len() + 1;
         let max_ack_size = u32::try_from(HEADER + action).unwrap_or(u32::MAX);
-        Limits {
-            max_ack_size,
-            ..Limits::default()
-        }
+        Limits { max_ack_size, ..Limits::default() }
     }
 
     /// How many messages could not be decided, because an arg that makes the key was not there.

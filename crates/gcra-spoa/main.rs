@@ -55,11 +55,7 @@ fn run(config: Config) -> anyhow::Result<()> {
 
     let table = Arc::new(table);
     let limiter = Limiter::new(table.clone(), &config);
-    let housekeeping = Housekeeping {
-        table,
-        quota: config.quota(),
-        undecided: limiter.undecided(),
-    };
+    let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
     let agent = Agent::new(limiter).limits(Limiter::limits(&config));
     Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
 }

@@ -44,10 +44,7 @@ pub fn directory() -> TempDir {
 
 /// A port that nobody listens on now.
 pub fn free_port(ip: IpAddr) -> SocketAddr {
-    TcpListener::bind((ip, 0))
-        .expect("a free port")
-        .local_addr()
-        .expect("its address")
+    TcpListener::bind((ip, 0)).expect("a free port").local_addr().expect("its address")
 }
 
 /// A child process whose lines of output are kept. Killed when dropped.
@@ -60,21 +57,13 @@ pub struct Process {
 
 impl Process {
     fn start(name: &str, command: &mut Command) -> Self {
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         Self::collect(stdout, lines.clone());
         Self::collect(stderr, lines.clone());
-        Self {
-            name: name.to_owned(),
-            child,
-            lines,
-        }
+        Self { name: name.to_owned(), child, lines }
     }
 
     fn collect(output: impl io::Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
@@ -111,12 +100,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{} does not end: {:#?}",
-                self.name,
-                self.lines()
-            );
+            assert!(start.elapsed() < PATIENCE, "{} does not end: {:#?}", self.name, self.lines());
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -170,10 +154,7 @@ impl Agent {
                 .map(|(_, address)| address.to_owned());
             address.is_some()
         });
-        Self {
-            process,
-            address: address.unwrap(),
-        }
+        Self { process, address: address.unwrap() }
     }
 
     /// Ends it in order. Returns how many NOTIFYs it has answered.
@@ -196,9 +177,7 @@ impl Agent {
 fn agent_binary() -> PathBuf {
     match option_env!("CARGO_BIN_EXE_gcra-spoa") {
         Some(path) => path.into(),
-        None => std::env::current_exe()
-            .expect("this program")
-            .with_file_name("../gcra-spoa"),
+        None => std::env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
     }
 }
 
@@ -244,37 +223,19 @@ impl Haproxy {
         // A second file adds what an operator would look into: the statistics.
         let statistics = directory.path().join("stats.cfg");
         let socket = directory.path().join("stats.sock");
-        fs::write(
-            &statistics,
-            format!("global\n    stats socket {} level admin\n", socket.display()),
-        )
-        .unwrap();
+        fs::write(&statistics, format!("global\n    stats socket {} level admin\n", socket.display()))
+            .unwrap();
         let mut command = Command::new(haproxy_binary());
-        command
-            .arg("-db")
-            .arg("-f")
-            .arg(haproxy_folder().join(config))
-            .arg("-f")
-            .arg(&statistics);
-        command
-            .env("GCRA_HTTP", frontend.to_string())
-            .env("GCRA_TCP", frontend.to_string());
+        command.arg("-db").arg("-f").arg(haproxy_folder().join(config)).arg("-f").arg(&statistics);
+        command.env("GCRA_HTTP", frontend.to_string()).env("GCRA_TCP", frontend.to_string());
         command.envs(environment.iter().copied());
         let mut process = Process::start("haproxy", &mut command);
         wait_until("HAProxy listens", || {
-            assert!(
-                process.child.try_wait().unwrap().is_none(),
-                "HAProxy ended: {:#?}",
-                process.lines()
-            );
+            assert!(process.child.try_wait().unwrap().is_none(), "HAProxy ended: {:#?}", process.lines());
             // Asking its socket is no connection to the frontend, which might be counted.
             UnixStream::connect(&socket).is_ok()
         });
-        Self {
-            process,
-            frontend,
-            directory,
-        }
+        Self { process, frontend, directory }
     }
 
     /// The state of a server, as `show stat` tells it: UP, DOWN, ...
@@ -283,17 +244,13 @@ impl Haproxy {
         socket.write_all(b"show stat\n").unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
-        let line = text
-            .lines()
-            .find(|line| line.starts_with(&format!("{backend},{server},")));
+        let line = text.lines().find(|line| line.starts_with(&format!("{backend},{server},")));
         let line = line.unwrap_or_else(|| panic!("no {backend}/{server} in {text}"));
         line.split(',').nth(17).unwrap().to_owned()
     }
 
     pub fn wait_for(&self, backend: &str, server: &str, state: &str) {
-        wait_until(&format!("{server} is {state}"), || {
-            self.state(backend, server).starts_with(state)
-        });
+        wait_until(&format!("{server} is {state}"), || self.state(backend, server).starts_with(state));
     }
 }
 
@@ -315,20 +272,12 @@ pub struct Response {
 
 impl Client {
     pub fn new(server: SocketAddr) -> Self {
-        Self {
-            server,
-            source: None,
-            connection: None,
-        }
+        Self { server, source: None, connection: None }
     }
 
     /// All of 127.0.0.0/8 is this machine, so a client can have any address there.
     pub fn from(server: SocketAddr, source: IpAddr) -> Self {
-        Self {
-            server,
-            source: Some(source),
-            connection: None,
-        }
+        Self { server, source: Some(source), connection: None }
     }
 
     pub fn get(&mut self, path: &str) -> io::Result<Response> {
@@ -363,20 +312,14 @@ impl Client {
         }
         let head = head.to_ascii_lowercase();
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let length = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "));
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.and_then(|length| length.trim().parse().ok()).unwrap_or(0)];
         connection.read_exact(&mut body)?;
         if !head.contains("connection: close") {
             self.connection = Some(connection);
         }
         let status = status.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Response {
-            status,
-            head,
-            body: String::from_utf8_lossy(&body).into_owned(),
-        })
+        Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
@@ -458,11 +401,7 @@ impl Tally {
     pub fn assert_not_too_many(&self, interval: Duration, burst: u64) {
         let elapsed = self.last_answered - self.first_sent;
         let bound = burst + cells(elapsed, interval);
-        assert!(
-            self.allowed <= bound,
-            "{} allowed, {bound} would be right: {self:?}",
-            self.allowed
-        );
+        assert!(self.allowed <= bound, "{} allowed, {bound} would be right: {self:?}", self.allowed);
     }
 
     /// Nor one too few, counted up to the last denial: then everything due had been used, by the readings that
@@ -473,10 +412,7 @@ impl Tally {
         };
         let bound = burst + cells(last - first, interval);
         let allowed = self.allowed_at_last_denial;
-        assert!(
-            allowed >= bound,
-            "{allowed} allowed, {bound} would be right: {self:?}"
-        );
+        assert!(allowed >= bound, "{allowed} allowed, {bound} would be right: {self:?}");
     }
 }
 

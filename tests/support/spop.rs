@@ -31,14 +31,15 @@ impl Spop {
         };
         let length = encode_hello(&mut out, &fields).unwrap();
         stream.write_all(&out[..length]).unwrap();
-        let mut spop = Self {
-            stream,
-            received: Vec::new(),
-            next_stream: 1,
-        };
+        let mut spop = Self { stream, received: Vec::new(), next_stream: 1 };
         let is_hello = spop.frame(|frame| matches!(frame, Frame::AgentHello(_)));
         assert!(is_hello);
         spop
+    }
+
+    /// The socket, past the HELLO.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// The variables that one NOTIFY sets.
@@ -52,15 +53,11 @@ impl Spop {
         let mut bytes = Vec::new();
         for messages in notifies {
             let mut out = [0; 4096];
-            let id = FrameId {
-                stream: self.next_stream,
-                frame: 1,
-            };
+            let id = FrameId { stream: self.next_stream, frame: 1 };
             let mut writer = NotifyWriter::new(&mut out, id).unwrap();
             for (name, args) in *messages {
                 writer.message(name.as_bytes()).unwrap();
-                args.iter()
-                    .for_each(|(name, value)| writer.arg(name.as_bytes(), *value).unwrap());
+                args.iter().for_each(|(name, value)| writer.arg(name.as_bytes(), *value).unwrap());
             }
             let length = writer.finish();
             bytes.extend_from_slice(&out[..length]);
@@ -71,17 +68,13 @@ impl Spop {
             .step_by(2)
             .map(|stream| {
                 self.frame(|frame| {
-                    let Frame::Ack(ack) = frame else {
-                        panic!("{frame:?}")
-                    };
+                    let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
                     assert_eq!(ack.id, FrameId { stream, frame: 1 });
                     ack.actions()
                         .map(|action| match action {
-                            Action::SetVar {
-                                scope,
-                                name,
-                                value: Value::Bool(bool),
-                            } => (scope, String::from_utf8(name.to_vec()).unwrap(), bool),
+                            Action::SetVar { scope, name, value: Value::Bool(bool) } => {
+                                (scope, String::from_utf8(name.to_vec()).unwrap(), bool)
+                            }
                             other => panic!("{other:?}"),
                         })
                         .collect()
@@ -102,10 +95,7 @@ impl Spop {
     pub fn allowed(&mut self, args: &[(&str, Value<'_>)], requests: usize) -> usize {
         let message = [("check", args)];
         let answers = self.ask_all(&vec![&message[..]; requests]);
-        answers
-            .iter()
-            .filter(|variables| matches!(&variables[..], [(_, _, false)]))
-            .count()
+        answers.iter().filter(|variables| matches!(&variables[..], [(_, _, false)])).count()
     }
 
     /// The next frame, looked at by `read`.

@@ -92,15 +92,8 @@ impl Decision {
     }
 
     fn new(admission: Admission, tat: u64, now: u64) -> Self {
-        let tat = if let Admission::Conforming { tat } = admission {
-            tat
-        } else {
-            tat
-        };
-        Self {
-            admission,
-            owed_ns: tat.saturating_sub(now),
-        }
+        let tat = if let Admission::Conforming { tat } = admission { tat } else { tat };
+        Self { admission, owed_ns: tat.saturating_sub(now) }
     }
 }
 
@@ -155,10 +148,7 @@ const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
 impl Announcer {
     /// For the `attachment`-th attachment to a table.
     pub(crate) const fn new(attachment: u16) -> Self {
-        Self {
-            attachment,
-            count: AtomicU32::new(0),
-        }
+        Self { attachment, count: AtomicU32::new(0) }
     }
 
     #[cfg(not(gcra_loom))]
@@ -292,10 +282,7 @@ impl<'a> Bucket<'a> {
         *now = clock().max(*now);
         let damaged = tat > now.saturating_add(quota.drain_ns());
         if damaged {
-            slot.exchange(
-                word,
-                Word::confirmed(self.fingerprint, *now + quota.burst_tolerance_ns()),
-            );
+            slot.exchange(word, Word::confirmed(self.fingerprint, *now + quota.burst_tolerance_ns()));
         }
         damaged
     }
@@ -319,9 +306,7 @@ impl<'a> Bucket<'a> {
             }
             let words = self.look();
             if !broken(Mutation::NoLook)
-                && words
-                    .iter()
-                    .any(|word| self.is_mine(*word) && word.tat().is_some())
+                && words.iter().any(|word| self.is_mine(*word) && word.tat().is_some())
             {
                 self.remove_announcements(&words, None);
                 return None;
@@ -337,10 +322,7 @@ impl<'a> Bucket<'a> {
                     && let Some((position, announced)) = known
                 {
                     let tat = *now + quota.emission_interval_ns() * u64::from(cells);
-                    if self
-                        .slot(position)
-                        .exchange(announced, Word::confirmed(self.fingerprint, tat))
-                    {
+                    if self.slot(position).exchange(announced, Word::confirmed(self.fingerprint, tat)) {
                         return Some(Decision::new(Admission::Conforming { tat }, tat, *now));
                     }
                 }
@@ -358,10 +340,7 @@ impl<'a> Bucket<'a> {
             let Admission::Conforming { tat } = admission else {
                 return None;
             };
-            if self
-                .slot(lowest.0)
-                .exchange(lowest.1, Word::confirmed(self.fingerprint, tat))
-            {
+            if self.slot(lowest.0).exchange(lowest.1, Word::confirmed(self.fingerprint, tat)) {
                 return Some(Decision::new(admission, tat, *now));
             }
         }
@@ -382,9 +361,7 @@ impl<'a> Bucket<'a> {
             (0, 0) => least_owing(words),
             (in_first, in_second) => {
                 let start = if in_first >= in_second { 0 } else { LINE_SLOTS };
-                (start..CANDIDATES)
-                    .find(|position| is_reclaimable(words[*position], now))
-                    .unwrap_or(start)
+                (start..CANDIDATES).find(|position| is_reclaimable(words[*position], now)).unwrap_or(start)
             }
         };
         let victim = words[position];

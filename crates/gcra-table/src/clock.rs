@@ -24,12 +24,7 @@ pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16)
         .map(u128::to_be_bytes)
-        .map_err(|_| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("'{}' is no boot id", text.trim()),
-            )
-        })
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is no boot id", text.trim())))
 }
 
 /// The base that turns this boot's clock into the table's: the table's time goes on from where it was last
@@ -64,11 +59,7 @@ mod tests {
             (20 * second).saturating_add_signed(base)
         };
         assert_eq!(now(1_000 * second, 1_060 * second), 560 * second, "a minute away");
-        assert_eq!(
-            now(1_000 * second, 10 * second),
-            500 * second,
-            "the wall clock was set back"
-        );
+        assert_eq!(now(1_000 * second, 10 * second), 500 * second, "the wall clock was set back");
         assert_eq!(now(0, 50 * week), 500 * second + week, "or years forward");
     }
 }

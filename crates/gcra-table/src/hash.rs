@@ -26,12 +26,7 @@ impl SipHasher {
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,
         ];
-        Self {
-            v,
-            tail: 0,
-            tail_bytes: 0,
-            length: 0,
-        }
+        Self { v, tail: 0, tail_bytes: 0, length: 0 }
     }
 
     #[inline]
@@ -42,11 +37,7 @@ impl SipHasher {
             let word = u64::from_le_bytes(*word);
             self.word(self.tail | word << (8 * self.tail_bytes));
             // What did not fit; a shift by 64 would be none.
-            self.tail = if self.tail_bytes == 0 {
-                0
-            } else {
-                word >> (64 - 8 * self.tail_bytes)
-            };
+            self.tail = if self.tail_bytes == 0 { 0 } else { word >> (64 - 8 * self.tail_bytes) };
         }
         for byte in rest {
             self.tail |= u64::from(*byte) << (8 * self.tail_bytes);

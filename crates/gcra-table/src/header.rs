@@ -173,10 +173,7 @@ mod tests {
     #[test]
     fn the_hash_stays_what_it_is() {
         let key: [u8; 16] = core::array::from_fn(|i| u8::try_from(i).unwrap());
-        assert_eq!(
-            hash(&key, b"192.0.2.1"),
-            [5395003504484633629, 7357992839451351717]
-        );
+        assert_eq!(hash(&key, b"192.0.2.1"), [5395003504484633629, 7357992839451351717]);
         assert_ne!(hash(&key, b"192.0.2.1"), hash(&key, b"192.0.2.2"));
     }
 }

@@ -36,10 +36,7 @@
 //! * **Linux on hardware with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
 //!
 //! How the buckets live in memory is told in `bucket.rs`; every byte of the file in docs/TABLE.md.
-#![cfg_attr(
-    gcra_loom,
-    allow(dead_code, reason = "the models use the buckets, not the file")
-)]
+#![cfg_attr(gcra_loom, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
 mod clock;

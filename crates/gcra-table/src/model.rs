@@ -28,22 +28,15 @@ struct Memory {
 
 impl Memory {
     fn new() -> Arc<Self> {
-        let line = || Line {
-            slots: core::array::from_fn(|_| Slot::new()),
-        };
-        Arc::new(Self {
-            lines: [line(), line()],
-            evictions: EvictionCounters::default(),
-        })
+        let line = || Line { slots: core::array::from_fn(|_| Slot::new()) };
+        Arc::new(Self { lines: [line(), line()], evictions: EvictionCounters::default() })
     }
 
     /// Charges one cell of `key` at `now` as the `attachment`-th process would.
     fn charge(&self, key: u64, burst: u32, now: u64, announcer: &Announcer) -> bool {
         let quota = Quota::new(NonZeroU64::new(T).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap();
         let bucket = Bucket::new([&self.lines[0], &self.lines[1]], key);
-        bucket
-            .charge(quota, 1, &mut { now }, || CLOCK, announcer, &self.evictions)
-            .is_allowed()
+        bucket.charge(quota, 1, &mut { now }, || CLOCK, announcer, &self.evictions).is_allowed()
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
@@ -51,10 +44,7 @@ impl Memory {
     }
 
     fn confirmed(&self, key: u64) -> usize {
-        self.slots()
-            .map(Slot::load)
-            .filter(|word| word.fingerprint() == key && word.tat().is_some())
-            .count()
+        self.slots().map(Slot::load).filter(|word| word.fingerprint() == key && word.tat().is_some()).count()
     }
 }
 
@@ -64,25 +54,16 @@ fn together(memory: &Arc<Memory>, actors: &[fn(&Memory, &Announcer) -> u32]) -> 
         let memory = memory.clone();
         move || actor(&memory, &Announcer::new(u16::try_from(number).unwrap()))
     };
-    let threads: Vec<_> = actors
-        .iter()
-        .enumerate()
-        .skip(1)
-        .map(|(number, actor)| thread::spawn(run(number, *actor)))
-        .collect();
+    let threads: Vec<_> =
+        actors.iter().enumerate().skip(1).map(|(number, actor)| thread::spawn(run(number, *actor))).collect();
     let mine = run(0, actors[0])();
-    mine + threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .sum::<u32>()
+    mine + threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>()
 }
 
 fn model(mutation: Option<Mutation>, body: fn()) {
     // The mutation is one for the process, and tests run in parallel.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _turn = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     mutate(mutation);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -97,16 +78,9 @@ fn model(mutation: Option<Mutation>, body: fn()) {
 fn two_charges() {
     let memory = Memory::new();
     memory.lines[0].slots[0].store(Word::confirmed(K, CLOCK + T));
-    let twice: fn(&Memory, &Announcer) -> u32 = |memory, announcer| {
-        (0..2)
-            .map(|_| u32::from(memory.charge(K, 3, CLOCK, announcer)))
-            .sum()
-    };
-    assert_eq!(
-        together(&memory, &[twice, twice]),
-        2,
-        "a burst of 3, of which 1 was used"
-    );
+    let twice: fn(&Memory, &Announcer) -> u32 =
+        |memory, announcer| (0..2).map(|_| u32::from(memory.charge(K, 3, CLOCK, announcer))).sum();
+    assert_eq!(together(&memory, &[twice, twice]), 2, "a burst of 3, of which 1 was used");
 }
 
 #[test]
@@ -146,11 +120,7 @@ fn first_comers_and_reclaim() {
         |memory, announcer| u32::from(memory.charge(K, 1, CLOCK, announcer));
     let reclaim: fn(&Memory, &Announcer) -> u32 =
         |memory, announcer| 100 * u32::from(memory.charge(OTHER + 2, 1, CLOCK, announcer));
-    assert_eq!(
-        together(&memory, &[once, once, reclaim]),
-        101,
-        "a burst of 1 each"
-    );
+    assert_eq!(together(&memory, &[once, once, reclaim]), 101, "a burst of 1 each");
     assert_eq!(memory.confirmed(K), 1);
     assert_eq!(memory.confirmed(OTHER + 2), 1);
 }
@@ -173,20 +143,14 @@ fn charge_against_reclaim() {
     for slot in memory.slots().skip(1) {
         slot.store(Word::confirmed(OTHER + 5, 900));
     }
-    let owner: fn(&Memory, &Announcer) -> u32 = |memory, announcer| {
-        (0..2)
-            .map(|_| u32::from(memory.charge(K, 1, CLOCK, announcer)))
-            .sum()
-    };
+    let owner: fn(&Memory, &Announcer) -> u32 =
+        |memory, announcer| (0..2).map(|_| u32::from(memory.charge(K, 1, CLOCK, announcer))).sum();
     let taker: fn(&Memory, &Announcer) -> u32 =
         |memory, announcer| 100 * u32::from(memory.charge(OTHER, 1, CLOCK, announcer));
     let allowed = together(&memory, &[owner, taker]);
     // Four slots, all needed: whoever comes second evicts somebody, possibly the other. That is counted.
     let forgiven = u32::from(memory.evictions.read().evicted_live > 1);
-    assert!(
-        allowed == 101 || forgiven == 1 && allowed == 102,
-        "{allowed} allowed"
-    );
+    assert!(allowed == 101 || forgiven == 1 && allowed == 102, "{allowed} allowed");
 }
 
 #[test]
@@ -194,8 +158,8 @@ fn a_charge_and_a_reclaim_of_the_same_slot_agree() {
     model(None, charge_against_reclaim);
 }
 
-/// Two first-comers that see different free slots, so that their announcements lie apart.
-fn announcements_apart() {
+/// First-comers of one key that see different slots free, so that their announcements lie apart.
+fn apart(actors: usize) {
     let memory = Memory::new();
     memory.lines[0].slots[0].store(Word::confirmed(OTHER, CLOCK));
     memory.lines[0].slots[1].store(Word::confirmed(OTHER + 1, 500));
@@ -205,8 +169,12 @@ fn announcements_apart() {
         |memory, announcer| u32::from(memory.charge(K, 1, CLOCK - 1, announcer));
     let late: fn(&Memory, &Announcer) -> u32 =
         |memory, announcer| u32::from(memory.charge(K, 1, CLOCK, announcer));
-    assert_eq!(together(&memory, &[early, late]), 1, "a burst of 1");
+    assert_eq!(together(&memory, &[early, late, early][..actors]), 1, "a burst of 1");
     assert_eq!(memory.confirmed(K), 1);
+}
+
+fn announcements_apart() {
+    apart(2);
 }
 
 #[test]
@@ -241,19 +209,10 @@ fn an_abandoned_announcement_is_completed_once() {
     model(None, abandoned_announcement);
 }
 
-/// An announcement that is removed, while its author sleeps, and made again by another: only the ticket tells the
-/// second from the first.
+/// With a third, an announcement is removed while its author sleeps, and made again: only the ticket tells the second from
+/// the first.
 fn announced_again() {
-    let memory = Memory::new();
-    memory.lines[0].slots[0].store(Word::confirmed(OTHER, CLOCK));
-    memory.lines[0].slots[1].store(Word::confirmed(OTHER + 1, 500));
-    memory.lines[1].slots[1].store(Word::confirmed(OTHER + 2, 500));
-    let early: fn(&Memory, &Announcer) -> u32 =
-        |memory, announcer| u32::from(memory.charge(K, 1, CLOCK - 1, announcer));
-    let late: fn(&Memory, &Announcer) -> u32 =
-        |memory, announcer| u32::from(memory.charge(K, 1, CLOCK, announcer));
-    assert_eq!(together(&memory, &[early, late, early]), 1, "a burst of 1");
-    assert_eq!(memory.confirmed(K), 1);
+    apart(3);
 }
 
 #[test]

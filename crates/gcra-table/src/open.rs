@@ -62,10 +62,7 @@ pub(crate) struct TableFile {
 
 /// Opens the table at `path`, or makes it.
 pub(crate) fn open_or_create(path: &Path, slots: Slots) -> Result<(TableFile, Opened), OpenError> {
-    let error = |problem| OpenError {
-        path: path.to_owned(),
-        problem,
-    };
+    let error = |problem| OpenError { path: path.to_owned(), problem };
     let mut opened = Opened::Joined;
     // Ends: a file that comes and goes this often is somebody else's doing.
     for _ in 0..16 {
@@ -112,13 +109,8 @@ fn create(path: &Path, slots: Slots) -> Result<(), Problem> {
         Err(errno) => return Err(failed("create it")(errno.into())),
     };
     // All of it now: no space is an error here, and would be the end of the process (SIGBUS) later.
-    rustix::fs::fallocate(
-        &file,
-        FallocateFlags::empty(),
-        0,
-        HEADER_BYTES as u64 + slots.bytes(),
-    )
-    .map_err(|errno| failed("reserve its space")(errno.into()))?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, HEADER_BYTES as u64 + slots.bytes())
+        .map_err(|errno| failed("reserve its space")(errno.into()))?;
 
     let mut hash_key = [0; 16];
     getrandom::fill(&mut hash_key)
@@ -135,8 +127,7 @@ fn create(path: &Path, slots: Slots) -> Result<(), Problem> {
         boot_id: clock::boot_id().map_err(failed("read the boot id"))?,
         base_ns: 0,
     };
-    file.write_all_at(&header.to_bytes(), 0)
-        .map_err(failed("write its header"))?;
+    file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))?;
 
     // The name goes to whoever links first; EEXIST is for the others. (A link by descriptor alone would need
     // a capability, so it goes through /proc.)
@@ -149,17 +140,10 @@ fn check(file: File, slots: Slots) -> Result<TableFile, Problem> {
     let metadata = file.metadata().map_err(failed("examine it"))?;
     let wanted = rustix::process::geteuid().as_raw();
     if !metadata.is_file() {
-        return Err(Problem::Kind(if metadata.is_dir() {
-            "a directory"
-        } else {
-            "not a regular file"
-        }));
+        return Err(Problem::Kind(if metadata.is_dir() { "a directory" } else { "not a regular file" }));
     }
     if metadata.uid() != wanted {
-        return Err(Problem::Owner {
-            found: metadata.uid(),
-            wanted,
-        });
+        return Err(Problem::Owner { found: metadata.uid(), wanted });
     }
     if metadata.mode() & 0o7777 != 0o600 {
         return Err(Problem::Mode(metadata.mode() & 0o7777));
@@ -179,21 +163,12 @@ fn check(file: File, slots: Slots) -> Result<TableFile, Problem> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Problem::Foreign),
         Err(error) => return Err(failed("read its header")(error)),
     };
-    let bytes = header
-        .slots
-        .saturating_mul(16)
-        .saturating_add(HEADER_BYTES as u64);
+    let bytes = header.slots.saturating_mul(16).saturating_add(HEADER_BYTES as u64);
     if metadata.len() != bytes {
-        return Err(Problem::Size {
-            found: metadata.len(),
-            wanted: bytes,
-        });
+        return Err(Problem::Size { found: metadata.len(), wanted: bytes });
     }
     if header.slots != u64::from(slots.get()) {
-        return Err(Problem::Slots {
-            found: header.slots,
-            wanted: slots.get(),
-        });
+        return Err(Problem::Slots { found: header.slots, wanted: slots.get() });
     }
     bring_to_this_boot(&file, &mut header)?;
     rustix::fs::flock(&file, FlockOperation::Unlock).map_err(|errno| failed("unlock it")(errno.into()))?;
@@ -225,14 +200,11 @@ fn bring_to_this_boot(file: &File, header: &mut Header) -> Result<(), Problem> {
             .map(|()| u64::from_ne_bytes(bytes))
             .map_err(failed("read its header"))
     };
-    let (last_ns, last_wall_ns) = (
-        read(crate::header::SHARED_AT as u64)?,
-        read(crate::header::SHARED_AT as u64 + 8)?,
-    );
+    let (last_ns, last_wall_ns) =
+        (read(crate::header::SHARED_AT as u64)?, read(crate::header::SHARED_AT as u64 + 8)?);
     header.base_ns = clock::base_after_boot(last_ns, last_wall_ns, clock::wall_ns(), clock::boottime_ns());
     header.boot_id = boot_id;
-    file.write_all_at(&header.to_bytes(), 0)
-        .map_err(failed("write its header"))
+    file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Problem {
@@ -242,13 +214,7 @@ fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Problem {
 impl OpenError {
     /// The mapping failed.
     pub(crate) fn mapping(path: &Path, source: io::Error) -> Self {
-        Self {
-            path: path.to_owned(),
-            problem: Problem::Io {
-                doing: "map it",
-                source,
-            },
-        }
+        Self { path: path.to_owned(), problem: Problem::Io { doing: "map it", source } }
     }
 }
 
@@ -272,15 +238,11 @@ impl fmt::Display for OpenError {
                 "table {path}: its file system has no unnamed files (O_TMPFILE); put it on a tmpfs such as /dev/shm"
             ),
             Problem::Symlink => {
-                write!(
-                    f,
-                    "table {path} is a symbolic link, which could lead anywhere; name the file itself"
-                )
+                write!(f, "table {path} is a symbolic link, which could lead anywhere; name the file itself")
             }
-            Problem::Kind(kind) => write!(
-                f,
-                "table {path} is {kind}; name a regular file, or one that does not exist yet"
-            ),
+            Problem::Kind(kind) => {
+                write!(f, "table {path} is {kind}; name a regular file, or one that does not exist yet")
+            }
             Problem::Owner { found, wanted } => write!(
                 f,
                 "table {path} belongs to user {found}, and this is user {wanted}; run all agents of a table as one \
@@ -297,10 +259,9 @@ impl fmt::Display for OpenError {
                     "table {path} has {links} names (hard links), so another could be opened by mistake; remove the others"
                 )
             }
-            Problem::Foreign => write!(
-                f,
-                "{path} is no table of gcra-spoa; choose another file with --table"
-            ),
+            Problem::Foreign => {
+                write!(f, "{path} is no table of gcra-spoa; choose another file with --table")
+            }
             Problem::Layout(found) => write!(
                 f,
                 "table {path} has layout {found}, and this version reads layout {}; {begin_anew}",
@@ -323,10 +284,9 @@ impl fmt::Display for OpenError {
                 "table {path} has been locked for 5 s by a process that is attaching to it; if that one is stopped, \
                  continue or end it (fuser {path} names it)"
             ),
-            Problem::Contended => write!(
-                f,
-                "table {path} keeps coming and going; something removes it as agents start"
-            ),
+            Problem::Contended => {
+                write!(f, "table {path} keeps coming and going; something removes it as agents start")
+            }
         }
     }
 }

@@ -29,14 +29,8 @@ impl Quota {
     /// `burst` emission intervals are longer than [`MAX_DRAIN_NS`].
     pub const fn new(emission_interval_ns: NonZeroU64, burst: NonZeroU32) -> Result<Self, QuotaError> {
         match emission_interval_ns.get().checked_mul(burst.get() as u64) {
-            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self {
-                emission_interval_ns,
-                burst,
-            }),
-            _ => Err(QuotaError {
-                emission_interval_ns,
-                burst,
-            }),
+            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self { emission_interval_ns, burst }),
+            _ => Err(QuotaError { emission_interval_ns, burst }),
         }
     }
 
@@ -84,9 +78,7 @@ impl Quota {
         // Conforming when `tat - now <= τ - (cells - 1) * T`, written without a difference that could go below 0.
         let room_ns = self.drain_ns() - cost_ns;
         match (tat - now).saturating_sub(room_ns) {
-            0 => Admission::Conforming {
-                tat: tat.saturating_add(cost_ns),
-            },
+            0 => Admission::Conforming { tat: tat.saturating_add(cost_ns) },
             wait_ns => Admission::Early { wait_ns },
         }
     }
@@ -171,14 +163,8 @@ mod tests {
         }
         assert_eq!(tat, now + 200 * MS);
         assert_eq!(quota().admit(tat, now, 1), Admission::Early { wait_ns: 10 * MS });
-        assert_eq!(
-            quota().admit(tat, now + 10 * MS - 1, 1),
-            Admission::Early { wait_ns: 1 }
-        );
-        assert_eq!(
-            quota().admit(tat, now + 10 * MS, 1),
-            Admission::Conforming { tat: now + 210 * MS }
-        );
+        assert_eq!(quota().admit(tat, now + 10 * MS - 1, 1), Admission::Early { wait_ns: 1 });
+        assert_eq!(quota().admit(tat, now + 10 * MS, 1), Admission::Conforming { tat: now + 210 * MS });
     }
 
     #[test]
@@ -191,10 +177,7 @@ mod tests {
 
     #[test]
     fn a_peek_charges_nothing() {
-        assert_eq!(
-            quota().admit(200 * MS, 0, 0),
-            Admission::Conforming { tat: 200 * MS }
-        );
+        assert_eq!(quota().admit(200 * MS, 0, 0), Admission::Conforming { tat: 200 * MS });
         assert_eq!(quota().admit(0, 5, 0), Admission::Conforming { tat: 5 });
     }
 

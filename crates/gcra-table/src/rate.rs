@@ -41,10 +41,7 @@ impl Rate {
     /// The burst is zero or above `u32::MAX`, or takes too long to drain.
     pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
         let burst = burst.unwrap_or_else(|| self.own_count());
-        let burst = u32::try_from(burst)
-            .ok()
-            .and_then(NonZeroU32::new)
-            .ok_or(RateError::Burst(burst))?;
+        let burst = u32::try_from(burst).ok().and_then(NonZeroU32::new).ok_or(RateError::Burst(burst))?;
         Quota::new(self.emission_interval_ns, burst).map_err(RateError::Drain)
     }
 
@@ -57,14 +54,8 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
-        let error = |problem| RateError::Text {
-            text: text.into(),
-            problem,
-        };
-        let (count, period) = text
-            .trim()
-            .split_once('/')
-            .ok_or_else(|| error(Problem::NoSlash))?;
+        let error = |problem| RateError::Text { text: text.into(), problem };
+        let (count, period) = text.trim().split_once('/').ok_or_else(|| error(Problem::NoSlash))?;
 
         let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
         let digits = [whole, fraction].concat();
@@ -78,19 +69,14 @@ impl FromStr for Rate {
             .and_then(|places| 10_u64.checked_pow(places))
             .ok_or_else(|| error(Problem::TooPrecise))?;
 
-        let unit_at = period
-            .find(|c: char| !c.is_ascii_digit())
-            .ok_or_else(|| error(Problem::Unit))?;
+        let unit_at = period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(Problem::Unit))?;
         let (units, unit) = period.split_at(unit_at);
         let units: u64 =
             if units.is_empty() { Ok(1) } else { units.parse() }.map_err(|_| error(Problem::Period))?;
         let units = NonZeroU64::new(units).ok_or_else(|| error(Problem::Period))?;
         let unit = Unit::parse(unit).ok_or_else(|| error(Problem::Unit))?;
 
-        let period_ns = units
-            .get()
-            .checked_mul(unit.ns())
-            .ok_or_else(|| error(Problem::Period))?;
+        let period_ns = units.get().checked_mul(unit.ns()).ok_or_else(|| error(Problem::Period))?;
         let interval_ns = (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
         let emission_interval_ns = u64::try_from(interval_ns)
             .ok()
@@ -100,13 +86,7 @@ impl FromStr for Rate {
         if u128::from(mantissa.get()) > u128::from(period_ns) * u128::from(scale) {
             return Err(error(Problem::TooFast));
         }
-        Ok(Self {
-            mantissa,
-            scale,
-            units,
-            unit,
-            emission_interval_ns,
-        })
+        Ok(Self { mantissa, scale, units, unit, emission_interval_ns })
     }
 }
 
@@ -295,9 +275,7 @@ mod tests {
         for text in ["", "100", "s"] {
             assert_eq!(problem(text), Problem::NoSlash, "{text}");
         }
-        for text in [
-            "/s", "-1/s", "1e3/s", "1./s", "./s", "a/s", "+1/s", "1_0/s", "١/s",
-        ] {
+        for text in ["/s", "-1/s", "1e3/s", "1./s", "./s", "a/s", "+1/s", "1_0/s", "١/s"] {
             assert_eq!(problem(text), Problem::Count, "{text}");
         }
         for text in ["0/s", "0.0/s"] {
@@ -306,12 +284,7 @@ mod tests {
         for text in ["1/", "1/5", "1/x", "1/sec", "1/1 s", "1/s/s", "1/-5s", "1/1.5s"] {
             assert_eq!(problem(text), Problem::Unit, "{text}");
         }
-        for text in [
-            "1/0s",
-            "1/99999999999999999999s",
-            "1/999999999999d",
-            "0.0000000001/d",
-        ] {
+        for text in ["1/0s", "1/99999999999999999999s", "1/999999999999d", "0.0000000001/d"] {
             assert_eq!(problem(text), Problem::Period, "{text}");
         }
         assert_eq!(problem("99999999999999999999/s"), Problem::TooPrecise);
@@ -324,9 +297,6 @@ mod tests {
         let rate: Rate = "100/s".parse().unwrap();
         assert_eq!(rate.quota(Some(0)), Err(RateError::Burst(0)));
         assert_eq!(rate.quota(Some(1 << 32)), Err(RateError::Burst(1 << 32)));
-        assert!(matches!(
-            "1/d".parse::<Rate>().unwrap().quota(Some(10_000)),
-            Err(RateError::Drain(_))
-        ));
+        assert!(matches!("1/d".parse::<Rate>().unwrap().quota(Some(10_000)), Err(RateError::Drain(_))));
     }
 }

@@ -94,11 +94,7 @@ mod tests {
         assert_eq!(end - region.map.as_ptr().addr(), region.map.len());
         for line in region.lines() {
             prefetch(line);
-            assert!(
-                line.slots
-                    .iter()
-                    .all(|slot| slot.load() == crate::slot::Word::EMPTY)
-            );
+            assert!(line.slots.iter().all(|slot| slot.load() == crate::slot::Word::EMPTY));
         }
         assert_eq!(region.shared().evictions.0.read(), crate::Evictions::default());
     }

@@ -42,9 +42,7 @@ impl Slot {
     /// Puts `new` in the place of `current`. False when the slot holds something else by now.
     #[inline]
     pub(crate) fn exchange(&self, current: Word, new: Word) -> bool {
-        self.0
-            .compare_exchange(current.0, new.0, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+        self.0.compare_exchange(current.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Only for tests and broken models: changes the slot without asking what it holds.
@@ -97,11 +95,7 @@ impl Word {
     /// The ticket of an announcement.
     pub(crate) const fn ticket(self) -> Option<u64> {
         let (_, low) = self.halves();
-        if low & PENDING == 0 {
-            None
-        } else {
-            Some(low & !PENDING)
-        }
+        if low & PENDING == 0 { None } else { Some(low & !PENDING) }
     }
 }
 
@@ -133,9 +127,7 @@ impl Slots {
         if !(Self::MIN..=Self::MAX).contains(&slots) {
             return Err(SlotsError(slots));
         }
-        u32::try_from(slots.next_power_of_two())
-            .map(Self)
-            .map_err(|_| SlotsError(slots))
+        u32::try_from(slots.next_power_of_two()).map(Self).map_err(|_| SlotsError(slots))
     }
 
     /// The number of slots.
@@ -176,15 +168,9 @@ mod tests {
     #[test]
     fn a_word_is_a_bucket_or_an_announcement() {
         let bucket = Word::confirmed(u64::MAX, 5);
-        assert_eq!(
-            (bucket.fingerprint(), bucket.tat(), bucket.ticket()),
-            (u64::MAX, Some(5), None)
-        );
+        assert_eq!((bucket.fingerprint(), bucket.tat(), bucket.ticket()), (u64::MAX, Some(5), None));
         let announced = Word::pending(3, 0);
-        assert_eq!(
-            (announced.fingerprint(), announced.tat(), announced.ticket()),
-            (3, None, Some(0))
-        );
+        assert_eq!((announced.fingerprint(), announced.tat(), announced.ticket()), (3, None, Some(0)));
         assert_eq!(Word::EMPTY.tat(), Some(0));
     }
 

@@ -75,18 +75,11 @@ impl Table {
         Ok(Self::new(Region::in_memory(slots)?, &hash_key, 0))
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "attachments are named modulo 2^16"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "attachments are named modulo 2^16")]
     fn new(region: Region, hash_key: &[u8; 16], base_ns: i64) -> Self {
         let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
-        let table = Self {
-            region,
-            hasher: SipHasher::new(hash_key),
-            base_ns,
-            announcer: Announcer::new(attachment),
-        };
+        let table =
+            Self { region, hasher: SipHasher::new(hash_key), base_ns, announcer: Announcer::new(attachment) };
         table.beat();
         table
     }
@@ -134,14 +127,7 @@ impl Table {
         let KeyHash([_, fingerprint]) = key;
         // 0 marks slots never used.
         let bucket = Bucket::new(self.candidate_lines(key), fingerprint.max(1));
-        bucket.charge(
-            quota,
-            cells,
-            now,
-            || self.now(),
-            &self.announcer,
-            &self.shared().evictions.0,
-        )
+        bucket.charge(quota, cells, now, || self.now(), &self.announcer, &self.shared().evictions.0)
     }
 
     /// What it has cost so far that the table was too small, counted over all processes since it was made.
@@ -154,9 +140,7 @@ impl Table {
     /// go on after a reboot (where the file survives one).
     pub fn beat(&self) {
         self.shared().last_ns.store(self.now(), Ordering::Relaxed);
-        self.shared()
-            .last_wall_ns
-            .store(clock::wall_ns(), Ordering::Relaxed);
+        self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
     }
 
     fn shared(&self) -> &Shared {
@@ -194,11 +178,7 @@ mod tests {
     }
 
     fn every(interval_ns: u64, burst: u32) -> Quota {
-        Quota::new(
-            NonZeroU64::new(interval_ns).unwrap(),
-            NonZeroU32::new(burst).unwrap(),
-        )
-        .unwrap()
+        Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
     }
 
     fn table(slots: u64) -> Table {
@@ -208,10 +188,7 @@ mod tests {
     /// All words of the table that carry this key's fingerprint.
     fn words_of(table: &Table, key: KeyHash) -> Vec<Word> {
         let slots = table.region.lines().iter().flat_map(|line| &line.slots);
-        slots
-            .map(|slot| slot.load())
-            .filter(|word| word.fingerprint() == key.0[1].max(1))
-            .collect()
+        slots.map(|slot| slot.load()).filter(|word| word.fingerprint() == key.0[1].max(1)).collect()
     }
 
     #[test]
@@ -250,11 +227,7 @@ mod tests {
         let table = table(8);
         for n in 0..1_000_u32 {
             let mut now = table.now();
-            assert!(
-                table
-                    .charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now)
-                    .is_allowed()
-            );
+            assert!(table.charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now).is_allowed());
             while table.now() <= now + 1_000 {}
         }
         assert_eq!(table.evictions(), Evictions::default());
@@ -271,11 +244,7 @@ mod tests {
                 assert!(table.charge(*key, hour, 1, &mut now).is_allowed());
             }
         }
-        assert!(
-            table
-                .charge(table.hash(b"the ninth"), hour, 1, &mut now)
-                .is_allowed()
-        );
+        assert!(table.charge(table.hash(b"the ninth"), hour, 1, &mut now).is_allowed());
         assert_eq!(words_of(&table, keys[0]), []);
         assert!(keys[1..].iter().all(|key| words_of(&table, *key).len() == 1));
         let evictions = table.evictions();
@@ -298,19 +267,12 @@ mod tests {
         // Everyone's slots are taken by keys that owe a lot.
         let hour = every(3_600_000_000_000, 1);
         for n in 0..8_u32 {
-            assert!(
-                table
-                    .charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now())
-                    .is_allowed()
-            );
+            assert!(table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed());
         }
         assert_eq!(words_of(&table, key), []);
         let late = table.charge(key, brief, 1, &mut { read_long_ago });
         assert!(late.is_allowed());
-        assert!(
-            words_of(&table, key)[0].tat().unwrap() > drained,
-            "the TAT went back"
-        );
+        assert!(words_of(&table, key)[0].tat().unwrap() > drained, "the TAT went back");
     }
 
     #[test]
@@ -320,10 +282,7 @@ mod tests {
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
         let slot = table.region.lines().iter().flat_map(|line| &line.slots);
-        let slot = slot
-            .into_iter()
-            .find(|slot| slot.load().fingerprint() == key.0[1].max(1))
-            .unwrap();
+        let slot = slot.into_iter().find(|slot| slot.load().fingerprint() == key.0[1].max(1)).unwrap();
         slot.store(Word::confirmed(key.0[1].max(1), u64::MAX));
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.now();
@@ -347,9 +306,7 @@ mod tests {
             }
             let key = table.hash(b"a");
             let mut now = table.now();
-            let allowed = (0..10)
-                .filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed())
-                .count();
+            let allowed = (0..10).filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 3, "{byte:x}");
             assert_eq!(words_of(&table, key).len(), 1);
         }
@@ -367,21 +324,14 @@ mod tests {
         let words = words_of(&table, key);
         assert_eq!(words.len(), 1);
         assert!(words[0].tat().is_some());
-        assert_eq!(
-            second.slots[0].load(),
-            words[0],
-            "the lower announcement was confirmed"
-        );
+        assert_eq!(second.slots[0].load(), words[0], "the lower announcement was confirmed");
 
         // Eight others of no key at all, long dead (ticket 0 is from the first millisecond).
         let full = self::table(8);
         for slot in full.region.lines().iter().flat_map(|line| &line.slots) {
             slot.store(Word::pending(99, 0));
         }
-        assert!(
-            full.charge(full.hash(b"b"), quota(3), 1, &mut full.now())
-                .is_allowed()
-        );
+        assert!(full.charge(full.hash(b"b"), quota(3), 1, &mut full.now()).is_allowed());
         assert_eq!(full.evictions(), Evictions::default());
     }
 }

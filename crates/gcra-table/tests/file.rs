@@ -17,11 +17,7 @@ fn slots() -> Slots {
 
 /// One cell an hour: what is charged in a test stays charged.
 fn hourly(burst: u32) -> Quota {
-    Quota::new(
-        NonZeroU64::new(3_600_000_000_000).unwrap(),
-        NonZeroU32::new(burst).unwrap(),
-    )
-    .unwrap()
+    Quota::new(NonZeroU64::new(3_600_000_000_000).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
 }
 
 /// A directory, on tmpfs as in production, and a path in it.
@@ -37,15 +33,9 @@ fn open(path: &Path) -> (Table, Opened) {
 
 fn refusal(path: &Path) -> String {
     let before = fs::symlink_metadata(path).map(|metadata| metadata.len()).ok();
-    let error = Table::open_or_create(path, slots())
-        .expect_err("it was opened")
-        .to_string();
+    let error = Table::open_or_create(path, slots()).expect_err("it was opened").to_string();
     assert!(error.contains(path.to_str().unwrap()), "names the file: {error}");
-    assert_eq!(
-        fs::symlink_metadata(path).map(|metadata| metadata.len()).ok(),
-        before,
-        "it was changed"
-    );
+    assert_eq!(fs::symlink_metadata(path).map(|metadata| metadata.len()).ok(), before, "it was changed");
     error
 }
 
@@ -66,10 +56,7 @@ fn the_first_makes_it_and_the_others_join_it() {
 
     drop((first, second));
     let (third, _) = open(&path);
-    assert!(
-        !third.charge(key, hourly(2), 1, &mut third.now()).is_allowed(),
-        "it was forgotten"
-    );
+    assert!(!third.charge(key, hourly(2), 1, &mut third.now()).is_allowed(), "it was forgotten");
 }
 
 #[test]
@@ -85,11 +72,7 @@ fn what_is_no_table_is_refused() {
     for content in [&b""[..], b"short", &[b'x'; 8192]] {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert!(
-            refusal(&path).contains("is no table of gcra-spoa"),
-            "{}",
-            refusal(&path)
-        );
+        assert!(refusal(&path).contains("is no table of gcra-spoa"), "{}", refusal(&path));
         assert_eq!(fs::read(&path).unwrap(), content);
     }
     fs::remove_file(&path).unwrap();
@@ -134,13 +117,8 @@ fn a_table_that_others_may_touch_is_refused() {
 fn a_table_of_another_size_or_layout_is_refused() {
     let (_directory, path) = place();
     drop(open(&path));
-    let error = Table::open_or_create(&path, Slots::new(128).unwrap())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("has 64 slots, and --slots asks for 128; start with --slots 64"),
-        "{error}"
-    );
+    let error = Table::open_or_create(&path, Slots::new(128).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("has 64 slots, and --slots asks for 128; start with --slots 64"), "{error}");
 
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let whole = file.metadata().unwrap().len();
@@ -170,25 +148,17 @@ fn a_missing_directory_and_a_full_file_system_are_told() {
 
     let mount = directory.path().join("small");
     fs::create_dir(&mount).unwrap();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=64k", "small"])
-        .arg(&mount)
-        .output();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "small"]).arg(&mount).output();
     if !mounted.is_ok_and(|output| output.status.success()) {
         eprintln!("not allowed to mount a small tmpfs: a full file system was not tried");
         return;
     }
     let path = mount.join("table");
-    let error = Table::open_or_create(&path, Slots::DEFAULT)
-        .unwrap_err()
-        .to_string();
+    let error = Table::open_or_create(&path, Slots::DEFAULT).unwrap_err().to_string();
     let made = path.exists();
     drop(open(&path));
     assert!(Command::new("umount").arg(&mount).status().unwrap().success());
-    assert!(
-        error.contains("No space left on device") && error.contains("fewer --slots"),
-        "{error}"
-    );
+    assert!(error.contains("No space left on device") && error.contains("fewer --slots"), "{error}");
     assert!(!made);
 }
 
@@ -221,13 +191,8 @@ fn child() {
         println!("created");
     }
     let key = table.hash(b"hot");
-    let allowed = (0..200_000)
-        .filter(|_| {
-            table
-                .charge(key, hourly(10_000), 1, &mut table.now())
-                .is_allowed()
-        })
-        .count();
+    let allowed =
+        (0..200_000).filter(|_| table.charge(key, hourly(10_000), 1, &mut table.now()).is_allowed()).count();
     println!("allowed {allowed}");
 }
 

@@ -39,26 +39,16 @@ impl Naive {
 }
 
 fn quotas() -> impl Strategy<Value = (u64, u32)> {
-    (
-        prop_oneof![1_u64..20, 1_u64..2_000_000_000],
-        prop_oneof![1_u32..5, 1_u32..200],
-    )
+    (prop_oneof![1_u64..20, 1_u64..2_000_000_000], prop_oneof![1_u32..5, 1_u32..200])
 }
 
 fn quota((interval_ns, burst): (u64, u32)) -> Quota {
-    Quota::new(
-        NonZeroU64::new(interval_ns).unwrap(),
-        NonZeroU32::new(burst).unwrap(),
-    )
-    .unwrap()
+    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
 }
 
 /// Steps of time that are interesting for an interval: none, a little, about one, about a burst.
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
-    prop::collection::vec(
-        (0_u8..5, any::<u64>(), prop_oneof![9 => 1_u32..3, 1 => 0_u32..300]),
-        1..120,
-    )
+    prop::collection::vec((0_u8..5, any::<u64>(), prop_oneof![9 => 1_u32..3, 1 => 0_u32..300]), 1..120)
 }
 
 fn step_ns(kind: u8, random: u64, quota: Quota) -> u64 {

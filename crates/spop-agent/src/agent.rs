@@ -44,15 +44,8 @@ impl<H: Handler> Agent<H> {
     /// 815 bytes (which lets HAProxy keep 20 NOTIFYs in flight on a connection).
     #[must_use]
     pub fn new(handler: H) -> Self {
-        let shared = Shared {
-            handler,
-            limits: Limits::default(),
-            counters: Arc::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-            max_connections: 10_000,
-        }
+        let shared = Shared { handler, limits: Limits::default(), counters: Arc::default() };
+        Self { shared: Arc::new(shared), max_connections: 10_000 }
     }
 
     /// Serves under other limits for frames and times.
@@ -101,16 +94,10 @@ impl<H: Handler> Agent<H> {
         addresses: &[ListenAddress],
         stop: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(RunError::Runtime)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
         let listeners = runtime.block_on(async {
             let bind = |address: &ListenAddress| {
-                address.bind().map_err(|source| RunError::Listen {
-                    address: address.clone(),
-                    source,
-                })
+                address.bind().map_err(|source| RunError::Listen { address: address.clone(), source })
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
         })?;
@@ -123,10 +110,7 @@ impl<H: Handler> Agent<H> {
         let mut handles = vec![runtime.handle().clone()];
         let mut workers = Vec::new();
         for number in 1..threads.get() {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(RunError::Runtime)?;
+            let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
             handles.push(runtime.handle().clone());
             let (end, ended) = oneshot::channel::<()>();
             let worker = thread::Builder::new()
@@ -171,17 +155,9 @@ impl<H: Handler> Agent<H> {
             let _ = task.await;
         }
         if timeout(DRAIN, all_gone.recv()).await.is_err() {
-            log::warn!(
-                "{} connections did not end in time and are dropped",
-                counters.snapshot().open
-            );
+            log::warn!("{} connections did not end in time and are dropped", counters.snapshot().open);
         }
-        let Snapshot {
-            notifies,
-            connections,
-            health_checks,
-            ..
-        } = counters.snapshot();
+        let Snapshot { notifies, connections, health_checks, .. } = counters.snapshot();
         let others = connections.saturating_sub(health_checks);
         log::info!(
             "stopped after {notifies} NOTIFYs on {others} connections, and {health_checks} health checks"
@@ -269,11 +245,7 @@ impl<H> Drop for Guest<H> {
 
 impl<H: Handler> Guest<H> {
     async fn serve(self, stream: Stream) {
-        let Shared {
-            handler,
-            limits,
-            counters,
-        } = &*self.shared;
+        let Shared { handler, limits, counters } = &*self.shared;
         let stop = stop_of(self.stopped.clone());
         let end = match stream {
             Stream::Tcp(stream) => connection::serve(stream, handler, *limits, counters, stop).await,

@@ -26,6 +26,9 @@ const BATCH: usize = 32;
 const READ_BYTES: usize = 64 * 1024;
 const WRITE_BYTES: usize = 128 * 1024;
 
+/// The longest beginning of a frame that is copied to the front of the buffer its rest is read into.
+const HELD_IN_FRONT_BYTES: usize = 4096;
+
 /// Room for one frame of our own that is not an ACK.
 const CONTROL_FRAME_BYTES: usize = 512;
 
@@ -114,10 +117,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 
     let end = loop {
         let deadline = match link.unsent.is_empty() {
-            true => link
-                .connection
-                .deadline(link.held.len(), start.elapsed())
-                .map(|after| start + after),
+            true => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
             false => Some(Instant::now() + WRITE_TIMEOUT),
         };
         let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
@@ -171,35 +171,39 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
     fn poll_read_and_answer(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
         let Scratch { input, output } = scratch;
-        if self.held.is_empty() {
-            input.resize(READ_BYTES, 0);
-            let filled = ready!(self.poll_read(cx, input))?;
-            let (used, answer) = self.answer(&input[..filled], output);
-            self.held.extend_from_slice(&input[used..filled]);
-            return self.poll_send(cx, output, answer);
+        let begun = self.held.len();
+        if self.unanswered || begun > HELD_IN_FRONT_BYTES {
+            return self.poll_read_and_answer_held(cx, output);
         }
-        // The rest of a frame is read behind its beginning, so that a frame which comes byte by byte is not
-        // copied for each of them.
+        input.resize(HELD_IN_FRONT_BYTES + READ_BYTES, 0);
+        input[..begun].copy_from_slice(&self.held);
+        let filled = begun + ready!(self.poll_read(cx, &mut input[begun..begun + READ_BYTES]))?;
+        let (used, answer) = self.answer(&input[..filled], output);
+        self.held.clear();
+        self.held.extend_from_slice(&input[used..filled]);
+        if self.held.is_empty() {
+            // A connection at rest keeps no memory.
+            self.held = Vec::new();
+        }
+        self.poll_send(cx, output, answer)
+    }
+
+    /// The same, for what is too long to be copied to the front of a buffer each time a piece of the rest comes.
+    fn poll_read_and_answer_held(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Vec<u8>,
+    ) -> Poll<Result<(), End>> {
         let mut held = std::mem::take(&mut self.held);
         if !self.unanswered {
             let read = self.poll_read_behind(cx, &mut held);
             if !matches!(read, Poll::Ready(Ok(()))) {
                 self.held = held;
-                return read.map_err(|end| {
-                    if let End::Closed = end {
-                        End::Truncated
-                    } else {
-                        end
-                    }
-                });
+                return read.map_err(|end| if let End::Closed = end { End::Truncated } else { end });
             }
         }
         let (used, answer) = self.answer(&held, output);
         held.drain(..used);
-        if held.is_empty() {
-            // A connection at rest keeps no memory.
-            held = Vec::new();
-        }
         self.held = held;
         self.poll_send(cx, output, answer)
     }
@@ -207,13 +211,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Reads behind what is held: as much again, so that even the largest frame takes few reads.
     fn poll_read_behind(&mut self, cx: &mut Context<'_>, held: &mut Vec<u8>) -> Poll<Result<(), End>> {
         let begun = held.len();
-        held.resize(begun + begun.clamp(4096, READ_BYTES), 0);
+        held.resize(begun + begun.min(READ_BYTES), 0);
         let read = self.poll_read(cx, &mut held[begun..]);
-        let filled = if let Poll::Ready(Ok(filled)) = read {
-            filled
-        } else {
-            0
-        };
+        let filled = if let Poll::Ready(Ok(filled)) = read { filled } else { 0 };
         held.truncate(begun + filled);
         read.map_ok(drop)
     }
@@ -222,6 +222,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         let mut buffer = ReadBuf::new(buffer);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed)?;
         Poll::Ready(match buffer.filled().len() {
+            0 if !self.held.is_empty() => Err(End::Truncated),
             0 => Err(End::Closed),
             filled => Ok(filled),
         })
@@ -244,10 +245,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Answers every whole frame of `input` into `output`. Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
         let mut used = 0;
-        let mut answer = Answer {
-            written: 0,
-            end: None,
-        };
+        let mut answer = Answer { written: 0, end: None };
         let mut turn = None;
         self.unanswered = false;
         loop {
@@ -364,9 +362,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Says what there is to say at the end, and closes.
     async fn finish(mut self, mut end: End) -> End {
         if let End::Stopped = end {
-            end = timeout(LAST_WORDS, self.answer_what_has_come())
-                .await
-                .unwrap_or(End::Stopped);
+            end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
         }
         let status = match &end {
             End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,

@@ -31,11 +31,7 @@ impl ListenAddress {
     pub fn bind(&self) -> io::Result<Listener> {
         match self {
             Self::Tcp(address) => {
-                let socket = if address.is_ipv4() {
-                    TcpSocket::new_v4()
-                } else {
-                    TcpSocket::new_v6()
-                }?;
+                let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 // So that an agent can come back while its old connections are still in TIME_WAIT.
                 socket.set_reuseaddr(true)?;
                 socket.bind(*address)?;
@@ -44,17 +40,9 @@ impl ListenAddress {
             Self::Unix(path) => {
                 remove_stale_socket(path)?;
                 let listener = UnixListener::bind(path)?;
-                let file = fs::symlink_metadata(path)
-                    .map(|metadata| (metadata.dev(), metadata.ino()))
-                    .ok();
-                let socket_file = file.map(|id| SocketFile {
-                    path: path.clone(),
-                    id,
-                });
-                Ok(Listener(Kind::Unix {
-                    listener,
-                    _socket_file: socket_file,
-                }))
+                let file = fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+                let socket_file = file.map(|id| SocketFile { path: path.clone(), id });
+                Ok(Listener(Kind::Unix { listener, _socket_file: socket_file }))
             }
         }
     }
@@ -104,10 +92,7 @@ pub struct Listener(Kind);
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    Unix {
-        listener: UnixListener,
-        _socket_file: Option<SocketFile>,
-    },
+    Unix { listener: UnixListener, _socket_file: Option<SocketFile> },
 }
 
 /// An accepted connection.
@@ -125,10 +110,7 @@ impl From<TcpListener> for Listener {
 
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
-        Self(Kind::Unix {
-            listener,
-            _socket_file: None,
-        })
+        Self(Kind::Unix { listener, _socket_file: None })
     }
 }
 
@@ -143,9 +125,7 @@ impl Listener {
             Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
             Kind::Unix { listener, .. } => {
                 let address = listener.local_addr()?;
-                Ok(ListenAddress::Unix(
-                    address.as_pathname().unwrap_or(Path::new("(unnamed)")).into(),
-                ))
+                Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("(unnamed)")).into()))
             }
         }
     }
@@ -204,21 +184,11 @@ mod tests {
         for text in ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
-        for text in [
-            "",
-            "9000",
-            ":9000",
-            "localhost:9000",
-            "127.0.0.1",
-            "::1:9000",
-            "unix:",
-            "127.0.0.1:99999",
-        ] {
+        for text in
+            ["", "9000", ":9000", "localhost:9000", "127.0.0.1", "::1:9000", "unix:", "127.0.0.1:99999"]
+        {
             let error = text.parse::<ListenAddress>().unwrap_err().to_string();
-            assert!(
-                error.contains(text) && error.contains("127.0.0.1:9000"),
-                "{error}"
-            );
+            assert!(error.contains(text) && error.contains("127.0.0.1:9000"), "{error}");
         }
     }
 

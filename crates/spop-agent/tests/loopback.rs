@@ -1,11 +1,5 @@
 //! The agent over real sockets, against a client that writes and reads frames as HAProxy does, and as it never would.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -39,12 +33,7 @@ async fn serve<H: Handler>(agent: Agent<H>) -> Served {
     let serving = tokio::spawn(agent.serve(vec![listener.into()], async move {
         let _ = stopped.await;
     }));
-    Served {
-        address,
-        counters,
-        stop,
-        serving,
-    }
+    Served { address, counters, stop, serving }
 }
 
 impl Served {
@@ -82,22 +71,13 @@ impl Peer {
     async fn connect(served: &Served) -> Self {
         let stream = TcpStream::connect(served.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Self {
-            stream,
-            received: Vec::new(),
-        }
+        Self { stream, received: Vec::new() }
     }
 
     async fn greeted(served: &Served) -> Self {
         let mut peer = Self::connect(served).await;
         peer.send(&hello(16380, None)).await;
-        assert_eq!(
-            peer.next().await,
-            Sent::Hello {
-                max_frame_size: 16380,
-                pipelining: true
-            }
-        );
+        assert_eq!(peer.next().await, Sent::Hello { max_frame_size: 16380, pipelining: true });
         peer
     }
 
@@ -143,18 +123,8 @@ impl Peer {
 
 fn hello(max_frame_size: u32, healthcheck: Option<bool>) -> Vec<u8> {
     let mut out = vec![0; 256];
-    let capabilities = if healthcheck == Some(true) {
-        ""
-    } else {
-        "pipelining"
-    };
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size,
-        capabilities,
-        engine_id: None,
-        healthcheck,
-    };
+    let capabilities = if healthcheck == Some(true) { "" } else { "pipelining" };
+    let fields = HelloFields { versions: "2.0", max_frame_size, capabilities, engine_id: None, healthcheck };
     let length = encode_hello(&mut out, &fields).unwrap();
     out.truncate(length);
     out
@@ -187,9 +157,7 @@ fn measure(request: &Request<'_>, reply: &mut Reply<'_>) {
     let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg(b"arg")) else {
         return;
     };
-    reply
-        .set_var(Scope::Transaction, LENGTH, u32::try_from(value.len()).unwrap())
-        .unwrap();
+    reply.set_var(Scope::Transaction, LENGTH, u32::try_from(value.len()).unwrap()).unwrap();
     assert_ne!(value, b"panic", "the handler was told to");
 }
 
@@ -206,10 +174,7 @@ async fn a_burst_is_answered_in_order_and_byte_by_byte_is_no_different() {
         .collect();
     peer.send(&burst).await;
     for stream in 0..1000 {
-        assert_eq!(
-            peer.next().await,
-            ack(stream, u32::try_from(stream % 50).unwrap())
-        );
+        assert_eq!(peer.next().await, ack(stream, u32::try_from(stream % 50).unwrap()));
     }
     for byte in notify(7, b"abc") {
         peer.send(&[byte]).await;
@@ -224,13 +189,8 @@ async fn a_burst_is_answered_in_order_and_byte_by_byte_is_no_different() {
 async fn a_panic_costs_its_own_request_the_actions_and_nobody_else_anything() {
     let served = serve(Agent::new(measure)).await;
     let mut peer = Peer::greeted(&served).await;
-    let requests = [
-        notify(1, b"a"),
-        notify(2, b"panic"),
-        notify(3, b"abc"),
-        notify(4, b"panic"),
-        notify(5, b""),
-    ];
+    let requests =
+        [notify(1, b"a"), notify(2, b"panic"), notify(3, b"abc"), notify(4, b"panic"), notify(5, b"")];
     peer.send(&requests.concat()).await;
     let empty = |stream| Sent::Ack(stream, 1, vec![]);
     for expected in [ack(1, 1), empty(2), ack(3, 3), empty(4), ack(5, 0)] {
@@ -264,16 +224,8 @@ impl Handler for Fragile {
 async fn a_panic_while_preparing_is_no_different() {
     let served = serve(Agent::new(Fragile)).await;
     let mut peer = Peer::greeted(&served).await;
-    peer.send(
-        &[
-            notify(1, b"a"),
-            notify(2, b"prepare"),
-            notify(3, b"panic"),
-            notify(4, b"ab"),
-        ]
-        .concat(),
-    )
-    .await;
+    peer.send(&[notify(1, b"a"), notify(2, b"prepare"), notify(3, b"panic"), notify(4, b"ab")].concat())
+        .await;
     let empty = |stream| Sent::Ack(stream, 1, vec![]);
     for expected in [ack(1, 1), empty(2), empty(3), ack(4, 2)] {
         assert_eq!(peer.next().await, expected);
@@ -296,19 +248,10 @@ async fn a_health_check_gets_a_hello_and_nothing_else() {
     let served = serve(Agent::new(measure)).await;
     let mut peer = Peer::connect(&served).await;
     peer.send(&hello(16380, Some(true))).await;
-    assert_eq!(
-        peer.next().await,
-        Sent::Hello {
-            max_frame_size: 16380,
-            pipelining: false
-        }
-    );
+    assert_eq!(peer.next().await, Sent::Hello { max_frame_size: 16380, pipelining: false });
     let asked = Instant::now();
     assert_eq!(peer.next().await, Sent::End, "no DISCONNECT");
-    assert!(
-        asked.elapsed() > Duration::from_millis(500),
-        "HAProxy is given time to close"
-    );
+    assert!(asked.elapsed() > Duration::from_millis(500), "HAProxy is given time to close");
     assert_eq!(served.counters.snapshot().health_checks, 1);
     served.stop().await;
 }
@@ -318,8 +261,7 @@ async fn what_came_before_a_disconnect_is_answered_first() {
     let served = serve(Agent::new(measure)).await;
     for status in [Status::NORMAL, Status::IO, Status::TIMEOUT] {
         let mut peer = Peer::greeted(&served).await;
-        peer.send(&[notify(1, b"a"), disconnect(status), notify(3, b"ignored")].concat())
-            .await;
+        peer.send(&[notify(1, b"a"), disconnect(status), notify(3, b"ignored")].concat()).await;
         assert_eq!(peer.next().await, ack(1, 1));
         assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
         assert_eq!(peer.next().await, Sent::End);
@@ -344,8 +286,7 @@ async fn rubbish_gets_the_right_status_and_then_the_end() {
     }
     // In the middle of a burst: what was good is answered.
     let mut peer = Peer::greeted(&served).await;
-    peer.send(&[&notify(1, b"a")[..], b"\xff\xff\xff\xff", &notify(3, b"a")].concat())
-        .await;
+    peer.send(&[&notify(1, b"a")[..], b"\xff\xff\xff\xff", &notify(3, b"a")].concat()).await;
     assert_eq!(peer.next().await, ack(1, 1));
     assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
     assert_eq!(peer.next().await, Sent::End);
@@ -370,10 +311,7 @@ async fn a_stopping_agent_answers_what_has_come_and_says_goodbye() {
         assert_eq!(busy.next().await, expected);
     }
     within(stopping).await.unwrap();
-    assert!(
-        TcpStream::connect(address).await.is_err(),
-        "nobody listens any more"
-    );
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test]
@@ -381,13 +319,7 @@ async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
     let served = serve(Agent::new(measure)).await;
     let mut peer = Peer::connect(&served).await;
     peer.send(&hello(400_000, None)).await;
-    assert_eq!(
-        peer.next().await,
-        Sent::Hello {
-            max_frame_size: 400_000,
-            pipelining: true
-        }
-    );
+    assert_eq!(peer.next().await, Sent::Hello { max_frame_size: 400_000, pipelining: true });
     let frame = notify(1, &vec![b'x'; 300_000]);
     for piece in frame.chunks(70_001) {
         peer.send(piece).await;
@@ -404,10 +336,7 @@ async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
 /// Sets as much as an ACK may hold.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
     reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).unwrap();
-    assert!(
-        reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(),
-        "more than 815 bytes"
-    );
+    assert!(reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(), "more than 815 bytes");
 }
 
 #[tokio::test]
@@ -423,9 +352,7 @@ async fn answers_larger_than_their_questions_all_come() {
         while acks < 3000 {
             within(read.read_buf(&mut received)).await.unwrap();
             while let Some((frame, used)) = decode(&received, 16380).unwrap() {
-                let Frame::Ack(ack) = frame else {
-                    panic!("{frame:?}")
-                };
+                let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
                 assert_eq!((ack.id.stream, ack.actions().count()), (acks, 1));
                 acks += 1;
                 received.drain(..used);
@@ -450,16 +377,9 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
     }
     let answered = served.counters.snapshot().notifies;
     other.send(&notify(1, b"")).await;
-    assert!(
-        matches!(other.next().await, Sent::Ack(1, 1, _)),
-        "others are served"
-    );
+    assert!(matches!(other.next().await, Sent::Ack(1, 1, _)), "others are served");
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(
-        served.counters.snapshot().notifies,
-        answered + 1,
-        "nothing more is answered"
-    );
+    assert_eq!(served.counters.snapshot().notifies, answered + 1, "nothing more is answered");
     drop((peer, other));
     served.stop().await;
 }
@@ -467,11 +387,7 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
 #[tokio::test]
 async fn who_says_nothing_or_half_a_frame_is_sent_away() {
     let short = Duration::from_millis(200);
-    let limits = Limits {
-        hello_timeout: short,
-        frame_timeout: short,
-        ..Limits::default()
-    };
+    let limits = Limits { hello_timeout: short, frame_timeout: short, ..Limits::default() };
     let served = serve(Agent::new(measure).limits(limits)).await;
     let mut silent = Peer::connect(&served).await;
     let mut slow = Peer::connect(&served).await;
@@ -496,18 +412,9 @@ async fn more_connections_than_allowed_wait_their_turn() {
     let _second = Peer::greeted(&served).await;
     let mut third = Peer::connect(&served).await;
     third.send(&hello(16380, None)).await;
-    assert!(
-        timeout(Duration::from_millis(200), third.next()).await.is_err(),
-        "it waits"
-    );
+    assert!(timeout(Duration::from_millis(200), third.next()).await.is_err(), "it waits");
     drop(first);
-    assert_eq!(
-        third.next().await,
-        Sent::Hello {
-            max_frame_size: 16380,
-            pipelining: true
-        }
-    );
+    assert_eq!(third.next().await, Sent::Hello { max_frame_size: 16380, pipelining: true });
     served.stop().await;
 }
 
@@ -550,25 +457,16 @@ fn an_agent_brings_its_own_workers() {
         }
         for stream in 0..9 {
             let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
-            socket
-                .write_all(&[hello(16380, None), notify(stream, b"abc")].concat())
-                .await
-                .unwrap();
+            socket.write_all(&[hello(16380, None), notify(stream, b"abc")].concat()).await.unwrap();
             let mut received = Vec::new();
             while received.len() < 68 + 23 {
                 within(socket.read_buf(&mut received)).await.unwrap();
             }
             let (frame, _) = decode(&received[68..], 16380).unwrap().unwrap();
-            assert!(
-                matches!(frame, Frame::Ack(ack) if ack.id.stream == stream),
-                "{frame:?}"
-            );
+            assert!(matches!(frame, Frame::Ack(ack) if ack.id.stream == stream), "{frame:?}");
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { within(client).await });
     stop.send(()).unwrap();
     serving.join().unwrap().unwrap();

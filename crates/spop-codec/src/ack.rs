@@ -50,15 +50,7 @@ impl<'b> AckWriter<'b> {
         let limit = usize::try_from(limit).map_or(usize::MAX, |limit| limit.saturating_add(4));
         let writer = frame::begin(out, kind::ACK, id)?;
         let header = writer.used();
-        if header > limit {
-            Err(BufferFull)
-        } else {
-            Ok(Self {
-                writer,
-                header,
-                limit,
-            })
-        }
+        if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
     /// Sets a variable. The last value of a name wins.
@@ -166,18 +158,11 @@ fn action<'a>(reader: &mut Reader<'a>) -> Result<Action<'a>, DecodeError> {
     match (reader.u8()?, reader.u8()?) {
         (SET_VAR, SET_VAR_ARGS) => {
             let scope = Scope::from_byte(reader.u8()?)?;
-            Ok(Action::SetVar {
-                scope,
-                name: reader.string()?,
-                value: reader.value()?,
-            })
+            Ok(Action::SetVar { scope, name: reader.string()?, value: reader.value()? })
         }
         (UNSET_VAR, UNSET_VAR_ARGS) => {
             let scope = Scope::from_byte(reader.u8()?)?;
-            Ok(Action::UnsetVar {
-                scope,
-                name: reader.string()?,
-            })
+            Ok(Action::UnsetVar { scope, name: reader.string()? })
         }
         _ => Err(DecodeError::BadAction),
     }

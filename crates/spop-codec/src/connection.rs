@@ -84,10 +84,7 @@ impl Connection {
     /// A connection opened at `now`.
     #[must_use]
     pub fn new(limits: Limits, now: Duration) -> Self {
-        let limits = Limits {
-            max_frame_size: limits.max_frame_size.max(MIN_MAX_FRAME_SIZE),
-            ..limits
-        };
+        let limits = Limits { max_frame_size: limits.max_frame_size.max(MIN_MAX_FRAME_SIZE), ..limits };
         Self {
             limits,
             state: State::AwaitHello,
@@ -164,21 +161,13 @@ impl Connection {
     }
 
     fn agree<'a>(&mut self, hello: Hello<'a>) -> Welcome<'a> {
-        self.state = if hello.healthcheck {
-            State::HealthCheck
-        } else {
-            State::Running
-        };
+        self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
         self.deadline = None;
         self.max_frame_size = self.max_frame_size.min(hello.max_frame_size);
         // The bytes that may wait in HAProxy's buffer (at least max-frame-size + 4) without filling it.
         let each = (self.max_frame_size.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
         let pipelining = hello.capabilities.pipelining() && self.limits.max_ack_size <= each;
-        Welcome {
-            hello,
-            max_frame_size: self.max_frame_size,
-            pipelining,
-        }
+        Welcome { hello, max_frame_size: self.max_frame_size, pipelining }
     }
 
     /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to wait for ever. (There is no
@@ -190,12 +179,10 @@ impl Connection {
         match self.state {
             State::Running if unread == 0 => self.deadline = None,
             State::Running => {
-                self.deadline
-                    .get_or_insert(now.saturating_add(self.limits.frame_timeout));
+                self.deadline.get_or_insert(now.saturating_add(self.limits.frame_timeout));
             }
             State::HealthCheck => {
-                self.deadline
-                    .get_or_insert(now.saturating_add(self.limits.healthcheck_linger));
+                self.deadline.get_or_insert(now.saturating_add(self.limits.healthcheck_linger));
             }
             State::AwaitHello | State::Closing => {}
         }
@@ -208,11 +195,7 @@ impl Connection {
     #[must_use]
     pub const fn max_ack_size(&self) -> u32 {
         let agreed = self.max_frame_size - 1;
-        if self.limits.max_ack_size < agreed {
-            self.limits.max_ack_size
-        } else {
-            agreed
-        }
+        if self.limits.max_ack_size < agreed { self.limits.max_ack_size } else { agreed }
     }
 
     /// Whether the connection is a health check that was answered.

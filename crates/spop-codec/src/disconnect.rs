@@ -26,10 +26,7 @@ pub struct Disconnect<'a> {
 
 impl<'a> Disconnect<'a> {
     pub(crate) fn parse(payload: Reader<'a>) -> Result<Self, DecodeError> {
-        let mut disconnect = Self {
-            status: Status::UNKNOWN,
-            message: b"",
-        };
+        let mut disconnect = Self { status: Status::UNKNOWN, message: b"" };
         pairs(payload, |key, value| {
             if key == STATUS_CODE.as_bytes() {
                 let code = value.as_integer().ok_or(DecodeError::WrongType(STATUS_CODE))?;
@@ -60,9 +57,7 @@ pub(crate) fn encode(out: &mut [u8], kind: u8, status: Status, message: &str) ->
     writer.string(STATUS_CODE.as_bytes())?;
     writer.value(status.code().into())?;
     writer.string(MESSAGE.as_bytes())?;
-    let message = message
-        .get(..message.floor_char_boundary(MAX_MESSAGE))
-        .unwrap_or_default();
+    let message = message.get(..message.floor_char_boundary(MAX_MESSAGE)).unwrap_or_default();
     writer.value(message.into())?;
     Ok(writer.finish())
 }

@@ -76,14 +76,8 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort(length) => write!(f, "a frame claims {length} bytes, and the smallest has 7"),
-            Self::TooBig {
-                length,
-                max_frame_size,
-            } => {
-                write!(
-                    f,
-                    "a frame claims {length} bytes, and {max_frame_size} are allowed"
-                )
+            Self::TooBig { length, max_frame_size } => {
+                write!(f, "a frame claims {length} bytes, and {max_frame_size} are allowed")
             }
             Self::Truncated => f.write_str("a frame ends inside a field"),
             Self::VarintOverflow => f.write_str("a number is above 2^64 - 1"),

@@ -85,17 +85,9 @@ fn frame_size(input: &[u8], max_frame_size: u32) -> Result<Option<usize>, Decode
         return Err(DecodeError::TooShort(length));
     }
     if length > max_frame_size {
-        return Err(DecodeError::TooBig {
-            length,
-            max_frame_size,
-        });
+        return Err(DecodeError::TooBig { length, max_frame_size });
     }
-    usize::try_from(length)
-        .map(Some)
-        .map_err(|_| DecodeError::TooBig {
-            length,
-            max_frame_size,
-        })
+    usize::try_from(length).map(Some).map_err(|_| DecodeError::TooBig { length, max_frame_size })
 }
 
 /// A whole frame of which only the type is known, so that its place in the conversation can be judged first.
@@ -118,14 +110,7 @@ impl<'a> RawFrame<'a> {
         let mut reader = Reader::new(frame);
         let kind = reader.u8()?;
         let flags = u32::from_be_bytes(reader.array()?);
-        Ok(Some((
-            Self {
-                kind,
-                flags,
-                after_flags: reader,
-            },
-            4 + size,
-        )))
+        Ok(Some((Self { kind, flags, after_flags: reader }, 4 + size)))
     }
 
     #[inline]
@@ -170,10 +155,7 @@ impl<'a> RawFrame<'a> {
     #[inline]
     fn ids(self) -> Result<(FrameId, Reader<'a>), DecodeError> {
         let mut reader = self.after_flags;
-        let id = FrameId {
-            stream: reader.varint()?,
-            frame: reader.varint()?,
-        };
+        let id = FrameId { stream: reader.varint()?, frame: reader.varint()? };
         Ok((id, reader))
     }
 

@@ -41,10 +41,7 @@ impl<'b> NotifyWriter<'b> {
     ///
     /// `out` is too short.
     pub fn new(out: &'b mut [u8], id: FrameId) -> Result<Self, BufferFull> {
-        Ok(Self {
-            writer: frame::begin(out, kind::NOTIFY, id)?,
-            args_at: None,
-        })
+        Ok(Self { writer: frame::begin(out, kind::NOTIFY, id)?, args_at: None })
     }
 
     /// Begins a message.

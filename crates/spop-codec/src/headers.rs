@@ -15,10 +15,7 @@ impl<'a> HeaderList<'a> {
     /// The headers in the bytes of a [`Value::Binary`](crate::Value::Binary).
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self {
-            reader: Reader::new(bytes),
-            complete: None,
-        }
+        Self { reader: Reader::new(bytes), complete: None }
     }
 
     /// Whether the list was there to its end. `None` until the iterator has come there.
@@ -36,10 +33,7 @@ impl<'a> Iterator for HeaderList<'a> {
         if self.complete.is_some() {
             return None;
         }
-        let pair = self
-            .reader
-            .string()
-            .and_then(|name| Ok((name, self.reader.string()?)));
+        let pair = self.reader.string().and_then(|name| Ok((name, self.reader.string()?)));
         match pair {
             Ok(([], [])) => self.complete = Some(true),
             Ok(header) => return Some(header),

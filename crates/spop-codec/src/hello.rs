@@ -39,11 +39,7 @@ fn string<'a>(key: &'static str, value: Value<'a>) -> Result<&'a [u8], DecodeErr
 fn size(value: Value<'_>) -> Result<u32, DecodeError> {
     let size = value.as_integer().ok_or(DecodeError::WrongType(MAX_FRAME_SIZE))?;
     let size = u32::try_from(size.max(0)).unwrap_or(u32::MAX);
-    if size < MIN_MAX_FRAME_SIZE {
-        Err(DecodeError::BadMaxFrameSize(size))
-    } else {
-        Ok(size)
-    }
+    if size < MIN_MAX_FRAME_SIZE { Err(DecodeError::BadMaxFrameSize(size)) } else { Ok(size) }
 }
 
 /// What a side can do, as it says itself: words between commas.
@@ -78,9 +74,7 @@ impl<'a> Capabilities<'a> {
     }
 
     fn has(&self, word: &[u8]) -> bool {
-        self.text
-            .split(|byte| *byte == b',')
-            .any(|item| item.trim_ascii() == word)
+        self.text.split(|byte| *byte == b',').any(|item| item.trim_ascii() == word)
     }
 }
 
@@ -109,9 +103,7 @@ impl<'a> Hello<'a> {
             } else if key == MAX_FRAME_SIZE.as_bytes() {
                 max_frame_size = Some(value);
             } else if key == CAPABILITIES.as_bytes() {
-                capabilities = Some(Capabilities {
-                    text: string(CAPABILITIES, value)?,
-                });
+                capabilities = Some(Capabilities { text: string(CAPABILITIES, value)? });
             } else if key == ENGINE_ID.as_bytes() {
                 engine_id = Some(string(ENGINE_ID, value)?);
             } else if key == HEALTHCHECK.as_bytes() {
@@ -128,12 +120,7 @@ impl<'a> Hello<'a> {
         if !versions.split(|byte| *byte == b',').any(offers_2_0) {
             return Err(DecodeError::BadVersion);
         }
-        Ok(Self {
-            max_frame_size: size(max_frame_size)?,
-            capabilities,
-            engine_id,
-            healthcheck,
-        })
+        Ok(Self { max_frame_size: size(max_frame_size)?, capabilities, engine_id, healthcheck })
     }
 }
 
@@ -145,10 +132,7 @@ fn offers_2_0(item: &[u8]) -> bool {
         return false;
     };
     let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let significant = major
-        .iter()
-        .position(|digit| *digit != b'0')
-        .and_then(|at| major.get(at..));
+    let significant = major.iter().position(|digit| *digit != b'0').and_then(|at| major.get(at..));
     is_number(major) && is_number(minor) && significant == Some(b"2")
 }
 
@@ -173,9 +157,7 @@ impl<'a> AgentHello<'a> {
             } else if key == MAX_FRAME_SIZE.as_bytes() {
                 max_frame_size = Some(value);
             } else if key == CAPABILITIES.as_bytes() {
-                capabilities = Some(Capabilities {
-                    text: string(CAPABILITIES, value)?,
-                });
+                capabilities = Some(Capabilities { text: string(CAPABILITIES, value)? });
             }
             Ok(())
         })?;

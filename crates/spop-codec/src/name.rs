@@ -22,13 +22,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    const ALL: [Self; 5] = [
-        Self::Process,
-        Self::Session,
-        Self::Transaction,
-        Self::Request,
-        Self::Response,
-    ];
+    const ALL: [Self; 5] = [Self::Process, Self::Session, Self::Transaction, Self::Request, Self::Response];
 
     /// As HAProxy's configuration writes it: `proc`, `sess`, `txn`, `req`, `res`.
     #[must_use]
@@ -43,10 +37,7 @@ impl Scope {
     }
 
     pub(crate) fn from_byte(byte: u8) -> Result<Self, DecodeError> {
-        Self::ALL
-            .get(usize::from(byte))
-            .copied()
-            .ok_or(DecodeError::BadScope(byte))
+        Self::ALL.get(usize::from(byte)).copied().ok_or(DecodeError::BadScope(byte))
     }
 }
 
@@ -54,10 +45,7 @@ impl FromStr for Scope {
     type Err = ScopeError;
 
     fn from_str(text: &str) -> Result<Self, ScopeError> {
-        Self::ALL
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
-            .ok_or(ScopeError)
+        Self::ALL.into_iter().find(|scope| scope.as_str() == text).ok_or(ScopeError)
     }
 }
 
@@ -136,10 +124,9 @@ pub enum NameError {
 impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length(length) => write!(
-                f,
-                "a variable's name has 1 to {MAX_NAME} characters, not {length}"
-            ),
+            Self::Length(length) => {
+                write!(f, "a variable's name has 1 to {MAX_NAME} characters, not {length}")
+            }
             Self::Character => {
                 f.write_str("a variable's name has only letters, digits, underscores and dots")
             }

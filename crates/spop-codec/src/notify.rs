@@ -28,22 +28,14 @@ impl<'a> Notify<'a> {
                 reader.value()?;
             }
         }
-        Ok(Self {
-            id,
-            messages: payload,
-            count,
-        })
+        Ok(Self { id, messages: payload, count })
     }
 
     /// The messages, in the order HAProxy wrote them.
     #[inline]
     #[must_use]
     pub const fn messages(&self) -> Messages<'a> {
-        Messages {
-            reader: self.messages,
-            left: self.count,
-            args_left: 0,
-        }
+        Messages { reader: self.messages, left: self.count, args_left: 0 }
     }
 }
 
@@ -69,13 +61,7 @@ impl<'a> Iterator for Messages<'a> {
         }
         let name = self.reader.string().ok()?;
         self.args_left = self.reader.u8().ok()?.into();
-        Some(Message {
-            name,
-            args: Args {
-                reader: self.reader,
-                left: self.args_left,
-            },
-        })
+        Some(Message { name, args: Args { reader: self.reader, left: self.args_left } })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -122,10 +108,7 @@ impl<'a> Iterator for Args<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Arg<'a>> {
         self.left = self.left.checked_sub(1)?;
-        Some(Arg {
-            name: self.reader.string().ok()?,
-            value: self.reader.value().ok()?,
-        })
+        Some(Arg { name: self.reader.string().ok()?, value: self.reader.value().ok()? })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -17,11 +17,7 @@ impl Reader<'_> {
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         let first = u64::from(self.u8()?);
-        if first < TWO_BYTES {
-            Ok(first)
-        } else {
-            self.long_varint(first)
-        }
+        if first < TWO_BYTES { Ok(first) } else { self.long_varint(first) }
     }
 
     fn long_varint(&mut self, first: u64) -> Result<u64, DecodeError> {

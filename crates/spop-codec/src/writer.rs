@@ -41,10 +41,7 @@ impl<'b> Writer<'b> {
 
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
-        let room = self
-            .out
-            .get_mut(self.used..)
-            .and_then(|room| room.get_mut(..bytes.len()));
+        let room = self.out.get_mut(self.used..).and_then(|room| room.get_mut(..bytes.len()));
         room.ok_or(BufferFull)?.copy_from_slice(bytes);
         self.used += bytes.len();
         Ok(())

@@ -1,11 +1,5 @@
 //! For every input: what is written reads back, what is cut waits, and nothing panics.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::time::Duration;
 
@@ -273,18 +267,11 @@ proptest! {
 /// The AGENT-HELLO's size and capabilities, for an offer and limits.
 fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
     let mut out = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size,
-        capabilities,
-        engine_id: None,
-        healthcheck: None,
-    };
+    let fields =
+        HelloFields { versions: "2.0", max_frame_size, capabilities, engine_id: None, healthcheck: None };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(limits, Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
-        panic!("no HELLO")
-    };
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
     let mut answer = [0; 96];
     let length = welcome.encode(&mut answer).unwrap();
     let Ok(Some((Frame::AgentHello(hello), _))) = decode(&answer[..length], 256) else {
@@ -292,25 +279,14 @@ fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool
     };
     assert_eq!(hello.version, b"2.0");
     assert!(!hello.capabilities.asynchronous() && !hello.capabilities.fragmentation());
-    (
-        hello.max_frame_size,
-        hello.capabilities.pipelining(),
-        connection.max_ack_size(),
-    )
+    (hello.max_frame_size, hello.capabilities.pipelining(), connection.max_ack_size())
 }
 
 #[test]
 fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
-    let limits = |max_frame_size, max_ack_size| Limits {
-        max_frame_size,
-        max_ack_size,
-        ..Limits::default()
-    };
+    let limits = |max_frame_size, max_ack_size| Limits { max_frame_size, max_ack_size, ..Limits::default() };
     assert_eq!(agreed(16380, "pipelining", Limits::default()), (16380, true, 815));
-    assert_eq!(
-        agreed(16380, "pipelining,async", Limits::default()),
-        (16380, true, 815)
-    );
+    assert_eq!(agreed(16380, "pipelining,async", Limits::default()), (16380, true, 815));
     assert_eq!(agreed(16380, "", Limits::default()), (16380, false, 815));
     assert_eq!(agreed(16380, "pipelining", limits(4096, 100)), (4096, true, 100));
     assert_eq!(
@@ -324,10 +300,7 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         "and one of 16380 does"
     );
     assert_eq!(agreed(256, "pipelining", limits(1 << 20, 60)), (256, false, 60));
-    assert_eq!(
-        agreed(u32::MAX, "pipelining", Limits::default()),
-        (1 << 20, true, 815)
-    );
+    assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (1 << 20, true, 815));
 }
 
 #[test]
@@ -335,32 +308,14 @@ fn a_connection_waits_as_long_as_its_state_says() {
     let second = Duration::from_secs(1);
     let mut connection = Connection::new(Limits::default(), 5 * second);
     assert_eq!(connection.deadline(0, 6 * second), Some(15 * second), "the HELLO");
-    assert_eq!(
-        connection.deadline(50, 7 * second),
-        Some(15 * second),
-        "half of it is not enough"
-    );
+    assert_eq!(connection.deadline(50, 7 * second), Some(15 * second), "half of it is not enough");
     connection.receive(&hello_frame()).unwrap();
     assert!(connection.is_running());
     assert_eq!(connection.deadline(0, 8 * second), None, "no idle timeout");
-    assert_eq!(
-        connection.deadline(3, 20 * second),
-        Some(30 * second),
-        "a frame has begun"
-    );
-    assert_eq!(
-        connection.deadline(4, 29 * second),
-        Some(30 * second),
-        "another byte of it"
-    );
-    connection
-        .receive(b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0")
-        .unwrap();
-    assert_eq!(
-        connection.deadline(2, 31 * second),
-        Some(41 * second),
-        "the next frame has begun"
-    );
+    assert_eq!(connection.deadline(3, 20 * second), Some(30 * second), "a frame has begun");
+    assert_eq!(connection.deadline(4, 29 * second), Some(30 * second), "another byte of it");
+    connection.receive(b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0").unwrap();
+    assert_eq!(connection.deadline(2, 31 * second), Some(41 * second), "the next frame has begun");
     assert_eq!(connection.deadline(0, 32 * second), None);
 }
 
@@ -376,19 +331,11 @@ fn a_health_check_is_answered_and_nothing_more() {
     };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(Limits::default(), Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
-        panic!("no HELLO")
-    };
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
     assert!(welcome.hello.healthcheck && !welcome.pipelining());
     assert!(connection.is_healthcheck() && !connection.is_running());
-    assert_eq!(
-        connection.deadline(0, Duration::from_secs(3)),
-        Some(Duration::from_secs(4))
-    );
-    assert!(matches!(
-        connection.receive(&hello_frame()),
-        Ok(Some((Event::Skipped, _)))
-    ));
+    assert_eq!(connection.deadline(0, Duration::from_secs(3)), Some(Duration::from_secs(4)));
+    assert!(matches!(connection.receive(&hello_frame()), Ok(Some((Event::Skipped, _)))));
 }
 
 #[test]
@@ -420,19 +367,13 @@ fn names_that_haproxy_drops_can_not_be_written() {
 fn more_than_255_args_are_refused() {
     let mut out = vec![0; 4096];
     let mut notify = NotifyWriter::new(&mut out, FrameId::default()).unwrap();
-    assert_eq!(
-        notify.arg(b"", Value::Null),
-        Err(BufferFull),
-        "there is no message yet"
-    );
+    assert_eq!(notify.arg(b"", Value::Null), Err(BufferFull), "there is no message yet");
     notify.message(b"m").unwrap();
     for _ in 0..255 {
         notify.arg(b"", Value::Null).unwrap();
     }
     assert_eq!(notify.arg(b"", Value::Null), Err(BufferFull));
     let length = notify.finish();
-    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else {
-        panic!("no NOTIFY")
-    };
+    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else { panic!("no NOTIFY") };
     assert_eq!(notify.messages().next().unwrap().args().count(), 255);
 }

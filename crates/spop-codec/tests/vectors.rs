@@ -1,11 +1,5 @@
 //! Every byte vector, in both directions where there are two.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,10 +18,7 @@ struct Vector {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
-        .collect()
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
 fn vectors(kind: &str) -> Vec<Vector> {
@@ -37,10 +28,7 @@ fn vectors(kind: &str) -> Vec<Vector> {
         bytes: hex(json["hex"].as_str().unwrap()),
         json,
     };
-    all.into_iter()
-        .filter(|json| json["kind"] == kind)
-        .map(vector)
-        .collect()
+    all.into_iter().filter(|json| json["kind"] == kind).map(vector).collect()
 }
 
 #[test]
@@ -50,13 +38,7 @@ fn there_are_as_many_of_each_kind_as_are_tested_here() {
     for vector in &all {
         *kinds.entry(vector["kind"].as_str().unwrap()).or_insert(0) += 1;
     }
-    let expected = [
-        ("frame", 33),
-        ("malformed", 39),
-        ("stream", 3),
-        ("typed-data", 19),
-        ("varint", 38),
-    ];
+    let expected = [("frame", 33), ("malformed", 39), ("stream", 3), ("typed-data", 19), ("varint", 38)];
     assert_eq!(kinds, BTreeMap::from(expected));
 }
 
@@ -68,9 +50,7 @@ fn notify_with(value: &[u8]) -> Vec<u8> {
 
 fn only_arg(frame: &[u8]) -> Result<Value<'_>, DecodeError> {
     let (frame, used) = decode(frame, 1 << 20)?.expect("a whole frame");
-    let Frame::Notify(notify) = frame else {
-        panic!("{frame:?}")
-    };
+    let Frame::Notify(notify) = frame else { panic!("{frame:?}") };
     let message = notify.messages().next().unwrap();
     let arg = message.args().next().unwrap();
     assert!(used > 0);
@@ -80,8 +60,7 @@ fn only_arg(frame: &[u8]) -> Result<Value<'_>, DecodeError> {
 fn encoded(value: Value<'_>) -> Vec<u8> {
     let mut out = vec![0; 2048];
     let mut ack = AckWriter::new(&mut out, FrameId { stream: 1, frame: 1 }, 2000).unwrap();
-    ack.set_var(Scope::Process, VarName::new("v").unwrap(), value)
-        .unwrap();
+    ack.set_var(Scope::Process, VarName::new("v").unwrap(), value).unwrap();
     let length = ack.finish();
     // LENGTH, type, flags, ids, then: action, args, scope, length and name.
     out[4 + 7 + 5..length].to_vec()
@@ -95,11 +74,7 @@ fn varints() {
         assert_eq!(only_arg(&notify_with(&typed)), Ok(Value::Uint64(value)), "{name}");
         assert_eq!(encoded(Value::Uint64(value)), typed, "{name}");
         for cut in 1..typed.len() {
-            assert_eq!(
-                only_arg(&notify_with(&typed[..cut])),
-                Err(DecodeError::Truncated),
-                "{name}"
-            );
+            assert_eq!(only_arg(&notify_with(&typed[..cut])), Err(DecodeError::Truncated), "{name}");
         }
     }
 }
@@ -154,21 +129,15 @@ fn described(frame: &Frame<'_>) -> (u64, FrameId, Json) {
         Frame::Notify(notify) => {
             let messages = notify.messages().map(|message| {
                 assert_eq!(message.args().len(), message.args().count());
-                let args: Vec<_> = message
-                    .args()
-                    .map(|arg| serde_json::json!([text(arg.name), value(arg.value)]))
-                    .collect();
+                let args: Vec<_> =
+                    message.args().map(|arg| serde_json::json!([text(arg.name), value(arg.value)])).collect();
                 serde_json::json!([text(message.name), args])
             });
             (3, notify.id, messages.collect())
         }
         Frame::Ack(ack) => {
             let actions = ack.actions().map(|action| match action {
-                Action::SetVar {
-                    scope,
-                    name,
-                    value: set,
-                } => {
+                Action::SetVar { scope, name, value: set } => {
                     serde_json::json!(["set-var", scope.as_str(), text(name), value(set)])
                 }
                 Action::UnsetVar { scope, name } => {
@@ -178,11 +147,7 @@ fn described(frame: &Frame<'_>) -> (u64, FrameId, Json) {
             (103, ack.id, actions.collect())
         }
         Frame::HaproxyDisconnect(disconnect) | Frame::AgentDisconnect(disconnect) => {
-            let kind = if matches!(frame, Frame::HaproxyDisconnect(_)) {
-                2
-            } else {
-                102
-            };
+            let kind = if matches!(frame, Frame::HaproxyDisconnect(_)) { 2 } else { 102 };
             let pairs = serde_json::json!([
                 ["status-code", ["uint32", disconnect.status.code()]],
                 ["message", ["string", text(disconnect.message)]],
@@ -211,9 +176,7 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
             let mut writer = NotifyWriter::new(&mut out, notify.id).unwrap();
             for message in notify.messages() {
                 writer.message(message.name).unwrap();
-                message
-                    .args()
-                    .for_each(|arg| writer.arg(arg.name, arg.value).unwrap());
+                message.args().for_each(|arg| writer.arg(arg.name, arg.value).unwrap());
             }
             writer.finish()
         }
@@ -222,22 +185,18 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
             for action in ack.actions() {
                 let name = |name| VarName::new(std::str::from_utf8(name).unwrap()).unwrap();
                 match action {
-                    Action::SetVar {
-                        scope,
-                        name: var,
-                        value,
-                    } => writer.set_var(scope, name(var), value).unwrap(),
+                    Action::SetVar { scope, name: var, value } => {
+                        writer.set_var(scope, name(var), value).unwrap()
+                    }
                     Action::UnsetVar { scope, name: var } => writer.unset_var(scope, name(var)).unwrap(),
                 }
             }
             writer.finish()
         }
-        Frame::HaproxyDisconnect(disconnect) => encode_disconnect(
-            &mut out,
-            disconnect.status,
-            std::str::from_utf8(disconnect.message).unwrap(),
-        )
-        .unwrap(),
+        Frame::HaproxyDisconnect(disconnect) => {
+            encode_disconnect(&mut out, disconnect.status, std::str::from_utf8(disconnect.message).unwrap())
+                .unwrap()
+        }
         Frame::AgentDisconnect(disconnect) => {
             let message = std::str::from_utf8(disconnect.message).unwrap();
             encode_agent_disconnect(&mut out, disconnect.status, message).unwrap()
@@ -273,10 +232,7 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
 fn frames() {
     for Vector { name, bytes, json } in vectors("frame") {
         for cut in 0..bytes.len() {
-            assert!(
-                matches!(decode(&bytes[..cut], 16380), Ok(None)),
-                "{name}, cut to {cut}"
-            );
+            assert!(matches!(decode(&bytes[..cut], 16380), Ok(None)), "{name}, cut to {cut}");
         }
         let longer = [&bytes[..], b"more"].concat();
         let (frame, used) = decode(&longer, 16380).unwrap().unwrap();
@@ -292,27 +248,14 @@ fn frames() {
             if let Frame::HaproxyHello(hello) = &frame {
                 let field = |key: &str| {
                     let pairs = decoded[4].as_array().unwrap();
-                    pairs
-                        .iter()
-                        .find(|pair| pair[0] == key)
-                        .map(|pair| pair[1][1].clone())
+                    pairs.iter().find(|pair| pair[0] == key).map(|pair| pair[1][1].clone())
                 };
-                assert_eq!(
-                    field("max-frame-size"),
-                    Some(hello.max_frame_size.into()),
-                    "{name}"
-                );
+                assert_eq!(field("max-frame-size"), Some(hello.max_frame_size.into()), "{name}");
                 let capabilities = std::str::from_utf8(hello.capabilities.text()).unwrap();
                 assert_eq!(field("capabilities"), Some(capabilities.into()), "{name}");
-                let engine_id = hello
-                    .engine_id
-                    .map(|id| Json::from(std::str::from_utf8(id).unwrap()));
+                let engine_id = hello.engine_id.map(|id| Json::from(std::str::from_utf8(id).unwrap()));
                 assert_eq!(field("engine-id"), engine_id, "{name}");
-                assert_eq!(
-                    field("healthcheck").unwrap_or(false.into()),
-                    hello.healthcheck,
-                    "{name}"
-                );
+                assert_eq!(field("healthcheck").unwrap_or(false.into()), hello.healthcheck, "{name}");
             } else {
                 assert_eq!(payload, decoded[4], "{name}");
             }
@@ -350,10 +293,7 @@ fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<S
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 // Whatever comes after is ignored.
-                assert!(matches!(
-                    connection.receive(b"more"),
-                    Ok(Some((Event::Skipped, 4)))
-                ));
+                assert!(matches!(connection.receive(b"more"), Ok(Some((Event::Skipped, 4)))));
                 return (events, Some(error.status()));
             }
         }
@@ -361,11 +301,7 @@ fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<S
 }
 
 fn hello() -> Vec<u8> {
-    vectors("frame")
-        .into_iter()
-        .find(|vector| vector.name == "ha_hello_ge_3_1")
-        .unwrap()
-        .bytes
+    vectors("frame").into_iter().find(|vector| vector.name == "ha_hello_ge_3_1").unwrap().bytes
 }
 
 #[test]
@@ -378,11 +314,7 @@ fn streams_give_the_same_events_however_they_are_split() {
             assert_eq!(used + rest, bytes.len());
             continue;
         }
-        let session = if name == "stream_full_session" {
-            bytes
-        } else {
-            [hello(), bytes].concat()
-        };
+        let session = if name == "stream_full_session" { bytes } else { [hello(), bytes].concat() };
         let whole = converse(&mut Connection::new(Limits::default(), Duration::ZERO), &session);
         assert_eq!(whole.1, None, "{name}");
         assert!(whole.0.len() >= 2, "{name}: {whole:?}");
@@ -404,18 +336,12 @@ fn streams_give_the_same_events_however_they_are_split() {
 #[test]
 fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
     for Vector { name, bytes, json } in vectors("malformed") {
-        let expected = json["status"]
-            .as_u64()
-            .map(|status| Status::new(u32::try_from(status).unwrap()));
+        let expected = json["status"].as_u64().map(|status| Status::new(u32::try_from(status).unwrap()));
         // A HELLO, and what comes instead of one, is the first of a connection; everything else follows a good HELLO.
         let first = name.contains("hello") && bytes.get(4) == Some(&1)
             || name == "bad_notify_before_hello"
             || name.ends_with("_on_port");
-        let session = if first {
-            bytes.clone()
-        } else {
-            [hello(), bytes.clone()].concat()
-        };
+        let session = if first { bytes.clone() } else { [hello(), bytes.clone()].concat() };
         let (events, status) = converse(&mut Connection::new(Limits::default(), Duration::ZERO), &session);
         assert_eq!(status, expected, "{name}: {events:?}");
         match &name[..] {
@@ -446,20 +372,8 @@ fn a_length_is_refused_from_its_four_bytes() {
     for (length, error) in [
         (0_u32, DecodeError::TooShort(0)),
         (6, DecodeError::TooShort(6)),
-        (
-            16381,
-            DecodeError::TooBig {
-                length: 16381,
-                max_frame_size: 16380,
-            },
-        ),
-        (
-            u32::MAX,
-            DecodeError::TooBig {
-                length: u32::MAX,
-                max_frame_size: 16380,
-            },
-        ),
+        (16381, DecodeError::TooBig { length: 16381, max_frame_size: 16380 }),
+        (u32::MAX, DecodeError::TooBig { length: u32::MAX, max_frame_size: 16380 }),
     ] {
         assert_eq!(decode(&length.to_be_bytes(), 16380).unwrap_err(), error);
     }
