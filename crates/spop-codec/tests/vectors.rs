@@ -184,12 +184,11 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
             let mut writer = AckWriter::new(&mut out, ack.id, 4000).unwrap();
             for action in ack.actions() {
                 let name = |name| VarName::new(std::str::from_utf8(name).unwrap()).unwrap();
-                match action {
-                    Action::SetVar { scope, name: var, value } => {
-                        writer.set_var(scope, name(var), value).unwrap()
-                    }
-                    Action::UnsetVar { scope, name: var } => writer.unset_var(scope, name(var)).unwrap(),
-                }
+                let written = match action {
+                    Action::SetVar { scope, name: var, value } => writer.set_var(scope, name(var), value),
+                    Action::UnsetVar { scope, name: var } => writer.unset_var(scope, name(var)),
+                };
+                written.unwrap();
             }
             writer.finish()
         }
