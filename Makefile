@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all lint doc loom bench haproxy
+.PHONY: demo test lint doc loom bench haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
