@@ -334,4 +334,39 @@ mod tests {
         assert!(full.charge(full.hash(b"b"), quota(3), 1, &mut full.now()).is_allowed());
         assert_eq!(full.evictions(), Evictions::default());
     }
+
+    /// Four threads, and so many keys for so few slots that buckets are opened and reclaimed all the time.
+    #[test]
+    fn under_constant_reclaiming_each_key_keeps_its_bound_and_one_bucket() {
+        const KEYS: usize = 40;
+        const BURST: u32 = 3;
+        const INTERVAL_NS: u64 = 20_000;
+        let table = table(64);
+        let keys: Vec<_> = (0..KEYS).map(|n| table.hash(&n.to_ne_bytes())).collect();
+        let start = table.now();
+        let hammer = |mut random: u32| {
+            let mut allowed = [0_u64; KEYS];
+            for _ in 0..200_000 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let key = (random >> 16) as usize % KEYS;
+                let mut now = table.now();
+                allowed[key] +=
+                    u64::from(table.charge(keys[key], every(INTERVAL_NS, BURST), 1, &mut now).is_allowed());
+            }
+            allowed
+        };
+        let allowed = std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..=4).map(|seed| scope.spawn(move || hammer(seed))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let elapsed_ns = table.now() - start;
+        let forgiven = table.evictions().forgiven_ns.div_ceil(INTERVAL_NS) + table.evictions().evicted_live;
+        for (number, key) in keys.iter().enumerate() {
+            let allowed: u64 = allowed.iter().map(|thread| thread[number]).sum();
+            let bound = u64::from(BURST) + elapsed_ns / INTERVAL_NS + forgiven;
+            assert!(allowed <= bound, "key {number}: {allowed} allowed, {bound} would be right");
+            assert!(allowed > 0);
+            assert!(words_of(&table, *key).len() <= 1, "{:?}", words_of(&table, *key));
+        }
+    }
 }
