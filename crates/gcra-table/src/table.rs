@@ -340,13 +340,13 @@ mod tests {
     fn under_constant_reclaiming_each_key_keeps_its_bound_and_one_bucket() {
         const KEYS: usize = 40;
         const BURST: u32 = 3;
-        const INTERVAL_NS: u64 = 20_000;
+        const INTERVAL_NS: u64 = 2_000;
         let table = table(64);
         let keys: Vec<_> = (0..KEYS).map(|n| table.hash(&n.to_ne_bytes())).collect();
         let start = table.now();
         let hammer = |mut random: u32| {
             let mut allowed = [0_u64; KEYS];
-            for _ in 0..200_000 {
+            for _ in 0..1_000_000 {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let key = (random >> 16) as usize % KEYS;
                 let mut now = table.now();
