@@ -34,6 +34,11 @@ impl Region {
     }
 
     fn new(map: MmapRaw, slots: Slots) -> io::Result<Self> {
+        #[cfg(not(gcra_loom))]
+        if !crate::slot::Slot::is_lock_free() {
+            let message = "this CPU has no 128-bit compare-exchange (cmpxchg16b on x86-64)";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
         let lines = slots.get() as usize / LINE_SLOTS;
         // The mapping is as long as was asked for; the proofs below rest on it.
         if map.len() != Self::bytes(slots)? {

@@ -34,6 +34,13 @@ impl Slot {
         Self(AtomicU128::new(0))
     }
 
+    /// Whether slots are changed by an instruction of this CPU. The library's substitute is a lock of one process,
+    /// which means nothing to the others.
+    #[cfg(not(gcra_loom))]
+    pub(crate) fn is_lock_free() -> bool {
+        AtomicU128::is_lock_free()
+    }
+
     #[inline]
     pub(crate) fn load(&self) -> Word {
         Word(self.0.load(Ordering::Relaxed))
