@@ -180,25 +180,25 @@ impl<H: Handler> Accepting<H> {
     async fn accept_from(self: Arc<Self>, listener: Listener) {
         let mut stop = std::pin::pin!(stop_of(self.stopped.clone()));
         loop {
+            // Room is waited for with a connection in hand: a listener that waits for one must not hold any.
             let accepted = async {
-                let room = self.room.clone().acquire_owned().await;
-                (room, listener.accept().await)
+                let stream = listener.accept().await?;
+                let room = self.room.clone().acquire_owned().await.map_err(io::Error::other)?;
+                io::Result::Ok((stream, room))
             };
-            let (room, stream) = tokio::select! {
+            let accepted = tokio::select! {
                 biased;
                 () = &mut stop => return,
                 accepted = accepted => accepted,
             };
-            match (room, stream) {
-                (Ok(room), Ok(stream)) => self.start(stream, room),
-                (_, Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                (_, Err(error)) => {
+            match accepted {
+                Ok((stream, room)) => self.start(stream, room),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
                     self.shared.counters.accept_error();
                     log::warn!("could not accept a connection, trying again: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
-                // The semaphore is never closed.
-                (Err(_), _) => return,
             }
         }
     }

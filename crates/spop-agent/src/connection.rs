@@ -166,6 +166,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent)).map_err(failed)?;
         self.unsent.drain(..written);
+        if self.unsent.is_empty() {
+            self.unsent = Vec::new();
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -204,7 +207,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         }
         let (used, answer) = self.answer(&held, output);
         held.drain(..used);
-        self.held = held;
+        self.held = if held.is_empty() { Vec::new() } else { held };
         self.poll_send(cx, output, answer)
     }
 
@@ -309,14 +312,22 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         let limit = self.connection.max_ack_size().max(EMPTY_ACK_SIZE);
         reserve(output, answer.written, batch.len() * (limit as usize + 4));
 
+        if turn.is_none() {
+            *turn = catch_unwind(AssertUnwindSafe(|| self.handler.turn())).ok();
+            if turn.is_none() {
+                self.counters.handler_panic();
+                log::error!("the handler panicked; a batch of requests is answered without actions");
+            }
+        }
         let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
         let mut answered = 0;
         let mut written = answer.written;
+        // Ends: each round prepares or answers at least one request, be it by leaving the handler out.
         while answered < batch.len() {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                let turn = turn.get_or_insert_with(|| self.handler.turn());
                 while prepared.len() < batch.len() {
-                    prepared.push(Some(self.handler.prepare(&batch[prepared.len()])));
+                    let request = &batch[prepared.len()];
+                    prepared.push(turn.as_ref().map(|_| self.handler.prepare(request)));
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];
@@ -324,7 +335,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                         return;
                     };
                     let mut reply = Reply::new(ack);
-                    if let Some(prepared) = prepared[answered].take() {
+                    if let (Some(turn), Some(prepared)) = (turn.as_mut(), prepared[answered].take()) {
                         self.handler.answer(turn, prepared, request, &mut reply);
                     }
                     written += reply.finish();

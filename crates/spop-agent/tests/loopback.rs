@@ -234,6 +234,51 @@ async fn a_panic_while_preparing_is_no_different() {
     served.stop().await;
 }
 
+/// Can't even begin.
+struct Hopeless;
+
+impl Handler for Hopeless {
+    type Turn = ();
+    type Prepared = ();
+
+    fn turn(&self) {
+        panic!("the handler was told to");
+    }
+
+    fn prepare(&self, _: &Request<'_>) {}
+
+    fn answer(&self, (): &mut (), (): (), _: &Request<'_>, _: &mut Reply<'_>) {}
+}
+
+// On threads of their own, so that an agent that hangs fails the test and does not hang it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_always_panics_still_leaves_every_request_answered() {
+    let served = serve(Agent::new(Hopeless)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..50).flat_map(|stream| notify(stream, b"a")).collect();
+    peer.send(&burst).await;
+    for stream in 0..50 {
+        assert_eq!(peer.next().await, Sent::Ack(stream, 1, vec![]));
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_idle_listener_takes_no_room_from_another() {
+    let listeners =
+        [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
+    let addresses = [0, 1].map(|number: usize| listeners[number].local_addr().unwrap());
+    let agent = Agent::new(measure).max_connections(NonZeroUsize::MIN);
+    let serving = tokio::spawn(agent.serve(listeners.map(Into::into).into(), std::future::pending()));
+    for address in [addresses[1], addresses[0], addresses[1]] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&hello(16380, None)).await.unwrap();
+        let mut answer = [0; 68];
+        within(stream.read_exact(&mut answer)).await.unwrap();
+    }
+    serving.abort();
+}
+
 #[tokio::test]
 async fn a_notify_without_messages_gets_its_ack() {
     let served = serve(Agent::new(measure)).await;
