@@ -8,9 +8,11 @@ use std::str::FromStr;
 use std::{env, io};
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gcra_table::{Quota, Rate, RateError, Slots};
 use spop_agent::{ListenAddress, Scope, VarName};
+
+use crate::key::Key;
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
@@ -19,11 +21,16 @@ use spop_agent::{ListenAddress, Scope, VarName};
 /// killed or restarted.
 #[derive(Debug, Parser)]
 #[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 struct Args {
     /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms; 'deny' for none
     /// at all, 'unlimited' for all of them
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
-    rate: RateArg,
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true, required = true)]
+    rate: Option<RateArg>,
 
     /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
     #[arg(long, value_name = "COUNT")]
@@ -39,9 +46,10 @@ struct Args {
     table: Option<PathBuf>,
 
     /// How many keys the table has room for, 16 bytes each, rounded up to a power of two. Twice the keys active within
-    /// burst/rate is plenty; when all are taken the key that owes least is forgotten first
-    #[arg(long, value_name = "N", default_value = "1048576", value_parser = parse_slots)]
-    slots: Slots,
+    /// burst/rate is plenty; when all are taken the key that owes least is forgotten first [default: what the file has,
+    /// 1048576 for a new one]
+    #[arg(long, value_name = "N", value_parser = parse_slots)]
+    slots: Option<Slots>,
 
     /// The args that make the key, by name, comma separated [default: all args of the message, by type and value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
@@ -59,6 +67,93 @@ struct Args {
     /// each further one takes a core from HAProxy
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Look after a table, beside agents that use it or while none runs
+    #[command(subcommand)]
+    Table(TableCommand),
+}
+
+/// What can be done to a table from the command line.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TableCommand {
+    /// Show how full it is, who uses it, and what was forgotten for want of room
+    Info(At),
+    /// Show what keys may still do under a limit
+    #[command(after_help = KEY_HELP)]
+    Get {
+        #[command(flatten)]
+        at: At,
+        /// The limit to measure them by, as the agents have it
+        #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
+        rate: Rate,
+        /// Its burst, if the agents have one
+        #[arg(long, value_name = "COUNT")]
+        burst: Option<u64>,
+        /// The keys; see below
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<Key>,
+    },
+    /// Forgive keys all they owe, so that they have their full burst at once
+    #[command(after_help = KEY_HELP)]
+    Reset {
+        #[command(flatten)]
+        at: At,
+        /// The keys; see below
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<Key>,
+    },
+    /// Give it another number of slots. Agents move by themselves, and no bucket is forgotten
+    Resize {
+        #[command(flatten)]
+        at: At,
+        /// How many, rounded up to a power of two
+        #[arg(long, value_name = "N", value_parser = parse_slots)]
+        slots: Slots,
+    },
+    /// Verify what must always hold. Exit status 1 when something does not
+    Check(At),
+}
+
+/// Which table, and how to answer.
+#[derive(Debug, clap::Args)]
+pub(crate) struct At {
+    /// The file with the buckets [default: as for the agent]
+    #[arg(long, value_name = "PATH")]
+    table: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl At {
+    /// The table's path.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.table.clone().unwrap_or_else(default_table)
+    }
+}
+
+const KEY_HELP: &str = "\
+A KEY is what the agent makes keys of: the values of the args, in order, separated by commas.
+  192.0.2.1              an address, as 'src' gives it (the shipped configurations cut IPv6
+                         addresses to their first 64 bits: 2001:db8:1:2::)
+  192.0.2.1,/login       an address and a string
+  str:192.0.2.1          a string that looks like an address
+  int64:7  uint32:7  bool:true  hex:00ff  null:      other types
+A comma or backslash within a value has a backslash before it.";
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// To be an agent.
+    Serve(Box<Config>),
+    /// To look after a table.
+    Table(TableCommand),
 }
 
 const AFTER_HELP: &str = "\
@@ -67,6 +162,9 @@ Examples:
       Each client (each value of the message's args) may make 100 requests per second, up to 20 at once.
   gcra-spoa --rate 1000/h --key key --listen unix:/run/gcra-spoa/agent.sock
       Each API key (the arg named 'key') may make 1000 requests per hour.
+
+  gcra-spoa table info
+      How full the table is, and who uses it. 'gcra-spoa table --help' has more.
 
 In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
@@ -110,7 +208,7 @@ pub(crate) struct Config {
     limit_in_words: String,
     pub(crate) listen: Vec<ListenAddress>,
     pub(crate) table: PathBuf,
-    pub(crate) slots: Slots,
+    pub(crate) slots: Option<Slots>,
     /// Names of args; none means all args.
     pub(crate) key: Vec<String>,
     pub(crate) var: VarName<'static>,
@@ -118,24 +216,34 @@ pub(crate) struct Config {
     pub(crate) threads: NonZeroUsize,
 }
 
-impl Config {
-    /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
-    /// returned.
-    pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ExitCode> {
-        let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
-        let args = parse().map_err(|error| match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                // Nobody reads the help where standard output is closed.
-                let _ = error.print();
-                ExitCode::SUCCESS
-            }
-            _ => usage_error(&in_one_sentence(&error)),
-        })?;
-        Self::from_parsed(args).map_err(|error| usage_error(&error))
+/// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
+/// returned.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
+    let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
+    let args = parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody reads the help where standard output is closed.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => usage_error(&in_one_sentence(&error)),
+    })?;
+    match args.command {
+        Some(Command::Table(command)) => Ok(Task::Table(command)),
+        None => Config::from_parsed(args)
+            .map(|config| Task::Serve(Box::new(config)))
+            .map_err(|error| usage_error(&error)),
     }
+}
 
+impl Config {
     fn from_parsed(args: Args) -> Result<Self, String> {
-        let (limit, limit_in_words) = match (args.rate, args.burst) {
+        let rate = args.rate.ok_or("--rate is missing")?;
+        let (limit, limit_in_words) = match (rate, args.burst) {
             (RateArg::Rate(rate), burst) => {
                 let quota = rate.quota(burst).map_err(|error| error.to_string())?;
                 (Limit::Quota(quota), format!("{rate}, up to {} at once", quota.burst()))
@@ -182,7 +290,7 @@ impl Config {
     }
 }
 
-fn usage_error(sentence: &str) -> ExitCode {
+pub(crate) fn usage_error(sentence: &str) -> ExitCode {
     eprintln!("gcra-spoa: {sentence}");
     ExitCode::from(2)
 }
@@ -304,7 +412,7 @@ mod tests {
         let config = parse("--rate 100/s").unwrap();
         assert_eq!(config.quota().map(Quota::burst), Some(100));
         assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
-        assert_eq!(config.slots, Slots::DEFAULT);
+        assert_eq!(config.slots, None);
         assert_eq!(
             (config.var.as_str(), config.scope, config.threads.get()),
             ("blocked", Scope::Transaction, 1)

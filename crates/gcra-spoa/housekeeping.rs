@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use gcra_table::{Evictions, Quota, Table};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
@@ -12,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 /// What the housekeeping watches.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
-    pub(crate) table: Arc<Table>,
+    pub(crate) table: Arc<ArcSwap<Table>>,
     pub(crate) quota: Option<Quota>,
     pub(crate) undecided: Arc<AtomicU64>,
 }
@@ -26,7 +27,7 @@ impl Housekeeping {
         let mut stop = std::pin::pin!(stop_signal());
         let mut beat = interval(Duration::from_secs(1));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported = Reported { evictions: self.table.evictions(), undecided: 0 };
+        let mut reported = Reported { evictions: self.table.load().evictions(), undecided: 0, lost_beats: 0 };
         let mut beats = 0_u32;
         loop {
             tokio::select! {
@@ -35,7 +36,8 @@ impl Housekeeping {
                     Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
                 },
                 _ = beat.tick() => {
-                    self.table.beat();
+                    self.table.load().beat();
+                    self.follow(&mut reported);
                     if beats.is_multiple_of(BEATS_PER_REPORT) {
                         self.report(&mut reported);
                     }
@@ -45,16 +47,35 @@ impl Housekeeping {
         }
     }
 
+    /// Goes on with the table that a resize has put in the place of ours.
+    fn follow(&self, reported: &mut Reported) {
+        match self.table.load().successor() {
+            Ok(next) => {
+                reported.lost_beats = 0;
+                if let Some(next) = next {
+                    log::info!("the table was resized; it has {} slots now", next.slots().get());
+                    self.table.store(next);
+                }
+            }
+            Err(error) => {
+                if reported.lost_beats.is_multiple_of(BEATS_PER_REPORT) {
+                    log::error!("{error}; keys that have moved to it are denied");
+                }
+                reported.lost_beats = reported.lost_beats.wrapping_add(1);
+            }
+        }
+    }
+
     /// Says what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
-        let Evictions { evicted_live, forgiven_ns } = self.table.evictions();
+        let Evictions { evicted_live, forgiven_ns } = self.table.load().evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
             let cells = self.quota.map_or(0, |quota| forgiven_ns.div_ceil(quota.emission_interval_ns()));
             log::warn!(
                 "the table is too small: {evicted} keys that owed something were forgotten, and up to {cells} requests \
-                 may be admitted too many; start all agents with more --slots and a new --table"
+                 may be admitted too many; give it more slots with 'gcra-spoa table resize'"
             );
         }
         reported.evictions = Evictions { evicted_live, forgiven_ns };
@@ -75,6 +96,8 @@ impl Housekeeping {
 struct Reported {
     evictions: Evictions,
     undecided: u64,
+    /// Beats since the table's successor could be opened.
+    lost_beats: u32,
 }
 
 /// Resolves with the name of the signal that asks the agent to stop.

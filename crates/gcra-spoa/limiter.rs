@@ -5,15 +5,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gcra_table::{KeyHash, KeyHasher, Table};
-use spop_agent::{Handler, Limits, Message, Reply, Request, Scope, Value, VarName};
+use arc_swap::{ArcSwap, Guard};
+use gcra_table::{KeyHash, Table};
+use spop_agent::{Handler, Limits, Message, Reply, Request, Scope, VarName};
 
 use crate::config::{Config, Limit};
+use crate::key::write_part;
 
 /// Decides about requests by one limit.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    table: Arc<Table>,
+    /// The table in use. A resize puts another one in its place.
+    table: Arc<ArcSwap<Table>>,
     limit: Limit,
     key: Box<[Box<[u8]>]>,
     var: VarName<'static>,
@@ -22,7 +25,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<Table>, config: &Config) -> Self {
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, config: &Config) -> Self {
         Self {
             table,
             limit: config.limit,
@@ -49,12 +52,9 @@ impl Limiter {
     }
 
     /// The key of a message; `None` when it lacks an arg of the key.
-    ///
-    /// Each part begins with its type and, where lengths vary, its length, so that no two lists of parts are alike.
-    /// An IPv4 address counts as the same in either of its forms.
     #[inline(always)]
-    fn key_of(&self, message: &Message<'_>) -> Option<KeyHash> {
-        let mut hasher = self.table.hasher();
+    fn key_of(&self, table: &Table, message: &Message<'_>) -> Option<KeyHash> {
+        let mut hasher = table.hasher();
         if self.key.is_empty() {
             for arg in message.args() {
                 write_part(&mut hasher, arg.value);
@@ -69,49 +69,58 @@ impl Limiter {
 
     /// Whether a message is blocked; `None` when that can't be decided.
     #[inline]
-    fn is_blocked(&self, key: Option<KeyHash>, now: &mut u64) -> Option<bool> {
+    fn is_blocked(&self, turn: &mut Turn, key: Option<KeyHash>) -> Option<bool> {
         let Some(key) = key else {
             self.undecided.fetch_add(1, Ordering::Relaxed);
             return None;
         };
         match self.limit {
-            Limit::Quota(quota) => Some(!self.table.charge(key, quota, 1, now).is_allowed()),
+            Limit::Quota(quota) => Some(!turn.table.charge(key, quota, 1, &mut turn.now).is_allowed()),
             Limit::Deny => Some(true),
             Limit::Unlimited => Some(false),
         }
     }
 }
 
+/// What is read once for everything that came in one read.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    table: Guard<Arc<Table>>,
+    now: u64,
+}
+
 impl Handler for Limiter {
-    /// The clock, read once for everything that came in one read.
-    type Turn = u64;
+    type Turn = Turn;
 
     /// The key of the first message. Its bucket is on its way from memory.
     type Prepared = Option<KeyHash>;
 
     #[inline]
-    fn turn(&self) -> u64 {
-        self.table.now()
+    fn turn(&self) -> Turn {
+        let table = self.table.load();
+        let now = table.now();
+        Turn { table, now }
     }
 
     #[inline(always)]
-    fn prepare(&self, request: &Request<'_>) -> Option<KeyHash> {
-        let key = self.key_of(&request.messages().next()?)?;
-        self.table.prefetch(key);
+    fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Option<KeyHash> {
+        let key = self.key_of(&turn.table, &request.messages().next()?)?;
+        turn.table.prefetch(key);
         Some(key)
     }
 
     /// Every message is charged; the request is blocked when one of them is. Where no message could be decided nothing
     /// is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
-    fn answer(&self, now: &mut u64, first: Option<KeyHash>, request: &Request<'_>, reply: &mut Reply<'_>) {
+    fn answer(&self, turn: &mut Turn, first: Option<KeyHash>, request: &Request<'_>, reply: &mut Reply<'_>) {
         let mut messages = request.messages();
         if messages.next().is_none() {
             return;
         }
-        let mut blocked = self.is_blocked(first, now);
+        let mut blocked = self.is_blocked(turn, first);
         for message in messages {
-            let next = self.is_blocked(self.key_of(&message), now);
+            let key = self.key_of(&turn.table, &message);
+            let next = self.is_blocked(turn, key);
             blocked = match (blocked, next) {
                 (Some(one), Some(other)) => Some(one || other),
                 (one, other) => one.or(other),
@@ -122,39 +131,4 @@ impl Handler for Limiter {
             let _ = reply.set_var(self.scope, self.var, blocked);
         }
     }
-}
-
-/// Writes one part of a key: its type, its length where that varies, its value.
-#[inline(always)]
-fn write_part(hasher: &mut KeyHasher, value: Value<'_>) {
-    match value {
-        Value::Null => hasher.write(&[0]),
-        Value::Bool(bool) => hasher.write(&[1, u8::from(bool)]),
-        Value::Int32(integer) => hasher.write(&fixed::<4, 5>(2, integer.to_le_bytes())),
-        Value::Uint32(integer) => hasher.write(&fixed::<4, 5>(3, integer.to_le_bytes())),
-        Value::Int64(integer) => hasher.write(&fixed::<8, 9>(4, integer.to_le_bytes())),
-        Value::Uint64(integer) => hasher.write(&fixed::<8, 9>(5, integer.to_le_bytes())),
-        Value::Ipv4(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
-        Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
-            None => hasher.write(&fixed::<16, 17>(7, ip.octets())),
-        },
-        Value::String(bytes) => {
-            hasher.write(&fixed::<8, 9>(8, (bytes.len() as u64).to_le_bytes()));
-            hasher.write(bytes);
-        }
-        Value::Binary(bytes) => {
-            hasher.write(&fixed::<8, 9>(9, (bytes.len() as u64).to_le_bytes()));
-            hasher.write(bytes);
-        }
-    }
-}
-
-/// A type and its value in one piece, because each write to the hasher costs more than its bytes.
-#[inline]
-fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {
-    const { assert!(PART == VALUE + 1) };
-    let mut part = [tag; PART];
-    part[1..].copy_from_slice(&value);
-    part
 }

@@ -1,19 +1,23 @@
 //! `gcra-spoa`: an exact rate limiter for HAProxy, as an SPOE agent.
 //!
-//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request).
+//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` are for looking
+//! after a table.
 
+mod commands;
 mod config;
 mod housekeeping;
+mod key;
 mod limiter;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use gcra_table::{Opened, Table};
 use spop_agent::Agent;
 
-use crate::config::Config;
+use crate::config::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::limiter::Limiter;
 
@@ -21,12 +25,13 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_target(false)
         .init();
-    let config = match Config::from_args(std::env::args_os()) {
-        Ok(config) => config,
+    let outcome = match config::parse(std::env::args_os()) {
+        Ok(Task::Serve(config)) => serve(*config).map(|()| ExitCode::SUCCESS),
+        Ok(Task::Table(command)) => commands::run(command),
         Err(exit) => return exit,
     };
-    match run(config) {
-        Ok(()) => ExitCode::SUCCESS,
+    match outcome {
+        Ok(exit) => exit,
         Err(error) => {
             eprintln!("gcra-spoa: {error:#}");
             ExitCode::FAILURE
@@ -34,13 +39,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(config: Config) -> anyhow::Result<()> {
+fn serve(config: Config) -> anyhow::Result<()> {
     let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
     log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), config.in_words());
     log::info!(
         "table {}: {} slots, {}",
         config.table.display(),
-        config.slots.get(),
+        table.slots().get(),
         match opened {
             Opened::Created => "created",
             Opened::Joined => "joined, its buckets go on",
@@ -53,7 +58,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         );
     }
 
-    let table = Arc::new(table);
+    let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), &config);
     let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
     let agent = Agent::new(limiter).limits(Limiter::limits(&config));

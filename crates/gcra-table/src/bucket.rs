@@ -1,4 +1,5 @@
-//! One key's bucket among the eight slots that may hold it: charging it, and opening it when there is none.
+//! One key's bucket among the eight slots that may hold it: charging it, opening it when there is none, and
+//! moving it to another table.
 //!
 //! A key has two candidate lines of four slots. Its bucket is the one slot there that carries its fingerprint
 //! and is *confirmed*. A slot whose TAT is not in the future is *idle*: it says the same as a slot never used,
@@ -34,14 +35,27 @@
 //! * *Gone.* Either P never confirms it, or it was confirmed, became idle and was reclaimed: then it is no bucket of
 //!   K any more.
 //!
-//! So at any moment there is at most one. The loom models in `model.rs` go through the interleavings, and
+//! So at any moment there is at most one. The models in `model.rs` go through the interleavings, and
 //! fail when the fence, the look, the removal or the uniqueness of the tickets is taken away.
 //!
 //! **A key's TAT never goes back**, although its bucket may be reclaimed and opened again, because the TAT of a new
 //! bucket is counted from a reading of the clock taken after the look. A `now` from before would not do: a
 //! process may have been stopped since then, while the bucket drained, was reclaimed, and is now missed. And
 //! from "each cell moves the TAT on by T, and no cell conforms unless its TAT is within τ of its now" follows the promise:
-//! of the cells with clock readings in an interval of length t, at most `burst + t / T` were allowed.
+//! of the cells with clock readings in an interval of length t, at most `burst + t / T` were allowed. Two operations
+//! take it back on purpose: a refund, which undoes a charge nobody has built on, and a reset.
+//!
+//! **Every operation ends.** A round is lost only to someone who got further: a charge to another charge (after
+//! `burst` of those it is a denial), an opening to an announcement, a removal or a confirmation of the same
+//! slots. No schedule known loses more than a few; should one lose [`ROUNDS`], the cells are denied and that is counted.
+//!
+//! # Moving to another table
+//!
+//! A table that is being resized is sealed slot by slot. A sealed slot never changes again and keeps its last TAT, so a
+//! late charge on it fails and nothing is lost between reading it and carrying it over. A key's bucket is here as
+//! long as its slot is confirmed. When none is, and one of its eight slots is sealed, the bucket is in the
+//! successor: whoever opens it there first seals the rest of the eight here, reads the last TAT of the key, and
+//! opens the bucket with that, not with an idle one. So a cell charged here counts there, and none counts twice.
 //!
 //! # A table too small
 //!
@@ -61,6 +75,9 @@ const CANDIDATES: usize = 2 * LINE_SLOTS;
 /// The age in milliseconds from which an announcement may be taken by another key. It bounds nothing but how
 /// long a dead process's announcement occupies a slot: removing a live one only makes its author start over.
 const PENDING_MS: u32 = 10;
+
+/// Rounds that an operation may lose before it gives up. The models get along with fewer, and fail beyond.
+const ROUNDS: u32 = if cfg!(gcra_model) { 24 } else { 10_000 };
 
 /// What the table decided about some cells of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,9 +108,23 @@ impl Decision {
         self.owed_ns
     }
 
-    fn new(admission: Admission, tat: u64, now: u64) -> Self {
+    /// The TAT that the charge led to.
+    pub(crate) const fn charged_tat(&self) -> Option<u64> {
+        match self.admission {
+            Admission::Conforming { tat } => Some(tat),
+            Admission::Early { .. } | Admission::Oversize => None,
+        }
+    }
+
+    pub(crate) fn new(admission: Admission, tat: u64, now: u64) -> Self {
         let tat = if let Admission::Conforming { tat } = admission { tat } else { tat };
         Self { admission, owed_ns: tat.saturating_sub(now) }
+    }
+
+    /// What can't be decided is denied: too strict, and never too generous.
+    pub(crate) const fn undecidable(quota: Quota) -> Self {
+        let wait_ns = quota.emission_interval_ns();
+        Self { admission: Admission::Early { wait_ns }, owed_ns: quota.drain_ns() }
     }
 }
 
@@ -107,31 +138,48 @@ pub struct Evictions {
     pub forgiven_ns: u64,
 }
 
-/// The counters behind [`Evictions`]. They lie in the shared file.
+/// Counted by all who use the table. They lie in the shared file.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct EvictionCounters {
+pub(crate) struct Counters {
     evicted_live: AtomicU64,
     forgiven_ns: AtomicU64,
+    /// Operations that lost all their [`ROUNDS`].
+    pub(crate) gave_up: AtomicU64,
 }
 
-impl EvictionCounters {
-    fn count(&self, owed_ns: u64) {
+impl Counters {
+    fn evicted(&self, owed_ns: u64) {
         self.evicted_live.fetch_add(1, MemoryOrdering::Relaxed);
         self.forgiven_ns.fetch_add(owed_ns, MemoryOrdering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Evictions {
+    /// An operation has lost all its rounds.
+    #[cold]
+    fn gave_up(&self) {
+        assert!(!cfg!(gcra_model), "an operation lost {ROUNDS} rounds");
+        self.gave_up.fetch_add(1, MemoryOrdering::Relaxed);
+    }
+
+    pub(crate) fn evictions(&self) -> Evictions {
         Evictions {
             evicted_live: self.evicted_live.load(MemoryOrdering::Relaxed),
             forgiven_ns: self.forgiven_ns.load(MemoryOrdering::Relaxed),
         }
     }
+
+    /// A successor goes on counting where its predecessor stood.
+    pub(crate) fn go_on_from(&self, other: &Self) {
+        let Evictions { evicted_live, forgiven_ns } = other.evictions();
+        self.evicted_live.store(evicted_live, MemoryOrdering::Relaxed);
+        self.forgiven_ns.store(forgiven_ns, MemoryOrdering::Relaxed);
+        self.gave_up.store(other.gave_up.load(MemoryOrdering::Relaxed), MemoryOrdering::Relaxed);
+    }
 }
 
 /// Where one attachment to the table gets the tickets of its announcements.
 ///
-/// A ticket is 27 bits of time in milliseconds, 16 bits that name the attachment, and 20 bits that count. For a
+/// A ticket is 26 bits of time in milliseconds, 16 bits that name the attachment, and 20 bits that count. For a
 /// ticket to come back, one attachment would have to announce a million keys within a millisecond, or two
 /// attachments live at once be 65 536 attachments apart *and* agree in millisecond and count.
 #[derive(Debug)]
@@ -140,7 +188,7 @@ pub(crate) struct Announcer {
     count: AtomicU32,
 }
 
-const STAMP_BITS: u32 = 27;
+const STAMP_BITS: u32 = 26;
 const STAMP_SHIFT: u32 = 36;
 const ATTACHMENT_SHIFT: u32 = 20;
 const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
@@ -151,7 +199,12 @@ impl Announcer {
         Self { attachment, count: AtomicU32::new(0) }
     }
 
-    #[cfg(not(gcra_loom))]
+    /// The number of the attachment.
+    pub(crate) const fn attachment(&self) -> u16 {
+        self.attachment
+    }
+
+    #[cfg(not(gcra_model))]
     fn ticket(&self, now: u64) -> u64 {
         let count = self.count.fetch_add(1, MemoryOrdering::Relaxed) & ((1 << ATTACHMENT_SHIFT) - 1);
         u64::from(stamp_ms(now)) << STAMP_SHIFT
@@ -160,7 +213,7 @@ impl Announcer {
     }
 
     /// The models have 31 bits: no time (nothing grows old there), 8 bits of attachment, 8 of count.
-    #[cfg(gcra_loom)]
+    #[cfg(gcra_model)]
     fn ticket(&self, _now: u64) -> u64 {
         if broken(Mutation::TicketsRepeat) {
             return 0;
@@ -170,15 +223,15 @@ impl Announcer {
     }
 }
 
-/// The time in milliseconds (of 2^20 ns), as far as a ticket keeps it: it wraps after 39 hours.
-#[expect(clippy::cast_possible_truncation, reason = "masked to 27 bits")]
+/// The time in milliseconds (of 2^20 ns), as far as a ticket keeps it: it wraps after 19 hours.
+#[expect(clippy::cast_possible_truncation, reason = "masked to 26 bits")]
 const fn stamp_ms(now: u64) -> u32 {
     (now >> 20) as u32 & STAMP_MASK
 }
 
 /// Whether an announcement is so old that its author is dead or stopped. One from the future is a damaged one.
 fn is_stale(ticket: u64, now: u64) -> bool {
-    if cfg!(gcra_loom) {
+    if cfg!(gcra_model) {
         return false;
     }
     let announced_ms = (ticket >> STAMP_SHIFT) as u32;
@@ -192,15 +245,59 @@ fn is_reclaimable(word: Word, now: u64) -> bool {
     match (word.tat(), word.ticket()) {
         (Some(tat), _) => tat <= now || tat - now > MAX_DRAIN_NS,
         (None, Some(ticket)) => is_stale(ticket, now),
-        (None, None) => false,
+        // Sealed, and by nobody who is resizing this table: damaged.
+        (None, None) => true,
     }
+}
+
+/// What the operations on a bucket need beside its slots.
+#[derive(Debug)]
+pub(crate) struct Context<'a, C> {
+    /// Reads the table's clock.
+    pub(crate) clock: C,
+    pub(crate) announcer: &'a Announcer,
+    pub(crate) counters: &'a Counters,
+    /// Not zero once the table is being moved to another one. Set before the first slot is sealed.
+    pub(crate) successor: &'a AtomicU32,
+    /// The same key in the table that this one is taking over from.
+    pub(crate) predecessor: Option<Bucket<'a>>,
+}
+
+impl<C: Fn() -> u64> Context<'_, C> {
+    /// Brings `now` forward to what the clock says.
+    fn refresh(&self, now: &mut u64) {
+        *now = (self.clock)().max(*now);
+    }
+
+    /// Whether the seal on a slot means something. In a table that nobody moves it is damage.
+    fn is_moving(&self) -> bool {
+        // With the release before the first seal: whoever sees a seal sees that the table is being moved.
+        fence(Ordering::Acquire);
+        self.successor.load(MemoryOrdering::Relaxed) != 0
+    }
+}
+
+/// The bucket is not in this table any more, but in its successor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Moved;
+
+/// What came of opening a bucket.
+enum Opening<D> {
+    /// It was opened with this TAT.
+    Opened(u64),
+    /// It was not needed.
+    Decided(D),
+    /// There is one by now.
+    Exists,
+    Moved,
+    GaveUp,
 }
 
 /// A key's place in the table: its fingerprint, and the slots where its bucket may be.
 ///
 /// Positions count through the first line and then the second; every process sees the same ones, because they
 /// follow from the hash of the key.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket<'a> {
     lines: [&'a Line; 2],
     fingerprint: u64,
@@ -215,41 +312,114 @@ impl<'a> Bucket<'a> {
 
     /// Decides about `cells` cells at `now`, and charges them if they conform.
     ///
-    /// `clock` is read again where `now` may be too old: before a bucket is opened or found damaged. `now` is brought
+    /// The clock is read again where `now` may be too old: before a bucket is opened or found damaged. `now` is brought
     /// forward then, so that the cells decided next are not measured with an older time than this bucket.
     #[inline]
-    pub(crate) fn charge(
+    pub(crate) fn charge<C: Fn() -> u64>(
         &self,
         quota: Quota,
         cells: u32,
         now: &mut u64,
-        clock: impl Fn() -> u64,
-        announcer: &Announcer,
-        evictions: &EvictionCounters,
-    ) -> Decision {
-        // Ends: see "Charging" and "Opening a bucket" above. A round is lost only to someone who got further.
-        loop {
+        context: &Context<'_, C>,
+    ) -> Result<Decision, Moved> {
+        for _ in 0..ROUNDS {
             let Some((slot, word, tat)) = self.find() else {
-                match quota.admit(0, *now, cells) {
-                    Admission::Conforming { .. } if cells > 0 => {}
-                    admission => return Decision::new(admission, *now, *now),
-                }
-                match self.open(quota, cells, now, &clock, announcer, evictions) {
-                    Some(decision) => return decision,
-                    None => continue,
+                match self.open_and_charge(quota, cells, now, context) {
+                    Opening::Opened(tat) => {
+                        return Ok(Decision::new(Admission::Conforming { tat }, tat, *now));
+                    }
+                    Opening::Decided(decision) => return Ok(decision),
+                    Opening::Exists => continue,
+                    Opening::Moved => return Err(Moved),
+                    Opening::GaveUp => break,
                 }
             };
-            if tat > now.saturating_add(quota.drain_ns()) && self.mend(slot, word, tat, quota, now, &clock) {
+            if tat > now.saturating_add(quota.drain_ns()) && self.mend(slot, word, tat, quota, now, context) {
                 continue;
             }
             let admission = quota.admit(tat, *now, cells);
             let Admission::Conforming { tat: charged } = admission else {
-                return Decision::new(admission, tat, *now);
+                return Ok(Decision::new(admission, tat, *now));
             };
             if cells == 0 || self.exchange(slot, word, Word::confirmed(self.fingerprint, charged)) {
-                return Decision::new(admission, tat, *now);
+                return Ok(Decision::new(admission, tat, *now));
             }
         }
+        context.counters.gave_up();
+        Ok(Decision::undecidable(quota))
+    }
+
+    /// Takes back a charge of `cost_ns` that led to `charged_tat`. Only if nobody has changed the bucket since: whoever
+    /// charged it after us may have been denied less than it should, had ours not been there, but never
+    /// allowed more. False when it was too late, and the cells stay charged.
+    ///
+    /// Subtracting `cost_ns` from whatever is there would not do: our cells may have drained meanwhile, and then
+    /// it would be somebody else's that are given back.
+    pub(crate) fn refund(&self, charged_tat: u64, cost_ns: u64) -> bool {
+        let charged = Word::confirmed(self.fingerprint, charged_tat);
+        let before = Word::confirmed(self.fingerprint, charged_tat.saturating_sub(cost_ns));
+        if broken(Mutation::RefundWithoutLook) {
+            if let Some((slot, word, tat)) = self.find() {
+                slot.exchange(word, Word::confirmed(self.fingerprint, tat.min(before.tat().unwrap_or(0))));
+            }
+            return true;
+        }
+        self.find().is_some_and(|(slot, word, _)| word == charged && slot.exchange(charged, before))
+    }
+
+    /// The bucket's TAT, 0 when there is no bucket. Changes nothing.
+    pub(crate) fn tat<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> Result<u64, Moved> {
+        let words = self.look();
+        match self.confirmed_in(&words) {
+            Some((_, tat)) => Ok(tat),
+            None if self.is_moved(&words, context) => Err(Moved),
+            None => Ok(0),
+        }
+    }
+
+    /// Forgives the key all it owes, and returns the TAT it had (0 when there was no bucket).
+    pub(crate) fn reset<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> Result<u64, Moved> {
+        for _ in 0..ROUNDS {
+            let words = self.look();
+            match self.confirmed_in(&words) {
+                Some((position, tat)) => {
+                    if broken(Mutation::ResetStores) {
+                        #[cfg(gcra_model)]
+                        self.slot(position).store(Word::EMPTY);
+                        return Ok(tat);
+                    }
+                    if self.slot(position).exchange(words[position], Word::EMPTY) {
+                        return Ok(tat);
+                    }
+                }
+                None if self.is_moved(&words, context) => return Err(Moved),
+                None => return Ok(0),
+            }
+        }
+        context.counters.gave_up();
+        Ok(0)
+    }
+
+    /// Opens the bucket with the TAT that it had in another table. Where there is one by now it already knew of that.
+    pub(crate) fn carry<C: Fn() -> u64>(&self, tat: u64, now: &mut u64, context: &Context<'_, C>) {
+        if let Opening::GaveUp = self.open(now, context, |_| Ok::<_, ()>(tat)) {
+            context.counters.gave_up();
+        }
+    }
+
+    /// Seals the eight slots, and returns the last TAT of the key here (0 when there was no bucket).
+    pub(crate) fn seal(&self) -> u64 {
+        self.slots()
+            .map(seal)
+            .filter(|word| self.is_mine(*word))
+            .filter_map(Word::sealed_tat)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether `slot` is one of the eight.
+    pub(crate) fn may_be_in(&self, slot: &Slot) -> bool {
+        self.slots().any(|candidate| core::ptr::eq(candidate, slot))
     }
 
     /// The key's confirmed slot.
@@ -270,16 +440,16 @@ impl<'a> Bucket<'a> {
     /// Another process may have charged the bucket at a later time than our `now`, so that is read again first.
     /// False when the TAT is in order by the new reading; true when the slot has changed, whoever did it.
     #[cold]
-    fn mend(
+    fn mend<C: Fn() -> u64>(
         &self,
         slot: &Slot,
         word: Word,
         tat: u64,
         quota: Quota,
         now: &mut u64,
-        clock: impl Fn() -> u64,
+        context: &Context<'_, C>,
     ) -> bool {
-        *now = clock().max(*now);
+        context.refresh(now);
         let damaged = tat > now.saturating_add(quota.drain_ns());
         if damaged {
             slot.exchange(word, Word::confirmed(self.fingerprint, *now + quota.burst_tolerance_ns()));
@@ -287,44 +457,62 @@ impl<'a> Bucket<'a> {
         damaged
     }
 
-    /// Opens the bucket and charges it. `None` when there is one by now: charge that.
+    /// Opens the bucket with `cells` cells charged, unless they don't conform.
     #[cold]
-    fn open(
+    fn open_and_charge<C: Fn() -> u64>(
         &self,
         quota: Quota,
         cells: u32,
         now: &mut u64,
-        clock: impl Fn() -> u64,
-        announcer: &Announcer,
-        evictions: &EvictionCounters,
-    ) -> Option<Decision> {
+        context: &Context<'_, C>,
+    ) -> Opening<Decision> {
+        self.open(now, context, |now| {
+            // What the key owes to the table before this one, it owes here.
+            let tat = match context.predecessor {
+                Some(predecessor) if !broken(Mutation::NothingInherited) => predecessor.seal(),
+                _ => 0,
+            };
+            match quota.admit(tat, now, cells) {
+                Admission::Conforming { tat } if cells > 0 => Ok(tat),
+                admission => Err(Decision::new(admission, tat.max(now), now)),
+            }
+        })
+    }
+
+    /// Opens the bucket with the TAT that `first_tat` gives for a fresh reading of the clock, or not at all if it decides so.
+    fn open<C: Fn() -> u64, D>(
+        &self,
+        now: &mut u64,
+        context: &Context<'_, C>,
+        first_tat: impl Fn(u64) -> Result<u64, D>,
+    ) -> Opening<D> {
         // The announcement that was there before the fence.
         let mut known: Option<(usize, Word)> = None;
-        loop {
+        for _ in 0..ROUNDS {
             if known.is_some() && !broken(Mutation::NoFence) {
                 fence(Ordering::SeqCst);
             }
             let words = self.look();
-            if !broken(Mutation::NoLook)
-                && words.iter().any(|word| self.is_mine(*word) && word.tat().is_some())
-            {
+            if !broken(Mutation::NoLook) && self.confirmed_in(&words).is_some() {
                 self.remove_announcements(&words, None);
-                return None;
+                return Opening::Exists;
             }
-            let lowest = words
-                .iter()
-                .enumerate()
-                .find(|(_, word)| self.is_mine(**word) && word.ticket().is_some())
-                .map(|(position, word)| (position, *word));
+            if self.is_moved(&words, context) {
+                return Opening::Moved;
+            }
+            context.refresh(now);
+            let lowest = self.announced_in(&words).next();
             let Some(lowest) = lowest else {
-                known = self.announce(&words, *now, announcer, evictions);
+                // Nothing is announced for cells that don't conform.
+                if let Err(decision) = first_tat(*now) {
+                    return Opening::Decided(decision);
+                }
+                known = self.announce(&words, *now, context);
                 if broken(Mutation::NoLook)
-                    && let Some((position, announced)) = known
+                    && let (Some((position, announced)), Ok(tat)) = (known, first_tat(*now))
+                    && self.slot(position).exchange(announced, Word::confirmed(self.fingerprint, tat))
                 {
-                    let tat = *now + quota.emission_interval_ns() * u64::from(cells);
-                    if self.slot(position).exchange(announced, Word::confirmed(self.fingerprint, tat)) {
-                        return Some(Decision::new(Admission::Conforming { tat }, tat, *now));
-                    }
+                    return Opening::Opened(tat);
                 }
                 continue;
             };
@@ -335,46 +523,55 @@ impl<'a> Bucket<'a> {
                 known = Some(lowest);
                 continue;
             }
-            *now = clock().max(*now);
-            let admission = quota.admit(0, *now, cells);
-            let Admission::Conforming { tat } = admission else {
-                return None;
-            };
-            if self.slot(lowest.0).exchange(lowest.1, Word::confirmed(self.fingerprint, tat)) {
-                return Some(Decision::new(admission, tat, *now));
+            match first_tat(*now) {
+                Err(decision) => return Opening::Decided(decision),
+                Ok(tat) => {
+                    if self.slot(lowest.0).exchange(lowest.1, Word::confirmed(self.fingerprint, tat)) {
+                        return Opening::Opened(tat);
+                    }
+                }
             }
         }
+        Opening::GaveUp
     }
 
     /// Announces the bucket in the best slot: a reclaimable one, in the line that has more of them; else the
     /// one that owes least. `None` when that slot changed meanwhile.
-    fn announce(
+    fn announce<C: Fn() -> u64>(
         &self,
         words: &[Word; CANDIDATES],
         now: u64,
-        announcer: &Announcer,
-        evictions: &EvictionCounters,
+        context: &Context<'_, C>,
     ) -> Option<(usize, Word)> {
         let (first, second) = words.split_at(LINE_SLOTS);
         let free = |line: &[Word]| line.iter().filter(|word| is_reclaimable(**word, now)).count();
         let position = match (free(first), free(second)) {
-            (0, 0) => least_owing(words),
+            (0, 0) => self.least_owing(words),
             (in_first, in_second) => {
                 let start = if in_first >= in_second { 0 } else { LINE_SLOTS };
                 (start..CANDIDATES).find(|position| is_reclaimable(words[*position], now)).unwrap_or(start)
             }
         };
         let victim = words[position];
-        let announced = Word::pending(self.fingerprint, announcer.ticket(now));
+        let announced = Word::pending(self.fingerprint, context.announcer.ticket(now));
         if !self.slot(position).exchange(victim, announced) {
             return None;
         }
         if let Some(tat) = victim.tat()
             && !is_reclaimable(victim, now)
         {
-            evictions.count(tat - now);
+            context.counters.evicted(tat - now);
         }
         Some((position, announced))
+    }
+
+    /// The position of the bucket with the smallest TAT. Where all are fresh announcements, one that other keys are unlikely
+    /// to choose as well.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of candidates")]
+    fn least_owing(&self, words: &[Word; CANDIDATES]) -> usize {
+        let owing =
+            words.iter().enumerate().filter_map(|(position, word)| word.tat().map(|tat| (tat, position)));
+        owing.min().map_or((self.fingerprint % CANDIDATES as u64) as usize, |(_, position)| position)
     }
 
     /// Removes this key's announcements in `words`, but for the one to `keep`. False when one of them has
@@ -383,14 +580,32 @@ impl<'a> Bucket<'a> {
         if broken(Mutation::KeepOthers) {
             return true;
         }
-        (0..CANDIDATES)
-            .filter(|position| Some(*position) != keep)
-            .filter(|position| self.is_mine(words[*position]) && words[*position].ticket().is_some())
-            .all(|position| self.slot(position).exchange(words[position], Word::EMPTY))
+        self.announced_in(words)
+            .filter(|(position, _)| Some(*position) != keep)
+            .all(|(position, announced)| self.slot(position).exchange(announced, Word::EMPTY))
+    }
+
+    /// Whether the key's bucket has gone to another table: its slots here are no longer for it.
+    fn is_moved<C: Fn() -> u64>(&self, words: &[Word; CANDIDATES], context: &Context<'_, C>) -> bool {
+        words.iter().any(|word| word.sealed_tat().is_some()) && context.is_moving()
     }
 
     fn look(&self) -> [Word; CANDIDATES] {
         core::array::from_fn(|position| self.slot(position).load())
+    }
+
+    /// Where in `words` the key's bucket is, and its TAT.
+    fn confirmed_in(&self, words: &[Word; CANDIDATES]) -> Option<(usize, u64)> {
+        (0..CANDIDATES)
+            .filter(|position| self.is_mine(words[*position]))
+            .find_map(|position| words[position].tat().map(|tat| (position, tat)))
+    }
+
+    /// The key's announcements in `words`, the lowest first.
+    fn announced_in(&self, words: &[Word; CANDIDATES]) -> impl Iterator<Item = (usize, Word)> {
+        (0..CANDIDATES)
+            .map(|position| (position, words[position]))
+            .filter(|(_, word)| self.is_mine(*word) && word.ticket().is_some())
     }
 
     fn is_mine(&self, word: Word) -> bool {
@@ -411,7 +626,7 @@ impl<'a> Bucket<'a> {
     #[inline]
     #[expect(clippy::unused_self, reason = "reads as an action on this bucket")]
     fn exchange(&self, slot: &Slot, current: Word, new: Word) -> bool {
-        #[cfg(gcra_loom)]
+        #[cfg(gcra_model)]
         if broken(Mutation::StoreCharge) {
             let unchanged = slot.load() == current;
             if unchanged {
@@ -419,26 +634,41 @@ impl<'a> Bucket<'a> {
             }
             return unchanged;
         }
+        #[cfg(gcra_model)]
+        if broken(Mutation::HalfExchange) {
+            return slot.exchange_low_half(current, new);
+        }
         slot.exchange(current, new)
     }
 }
 
-/// The position of the bucket with the smallest TAT; where all are fresh announcements, the first.
-fn least_owing(words: &[Word; CANDIDATES]) -> usize {
-    words
-        .iter()
-        .enumerate()
-        .filter_map(|(position, word)| word.tat().map(|tat| (tat, position)))
-        .min()
-        .map_or(0, |(_, position)| position)
+/// Seals a slot, and returns what it holds now and for ever.
+pub(crate) fn seal(slot: &Slot) -> Word {
+    // Ends: a slot is exchanged only by someone whose charge or opening succeeds.
+    loop {
+        let word = slot.load();
+        if word.sealed_tat().is_some() {
+            return word;
+        }
+        if broken(Mutation::SealStores) {
+            #[cfg(gcra_model)]
+            slot.store(word.sealed());
+            return word.sealed();
+        }
+        if slot.exchange(word, word.sealed()) {
+            return word.sealed();
+        }
+    }
 }
 
 /// One step of the algorithm taken away, for the models that must notice.
-#[cfg_attr(not(gcra_loom), expect(dead_code, reason = "only the models break anything"))]
+#[cfg_attr(not(gcra_model), expect(dead_code, reason = "only the models break anything"))]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mutation {
     /// Charge by load and store instead of an exchange.
     StoreCharge,
+    /// Charge by an exchange of the TAT alone, as with two words of 64 bits.
+    HalfExchange,
     /// Confirm without a look after the announcement.
     NoLook,
     /// No fence between the announcement and the look.
@@ -447,23 +677,31 @@ pub(crate) enum Mutation {
     KeepOthers,
     /// Use one ticket again and again.
     TicketsRepeat,
+    /// Refund whatever the bucket holds by now.
+    RefundWithoutLook,
+    /// Reset by a store instead of an exchange.
+    ResetStores,
+    /// Seal by a store instead of an exchange.
+    SealStores,
+    /// Open a bucket in the successor without asking the predecessor.
+    NothingInherited,
 }
 
-#[cfg(not(gcra_loom))]
+#[cfg(not(gcra_model))]
 const fn broken(_: Mutation) -> bool {
     false
 }
 
-#[cfg(gcra_loom)]
+#[cfg(gcra_model)]
 static BROKEN: std::sync::Mutex<Option<Mutation>> = std::sync::Mutex::new(None);
 
 /// Takes one step of the algorithm away, or puts all back.
-#[cfg(gcra_loom)]
+#[cfg(gcra_model)]
 pub(crate) fn mutate(mutation: Option<Mutation>) {
     *BROKEN.lock().unwrap() = mutation;
 }
 
-#[cfg(gcra_loom)]
+#[cfg(gcra_model)]
 fn broken(mutation: Mutation) -> bool {
     *BROKEN.lock().unwrap() == Some(mutation)
 }

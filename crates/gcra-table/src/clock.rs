@@ -1,9 +1,54 @@
 //! The clocks of the machine, and which boot it is in.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// What a table measures time with.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The machine's, and what to add to it.
+    Boot {
+        base_ns: i64,
+    },
+    Manual(ManualClock),
+}
+
+impl Clock {
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        match self {
+            Self::Boot { base_ns } => boottime_ns().saturating_add_signed(*base_ns),
+            Self::Manual(clock) => clock.now_ns(),
+        }
+    }
+}
+
+/// The time of a [`Table::with_manual_clock`](crate::Table::with_manual_clock). It begins after one second.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(1_000_000_000)))
+    }
+}
+
+impl ManualClock {
+    /// Lets so many nanoseconds pass.
+    pub fn advance(&self, ns: u64) {
+        self.0.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// Nanoseconds since the machine booted, suspend included: the same for all processes, and never backwards.
 #[inline]
@@ -39,6 +84,21 @@ pub(crate) fn base_after_boot(last_ns: u64, last_wall_ns: u64, wall_ns: u64, boo
     i64::try_from(now).unwrap_or(0) - i64::try_from(boottime_ns).unwrap_or(0)
 }
 
+/// The largest time a table can have, with room below 2^62 for what its keys owe: 73 years.
+pub(crate) const MAX_NS: u64 = 1 << 61;
+
+/// Whether our clock and that of the process which last wrote down that it was alive, in this boot, are one.
+///
+/// In another time namespace CLOCK_BOOTTIME has an offset. Behind theirs: their last sign of life lies in our
+/// future. Ahead of theirs: by the wall clock it was a moment ago, by ours long ago.
+pub(crate) fn is_one_clock(now_ns: u64, wall_ns: u64, last_ns: u64, last_wall_ns: u64) -> bool {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let behind = last_ns > now_ns.saturating_add(SECOND_NS);
+    let ahead =
+        now_ns.saturating_sub(last_ns) > 5 * SECOND_NS && wall_ns.abs_diff(last_wall_ns) < 3 * SECOND_NS;
+    !behind && !ahead
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +121,18 @@ mod tests {
         assert_eq!(now(1_000 * second, 1_060 * second), 560 * second, "a minute away");
         assert_eq!(now(1_000 * second, 10 * second), 500 * second, "the wall clock was set back");
         assert_eq!(now(0, 50 * week), 500 * second + week, "or years forward");
+    }
+
+    #[test]
+    fn a_clock_of_another_namespace_is_noticed() {
+        let second = 1_000_000_000;
+        let one =
+            |now: u64, wall: u64| is_one_clock(now * second, wall * second, 1_000 * second, 500_000 * second);
+        assert!(one(1_000, 500_000), "another agent is alive");
+        assert!(one(4_600, 503_600), "the agents were down for an hour");
+        assert!(one(4_600, 400_000), "... and the wall clock was set back meanwhile");
+        assert!(one(1_001, 900_000), "the wall clock was set forward a moment ago");
+        assert!(!one(900, 500_000), "behind");
+        assert!(!one(4_600, 500_001), "ahead");
     }
 }

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::bucket::EvictionCounters;
+use crate::bucket::Counters;
 use crate::hash::SipHasher;
 
 /// The header takes one page; the lines begin after it.
@@ -15,7 +15,7 @@ pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/TABLE.md.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;
@@ -25,6 +25,8 @@ pub(crate) const FIXED_BYTES: usize = 128;
 pub(crate) struct Header {
     pub(crate) slots: u64,
     pub(crate) hash_key: [u8; 16],
+    /// How often the table was resized.
+    pub(crate) generation: u64,
     pub(crate) created_wall_ns: u64,
     pub(crate) creator: [u8; 32],
     pub(crate) boot_id: [u8; 16],
@@ -54,7 +56,8 @@ impl Header {
         put(&[0; 4]);
         put(&self.slots.to_ne_bytes());
         put(&self.hash_key);
-        put(&hash_check(&self.hash_key));
+        put(&hash_check(&self.hash_key).to_ne_bytes());
+        put(&self.generation.to_ne_bytes());
         put(&self.created_wall_ns.to_ne_bytes());
         put(&self.creator);
         put(&self.boot_id);
@@ -74,12 +77,14 @@ impl Header {
         let _: [u8; 4] = take(&mut rest);
         let slots = u64::from_ne_bytes(take(&mut rest));
         let hash_key = take(&mut rest);
-        if take(&mut rest) != hash_check(&hash_key) {
+        if u64::from_ne_bytes(take(&mut rest)) != hash_check(&hash_key) {
             return Err(HeaderError::Hash);
         }
+        let generation = u64::from_ne_bytes(take(&mut rest));
         Ok(Self {
             slots,
             hash_key,
+            generation,
             created_wall_ns: u64::from_ne_bytes(take(&mut rest)),
             creator: take(&mut rest),
             boot_id: take(&mut rest),
@@ -99,7 +104,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     }
 }
 
-fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
+fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher::new(key);
     hasher.write(bytes);
     hasher.finish()
@@ -107,13 +112,12 @@ fn hash(key: &[u8; 16], bytes: &[u8]) -> [u64; 2] {
 
 /// The hash of a constant: a build that hashes differently would look for every key in the wrong place, so it
 /// must not use the file at all.
-fn hash_check(key: &[u8; 16]) -> [u8; 16] {
-    let [first, second] = hash(key, b"gcra-table hash check");
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first.to_ne_bytes());
-    bytes[8..].copy_from_slice(&second.to_ne_bytes());
-    bytes
+fn hash_check(key: &[u8; 16]) -> u64 {
+    hash(key, b"gcra-table hash check")
 }
+
+/// Processes whose attachment is written down. Further ones work as well, and are not listed.
+pub(crate) const ATTACHED: usize = 64;
 
 /// The fields that processes change while the table is in use, at [`SHARED_AT`] in the first page.
 #[derive(Debug)]
@@ -124,7 +128,24 @@ pub(crate) struct Shared {
     pub(crate) last_wall_ns: AtomicU64,
     /// How often the file was attached to.
     pub(crate) attachments: AtomicU32,
-    pub(crate) evictions: CacheLine<EvictionCounters>,
+    /// 1 from when another file takes over this one's buckets. Set before the first slot is sealed.
+    pub(crate) successor: AtomicU32,
+    /// 1 when all buckets of the file before this one have been carried over.
+    pub(crate) complete: AtomicU32,
+    pub(crate) counters: CacheLine<Counters>,
+    pub(crate) attached: [Attached; ATTACHED],
+}
+
+/// One process that uses the table.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Attached {
+    /// The table's time when it was last alive; 0 when it left.
+    pub(crate) beat_ns: AtomicU64,
+    /// Its process id, as it sees it itself.
+    pub(crate) pid: AtomicU32,
+    /// The number of its attachment.
+    pub(crate) number: AtomicU32,
 }
 
 /// On a cache line of its own.
@@ -143,6 +164,7 @@ mod tests {
         Header {
             slots: 1 << 20,
             hash_key: *b"0123456789abcdef",
+            generation: 3,
             created_wall_ns: 1,
             creator: [b'x'; 32],
             boot_id: [7; 16],
@@ -169,11 +191,11 @@ mod tests {
         assert_eq!(Header::from_bytes(&[0; FIXED_BYTES]), Err(HeaderError::Foreign));
     }
 
-    /// No vectors were published for SipHash-1-3 with 128 bits; this pins the value that tables in use depend on.
+    /// Tables in use depend on this value. (That it is SipHash-1-3 is tested in `hash.rs`.)
     #[test]
     fn the_hash_stays_what_it_is() {
         let key: [u8; 16] = core::array::from_fn(|i| u8::try_from(i).unwrap());
-        assert_eq!(hash(&key, b"192.0.2.1"), [5395003504484633629, 7357992839451351717]);
+        assert_eq!(hash(&key, b"192.0.2.1"), 12_263_835_180_306_840_492);
         assert_ne!(hash(&key, b"192.0.2.1"), hash(&key, b"192.0.2.2"));
     }
 }

@@ -27,34 +27,42 @@
 //!
 //! # What it gives up
 //!
-//! * **Keys are hashed, not stored.** Two keys share a bucket when 128 bits of keyed SipHash-1-3 agree in
-//!   fingerprint and place: with 100 million live keys one expects 2e-11 such pairs. Keys can't be listed.
-//! * **The size is fixed.** With more live keys than slots the bucket that owes least is forgotten, and
+//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, when 64 bits of keyed SipHash-1-3
+//!   agree: with a million live keys one expects 3e-8 such pairs, with 100 million 3e-4. Keys can't be listed.
+//! * **The size is fixed until [`Table::resize`].** With more live keys than slots the bucket that owes least is forgotten, and
 //!   [`Table::evictions`] says how much was forgiven. The table must hold the keys active within one drain time,
 //!   not the keys ever seen.
 //! * **One machine.** Processes on other hosts can't map the file.
 //! * **Linux on hardware with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
 //!
 //! How the buckets live in memory is told in `bucket.rs`; every byte of the file in docs/TABLE.md.
-#![cfg_attr(gcra_loom, allow(dead_code, reason = "the models use the buckets, not the file"))]
+#![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
+mod attached;
 mod bucket;
 mod clock;
 mod hash;
 mod header;
-#[cfg(all(test, gcra_loom))]
+mod inspect;
+#[cfg(all(test, gcra_model))]
 mod model;
 mod open;
 mod quota;
 mod rate;
 mod region;
+mod resize;
+mod room;
 mod slot;
 mod sync;
 mod table;
 
+pub use attached::Process;
 pub use bucket::{Decision, Evictions};
+pub use clock::ManualClock;
+pub use inspect::{Fault, Occupancy};
 pub use open::{OpenError, Opened};
 pub use quota::{Admission, MAX_DRAIN_NS, Quota, QuotaError};
 pub use rate::{Rate, RateError};
+pub use resize::Resized;
 pub use slot::{Slots, SlotsError};
 pub use table::{KeyHash, KeyHasher, Table};

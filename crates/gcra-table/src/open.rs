@@ -4,9 +4,10 @@
 //! whole table, there is no half-made state to wait for, and of many starters exactly one wins the link; the
 //! others open its file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fmt, thread};
@@ -15,7 +16,8 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::clock;
-use crate::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError};
+use crate::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError, SHARED_AT};
+use crate::room;
 use crate::slot::Slots;
 
 /// Whether [`Table::open_or_create`](crate::Table::open_or_create) made the file.
@@ -38,7 +40,9 @@ pub struct OpenError {
 #[derive(Debug)]
 enum Problem {
     Io { doing: &'static str, source: io::Error },
+    Missing,
     NoTmpfile,
+    Memory { wanted: u64, left: u64 },
     Symlink,
     Kind(&'static str),
     Owner { found: u32, wanted: u32 },
@@ -47,37 +51,142 @@ enum Problem {
     Foreign,
     Layout(u32),
     Hash,
+    Damaged(&'static str),
     Size { found: u64, wanted: u64 },
-    Slots { found: u64, wanted: u32 },
+    Slots { found: u32, wanted: Slots },
+    Clock,
     Locked,
     Contended,
+    NoSuccessor,
+    SameSlots(u32),
+    OtherResize(u32),
 }
 
-/// An open table file, checked, its header brought to this boot.
+/// An open table file, checked. Others can't attach to it until this is dropped.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     pub(crate) file: File,
     pub(crate) header: Header,
+    pub(crate) slots: Slots,
 }
 
-/// Opens the table at `path`, or makes it.
-pub(crate) fn open_or_create(path: &Path, slots: Slots) -> Result<(TableFile, Opened), OpenError> {
-    let error = |problem| OpenError { path: path.to_owned(), problem };
+impl Drop for TableFile {
+    fn drop(&mut self) {
+        // Closing the file would not do: a mapping keeps it open, and locked. Should this fail, the end of the process will do it.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Who opens a table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Who {
+    /// A process that decides with it. Never another user than the file's: their damage would be its own.
+    Agent,
+    /// Someone who looks after it, and may be root.
+    Inspector,
+}
+
+/// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, one that is there may have any size.
+pub(crate) fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(TableFile, Opened), OpenError> {
+    let error = |problem| OpenError::new(path, problem);
     let mut opened = Opened::Joined;
     // Ends: a file that comes and goes this often is somebody else's doing.
     for _ in 0..16 {
-        match open(path) {
-            Ok(file) => return check(file, slots).map(|file| (file, opened)).map_err(error),
-            Err(Problem::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        match attach(path, Who::Agent) {
+            Ok(table) if slots.is_none_or(|slots| slots == table.slots) => return Ok((table, opened)),
+            Ok(table) => {
+                let (found, wanted) = (table.slots.get(), slots.unwrap_or(table.slots));
+                return Err(error(Problem::Slots { found, wanted }));
+            }
+            Err(Problem::Missing) => {}
             Err(problem) => return Err(error(problem)),
         }
-        match create(path, slots) {
+        match create(path, slots.unwrap_or(Slots::DEFAULT), None) {
             Ok(()) => opened = Opened::Created,
             Err(Problem::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(problem) => return Err(error(problem)),
         }
     }
     Err(error(Problem::Contended))
+}
+
+/// Opens a table that exists, for someone who looks after it.
+pub(crate) fn inspect(path: &Path) -> Result<TableFile, OpenError> {
+    attach(path, Who::Inspector).map_err(|problem| OpenError::new(path, problem))
+}
+
+/// Where the successor of the table at `path` lies until it is complete.
+pub(crate) fn successor_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    name.into()
+}
+
+/// Opens the table that took over from the one at `path`, which has the header `old`.
+///
+/// It lies at [`successor_path`], or at `path` itself once all was carried over. (By then it may have a successor of
+/// its own there, which is none of ours.) Until it is complete it has no clock of its own: its base is that of `old`.
+pub(crate) fn open_successor(path: &Path, old: &Header, who: Who) -> Result<TableFile, OpenError> {
+    let take_over = |path: &Path, generations: RangeInclusive<u64>| -> Result<TableFile, Problem> {
+        let mut next = examine(open(path)?, who)?;
+        if !generations.contains(&next.header.generation) || next.header.hash_key != old.hash_key {
+            return Err(Problem::NoSuccessor);
+        }
+        (next.header.base_ns, next.header.boot_id) = (old.base_ns, old.boot_id);
+        Ok(next)
+    };
+    let following = old.generation.saturating_add(1);
+    match take_over(&successor_path(path), following..=following) {
+        Err(Problem::Missing | Problem::NoSuccessor) => {}
+        outcome => return outcome.map_err(|problem| OpenError::new(&successor_path(path), problem)),
+    }
+    take_over(path, following..=u64::MAX).map_err(|problem| match problem {
+        Problem::Missing => OpenError::no_successor(path),
+        problem => OpenError::new(path, problem),
+    })
+}
+
+/// Makes the file that is to take over from `old`, which the caller keeps locked. One that an interrupted call left, and
+/// that nobody uses yet, is replaced.
+pub(crate) fn create_successor(path: &Path, old: &TableFile, slots: Slots) -> Result<(), OpenError> {
+    let next = successor_path(path);
+    let error = |problem| OpenError::new(&next, problem);
+    if slots == old.slots {
+        return Err(OpenError::new(path, Problem::SameSlots(slots.get())));
+    }
+    match open(&next).and_then(|file| examine(file, Who::Inspector)) {
+        Ok(left) if left.header.hash_key == old.header.hash_key => {
+            fs::remove_file(&next).map_err(failed("remove it")).map_err(error)?;
+        }
+        Ok(_) => return Err(error(Problem::Kind("another table"))),
+        Err(Problem::Missing) => {}
+        Err(problem) => return Err(error(problem)),
+    }
+    create(&next, slots, Some(old)).map_err(error)
+}
+
+/// The error of a resize that asks for another size than the one that was begun.
+pub(crate) fn other_resize(path: &Path, slots: Slots) -> OpenError {
+    OpenError::new(path, Problem::OtherResize(slots.get()))
+}
+
+/// Gives the completed successor the table's name. The old file goes when its last user leaves.
+pub(crate) fn rename_successor(path: &Path) -> Result<(), OpenError> {
+    match fs::rename(successor_path(path), path) {
+        // Someone else finished as well.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => {
+            outcome.map_err(|error| OpenError::new(path, failed("put its successor in its place")(error)))
+        }
+    }
+}
+
+fn attach(path: &Path, who: Who) -> Result<TableFile, Problem> {
+    let file = open(path)?;
+    lock(&file)?;
+    let mut table = examine(file, who)?;
+    bring_to_this_boot(&mut table)?;
+    Ok(table)
 }
 
 fn open(path: &Path) -> Result<File, Problem> {
@@ -89,11 +198,19 @@ fn open(path: &Path) -> Result<File, Problem> {
         Err(Errno::ISDIR) => Err(Problem::Kind("a directory")),
         // A socket can't be opened at all.
         Err(Errno::NXIO) => Err(Problem::Kind("a socket or a device")),
+        Err(Errno::NOENT) => Err(Problem::Missing),
         Err(errno) => Err(failed("open it")(errno.into())),
     }
 }
 
-fn create(path: &Path, slots: Slots) -> Result<(), Problem> {
+/// Makes a table: one of its own, or one that goes on where `old` is.
+fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Problem> {
+    let bytes = HEADER_BYTES as u64 + slots.bytes();
+    if let Some(left) = room::memory_left()
+        && left < bytes
+    {
+        return Err(Problem::Memory { wanted: bytes, left });
+    }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -109,25 +226,36 @@ fn create(path: &Path, slots: Slots) -> Result<(), Problem> {
         Err(errno) => return Err(failed("create it")(errno.into())),
     };
     // All of it now: no space is an error here, and would be the end of the process (SIGBUS) later.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, HEADER_BYTES as u64 + slots.bytes())
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|errno| failed("reserve its space")(errno.into()))?;
 
-    let mut hash_key = [0; 16];
-    getrandom::fill(&mut hash_key)
-        .map_err(|error| failed("draw its hash key")(io::Error::other(error.to_string())))?;
     let mut creator = [0; 32];
     let version = concat!("gcra-table ", env!("CARGO_PKG_VERSION")).as_bytes();
     let length = version.len().min(creator.len());
     creator[..length].copy_from_slice(&version[..length]);
-    let header = Header {
+    let mut header = Header {
         slots: u64::from(slots.get()),
-        hash_key,
+        hash_key: [0; 16],
+        generation: 0,
         created_wall_ns: clock::wall_ns(),
         creator,
         boot_id: clock::boot_id().map_err(failed("read the boot id"))?,
         base_ns: 0,
     };
+    if let Some(old) = old {
+        header.hash_key = old.header.hash_key;
+        header.generation = old.header.generation.saturating_add(1);
+        (header.boot_id, header.base_ns) = (old.header.boot_id, old.header.base_ns);
+        let owner = old.file.metadata().map_err(failed("examine the table before it"))?;
+        fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed("give it to the table's user"))?;
+    } else {
+        getrandom::fill(&mut header.hash_key)
+            .map_err(|error| failed("draw its hash key")(io::Error::other(error.to_string())))?;
+    }
     file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))?;
+    let now = clock::boottime_ns().saturating_add_signed(header.base_ns);
+    write_at(&file, SHARED_AT, now)?;
+    write_at(&file, SHARED_AT + 8, clock::wall_ns())?;
 
     // The name goes to whoever links first; EEXIST is for the others. (A link by descriptor alone would need
     // a capability, so it goes through /proc.)
@@ -136,25 +264,28 @@ fn create(path: &Path, slots: Slots) -> Result<(), Problem> {
         .map_err(|errno| failed("give it its name")(errno.into()))
 }
 
-fn check(file: File, slots: Slots) -> Result<TableFile, Problem> {
+/// Refuses what is no table, or not safe to use as one.
+fn examine(file: File, who: Who) -> Result<TableFile, Problem> {
     let metadata = file.metadata().map_err(failed("examine it"))?;
-    let wanted = rustix::process::geteuid().as_raw();
+    let wanted = rustix::process::geteuid();
     if !metadata.is_file() {
         return Err(Problem::Kind(if metadata.is_dir() { "a directory" } else { "not a regular file" }));
     }
-    if metadata.uid() != wanted {
-        return Err(Problem::Owner { found: metadata.uid(), wanted });
+    if metadata.uid() != wanted.as_raw() && !(who == Who::Inspector && wanted.is_root()) {
+        return Err(Problem::Owner { found: metadata.uid(), wanted: wanted.as_raw() });
     }
     if metadata.mode() & 0o7777 != 0o600 {
         return Err(Problem::Mode(metadata.mode() & 0o7777));
     }
-    if metadata.nlink() != 1 {
-        return Err(Problem::Links(metadata.nlink()));
+    match metadata.nlink() {
+        1 => {}
+        // Removed since it was opened: as good as never there.
+        0 => return Err(Problem::Missing),
+        links => return Err(Problem::Links(links)),
     }
 
-    lock(&file)?;
     let mut bytes = [0; FIXED_BYTES];
-    let mut header = match file.read_exact_at(&mut bytes, 0) {
+    let header = match file.read_exact_at(&mut bytes, 0) {
         Ok(()) => Header::from_bytes(&bytes).map_err(|error| match error {
             HeaderError::Foreign => Problem::Foreign,
             HeaderError::Layout { found } => Problem::Layout(found),
@@ -163,16 +294,14 @@ fn check(file: File, slots: Slots) -> Result<TableFile, Problem> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Problem::Foreign),
         Err(error) => return Err(failed("read its header")(error)),
     };
-    let bytes = header.slots.saturating_mul(16).saturating_add(HEADER_BYTES as u64);
+    let Some(slots) = Slots::exactly(header.slots) else {
+        return Err(Problem::Damaged("its number of slots is none that a table can have"));
+    };
+    let bytes = HEADER_BYTES as u64 + slots.bytes();
     if metadata.len() != bytes {
         return Err(Problem::Size { found: metadata.len(), wanted: bytes });
     }
-    if header.slots != u64::from(slots.get()) {
-        return Err(Problem::Slots { found: header.slots, wanted: slots.get() });
-    }
-    bring_to_this_boot(&file, &mut header)?;
-    rustix::fs::flock(&file, FlockOperation::Unlock).map_err(|errno| failed("unlock it")(errno.into()))?;
-    Ok(TableFile { file, header })
+    Ok(TableFile { file, header, slots })
 }
 
 /// Takes the lock under which processes attach. Decisions never take it, so it is only ever held for a moment.
@@ -188,23 +317,44 @@ fn lock(file: &File) -> Result<(), Problem> {
 }
 
 /// After a reboot the clock began anew: finds the base with which the table's time goes on. Nobody else can be
-/// attached then, and the lock keeps others out until it is written.
-fn bring_to_this_boot(file: &File, header: &mut Header) -> Result<(), Problem> {
+/// attached then, and the lock keeps others out until it is written. In the same boot, refuses a clock that is not
+/// the others'.
+fn bring_to_this_boot(table: &mut TableFile) -> Result<(), Problem> {
+    let TableFile { file, header, .. } = table;
     let boot_id = clock::boot_id().map_err(failed("read the boot id"))?;
-    if header.boot_id == boot_id {
-        return Ok(());
+    let (last_ns, last_wall_ns) = (read_at(file, SHARED_AT)?, read_at(file, SHARED_AT + 8)?);
+    let boottime_ns = clock::boottime_ns();
+    if header.boot_id != boot_id {
+        header.base_ns = clock::base_after_boot(last_ns, last_wall_ns, clock::wall_ns(), boottime_ns);
+        header.boot_id = boot_id;
+        return file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"));
     }
-    let read = |at: u64| {
-        let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, at)
-            .map(|()| u64::from_ne_bytes(bytes))
-            .map_err(failed("read its header"))
-    };
-    let (last_ns, last_wall_ns) =
-        (read(crate::header::SHARED_AT as u64)?, read(crate::header::SHARED_AT as u64 + 8)?);
-    header.base_ns = clock::base_after_boot(last_ns, last_wall_ns, clock::wall_ns(), clock::boottime_ns());
-    header.boot_id = boot_id;
-    file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))
+    match boottime_ns.checked_add_signed(header.base_ns) {
+        Some(now) if now <= clock::MAX_NS => {
+            if clock::is_one_clock(now, clock::wall_ns(), last_ns, last_wall_ns) {
+                Ok(())
+            } else {
+                Err(Problem::Clock)
+            }
+        }
+        _ => Err(Problem::Damaged("its time is out of range")),
+    }
+}
+
+/// The successor of the table `old` is complete: from now on it has a clock of its own, which is that of `old`.
+pub(crate) fn adopt_clock(path: &Path, next: &TableFile) -> Result<(), OpenError> {
+    let written = next.file.write_all_at(&next.header.to_bytes(), 0);
+    written.map_err(|error| OpenError::new(path, failed("write its header")(error)))
+}
+
+fn read_at(file: &File, at: usize) -> Result<u64, Problem> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at as u64).map_err(failed("read its header"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn write_at(file: &File, at: usize, value: u64) -> Result<(), Problem> {
+    file.write_all_at(&value.to_ne_bytes(), at as u64).map_err(failed("write its header"))
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Problem {
@@ -212,9 +362,18 @@ fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Problem {
 }
 
 impl OpenError {
+    fn new(path: &Path, problem: Problem) -> Self {
+        Self { path: path.to_owned(), problem }
+    }
+
+    /// Nothing takes over from a table that was being resized.
+    pub(crate) fn no_successor(path: &Path) -> Self {
+        Self::new(path, Problem::NoSuccessor)
+    }
+
     /// The mapping failed.
     pub(crate) fn mapping(path: &Path, source: io::Error) -> Self {
-        Self { path: path.to_owned(), problem: Problem::Io { doing: "map it", source } }
+        Self::new(path, Problem::Io { doing: "map it", source })
     }
 }
 
@@ -230,9 +389,19 @@ impl fmt::Display for OpenError {
                     Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
                         f.write_str("; choose with --table a file in a directory that this user may write to")
                     }
+                    Some(Errno::NOMEM) => f.write_str(
+                        "; its slots take 16 bytes of address space each: raise the limit (LimitAS=, ulimit -v) or \
+                         ask for fewer --slots",
+                    ),
                     _ => Ok(()),
                 }
             }
+            Problem::Missing => write!(f, "there is no table {path}; agents make it when they start"),
+            Problem::Memory { wanted, left } => write!(
+                f,
+                "table {path} takes {wanted} bytes of memory, and the cgroup's limit leaves {left}: raise it \
+                 (MemoryMax=) or ask for fewer --slots (16 bytes each)"
+            ),
             Problem::NoTmpfile => write!(
                 f,
                 "table {path}: its file system has no unnamed files (O_TMPFILE); put it on a tmpfs such as /dev/shm"
@@ -275,9 +444,28 @@ impl fmt::Display for OpenError {
                 f,
                 "table {path} is {found} bytes long and its header says {wanted}: it was cut or grown; {begin_anew}"
             ),
+            Problem::Damaged(how) => write!(f, "table {path} has a damaged header: {how}; {begin_anew}"),
             Problem::Slots { found, wanted } => write!(
                 f,
-                "table {path} has {found} slots, and --slots asks for {wanted}; start with --slots {found}, or {begin_anew}"
+                "table {path} has {found} slots, and --slots asks for {}; leave --slots out to take what it has, or \
+                 change it with 'gcra-spoa table resize --table {path} --slots {}'",
+                wanted.get(),
+                wanted.get()
+            ),
+            Problem::Clock => write!(
+                f,
+                "table {path} is used by processes with another clock: their CLOCK_BOOTTIME and ours differ by more \
+                 than a second, as in different time namespaces; run all agents of a table in one, or {begin_anew}"
+            ),
+            Problem::NoSuccessor => write!(
+                f,
+                "table {path} was being resized, and the file that takes over from it is gone; {begin_anew}"
+            ),
+            Problem::SameSlots(slots) => write!(f, "table {path} has {slots} slots already"),
+            Problem::OtherResize(slots) => write!(
+                f,
+                "table {path} is being resized to {slots} slots; if that was interrupted, finish it first: \
+                 'gcra-spoa table resize --table {path} --slots {slots}'"
             ),
             Problem::Locked => write!(
                 f,

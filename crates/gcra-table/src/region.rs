@@ -19,7 +19,7 @@ use crate::slot::{LINE_SLOTS, Line, Slots};
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
-    lines: usize,
+    slots: Slots,
 }
 
 impl Region {
@@ -34,17 +34,16 @@ impl Region {
     }
 
     fn new(map: MmapRaw, slots: Slots) -> io::Result<Self> {
-        #[cfg(not(gcra_loom))]
+        #[cfg(not(gcra_model))]
         if !crate::slot::Slot::is_lock_free() {
             let message = "this CPU has no 128-bit compare-exchange (cmpxchg16b on x86-64)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
-        let lines = slots.get() as usize / LINE_SLOTS;
         // The mapping is as long as was asked for; the proofs below rest on it.
         if map.len() != Self::bytes(slots)? {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self { map, lines })
+        Ok(Self { map, slots })
     }
 
     fn bytes(slots: Slots) -> io::Result<usize> {
@@ -62,15 +61,19 @@ impl Region {
         unsafe { &*shared }
     }
 
+    pub(crate) fn slots(&self) -> Slots {
+        self.slots
+    }
+
     /// All lines of the table.
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
-        // SAFETY: `new` checked that the mapping holds the header page and, after it, `lines` lines.
+        // SAFETY: `new` checked that the mapping holds the header page and, after it, `slots` slots.
         let first = unsafe { self.map.as_mut_ptr().add(HEADER_BYTES) }.cast::<Line>();
         // SAFETY: the mapping is page aligned, as is the header's size, so lines of 64 bytes are aligned; it lives
         // as long as `self`; a line is made of atomics alone, for which every bit pattern is valid, and everyone
         // else who changes them does so through the same atomics.
-        unsafe { slice::from_raw_parts(first, self.lines) }
+        unsafe { slice::from_raw_parts(first, self.slots.get() as usize / LINE_SLOTS) }
     }
 }
 
@@ -101,6 +104,6 @@ mod tests {
             prefetch(line);
             assert!(line.slots.iter().all(|slot| slot.load() == crate::slot::Word::EMPTY));
         }
-        assert_eq!(region.shared().evictions.0.read(), crate::Evictions::default());
+        assert_eq!(region.shared().counters.0.evictions(), crate::Evictions::default());
     }
 }

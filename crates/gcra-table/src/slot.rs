@@ -14,7 +14,7 @@ pub(crate) struct Line {
     pub(crate) slots: [Slot; LINE_SLOTS],
 }
 
-#[cfg(not(gcra_loom))]
+#[cfg(not(gcra_model))]
 const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 
 /// A word that is only ever changed whole.
@@ -22,21 +22,22 @@ const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 /// # Orderings
 ///
 /// Whose bucket it is and what it owes change together, and nothing else in memory is guarded by a slot. So
-/// loads and exchanges need atomicity and no more: all are `Relaxed`. The one place where the order *between*
-/// slots matters is inserting a key, and there `bucket.rs` puts a sequentially consistent fence.
+/// loads and exchanges need atomicity and no more: all are `Relaxed`. The order *between* slots matters in two
+/// places, and `bucket.rs` puts a fence in each: opening a bucket (sequentially consistent), and meeting a sealed slot
+/// (acquire, paired with the release before the first seal).
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Slot(AtomicU128);
 
 impl Slot {
-    #[cfg(gcra_loom)]
+    #[cfg(gcra_model)]
     pub(crate) fn new() -> Self {
         Self(AtomicU128::new(0))
     }
 
     /// Whether slots are changed by an instruction of this CPU. The library's substitute is a lock of one process,
     /// which means nothing to the others.
-    #[cfg(not(gcra_loom))]
+    #[cfg(not(gcra_model))]
     pub(crate) fn is_lock_free() -> bool {
         AtomicU128::is_lock_free()
     }
@@ -53,31 +54,55 @@ impl Slot {
     }
 
     /// Only for tests and broken models: changes the slot without asking what it holds.
-    #[cfg(any(gcra_loom, test))]
+    #[cfg(any(gcra_model, test))]
     pub(crate) fn store(&self, word: Word) {
         self.0.store(word.0, Ordering::Relaxed);
     }
+
+    /// Only for a broken model: an exchange that looks at the TAT and not at whose it is.
+    #[cfg(gcra_model)]
+    pub(crate) fn exchange_low_half(&self, current: Word, new: Word) -> bool {
+        let low = |word: Word| word.0 & u128::from(u64::MAX);
+        let there = self.load();
+        low(there) == low(current) && self.exchange(there, Word(there.0 >> 64 << 64 | low(new)))
+    }
 }
 
-/// What a slot holds: the fingerprint in the upper half, and below it either a TAT (the bucket is confirmed) or
-/// an announcement (bit 63 is set: someone is about to open the bucket).
+/// What a slot holds: the fingerprint in the upper half, and in the lower one of three things, told apart by its
+/// two highest bits.
+///
+/// | bits 63, 62 | it is | bits 61..0 |
+/// |---|---|---|
+/// | 0 0 | a *confirmed* bucket | its TAT |
+/// | 1 any | an *announcement*: someone is about to open the bucket | a ticket |
+/// | 0 1 | *sealed*: the slot never changes again, its bucket lives on in a larger or smaller table | the last TAT |
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Word(u128);
 
 const PENDING: u64 = 1 << 63;
+const SEALED: u64 = 1 << 62;
+const VALUE: u64 = SEALED - 1;
 
 impl Word {
     /// A slot never used: no key has fingerprint 0.
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// A bucket. No TAT reaches bit 63: clocks and drain times stay far below 146 years.
+    /// A bucket. No TAT reaches bit 62: clocks and drain times stay far below 146 years.
     pub(crate) const fn confirmed(fingerprint: u64, tat: u64) -> Self {
-        Self::new(fingerprint, tat & !PENDING)
+        Self::new(fingerprint, tat & VALUE)
     }
 
-    /// The announcement of a bucket. `ticket` is below 2^63 and, in this slot, never used twice.
+    /// The announcement of a bucket. `ticket` is below 2^62 and, in this slot, never used twice.
     pub(crate) const fn pending(fingerprint: u64, ticket: u64) -> Self {
-        Self::new(fingerprint, ticket | PENDING)
+        Self::new(fingerprint, ticket & VALUE | PENDING)
+    }
+
+    /// What becomes of the word when its slot is sealed: a bucket keeps its TAT, an announcement is dropped.
+    pub(crate) const fn sealed(self) -> Self {
+        match self.tat() {
+            Some(tat) => Self::new(self.fingerprint(), tat | SEALED),
+            None => Self::new(0, SEALED),
+        }
     }
 
     const fn new(fingerprint: u64, low: u64) -> Self {
@@ -94,23 +119,32 @@ impl Word {
     }
 
     /// The TAT of a confirmed bucket.
+    #[inline]
     pub(crate) const fn tat(self) -> Option<u64> {
         let (_, low) = self.halves();
-        if low & PENDING == 0 { Some(low) } else { None }
+        if low & !VALUE == 0 { Some(low) } else { None }
     }
 
     /// The ticket of an announcement.
     pub(crate) const fn ticket(self) -> Option<u64> {
         let (_, low) = self.halves();
-        if low & PENDING == 0 { None } else { Some(low & !PENDING) }
+        if low & PENDING == 0 { None } else { Some(low & VALUE) }
+    }
+
+    /// The last TAT of a sealed slot.
+    pub(crate) const fn sealed_tat(self) -> Option<u64> {
+        let (_, low) = self.halves();
+        if low & !VALUE == SEALED { Some(low & VALUE) } else { None }
     }
 }
 
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.tat(), self.ticket()) {
-            (Some(tat), _) => write!(f, "{{{:x} tat {tat}}}", self.fingerprint()),
-            (_, ticket) => write!(f, "{{{:x} pending {ticket:?}}}", self.fingerprint()),
+        let fingerprint = self.fingerprint();
+        match (self.tat(), self.ticket(), self.sealed_tat()) {
+            (Some(tat), ..) => write!(f, "{{{fingerprint:x} tat {tat}}}"),
+            (_, Some(ticket), _) => write!(f, "{{{fingerprint:x} pending {ticket}}}"),
+            (.., tat) => write!(f, "{{{fingerprint:x} sealed {tat:?}}}"),
         }
     }
 }
@@ -135,6 +169,11 @@ impl Slots {
             return Err(SlotsError(slots));
         }
         u32::try_from(slots.next_power_of_two()).map(Self).map_err(|_| SlotsError(slots))
+    }
+
+    /// Exactly as many as a file says it has.
+    pub(crate) fn exactly(slots: u64) -> Option<Self> {
+        Self::new(slots).ok().filter(|rounded| u64::from(rounded.0) == slots)
     }
 
     /// The number of slots.
@@ -173,12 +212,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_bucket_or_an_announcement() {
+    fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
+        let parts = |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
         let bucket = Word::confirmed(u64::MAX, 5);
-        assert_eq!((bucket.fingerprint(), bucket.tat(), bucket.ticket()), (u64::MAX, Some(5), None));
+        assert_eq!(parts(bucket), (u64::MAX, Some(5), None, None));
+        assert_eq!(parts(bucket.sealed()), (u64::MAX, None, None, Some(5)));
         let announced = Word::pending(3, 0);
-        assert_eq!((announced.fingerprint(), announced.tat(), announced.ticket()), (3, None, Some(0)));
-        assert_eq!(Word::EMPTY.tat(), Some(0));
+        assert_eq!(parts(announced), (3, None, Some(0), None));
+        assert_eq!(parts(announced.sealed()), (0, None, None, Some(0)));
+        assert_eq!(parts(Word::EMPTY), (0, Some(0), None, None));
+        assert_eq!(parts(Word::confirmed(1, u64::MAX)), (1, Some((1 << 62) - 1), None, None));
     }
 
     #[test]

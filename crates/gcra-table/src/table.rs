@@ -1,28 +1,47 @@
 //! The table: keys in, decisions out.
 
 use std::io;
-use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use crate::bucket::{Announcer, Bucket, Decision, Evictions};
-use crate::clock;
+use crate::attached::Attachment;
+use crate::bucket::{Announcer, Bucket, Context, Decision, Evictions, Moved};
+use crate::clock::{self, Clock, ManualClock};
 use crate::hash::SipHasher;
-use crate::header::Shared;
-use crate::open::{self, OpenError, Opened, TableFile};
+use crate::header::{Header, Shared};
+use crate::open::{self, OpenError, Opened, TableFile, Who};
 use crate::quota::Quota;
 use crate::region::{self, Region};
-use crate::slot::{Line, Slots};
+use crate::slot::{Line, Slot, Slots};
 
 /// Buckets of many keys, shared by every process that has the file open.
 ///
 /// Everything takes `&self`, and nothing locks or waits. Decisions take a reading of [`now`](Self::now), so that one
 /// reading can serve many.
+///
+/// A long-lived process calls [`beat`](Self::beat) about once a second, and then asks for the
+/// [`successor`](Self::successor).
 #[derive(Debug)]
 pub struct Table {
     region: Region,
     hasher: SipHasher,
-    base_ns: i64,
+    clock: Clock,
     announcer: Announcer,
+    /// Where this process is listed as one that uses the table; an inspector is not.
+    attachment: Option<Attachment>,
+    file: Option<Origin>,
+    successor: OnceLock<Arc<Table>>,
+    /// By the table's clock, when a successor that could not be opened is tried again.
+    retry_ns: AtomicU64,
+}
+
+/// Where a table in a file comes from.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) path: PathBuf,
+    pub(crate) header: Header,
+    pub(crate) who: Who,
 }
 
 /// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
@@ -41,16 +60,18 @@ impl KeyHasher {
     #[inline]
     #[must_use]
     pub fn finish(&self) -> KeyHash {
-        KeyHash(self.0.finish())
+        // 0 marks slots never used.
+        KeyHash(self.0.finish().max(1))
     }
 }
 
-/// A key, hashed for one table.
+/// A key, hashed for one table and its successors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct KeyHash([u64; 2]);
+pub struct KeyHash(u64);
 
 impl Table {
-    /// Opens the table file at `path`, or makes one with this many slots.
+    /// Opens the table file at `path`, or makes one with `slots` slots ([`Slots::DEFAULT`] without). Without `slots`, a
+    /// file that is there may have any number of them.
     ///
     /// The file belongs on a tmpfs (`/dev/shm`, `/run`): on a disk the kernel would write it back for ever.
     ///
@@ -58,10 +79,19 @@ impl Table {
     ///
     /// The file is not a table of this user, has another size or layout, can be changed by others, or could not
     /// be made. The error is a sentence for the operator that says how to go on.
-    pub fn open_or_create(path: &Path, slots: Slots) -> Result<(Self, Opened), OpenError> {
-        let (TableFile { file, header }, opened) = open::open_or_create(path, slots)?;
-        let region = Region::map(&file, slots).map_err(|error| OpenError::mapping(path, error))?;
-        Ok((Self::new(region, &header.hash_key, header.base_ns), opened))
+    pub fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(Self, Opened), OpenError> {
+        let (file, opened) = open::open_or_create(path, slots)?;
+        Ok((Self::attach(path, &file, Who::Agent)?, opened))
+    }
+
+    /// Opens a table that exists, to look at it or to change single keys, beside processes that use it. It is not counted as one of
+    /// them, and root may inspect a table of any user.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_or_create`](Self::open_or_create), and where there is no file.
+    pub fn inspect(path: &Path) -> Result<Self, OpenError> {
+        Self::attach(path, &open::inspect(path)?, Who::Inspector)
     }
 
     /// A table of this process alone.
@@ -70,28 +100,62 @@ impl Table {
     ///
     /// There is not enough memory, or no randomness for the hash key.
     pub fn in_memory(slots: Slots) -> io::Result<Self> {
+        Self::with_clock(slots, Clock::Boot { base_ns: 0 })
+    }
+
+    /// A table of this process alone whose time stands still unless it is told to go on, for tests and simulations.
+    ///
+    /// # Errors
+    ///
+    /// As for [`in_memory`](Self::in_memory).
+    pub fn with_manual_clock(slots: Slots) -> io::Result<(Self, ManualClock)> {
+        let clock = ManualClock::default();
+        Ok((Self::with_clock(slots, Clock::Manual(clock.clone()))?, clock))
+    }
+
+    fn with_clock(slots: Slots, clock: Clock) -> io::Result<Self> {
         let mut hash_key = [0; 16];
         getrandom::fill(&mut hash_key).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Self::new(Region::in_memory(slots)?, &hash_key, 0))
+        Ok(Self::new(Region::in_memory(slots)?, &hash_key, clock, None))
+    }
+
+    pub(crate) fn attach(path: &Path, file: &TableFile, who: Who) -> Result<Self, OpenError> {
+        let TableFile { file, header, slots } = file;
+        let region = Region::map(file, *slots).map_err(|error| OpenError::mapping(path, error))?;
+        let clock = Clock::Boot { base_ns: header.base_ns };
+        let origin = Origin { path: path.to_owned(), header: header.clone(), who };
+        let mut table = Self::new(region, &header.hash_key, clock, Some(origin));
+        if who == Who::Agent {
+            table.attachment =
+                Attachment::new(&table.shared().attached, table.announcer.attachment(), table.now());
+            table.beat();
+        }
+        Ok(table)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "attachments are named modulo 2^16")]
-    fn new(region: Region, hash_key: &[u8; 16], base_ns: i64) -> Self {
+    fn new(region: Region, hash_key: &[u8; 16], clock: Clock, file: Option<Origin>) -> Self {
         let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
-        let table =
-            Self { region, hasher: SipHasher::new(hash_key), base_ns, announcer: Announcer::new(attachment) };
-        table.beat();
-        table
+        Self {
+            region,
+            hasher: SipHasher::new(hash_key),
+            clock,
+            announcer: Announcer::new(attachment),
+            attachment: None,
+            file,
+            successor: OnceLock::new(),
+            retry_ns: AtomicU64::new(0),
+        }
     }
 
     /// The table's time in nanoseconds: the same for all processes, never backwards, and going on over reboots.
     #[inline]
     #[must_use]
     pub fn now(&self) -> u64 {
-        clock::boottime_ns().saturating_add_signed(self.base_ns)
+        self.clock.now_ns()
     }
 
-    /// Hashes a key (SipHash-1-3, 128 bits, keyed with the table's random key).
+    /// Hashes a key (SipHash-1-3 with the table's random key).
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
@@ -111,7 +175,7 @@ impl Table {
     /// other keys are decided in between.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
-        let [first, second] = self.candidate_lines(key);
+        let [first, second] = self.candidate_lines(key.0);
         region::prefetch(first);
         region::prefetch(second);
     }
@@ -124,43 +188,185 @@ impl Table {
     /// Lock-free: only a process that got further can make another one try again.
     #[inline]
     pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
-        let KeyHash([_, fingerprint]) = key;
-        // 0 marks slots never used.
-        let bucket = Bucket::new(self.candidate_lines(key), fingerprint.max(1));
-        bucket.charge(quota, cells, now, || self.now(), &self.announcer, &self.shared().evictions.0)
+        match self.bucket(key.0).charge(quota, cells, now, &self.context(None)) {
+            Ok(decision) => decision,
+            Err(Moved) => self.charge_in_successor(key, quota, cells, now),
+        }
+    }
+
+    #[cold]
+    fn charge_in_successor(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
+        let mut table = self;
+        // Ends: a table has a higher generation than the one before it, and there is a last one.
+        while let Some(next) = table.opened_successor() {
+            let context = next.context(Some(table.bucket(key.0)));
+            match next.bucket(key.0).charge(quota, cells, now, &context) {
+                Ok(decision) => return decision,
+                Err(Moved) => table = next,
+            }
+        }
+        Decision::undecidable(quota)
+    }
+
+    /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this number of cells, because
+    /// another limit denies the request.
+    ///
+    /// False when it was too late: somebody else has used the key since, and the cells stay charged. Never too
+    /// generous, and at worst too strict by these cells until they drain.
+    pub fn refund(&self, key: KeyHash, quota: Quota, cells: u32, decision: &Decision) -> bool {
+        let cost_ns = quota.emission_interval_ns().saturating_mul(u64::from(cells));
+        decision.charged_tat().is_some_and(|tat| cells > 0 && self.bucket(key.0).refund(tat, cost_ns))
+    }
+
+    /// What `key` owes at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
+    #[must_use]
+    pub fn owed_ns(&self, key: KeyHash, now: u64) -> u64 {
+        match self.bucket(key.0).tat(&self.context(None)) {
+            Ok(tat) => tat.saturating_sub(now),
+            Err(Moved) => {
+                let last = self.bucket(key.0).seal().saturating_sub(now);
+                self.opened_successor().map_or(last, |next| next.owed_ns(key, now).max(last))
+            }
+        }
+    }
+
+    /// Forgives `key` all it owes, and returns how much that was at `now`, in nanoseconds.
+    ///
+    /// `None` while the table is being resized: then a reset could be undone by the move.
+    #[must_use]
+    pub fn reset(&self, key: KeyHash, now: u64) -> Option<u64> {
+        if self.is_superseded() {
+            return None;
+        }
+        self.bucket(key.0).reset(&self.context(None)).ok().map(|tat| tat.saturating_sub(now))
     }
 
     /// What it has cost so far that the table was too small, counted over all processes since it was made.
     #[must_use]
     pub fn evictions(&self) -> Evictions {
-        self.shared().evictions.0.read()
+        self.shared().counters.0.evictions()
     }
 
-    /// Writes down that time has come this far. Called about once a second by any process, it lets limits of hours and days
-    /// go on after a reboot (where the file survives one).
+    /// Operations, over all processes, that others got ahead of so often that the cells were denied undecided. Not expected ever.
+    #[must_use]
+    pub fn gave_up(&self) -> u64 {
+        self.shared().counters.0.gave_up.load(Ordering::Relaxed)
+    }
+
+    /// How many buckets it has room for.
+    #[must_use]
+    pub fn slots(&self) -> Slots {
+        self.region.slots()
+    }
+
+    /// Writes down that time has come this far and that this process is alive.
+    ///
+    /// Called about once a second. It lets limits of hours and days go on after a reboot (where the file survives
+    /// one), and others see who uses the table.
     pub fn beat(&self) {
-        self.shared().last_ns.store(self.now(), Ordering::Relaxed);
+        let now = self.now();
+        self.shared().last_ns.store(now, Ordering::Relaxed);
         self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
+        if let Some(attachment) = &self.attachment {
+            attachment.beat(&self.shared().attached, now);
+        }
     }
 
-    fn shared(&self) -> &Shared {
+    /// The table that all buckets of this one have moved to because it was resized; `None` when this is the one to use.
+    ///
+    /// Asked after each [`beat`](Self::beat). While the buckets are on their way this opens the other table, and
+    /// decisions made with this one find each key where it is; afterwards this one only costs time and memory.
+    ///
+    /// # Errors
+    ///
+    /// The other table can't be opened. Keys that have moved are denied until it can.
+    pub fn successor(&self) -> Result<Option<Arc<Self>>, OpenError> {
+        if !self.is_superseded() {
+            return Ok(None);
+        }
+        let next = self.open_successor()?;
+        let complete = next.shared().complete.load(Ordering::Acquire) != 0;
+        Ok(complete.then(|| next.clone()))
+    }
+
+    /// Whether another table is taking over.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.shared().successor.load(Ordering::Acquire) != 0
+    }
+
+    fn open_successor(&self) -> Result<&Arc<Self>, OpenError> {
+        if let Some(next) = self.successor.get() {
+            return Ok(next);
+        }
+        let Some(Origin { path, header, who }) = &self.file else {
+            return Err(OpenError::no_successor(Path::new("(in memory)")));
+        };
+        let file = open::open_successor(path, header, *who)?;
+        let next = Self::attach(path, &file, *who)?;
+        Ok(self.successor.get_or_init(|| Arc::new(next)))
+    }
+
+    /// As [`open_successor`](Self::open_successor), for the middle of a decision: tried ten times a second at most.
+    fn opened_successor(&self) -> Option<&Self> {
+        if self.successor.get().is_none() {
+            let now = self.now();
+            if now < self.retry_ns.load(Ordering::Relaxed) {
+                return None;
+            }
+            self.retry_ns.store(now.saturating_add(100_000_000), Ordering::Relaxed);
+        }
+        self.open_successor().ok().map(Arc::as_ref)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
         self.region.shared()
+    }
+
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        self.file.as_ref()
+    }
+
+    pub(crate) fn context<'a>(&'a self, predecessor: Option<Bucket<'a>>) -> Context<'a, impl Fn() -> u64> {
+        Context {
+            clock: || self.now(),
+            announcer: &self.announcer,
+            counters: &self.shared().counters.0,
+            successor: &self.shared().successor,
+            predecessor,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bucket(&self, fingerprint: u64) -> Bucket<'_> {
+        Bucket::new(self.candidate_lines(fingerprint), fingerprint)
+    }
+
+    pub(crate) fn each_slot(&self) -> impl Iterator<Item = &Slot> {
+        self.region.lines().iter().flat_map(|line| &line.slots)
     }
 
     /// The two lines, never the same, that may hold the key.
     #[inline]
-    fn candidate_lines(&self, KeyHash([place, _]): KeyHash) -> [&Line; 2] {
+    fn candidate_lines(&self, fingerprint: u64) -> [&Line; 2] {
         let lines = self.region.lines();
         // A power of two, and at least two lines.
         let mask = lines.len() as u64 - 1;
-        // A step of 1 to `mask` lines: the upper half of the hash, scaled.
-        let step = 1 + (((place >> 32) * mask) >> 32);
+        // A step of 1 to `mask` lines: the upper half of the fingerprint, scaled.
+        let step = 1 + (((fingerprint >> 32) * mask) >> 32);
         let line = |place: u64| {
             #[expect(clippy::cast_possible_truncation, reason = "masked to the number of lines")]
             let index = (place & mask) as usize;
             &lines[index]
         };
-        [line(place), line(place.wrapping_add(step))]
+        [line(fingerprint), line(fingerprint.wrapping_add(step))]
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some(attachment) = &self.attachment {
+            attachment.leave(&self.shared().attached);
+        }
     }
 }
 
@@ -188,7 +394,7 @@ mod tests {
     /// All words of the table that carry this key's fingerprint.
     fn words_of(table: &Table, key: KeyHash) -> Vec<Word> {
         let slots = table.region.lines().iter().flat_map(|line| &line.slots);
-        slots.map(|slot| slot.load()).filter(|word| word.fingerprint() == key.0[1].max(1)).collect()
+        slots.map(|slot| slot.load()).filter(|word| word.fingerprint() == key.0).collect()
     }
 
     #[test]
@@ -196,7 +402,7 @@ mod tests {
         let table = table(8);
         for n in 0..1_000_u32 {
             let key = table.hash(&n.to_ne_bytes());
-            let [first, second] = table.candidate_lines(key);
+            let [first, second] = table.candidate_lines(key.0);
             assert!(!core::ptr::eq(first, second));
         }
         let key = table.hash(b"a");
@@ -282,8 +488,8 @@ mod tests {
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
         let slot = table.region.lines().iter().flat_map(|line| &line.slots);
-        let slot = slot.into_iter().find(|slot| slot.load().fingerprint() == key.0[1].max(1)).unwrap();
-        slot.store(Word::confirmed(key.0[1].max(1), u64::MAX));
+        let slot = slot.into_iter().find(|slot| slot.load().fingerprint() == key.0).unwrap();
+        slot.store(Word::confirmed(key.0, u64::MAX));
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
@@ -317,9 +523,9 @@ mod tests {
     fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
         let table = table(8);
         let key = table.hash(b"a");
-        let [_, second] = table.candidate_lines(key);
-        second.slots[LINE_SLOTS - 1].store(Word::pending(key.0[1].max(1), 12345));
-        second.slots[0].store(Word::pending(key.0[1].max(1), 12346));
+        let [_, second] = table.candidate_lines(key.0);
+        second.slots[LINE_SLOTS - 1].store(Word::pending(key.0, 12345));
+        second.slots[0].store(Word::pending(key.0, 12346));
         assert!(table.charge(key, quota(3), 1, &mut table.now()).is_allowed());
         let words = words_of(&table, key);
         assert_eq!(words.len(), 1);

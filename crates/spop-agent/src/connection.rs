@@ -327,7 +327,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 while prepared.len() < batch.len() {
                     let request = &batch[prepared.len()];
-                    prepared.push(turn.as_ref().map(|_| self.handler.prepare(request)));
+                    prepared.push(turn.as_mut().map(|turn| self.handler.prepare(turn, request)));
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];

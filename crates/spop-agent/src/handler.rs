@@ -17,7 +17,7 @@ pub trait Handler: Send + Sync + 'static {
     fn turn(&self) -> Self::Turn;
 
     /// Called for a few dozen requests before the first of them is answered.
-    fn prepare(&self, request: &Request<'_>) -> Self::Prepared;
+    fn prepare(&self, turn: &mut Self::Turn, request: &Request<'_>) -> Self::Prepared;
 
     /// Answers one request. What is not set in `reply` stays as it is in HAProxy.
     fn answer(
@@ -38,7 +38,7 @@ where
 
     fn turn(&self) {}
 
-    fn prepare(&self, _: &Request<'_>) {}
+    fn prepare(&self, (): &mut (), _: &Request<'_>) {}
 
     #[inline]
     fn answer(&self, (): &mut (), (): (), request: &Request<'_>, reply: &mut Reply<'_>) {

@@ -209,7 +209,7 @@ impl Handler for Fragile {
 
     fn turn(&self) {}
 
-    fn prepare(&self, request: &Request<'_>) {
+    fn prepare(&self, (): &mut (), request: &Request<'_>) {
         assert!(
             request.message(b"m").and_then(|message| message.arg(b"arg")) != Some(Value::String(b"prepare"))
         );
@@ -245,7 +245,7 @@ impl Handler for Hopeless {
         panic!("the handler was told to");
     }
 
-    fn prepare(&self, _: &Request<'_>) {}
+    fn prepare(&self, _: &mut Self::Turn, _: &Request<'_>) {}
 
     fn answer(&self, (): &mut (), (): (), _: &Request<'_>, _: &mut Reply<'_>) {}
 }

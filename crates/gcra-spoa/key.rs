@@ -1,0 +1,197 @@
+//! Which bucket some values belong to: the same ones give the same key, whether they come from HAProxy or from an
+//! operator's command line.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use gcra_table::{KeyHash, KeyHasher, Table};
+use spop_agent::Value;
+
+/// Writes one part of a key: its type, its length where that varies, its value. So no two lists of parts are alike.
+///
+/// An IPv4 address counts as the same in either of its forms.
+#[inline(always)]
+pub(crate) fn write_part(hasher: &mut KeyHasher, value: Value<'_>) {
+    match value {
+        Value::Null => hasher.write(&[0]),
+        Value::Bool(bool) => hasher.write(&[1, u8::from(bool)]),
+        Value::Int32(integer) => hasher.write(&fixed::<4, 5>(2, integer.to_le_bytes())),
+        Value::Uint32(integer) => hasher.write(&fixed::<4, 5>(3, integer.to_le_bytes())),
+        Value::Int64(integer) => hasher.write(&fixed::<8, 9>(4, integer.to_le_bytes())),
+        Value::Uint64(integer) => hasher.write(&fixed::<8, 9>(5, integer.to_le_bytes())),
+        Value::Ipv4(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
+        Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
+            None => hasher.write(&fixed::<16, 17>(7, ip.octets())),
+        },
+        Value::String(bytes) => {
+            hasher.write(&fixed::<8, 9>(8, (bytes.len() as u64).to_le_bytes()));
+            hasher.write(bytes);
+        }
+        Value::Binary(bytes) => {
+            hasher.write(&fixed::<8, 9>(9, (bytes.len() as u64).to_le_bytes()));
+            hasher.write(bytes);
+        }
+    }
+}
+
+/// A type and its value in one piece, because each write to the hasher costs more than its bytes.
+#[inline]
+fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {
+    const { assert!(PART == VALUE + 1) };
+    let mut part = [tag; PART];
+    part[1..].copy_from_slice(&value);
+    part
+}
+
+/// A key as an operator writes it: its parts, separated by commas.
+///
+/// An address is an address and everything else a string, unless its type stands in front: `str:`, `int32:`, `uint32:`,
+/// `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma or backslash within a part has a backslash before it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Key {
+    pub(crate) text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Part {
+    Null,
+    Bool(bool),
+    Int32(i32),
+    Uint32(u32),
+    Int64(i64),
+    Uint64(u64),
+    Ip(IpAddr),
+    String(String),
+    Binary(Vec<u8>),
+}
+
+impl Key {
+    pub(crate) fn hash(&self, table: &Table) -> KeyHash {
+        let mut hasher = table.hasher();
+        for part in &self.parts {
+            let value = match part {
+                Part::Null => Value::Null,
+                Part::Bool(bool) => Value::Bool(*bool),
+                Part::Int32(integer) => Value::Int32(*integer),
+                Part::Uint32(integer) => Value::Uint32(*integer),
+                Part::Int64(integer) => Value::Int64(*integer),
+                Part::Uint64(integer) => Value::Uint64(*integer),
+                Part::Ip(IpAddr::V4(ip)) => Value::Ipv4(*ip),
+                Part::Ip(IpAddr::V6(ip)) => Value::Ipv6(*ip),
+                Part::String(string) => Value::String(string.as_bytes()),
+                Part::Binary(bytes) => Value::Binary(bytes),
+            };
+            write_part(&mut hasher, value);
+        }
+        hasher.finish()
+    }
+}
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = split(text)?.iter().map(|part| part.parse()).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.to_owned(), parts })
+    }
+}
+
+/// Splits at commas that have no backslash before them, and drops the backslashes.
+fn split(text: &str) -> Result<Vec<String>, String> {
+    let mut parts = vec![String::new()];
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        let escaped = match character {
+            ',' => {
+                parts.push(String::new());
+                continue;
+            }
+            '\\' => characters
+                .next()
+                .ok_or_else(|| format!("'{text}' ends with a lone backslash; write it twice"))?,
+            other => other,
+        };
+        if let Some(part) = parts.last_mut() {
+            part.push(escaped);
+        }
+    }
+    Ok(parts)
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn parse<T: FromStr>(kind: &str, text: &str) -> Result<T, String> {
+            text.parse()
+                .map_err(|_| format!("'{text}' is no {kind}; in '{kind}:VALUE' the value must be one"))
+        }
+        let (kind, value) = text.split_once(':').unwrap_or(("", text));
+        Ok(match kind {
+            "str" => Self::String(value.to_owned()),
+            "int32" => Self::Int32(parse(kind, value)?),
+            "uint32" => Self::Uint32(parse(kind, value)?),
+            "int64" => Self::Int64(parse(kind, value)?),
+            "uint64" => Self::Uint64(parse(kind, value)?),
+            "bool" => Self::Bool(parse(kind, value)?),
+            "hex" => Self::Binary(bytes(value)?),
+            "null" if value.is_empty() => Self::Null,
+            _ => text.parse().map_or_else(|_| Self::String(text.to_owned()), Self::Ip),
+        })
+    }
+}
+
+fn bytes(hex: &str) -> Result<Vec<u8>, String> {
+    let error = || format!("'{hex}' is not hexadecimal; write two digits for each byte, like hex:00ff");
+    if !hex.len().is_multiple_of(2) || !hex.is_ascii() {
+        return Err(error());
+    }
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|_| error()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> Vec<Part> {
+        text.parse::<Key>().unwrap().parts
+    }
+
+    #[test]
+    fn parts_have_the_types_that_haproxy_gives_them() {
+        let string = |text: &str| Part::String(text.to_owned());
+        let ip = |text: &str| Part::Ip(text.parse().unwrap());
+        assert_eq!(parts("192.0.2.1,/login"), [ip("192.0.2.1"), string("/login")]);
+        assert_eq!(parts("2001:db8::"), [ip("2001:db8::")]);
+        assert_eq!(parts("str:192.0.2.1"), [string("192.0.2.1")]);
+        assert_eq!(
+            parts("int64:-5,uint32:7,bool:true"),
+            [Part::Int64(-5), Part::Uint32(7), Part::Bool(true)]
+        );
+        assert_eq!(parts("hex:00ff,null:,"), [Part::Binary(vec![0, 255]), Part::Null, string("")]);
+        assert_eq!(parts(r"a\,b,c\\"), [string("a,b"), string(r"c\")]);
+        assert_eq!(parts("http://x"), [string("http://x")], "no type of ours");
+    }
+
+    #[test]
+    fn what_is_no_key_is_told() {
+        let error = |text: &str| text.parse::<Key>().unwrap_err();
+        assert!(error("int32:many").contains("'many' is no int32"));
+        assert!(error("hex:0").contains("two digits for each byte"));
+        assert!(error("a\\").contains("lone backslash"));
+    }
+
+    #[test]
+    fn an_operators_key_is_haproxys_key() {
+        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
+        let mut hasher = table.hasher();
+        write_part(&mut hasher, Value::Ipv6("::ffff:192.0.2.1".parse().unwrap()));
+        write_part(&mut hasher, Value::String(b"/"));
+        assert_eq!("192.0.2.1,/".parse::<Key>().unwrap().hash(&table), hasher.finish());
+    }
+}
