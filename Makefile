@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test lint doc loom bench haproxy
+.PHONY: demo test lint doc loom shuttle bench haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -20,9 +20,14 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
-# Every interleaving of the table's steps, and that each step taken away is missed.
+# Every interleaving of the table's steps in small models, and that each step taken away is missed.
 loom:
-	RUSTFLAGS="--cfg gcra_loom" CARGO_TARGET_DIR=target/loom \
+	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=target/loom \
+		$(CARGO) test --release --locked -p gcra-table --lib model
+
+# Random interleavings in a larger model. GCRA_SHUTTLE_RUNS=1000000 for more of them.
+shuttle:
+	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=target/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
 # Nanoseconds a decision, and CPU a NOTIFY of the real agent.

@@ -231,8 +231,9 @@ const fn stamp_ms(now: u64) -> u32 {
 
 /// Whether an announcement is so old that its author is dead or stopped. One from the future is a damaged one.
 fn is_stale(ticket: u64, now: u64) -> bool {
+    #[cfg(gcra_model)]
     if cfg!(gcra_model) {
-        return false;
+        return changes().announcements_are_old;
     }
     let announced_ms = (ticket >> STAMP_SHIFT) as u32;
     // Clock readings of two processes may be a moment apart either way.
@@ -334,7 +335,7 @@ impl<'a> Bucket<'a> {
                     Opening::GaveUp => break,
                 }
             };
-            if tat > now.saturating_add(quota.drain_ns()) && self.mend(slot, word, tat, quota, now, context) {
+            if is_damaged(tat, *now, quota) && self.mend(slot, word, tat, quota, now, context) {
                 continue;
             }
             let admission = quota.admit(tat, *now, cells);
@@ -450,7 +451,7 @@ impl<'a> Bucket<'a> {
         context: &Context<'_, C>,
     ) -> bool {
         context.refresh(now);
-        let damaged = tat > now.saturating_add(quota.drain_ns());
+        let damaged = is_damaged(tat, *now, quota);
         if damaged {
             slot.exchange(word, Word::confirmed(self.fingerprint, *now + quota.burst_tolerance_ns()));
         }
@@ -642,6 +643,14 @@ impl<'a> Bucket<'a> {
     }
 }
 
+/// Whether a TAT lies further in the future than the quota can have led to.
+#[inline]
+fn is_damaged(tat: u64, now: u64, quota: Quota) -> bool {
+    // Should the clocks of two CPUs not agree to the nanosecond, a sound TAT must not be taken for a damaged one.
+    const SLACK_NS: u64 = 1_000_000;
+    tat > now.saturating_add(quota.drain_ns() + SLACK_NS)
+}
+
 /// Seals a slot, and returns what it holds now and for ever.
 pub(crate) fn seal(slot: &Slot) -> Word {
     // Ends: a slot is exchanged only by someone whose charge or opening succeeds.
@@ -693,15 +702,39 @@ const fn broken(_: Mutation) -> bool {
 }
 
 #[cfg(gcra_model)]
-static BROKEN: std::sync::Mutex<Option<Mutation>> = std::sync::Mutex::new(None);
-
-/// Takes one step of the algorithm away, or puts all back.
-#[cfg(gcra_model)]
-pub(crate) fn mutate(mutation: Option<Mutation>) {
-    *BROKEN.lock().unwrap() = mutation;
-}
+pub(crate) use modelling::{Changes, changes, model_with};
 
 #[cfg(gcra_model)]
 fn broken(mutation: Mutation) -> bool {
-    *BROKEN.lock().unwrap() == Some(mutation)
+    changes().mutation == Some(mutation)
+}
+
+/// What the models change in the code. It is one for the process, so they run one at a time.
+#[cfg(gcra_model)]
+mod modelling {
+    use super::Mutation;
+    use std::sync::{Mutex, PoisonError};
+
+    #[derive(Clone, Copy, Debug, Default)]
+    pub(crate) struct Changes {
+        pub(crate) mutation: Option<Mutation>,
+        /// Other keys may take an announcement. Time stands still in a model, so it is told.
+        pub(crate) announcements_are_old: bool,
+        /// Slots are loaded by an exchange that changes nothing.
+        pub(crate) loads_are_exchanges: bool,
+    }
+
+    static CHANGES: Mutex<Changes> =
+        Mutex::new(Changes { mutation: None, announcements_are_old: false, loads_are_exchanges: false });
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    pub(crate) fn model_with(changes: Changes, model: impl FnOnce()) {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        *CHANGES.lock().unwrap() = changes;
+        model();
+    }
+
+    pub(crate) fn changes() -> Changes {
+        *CHANGES.lock().unwrap()
+    }
 }

@@ -31,6 +31,9 @@ impl AtomicU128 {
     }
 
     pub(crate) fn load(&self, order: Ordering) -> u128 {
+        if crate::bucket::changes().loads_are_exchanges {
+            return Self::unpack(self.0.fetch_add(0, order));
+        }
         Self::unpack(self.0.load(order))
     }
 
