@@ -246,7 +246,7 @@ fn first_comers_and_reclaim() {
 fn charge_against_reclaim() {
     let table = Arc::new(Table::new());
     table.put(0, K, 50);
-    (1..4).for_each(|position| table.put(position, OTHER + 5, 900 + position as u64));
+    (1..4).for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
     let [mine, other] = together(
         &table,
         [|table, actor| actor.charge_twice(table, K, 1), |table, actor| actor.charge(table, OTHER, 1)],
@@ -490,14 +490,14 @@ fn many_keys() {
     let mut owed = 0;
     for key in K..K + KEYS {
         owed += table.owed(key);
-        assert!(allowed(key) <= u64::from(BURST) + table.forgiven(), "{} of key {key}", allowed(key));
-        assert!(evicted > 0 || allowed(key) == table.owed(key), "{} of key {key}", allowed(key));
+        assert!(allowed(key) <= u64::from(BURST) + table.forgiven(), "{} cells of key {key}", allowed(key));
+        assert!(evicted > 0 || allowed(key) == table.owed(key), "{} cells of key {key}", allowed(key));
     }
     // Every cell that was allowed and not given back is owed, or was forgiven and counted.
     let strangers_forgiven =
         3 - (0..3).filter(|stranger| table.tat(OTHER + 10 + stranger).is_some()).count() as u64;
     let total: u64 = (K..K + KEYS).map(allowed).sum();
-    assert_eq!(owed + table.forgiven() - strangers_forgiven * 80, total, "a cell was lost");
+    assert_eq!(owed + table.forgiven() - strangers_forgiven * 80, total, "cells of some key were lost");
 }
 
 /// Three actors charge six keys, some of which owe something, while a fourth moves the table.
@@ -531,9 +531,9 @@ fn many_keys_move() {
 #[cfg(gcra_shuttle)]
 models! {
     many_keys_in_eight_slots_keep_their_bounds: many_keys {
-        a_store_among_many_keys_is_caught = StoreCharge, "a cell was lost";
+        a_store_among_many_keys_is_caught = StoreCharge, "cells of";
         no_look_among_many_keys_is_caught = NoLook, "two buckets";
-        a_refund_without_a_look_among_many_keys_is_caught = RefundWithoutLook, "of key";
+        a_refund_without_a_look_among_many_keys_is_caught = RefundWithoutLook, "cells of";
     }
     many_keys_move_with_all_they_owe: many_keys_move {
         sealing_by_a_store_among_many_keys_is_caught = SealStores, "of key";
