@@ -187,7 +187,7 @@ fn check(body: fn()) {
 /// `GCRA_SHUTTLE_RUNS` asks for more than the usual number of schedules.
 #[cfg(gcra_shuttle)]
 fn check(body: fn()) {
-    let runs = std::env::var("GCRA_SHUTTLE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(20_000);
+    let runs = std::env::var("GCRA_SHUTTLE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(100_000);
     shuttle::check_random(body, runs / 2);
     shuttle::check_pct(body, runs / 2, 3);
 }

@@ -1,0 +1,327 @@
+//! Processes that charge one table while they are killed, stopped, restarted, and while the table is resized under them.
+//!
+//! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys seen once. A supervisor
+//! sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments, and lets the table grow and shrink. Each
+//! allowed cell is written to a log with the clock reading it was decided by; afterwards every key's log is held against its
+//! limit, over every interval.
+//!
+//! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and `GCRA_STRESS_SEED` are read. The seed
+//! is printed: it repeats what was chosen, though not when the kernel let it happen.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gcra_table::{KeyHash, Quota, Slots, Table};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PROCESSES: usize = 3;
+const THREADS: u64 = 2;
+const SLOTS: u64 = 1024;
+
+const HOT: u32 = 4;
+const WARM: u32 = 200;
+/// So many of the warm keys are asked for at a time, for so long; then others, while these drain and lose their slots.
+const WARM_AT_ONCE: u32 = 20;
+const WARM_TURN_NS: u64 = 20_000_000;
+
+/// 5000 per second, up to 50 at once.
+fn hot() -> Quota {
+    quota(200_000, 50)
+}
+
+/// 200 per second, up to 3 at once: drained in 15 ms.
+fn warm() -> Quota {
+    quota(5_000_000, 3)
+}
+
+/// Drained in 20 us: its slot is anybody's at once.
+fn fresh() -> Quota {
+    quota(20_000, 1)
+}
+
+fn quota(interval_ns: u64, burst: u32) -> Quota {
+    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+}
+
+fn quota_of(key: u32) -> Quota {
+    if key < HOT { hot() } else { warm() }
+}
+
+fn hash_of(table: &Table, key: u32) -> KeyHash {
+    table.hash(&key.to_le_bytes())
+}
+
+/// A small generator of random numbers (Steele, Lea and Flood, "SplitMix").
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    fn below(&mut self, end: u32) -> u32 {
+        u32::try_from(self.next() % u64::from(end)).unwrap()
+    }
+}
+
+/// The other end: this test binary, started again by the supervisor.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("GCRA_STRESS_CHILD") else {
+        return;
+    };
+    let table = PathBuf::from(std::env::var("GCRA_STRESS_TABLE").unwrap());
+    let argument = std::env::var("GCRA_STRESS_ARGUMENT").unwrap();
+    match role.as_str() {
+        "charge" => charge(&table, argument.parse().unwrap()),
+        "resize" => resize(&table, argument.parse().unwrap()),
+        other => panic!("{other}"),
+    }
+}
+
+fn resize(path: &Path, slots: u64) {
+    // No notice at all: the others find out in the middle of a decision.
+    if let Err(error) = Table::resize(path, Slots::new(slots).unwrap(), Duration::ZERO) {
+        println!("{error}");
+    }
+}
+
+/// Charges until it is killed.
+fn charge(path: &Path, seed: u64) {
+    let log = path.with_file_name(format!("{seed}.log"));
+    let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+    let table = Arc::new(Table::open_or_create(path, None).unwrap().0);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (table, log) = (table.clone(), &log);
+            scope.spawn(move || charge_thread(table, log, Random(seed * THREADS + thread)));
+        }
+    });
+}
+
+fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Random) {
+    loop {
+        if let Some(next) = table.successor().unwrap() {
+            table = next;
+        }
+        table.beat();
+        // One reading of the clock for a while, as for all that came in one read.
+        let mut now = table.now();
+        for _ in 0..=random.below(32) {
+            let key = match random.below(4) {
+                0 => random.below(HOT),
+                1 => {
+                    let turn = u32::try_from(now / WARM_TURN_NS % u64::from(WARM / WARM_AT_ONCE)).unwrap();
+                    HOT + turn * WARM_AT_ONCE + random.below(WARM_AT_ONCE)
+                }
+                _ => {
+                    let _ = table.charge(table.hash(&random.next().to_le_bytes()), fresh(), 1, &mut now);
+                    continue;
+                }
+            };
+            if table.charge(hash_of(&table, key), quota_of(key), 1, &mut now).is_allowed() {
+                let mut entry = [0; 12];
+                entry[..4].copy_from_slice(&key.to_le_bytes());
+                entry[4..].copy_from_slice(&now.to_le_bytes());
+                // A process killed before this line has a cell that nobody counts: one per thread and kill.
+                log.write_all(&entry).unwrap();
+            }
+        }
+    }
+}
+
+/// What the supervisor keeps of a process.
+struct Process {
+    child: Child,
+    wake_at: Option<Instant>,
+}
+
+impl Process {
+    fn start(role: &str, table: &Path, argument: u64) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env("GCRA_STRESS_CHILD", role)
+            .env("GCRA_STRESS_TABLE", table)
+            .env("GCRA_STRESS_ARGUMENT", argument.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, wake_at: None }
+    }
+
+    fn send(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn stop_for(&mut self, time: Duration) {
+        self.send(Signal::STOP);
+        self.wake_at = Some(Instant::now() + time);
+    }
+
+    fn wake_if_due(&mut self) {
+        if self.wake_at.is_some_and(|at| at <= Instant::now()) {
+            self.send(Signal::CONT);
+            self.wake_at = None;
+        }
+    }
+
+    /// Ends it at whatever instruction it is.
+    fn kill(&mut self) {
+        // It may have ended by itself, if it resized.
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Done {
+    kills: u32,
+    stops: u32,
+    resizes: u32,
+}
+
+fn supervise(table: &Path, random: &mut Random, time: Duration) -> Done {
+    let mut done = Done::default();
+    let mut seed = random.next() >> 8;
+    let mut start = || {
+        seed += 1;
+        Process::start("charge", table, seed)
+    };
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    let mut resizer: Option<Process> = None;
+    let mut slots = SLOTS;
+    let began = Instant::now();
+    while began.elapsed() < time {
+        thread::sleep(Duration::from_micros(random.below(6_000).into()));
+        processes.iter_mut().for_each(Process::wake_if_due);
+        let process = &mut processes[random.below(PROCESSES as u32) as usize];
+        match random.below(100) {
+            0..60 => {
+                process.kill();
+                *process = start();
+                done.kills += 1;
+            }
+            60..90 if process.wake_at.is_none() => {
+                process.stop_for(Duration::from_millis(random.below(60).into()));
+                done.stops += 1;
+            }
+            90..93 => match &mut resizer {
+                None => {
+                    // The other size; or the same again, if the last one was killed on its way.
+                    slots = if random.below(2) == 0 { SLOTS } else { 2 * SLOTS };
+                    resizer = Some(Process::start("resize", table, slots));
+                    done.resizes += 1;
+                }
+                Some(_) => resizer = None,
+            },
+            _ => {}
+        }
+    }
+    // What was interrupted can be finished.
+    drop(resizer);
+    for slots in [slots, SLOTS, 2 * SLOTS] {
+        let _ = Table::resize(table, Slots::new(slots).unwrap(), Duration::ZERO);
+    }
+    done
+}
+
+/// The allowed cells of each key, by the clock readings of their decisions.
+fn read_logs(directory: &Path) -> BTreeMap<u32, Vec<u64>> {
+    let mut allowed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for file in fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            for entry in fs::read(path).unwrap().as_chunks::<12>().0 {
+                let key = u32::from_le_bytes(entry[..4].try_into().unwrap());
+                allowed.entry(key).or_default().push(u64::from_le_bytes(entry[4..].try_into().unwrap()));
+            }
+        }
+    }
+    allowed.values_mut().for_each(|readings| readings.sort_unstable());
+    allowed
+}
+
+/// How many of the cells are too many: for some interval of length t more than `burst + t / T`.
+fn excess(readings: &[u64], quota: Quota) -> usize {
+    let mut level_ns = 0;
+    let mut last = readings.first().copied().unwrap_or(0);
+    readings
+        .iter()
+        .filter(|reading| {
+            level_ns = u64::saturating_sub(level_ns, *reading - last) + quota.emission_interval_ns();
+            last = **reading;
+            let too_many = level_ns > quota.drain_ns();
+            if too_many {
+                level_ns -= quota.emission_interval_ns();
+            }
+            too_many
+        })
+        .count()
+}
+
+#[test]
+fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable() {
+    let variable = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+    let seconds = variable("GCRA_STRESS_SECONDS").unwrap_or(8);
+    let seed = variable("GCRA_STRESS_SEED")
+        .unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
+    println!("GCRA_STRESS_SEED={seed}");
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("table");
+    drop(Table::open_or_create(&path, Some(Slots::new(SLOTS).unwrap())).unwrap());
+
+    let done = supervise(&path, &mut Random(seed), Duration::from_secs(seconds));
+    let table = Table::inspect(&path).unwrap();
+    let evictions = table.evictions();
+    let logs = read_logs(directory.path());
+    let cells: usize = logs.values().map(Vec::len).sum();
+    println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
+
+    // Every key, every interval. What was forgiven for want of room may have been admitted again.
+    let too_many: usize = logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
+    let forgiven = evictions.forgiven_ns.div_ceil(hot().emission_interval_ns()) + evictions.evicted_live;
+    assert!(too_many as u64 <= forgiven, "{too_many} cells too many, {forgiven} were forgiven (seed {seed})");
+    assert!((0..HOT).all(|key| logs[&key].len() > 10 * hot().burst() as usize), "the hot keys were not hot");
+    assert!(done.kills > 20 && done.stops > 5 && done.resizes > 0, "{done:?}");
+
+    assert_eq!(table.check(), [], "seed {seed}");
+    assert_eq!(table.gave_up(), 0);
+    while table.occupancy().live > 0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Whoever has been idle has its whole burst.
+    for key in 0..HOT + WARM {
+        let (key, quota) = (hash_of(&table, key), quota_of(key));
+        let mut now = table.now();
+        let asked = 0..=quota.burst();
+        let allowed = asked.filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
+        assert_eq!(allowed, quota.burst() as usize);
+    }
+    // Every slot can be taken.
+    let mut random = Random(seed);
+    let hour = quota(3_600_000_000_000, 1);
+    for _ in 0..40 * table.slots().get() {
+        let _ = table.charge(table.hash(&random.next().to_le_bytes()), hour, 1, &mut table.now());
+    }
+    assert_eq!(table.occupancy().live, u64::from(table.slots().get()), "{:?}", table.occupancy());
+}
