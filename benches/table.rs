@@ -1,89 +1,166 @@
-//! What a decision costs in the table alone: `cargo bench --bench table`.
+//! What a decision costs in the table alone, and in limiters one could take instead: `cargo bench --bench table`.
 //!
-//! Nanoseconds per decision and thread, medians of interleaved rounds. "Batched" hashes and prefetches 32 keys before it
-//! decides the first, as the agent does.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss, reason = "a bench")]
+//! `cargo bench --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`. Nanoseconds per decision and thread, medians
+//! of interleaved rounds. `--quick` decides less often and leaves out 16 million keys; `--write` also writes the table
+//! into docs/BENCHMARKS.md, and a plot beside it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a bench may end with a message, and its numbers are small"
+)]
 
-use std::hint::black_box;
-use std::num::{NonZeroU32, NonZeroU64};
+#[path = "support/bars.rs"]
+mod bars;
+#[path = "support/limiters.rs"]
+mod limiters;
+#[path = "support/report.rs"]
+mod report;
+
+use std::fs;
 use std::thread;
 use std::time::Instant;
 
-use gcra_table::{Quota, Slots, Table};
+use limiters::{LIMITERS, Limiter, Rate};
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution as _, Zipf};
 
-const DECISIONS: u32 = 3_000_000;
-const ROUNDS: usize = 5;
+/// Never denies, and no key is ever idle again: every decision writes, which is the dearer case.
+const ALLOW: Rate = Rate { interval_ns: 100_000_000, burst: 1_000_000_000 };
+/// 100 per second: of millions of decisions about one key nearly all are denied.
+const DENY: Rate = Rate { interval_ns: 10_000_000, burst: 20 };
 
-/// The keys of a row and the quota they have.
-struct Row {
+/// What all limiters of 16 million keys take together, with the room that the maps need to grow.
+const LARGE_KIB: u64 = 10 << 20;
+
+/// Keys that are limited alike. All rows of a population use the same limiters.
+struct Population {
     name: &'static str,
     keys: u32,
-    threads: usize,
-    batch: usize,
-    quota: Quota,
+    rate: Rate,
 }
 
-fn quota(interval_ns: u64, burst: u32) -> Quota {
-    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+const POPULATIONS: [Population; 5] = [
+    Population { name: "one key, denied", keys: 1, rate: DENY },
+    Population { name: "one key", keys: 1, rate: ALLOW },
+    Population { name: "10 000 keys", keys: 10_000, rate: ALLOW },
+    Population { name: "1 000 000 keys", keys: 1_000_000, rate: ALLOW },
+    Population { name: "16 000 000 keys", keys: 16_000_000, rate: ALLOW },
+];
+
+/// Which of the keys come how often, and on how many threads.
+struct Row {
+    load: String,
+    threads: usize,
+    zipf_exponent: f64,
+    /// For each limiter, nanoseconds per decision in each round.
+    ns: [Vec<f64>; LIMITERS.len()],
+}
+
+impl Row {
+    fn name(&self) -> String {
+        let s = if self.threads == 1 { "" } else { "s" };
+        format!("{}, {} thread{s}", self.load, self.threads)
+    }
+
+    fn medians(mut self) -> report::Row {
+        let medians = self.ns.each_mut().map(|ns| {
+            ns.sort_by(f64::total_cmp);
+            ns[ns.len() / 2]
+        });
+        report::Row { name: self.name(), load: self.load, threads: self.threads, ns: medians }
+    }
+}
+
+impl Population {
+    fn rows(&self) -> Vec<Row> {
+        let spreads: &[_] =
+            if self.keys == 1 { &[("", 0.0)] } else { &[(", uniform", 0.0), (", zipf", 1.0)] };
+        let row = |&(spread, zipf_exponent), threads| Row {
+            load: format!("{}{spread}", self.name),
+            threads,
+            zipf_exponent,
+            ns: Default::default(),
+        };
+        spreads.iter().flat_map(|spread| [1, 2].map(|threads| row(spread, threads))).collect()
+    }
 }
 
 fn main() {
-    // Everything conforms, so everything writes: the dearer case. And 100 per second, where one key is denied.
-    let (allow, deny) = (quota(1, 1_000_000_000), quota(10_000_000, 20));
-    let row = |name, keys, threads, batch, quota| Row { name, keys, threads, batch, quota };
-    let rows = [
-        row("one key, allowed", 1, 1, 1, allow),
-        row("one key, allowed, 2 threads", 1, 2, 1, allow),
-        row("one key, denied", 1, 1, 1, deny),
-        row("one key, denied, 2 threads", 1, 2, 1, deny),
-        row("10 000 keys", 10_000, 1, 1, allow),
-        row("1 000 000 keys", 1_000_000, 1, 1, allow),
-        row("1 000 000 keys, batched", 1_000_000, 1, 32, allow),
-        row("1 000 000 keys, batched, 2 threads", 1_000_000, 2, 32, allow),
-    ];
-    let table = Table::in_memory(Slots::new(1 << 22).unwrap()).unwrap();
-    let mut results = vec![Vec::new(); rows.len()];
-    for _ in 0..=ROUNDS {
-        for (row, results) in rows.iter().zip(&mut results) {
-            results.push(run(&table, row));
+    // Cargo adds an argument of its own.
+    let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let flag = |name| args.iter().any(|arg| arg == name);
+    let (quick, write) = (flag("--quick"), flag("--write"));
+    let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
+    let (decisions, rounds) = if quick { (200_000, 3) } else { (2_000_000, 5) };
+
+    let mut left_out = Vec::new();
+    let mut work = Vec::new();
+    for population in POPULATIONS {
+        let mut rows = population.rows();
+        rows.retain(|row| row.name().contains(wanted));
+        if rows.is_empty() {
+            continue;
+        }
+        if population.keys > 10_000_000 && (quick || report::free_memory_kib() < LARGE_KIB) {
+            let why = if quick { "a quick run" } else { "too little free memory" };
+            left_out.push(format!("{} ({why})", population.name));
+            continue;
+        }
+        eprintln!("preparing {}", population.name);
+        let limiters = limiters::all(population.keys, population.rate);
+        let rows = rows.into_iter().map(|row| (draw(population.keys, row.zipf_exponent, 2 * decisions), row));
+        work.push((limiters, population.rate, rows.collect::<Vec<_>>()));
+    }
+
+    for round in 0..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for (limiters, rate, rows) in &mut work {
+            for (sample, row) in rows {
+                for (limiter, results) in limiters.iter().zip(&mut row.ns) {
+                    let ns = run(limiter, *rate, &sample[..row.threads * decisions], row.threads);
+                    // The first round warms up.
+                    if round > 0 {
+                        results.push(ns);
+                    }
+                }
+            }
         }
     }
-    println!("{:<36} {:>12}", "", "ns/decision");
-    for (row, mut results) in rows.iter().zip(results) {
-        // The first round warms up.
-        results.remove(0);
-        results.sort_by(f64::total_cmp);
-        println!("{:<36} {:>12.1}", row.name, results[ROUNDS / 2]);
+
+    let rows: Vec<_> = work.into_iter().flat_map(|(_, _, rows)| rows).map(|(_, row)| row.medians()).collect();
+    let section = report::section(&rows, &left_out, rounds, &args);
+    println!("{section}");
+    if write {
+        fs::write(report::PLOT, bars::svg(&rows)).unwrap();
+        report::write(&section);
     }
 }
 
-fn run(table: &Table, row: &Row) -> f64 {
+/// So many keys, by Zipf's law; with an exponent of 0 all are equally frequent.
+fn draw(keys: u32, zipf_exponent: f64, count: usize) -> Vec<u32> {
+    let law = Zipf::new(f64::from(keys), zipf_exponent).unwrap();
+    // The ranks begin with 1.
+    law.sample_iter(SmallRng::seed_from_u64(1)).map(|rank| rank as u32 - 1).take(count).collect()
+}
+
+/// Each thread decides about its own part of the sample. Returns nanoseconds per decision of one thread.
+fn run(limiter: &Limiter, rate: Rate, sample: &[u32], threads: usize) -> f64 {
+    let decisions = sample.len() / threads;
     let start = Instant::now();
-    thread::scope(|scope| {
-        for thread in 0..row.threads {
-            scope.spawn(move || decide(table, row, thread as u64));
-        }
+    let allowed: usize = thread::scope(|scope| {
+        let threads: Vec<_> =
+            sample.chunks(decisions).map(|part| scope.spawn(move || limiter(part))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    start.elapsed().as_nanos() as f64 / f64::from(DECISIONS)
-}
-
-fn decide(table: &Table, row: &Row, seed: u64) {
-    let mut random = seed;
-    let mut key = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        table.hash(&(((random >> 32) * u64::from(row.keys)) >> 32).to_le_bytes())
-    };
-    let mut batch = Vec::with_capacity(row.batch);
-    for _ in 0..DECISIONS as usize / row.batch {
-        // One reading of the clock a batch; a single decision is measured without it.
-        let mut now = if row.batch > 1 { table.now() } else { 1 << 50 };
-        batch.clear();
-        batch.extend((0..row.batch).map(|_| key()));
-        if row.batch > 1 {
-            batch.iter().for_each(|key| table.prefetch(*key));
-        }
-        for key in &batch {
-            let _ = black_box(table.charge(*key, row.quota, 1, &mut now));
-        }
-    }
+    let ns = start.elapsed().as_nanos() as f64 / decisions as f64;
+    // A limiter that doesn't limit would be compared with ones that do.
+    assert!(
+        allowed == sample.len() || (rate == DENY && allowed < sample.len() / 100),
+        "{allowed} were allowed"
+    );
+    ns
 }
