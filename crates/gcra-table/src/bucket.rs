@@ -311,11 +311,28 @@ impl<'a> Bucket<'a> {
         Self { lines, fingerprint }
     }
 
-    /// Decides about `cells` cells at `now`, and charges them if they conform.
+    /// Decides about `cells` cells at `now`, and charges them if they conform: the usual case, in which the key has a bucket
+    /// and nobody else changes it now. `None` in any other.
+    #[inline]
+    pub(crate) fn try_charge(&self, quota: Quota, cells: u32, now: u64) -> Option<Decision> {
+        let (slot, word, tat) = self.find()?;
+        if is_damaged(tat, now, quota) {
+            return None;
+        }
+        let admission = quota.admit(tat, now, cells);
+        match admission {
+            Admission::Conforming { tat: charged } if cells > 0 => {
+                let new = Word::confirmed(self.fingerprint, charged);
+                self.exchange(slot, word, new).then(|| Decision::new(admission, tat, now))
+            }
+            _ => Some(Decision::new(admission, tat, now)),
+        }
+    }
+
+    /// As [`try_charge`](Self::try_charge), whatever is the case.
     ///
     /// The clock is read again where `now` may be too old: before a bucket is opened or found damaged. `now` is brought
     /// forward then, so that the cells decided next are not measured with an older time than this bucket.
-    #[inline]
     pub(crate) fn charge<C: Fn() -> u64>(
         &self,
         quota: Quota,
@@ -324,26 +341,20 @@ impl<'a> Bucket<'a> {
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
         for _ in 0..ROUNDS {
-            let Some((slot, word, tat)) = self.find() else {
-                match self.open_and_charge(quota, cells, now, context) {
+            if let Some(decision) = self.try_charge(quota, cells, *now) {
+                return Ok(decision);
+            }
+            match self.find() {
+                Some((slot, word, tat)) => self.mend(slot, word, tat, quota, now, context),
+                None => match self.open_and_charge(quota, cells, now, context) {
                     Opening::Opened(tat) => {
                         return Ok(Decision::new(Admission::Conforming { tat }, tat, *now));
                     }
                     Opening::Decided(decision) => return Ok(decision),
-                    Opening::Exists => continue,
+                    Opening::Exists => {}
                     Opening::Moved => return Err(Moved),
                     Opening::GaveUp => break,
-                }
-            };
-            if is_damaged(tat, *now, quota) && self.mend(slot, word, tat, quota, now, context) {
-                continue;
-            }
-            let admission = quota.admit(tat, *now, cells);
-            let Admission::Conforming { tat: charged } = admission else {
-                return Ok(Decision::new(admission, tat, *now));
-            };
-            if cells == 0 || self.exchange(slot, word, Word::confirmed(self.fingerprint, charged)) {
-                return Ok(Decision::new(admission, tat, *now));
+                },
             }
         }
         context.counters.gave_up();
@@ -439,8 +450,6 @@ impl<'a> Bucket<'a> {
     /// is left owing τ: the next cell conforms, and no burst after it.
     ///
     /// Another process may have charged the bucket at a later time than our `now`, so that is read again first.
-    /// False when the TAT is in order by the new reading; true when the slot has changed, whoever did it.
-    #[cold]
     fn mend<C: Fn() -> u64>(
         &self,
         slot: &Slot,
@@ -449,17 +458,17 @@ impl<'a> Bucket<'a> {
         quota: Quota,
         now: &mut u64,
         context: &Context<'_, C>,
-    ) -> bool {
+    ) {
+        if !is_damaged(tat, *now, quota) {
+            return;
+        }
         context.refresh(now);
-        let damaged = is_damaged(tat, *now, quota);
-        if damaged {
+        if is_damaged(tat, *now, quota) {
             slot.exchange(word, Word::confirmed(self.fingerprint, *now + quota.burst_tolerance_ns()));
         }
-        damaged
     }
 
     /// Opens the bucket with `cells` cells charged, unless they don't conform.
-    #[cold]
     fn open_and_charge<C: Fn() -> u64>(
         &self,
         quota: Quota,

@@ -188,24 +188,27 @@ impl Table {
     /// Lock-free: only a process that got further can make another one try again.
     #[inline]
     pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
-        match self.bucket(key.0).charge(quota, cells, now, &self.context(None)) {
-            Ok(decision) => decision,
-            Err(Moved) => self.charge_in_successor(key, quota, cells, now),
+        match self.bucket(key.0).try_charge(quota, cells, *now) {
+            Some(decision) => decision,
+            None => self.charge_anyhow(key, quota, cells, now),
         }
     }
 
+    /// Where there is no bucket yet, or not here any more, or where somebody else was faster.
     #[cold]
-    fn charge_in_successor(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
+    fn charge_anyhow(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
+        let mut decided = self.bucket(key.0).charge(quota, cells, now, &self.context(None));
         let mut table = self;
         // Ends: a table has a higher generation than the one before it, and there is a last one.
-        while let Some(next) = table.opened_successor() {
+        while let Err(Moved) = decided {
+            let Some(next) = table.opened_successor() else {
+                return Decision::undecidable(quota);
+            };
             let context = next.context(Some(table.bucket(key.0)));
-            match next.bucket(key.0).charge(quota, cells, now, &context) {
-                Ok(decision) => return decision,
-                Err(Moved) => table = next,
-            }
+            decided = next.bucket(key.0).charge(quota, cells, now, &context);
+            table = next;
         }
-        Decision::undecidable(quota)
+        decided.unwrap_or(Decision::undecidable(quota))
     }
 
     /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this number of cells, because
@@ -465,8 +468,9 @@ mod tests {
         let key = table.hash(b"a");
         let read_long_ago = table.now();
         let brief = every(1_000, 3);
+        let mut now = read_long_ago;
         for _ in 0..3 {
-            assert!(table.charge(key, brief, 1, &mut { read_long_ago }).is_allowed());
+            assert!(table.charge(key, brief, 1, &mut now).is_allowed());
         }
         let drained = words_of(&table, key)[0].tat().unwrap();
         while table.now() <= drained {}
