@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use gcra_table::{KeyHash, Quota, Slots, Table};
 use rustix::process::{Pid, Signal, kill_process};
 
-const PROCESSES: usize = 3;
+const PROCESSES: u32 = 3;
 const THREADS: u64 = 2;
 const SLOTS: u64 = 1024;
 
@@ -214,7 +214,7 @@ fn supervise(table: &Path, random: &mut Random, time: Duration) -> Done {
     while began.elapsed() < time {
         thread::sleep(Duration::from_micros(random.below(6_000).into()));
         processes.iter_mut().for_each(Process::wake_if_due);
-        let process = &mut processes[random.below(PROCESSES as u32) as usize];
+        let process = &mut processes[random.below(PROCESSES) as usize];
         match random.below(100) {
             0..60 => {
                 process.kill();
@@ -283,8 +283,7 @@ fn excess(readings: &[u64], quota: Quota) -> usize {
 fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable() {
     let variable = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let seconds = variable("GCRA_STRESS_SECONDS").unwrap_or(8);
-    let seed = variable("GCRA_STRESS_SEED")
-        .unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
+    let seed = variable("GCRA_STRESS_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
     println!("GCRA_STRESS_SEED={seed}");
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("table");

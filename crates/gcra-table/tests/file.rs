@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::num::{NonZeroU32, NonZeroU64};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use gcra_table::{Opened, Quota, Slots, Table};
 use tempfile::TempDir;
@@ -66,123 +67,507 @@ fn two_tables_hash_differently() {
     assert_ne!(open(&first).0.hash(b"a"), open(&second).0.hash(b"a"));
 }
 
+/// The sentences that an operator gets, whole.
 #[test]
 fn what_is_no_table_is_refused() {
     let (directory, path) = place();
-    for content in [&b""[..], b"short", &[b'x'; 8192]] {
+    let name = path.display();
+    for content in [&b""[..], b"short", &[b'x'; 8192], &[0; 5120], &[0xff; 5120]] {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert!(refusal(&path).contains("is no table of gcra-spoa"), "{}", refusal(&path));
+        assert_eq!(
+            refusal(&path),
+            format!("{name} is no table of gcra-spoa; choose another file with --table")
+        );
         assert_eq!(fs::read(&path).unwrap(), content);
     }
     fs::remove_file(&path).unwrap();
 
+    let kind =
+        |kind: &str| format!("table {name} is {kind}; name a regular file, or one that does not exist yet");
     fs::create_dir(&path).unwrap();
-    assert!(refusal(&path).contains("is a directory"));
+    assert_eq!(refusal(&path), kind("a directory"));
     fs::remove_dir(&path).unwrap();
+
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert_eq!(refusal(&path), kind("not a regular file"));
+    fs::remove_file(&path).unwrap();
+
+    let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert_eq!(refusal(&path), kind("a socket or a device"));
+    drop(socket);
+    fs::remove_file(&path).unwrap();
 
     let real = directory.path().join("real");
     drop(open(&real));
     symlink(&real, &path).unwrap();
-    assert!(refusal(&path).contains("is a symbolic link"));
+    let link = "is a symbolic link, which could lead anywhere; name the file itself";
+    assert_eq!(refusal(&path), format!("table {name} {link}"));
     fs::remove_file(&path).unwrap();
 
     fs::hard_link(&real, &path).unwrap();
-    assert!(refusal(&path).contains("has 2 names"));
-    fs::remove_file(&path).unwrap();
-
-    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    assert!(refusal(&path).contains("is not a regular file"));
-    fs::remove_file(&path).unwrap();
-
-    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    assert!(refusal(&path).contains("is a socket"));
+    let links = "has 2 names (hard links), so another could be opened by mistake; remove the others";
+    assert_eq!(refusal(&path), format!("table {name} {links}"));
 }
 
 #[test]
 fn a_table_that_others_may_touch_is_refused() {
     let (_directory, path) = place();
+    let name = path.display();
     drop(open(&path));
-    fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
-    assert!(refusal(&path).contains("has mode 0620"));
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
-        assert!(refusal(&path).contains("belongs to user 12345"));
-    } else {
-        eprintln!("not root: the refusal of another owner's table was not tried");
+    for (mode, shown) in [(0o620, "0620"), (0o604, "0604"), (0o4600, "4600")] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let why = "so others could read the hash key or change the buckets; if nobody did";
+        assert_eq!(refusal(&path), format!("table {name} has mode {shown}, {why}, 'chmod 600 {name}'"));
     }
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+        return eprintln!("not root: the refusal of another owner's table was not tried");
+    }
+    let how = "run all agents of a table as one user, or choose another file with --table";
+    assert_eq!(refusal(&path), format!("table {name} belongs to user 12345, and this is user 0; {how}"));
+    // Looking at it is another matter.
+    assert_eq!(Table::inspect(&path).unwrap().slots(), slots());
 }
+
+const ANEW: &str = "stop every agent that uses it and remove it, and a new one is made";
 
 #[test]
 fn a_table_of_another_size_or_layout_is_refused() {
     let (_directory, path) = place();
+    let name = path.display();
     drop(open(&path));
     let error = Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err().to_string();
-    assert!(
-        error.contains(
-            "has 64 slots, and --slots asks for 128; leave --slots out to take what it has, or change it with"
-        ),
-        "{error}"
-    );
+    let how = "leave --slots out to take what it has, or change it with";
+    let command = format!("gcra-spoa table resize --table {name} --slots 128");
+    assert_eq!(error, format!("table {name} has 64 slots, and --slots asks for 128; {how} '{command}'"));
+    assert_eq!(Table::open_or_create(&path, None).unwrap().0.slots(), slots());
 
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let whole = file.metadata().unwrap().len();
-    for length in [whole - 1, whole + 4096, 4096] {
+    for length in [whole - 1, whole + 4096, 4096, 128] {
         file.set_len(length).unwrap();
-        assert!(refusal(&path).contains("it was cut or grown"));
+        let cut = format!("is {length} bytes long and its header says {whole}: it was cut or grown");
+        assert_eq!(refusal(&path), format!("table {name} {cut}; {ANEW}"));
     }
     file.set_len(whole).unwrap();
 
-    let patch = |at: u64, byte: u8| {
-        let mut file = &file;
-        file.seek(SeekFrom::Start(at)).unwrap();
-        file.write_all(&[byte]).unwrap();
+    let refusal_with = |at: u64, bytes: &[u8]| {
+        let before = fs::read(&path).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        let sentence = refusal(&path);
+        file.write_all_at(&before, 0).unwrap();
+        sentence
     };
-    patch(8, 9);
-    assert!(refusal(&path).contains("has layout 9, and this version reads layout 2"));
-    patch(8, 2);
-    patch(40, 0);
-    patch(41, 0);
-    assert!(refusal(&path).contains("hashes keys differently"));
-}
-
-#[test]
-fn a_missing_directory_and_a_full_file_system_are_told() {
-    let (directory, _) = place();
-    assert!(refusal(&directory.path().join("none/table")).contains("/none does not exist"));
-
-    let mount = directory.path().join("small");
-    fs::create_dir(&mount).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "small"]).arg(&mount).output();
-    if !mounted.is_ok_and(|output| output.status.success()) {
-        eprintln!("not allowed to mount a small tmpfs: a full file system was not tried");
-        return;
+    assert_eq!(
+        refusal_with(8, &[9]),
+        format!("table {name} has layout 9, and this version reads layout 2; {ANEW}")
+    );
+    assert_eq!(
+        refusal_with(40, &[0; 8]),
+        format!(
+            "table {name} was made by a build that hashes keys differently, or its header is damaged; {ANEW}"
+        )
+    );
+    let damaged = |how: &str| format!("table {name} has a damaged header: {how}; {ANEW}");
+    let slots = "its number of slots is none that a table can have";
+    for number in [0, 7, 65, 1 << 40, u64::MAX] {
+        assert_eq!(refusal_with(16, &u64::to_ne_bytes(number)), damaged(slots), "{number}");
     }
-    let path = mount.join("table");
-    let error = Table::open_or_create(&path, Some(Slots::DEFAULT)).unwrap_err().to_string();
-    let made = path.exists();
+    for base in [i64::MIN, -i64::MAX / 2, i64::MAX] {
+        assert_eq!(refusal_with(112, &base.to_ne_bytes()), damaged("its time is out of range"), "{base}");
+    }
     drop(open(&path));
-    assert!(Command::new("umount").arg(&mount).status().unwrap().success());
-    assert!(error.contains("No space left on device") && error.contains("fewer --slots"), "{error}");
-    assert!(!made);
+}
+
+/// Random bytes in the header are refused or used, and never more than that.
+#[test]
+fn a_header_of_random_bytes_does_no_harm() {
+    let (_directory, path) = place();
+    drop(open(&path));
+    let before = fs::read(&path).unwrap();
+    let mut random = 1_u64;
+    let mut refused = 0;
+    for _ in 0..2_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let byte = u8::try_from(random >> 56).unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&before, 0).unwrap();
+        // One byte of the fixed fields, or eight of those that change.
+        let (at, length) = match random >> 32 & 1 {
+            0 => ((random >> 33) % 128, 1),
+            _ => (1024 + (random >> 33) % 1_200, 8),
+        };
+        file.write_all_at(&vec![byte; length], at).unwrap();
+        match Table::open_or_create(&path, Some(slots())) {
+            Ok((table, _)) => {
+                let _ = table.charge(table.hash(b"a"), hourly(1), 1, &mut table.now());
+                table.beat();
+                assert!(table.successor().is_err() || table.successor().unwrap().is_none());
+                let _ = (table.processes(), table.check(), table.occupancy());
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!((300..1_700).contains(&refused), "{refused} were refused");
+}
+
+/// Mounts a tmpfs for the time of a test.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None` where this user may not mount.
+    fn new(path: PathBuf, options: &str) -> Option<Self> {
+        fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "gcra-test"]).arg(&path);
+        let mounted = mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
 }
 
 #[test]
-fn after_a_reboot_the_time_goes_on() {
+fn a_missing_directory_a_full_and_a_read_only_file_system_are_told() {
+    let (directory, _) = place();
+    let missing = directory.path().join("none/table");
+    assert_eq!(
+        refusal(&missing),
+        format!(
+            "table {}: could not create it: the directory {} does not exist",
+            missing.display(),
+            directory.path().join("none").display()
+        )
+    );
+
+    let Some(mount) = Mount::new(directory.path().join("small"), "size=64k") else {
+        return eprintln!("not allowed to mount: full and read-only file systems were not tried");
+    };
+    let path = mount.0.join("table");
+    let error = Table::open_or_create(&path, Some(Slots::DEFAULT)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "table {}: could not reserve its space: No space left on device (os error 28); ask for fewer --slots (16 \
+             bytes each) or make room",
+            path.display()
+        )
+    );
+    assert!(!path.exists());
+    // What fits is all there: filling the rest takes nothing from it.
+    let (table, _) = open(&path);
+    fs::write(mount.0.join("filler"), vec![1; 1 << 20]).unwrap_err();
+    for n in 0..10_000_u32 {
+        let _ = table.charge(table.hash(&n.to_ne_bytes()), hourly(1), 1, &mut table.now());
+    }
+    assert_eq!(table.occupancy().live, 64);
+    drop(table);
+
+    let mut remount = Command::new("mount");
+    assert!(remount.args(["-o", "remount,ro"]).arg(&mount.0).status().unwrap().success());
+    let choose = "choose with --table a file in a directory that this user may write to";
+    assert_eq!(
+        refusal(&path),
+        format!("table {}: could not open it: Read-only file system (os error 30); {choose}", path.display())
+    );
+    let new = mount.0.join("new");
+    assert_eq!(
+        refusal(&new),
+        format!(
+            "table {}: could not create it: Read-only file system (os error 30); {choose}",
+            new.display()
+        )
+    );
+}
+
+/// What a child says that opens the table, started by `sh -c SETUP; exec CHILD`.
+fn child_under(setup: &str, path: &Path, slots: u64) -> String {
+    let binary = std::env::current_exe().unwrap();
+    let script = format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).arg(binary).stderr(Stdio::null());
+    shell.env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", slots.to_string());
+    String::from_utf8(shell.output().unwrap().stdout).unwrap()
+}
+
+/// The other end of [`child_under`].
+#[test]
+fn opening_child() {
+    if let Ok(path) = std::env::var("GCRA_TABLE_OPEN") {
+        let slots = Slots::new(std::env::var("GCRA_TABLE_SLOTS").unwrap().parse().unwrap()).unwrap();
+        match Table::open_or_create(Path::new(&path), Some(slots)) {
+            Ok((_, opened)) => println!("opened: {opened:?}"),
+            Err(error) => println!("refused: {error}"),
+        }
+    }
+}
+
+#[test]
+fn too_little_address_space_is_told() {
+    let (_directory, path) = place();
+    let said = child_under("ulimit -v 200000", &path, 1 << 24);
+    let sentence = format!(
+        "refused: table {}: could not map it: Cannot allocate memory (os error 12); its slots take 16 bytes of address \
+         space each: raise the limit (LimitAS=, ulimit -v) or ask for fewer --slots",
+        path.display()
+    );
+    assert!(said.contains(&sentence), "{said}");
+}
+
+#[test]
+fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
+    let (_directory, path) = place();
+    // Version 1 or 2 of the cgroups, whichever this machine has.
+    let setup = "
+        for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+            group=$root/gcra-test-$$
+            mkdir $group || continue
+            if echo 33554432 >$group/memory.max || echo 33554432 >$group/memory.limit_in_bytes; then
+                (while kill -0 $$; do sleep 0.2; done; sleep 0.2; rmdir $group) >/dev/null &
+                echo $$ >$group/cgroup.procs && break
+            fi
+            rmdir $group
+        done 2>/dev/null
+        test \"$(cat $group/cgroup.procs 2>/dev/null)\" || { echo no cgroup; exit; }";
+    let said = child_under(setup, &path, 1 << 22);
+    if said.contains("no cgroup") {
+        return eprintln!("not allowed to make a cgroup: its memory limit was not tried");
+    }
+    let begin = format!(
+        "refused: table {} takes 67112960 bytes of memory, and the cgroup's limit leaves ",
+        path.display()
+    );
+    assert!(said.contains(&begin), "{said}");
+    assert!(said.contains(": raise it (MemoryMax=) or ask for fewer --slots (16 bytes each)"), "{said}");
+    assert!(child_under(setup, &path, 1 << 12).contains("opened: Created"));
+}
+
+#[test]
+fn another_clock_is_refused() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let unshare = |offset: &str| {
+        let setup = format!(
+            "test \"$inner\" || inner=1 exec unshare -T --boottime {offset} sh -c \"$(cat <<'END'\nexec \"$0\" --exact \
+             opening_child --nocapture --test-threads=1\nEND\n)\" \"$0\""
+        );
+        table.beat();
+        child_under(&setup, &path, 64)
+    };
+    if !unshare("0").contains("opened: Joined") {
+        return eprintln!("not allowed to make a time namespace: another clock was not tried");
+    }
+    let sentence = format!(
+        "refused: table {} is used by processes with another clock: their CLOCK_BOOTTIME and ours differ by more than a \
+         second, as in different time namespaces; run all agents of a table in one, or {ANEW}",
+        path.display()
+    );
+    for offset in ["3600", "-3600"] {
+        let said = unshare(offset);
+        assert!(said.contains(&sentence), "{offset}: {said}");
+    }
+}
+
+/// Writes the table's header as one from another boot, `away` seconds ago by the wall clock.
+fn reboot(path: &Path, away_s: i64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    file.write_all_at(&[0xab; 16], 96).unwrap();
+    let mut wall = [0; 8];
+    file.read_exact_at(&mut wall, 1032).unwrap();
+    let wall = u64::from_ne_bytes(wall).saturating_add_signed(-away_s * 1_000_000_000);
+    file.write_all_at(&wall.to_ne_bytes(), 1032).unwrap();
+}
+
+#[test]
+fn after_a_reboot_limits_of_hours_go_on() {
+    const HOUR: i64 = 3600;
+    // Ten an hour, all used up; the machine was away for so long; that many have come back.
+    for (away_s, back) in [
+        (0, 0),
+        (HOUR, 1),
+        (5 * HOUR + HOUR / 2, 5),
+        (30 * HOUR, 10),
+        // The wall clock was set back meanwhile: no time away, the limit is too strict by that.
+        (-24 * HOUR, 0),
+        // Or forward by years: a week at most.
+        (3 * 365 * 24 * HOUR, 10),
+    ] {
+        let (_directory, path) = place();
+        let (table, _) = open(&path);
+        let key = table.hash(b"a");
+        let mut now = table.now();
+        assert_eq!((0..11).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count(), 10);
+        table.beat();
+        drop(table);
+        reboot(&path, away_s);
+        let (table, opened) = open(&path);
+        assert_eq!(opened, Opened::Joined);
+        assert!(table.now() >= now, "time went back");
+        let (other, _) = open(&path);
+        assert!(other.now().abs_diff(table.now()) < 10_000_000_000, "both have the same time");
+        let mut now = table.now();
+        let allowed = (0..20).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count();
+        assert_eq!(allowed, back, "{away_s} s away");
+    }
+    // A week is also the most that a limit of months is forgiven.
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let before = table.now();
+    drop(table);
+    reboot(&path, 3 * 365 * 24 * HOUR);
+    let week_ns = 7 * 86_400 * 1_000_000_000;
+    assert!((week_ns..week_ns + 60_000_000_000).contains(&(open(&path).0.now() - before)));
+}
+
+/// Whatever stands in the slots, the table answers, and what it did wrong is over after one drain time.
+#[test]
+fn slots_of_random_bytes_heal() {
+    let (_directory, path) = place();
+    drop(open(&path));
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let mut random = 7_u64;
+    for round in 0..200 {
+        let fill: Vec<u8> = (0..64 * 16)
+            .map(|_| {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                [0xff, 0x7f, u8::try_from(random >> 56).unwrap()][round % 3]
+            })
+            .collect();
+        file.write_all_at(&fill, 4096).unwrap();
+        let (table, _) = open(&path);
+        // A millisecond to drain.
+        let quota = Quota::new(NonZeroU64::new(100_000).unwrap(), NonZeroU32::new(10).unwrap()).unwrap();
+        for n in 0..100_u32 {
+            let _ = table.charge(table.hash(&n.to_ne_bytes()), quota, 1, &mut table.now());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        for n in 0..5_u32 {
+            let key = table.hash(&n.to_ne_bytes());
+            let mut now = table.now();
+            let allowed = (0..11).filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
+            assert_eq!(allowed, 10, "key {n} in round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_resized_table_keeps_what_is_owed() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    for n in 0..20_u32 {
+        for _ in 0..=n % 3 {
+            let key = table.hash(&n.to_ne_bytes());
+            assert!(table.charge(key, hourly(3), 1, &mut table.now()).is_allowed());
+        }
+    }
+    assert!(table.successor().unwrap().is_none());
+    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
+    let resized = resize(256).unwrap();
+    assert_eq!((resized.from.get(), resized.to.get()), (64, 256));
+    assert_eq!((resized.carried, resized.evicted), (20, 0));
+    assert_eq!(
+        resize(256).unwrap_err().to_string(),
+        format!("table {} has 256 slots already", path.display())
+    );
+
+    // Who has the old file open finds the buckets, and is told where to go.
+    let owed = |table: &Table, n: u32| {
+        let owed = table.owed_ns(table.hash(&n.to_ne_bytes()), table.now());
+        owed.div_ceil(hourly(3).emission_interval_ns())
+    };
+    let next = table.successor().unwrap().unwrap();
+    let (joined, opened) = Table::open_or_create(&path, None).unwrap();
+    assert_eq!((opened, joined.slots().get(), joined.generation()), (Opened::Joined, 256, 1));
+    for n in 0..20 {
+        for table in [&table, &*next, &joined] {
+            assert_eq!(owed(table, n), u64::from(n % 3 + 1), "key {n}");
+        }
+        let key = table.hash(&n.to_ne_bytes());
+        let left = (0..3).filter(|_| table.charge(key, hourly(3), 1, &mut table.now()).is_allowed()).count();
+        assert_eq!(left, 2 - n as usize % 3);
+        assert!(!joined.charge(key, hourly(3), 1, &mut joined.now()).is_allowed());
+    }
+    assert_eq!((joined.check(), table.check()), (vec![], vec![]));
+
+    // Twice more, past the one who still has the first file; smaller than what is live.
+    let evicted = resize(8).unwrap().evicted;
+    assert!(evicted >= 12, "{evicted}");
+    assert_eq!(Table::open_or_create(&path, None).unwrap().0.occupancy().live, 8);
+    resize(64).unwrap();
+    let last = table.successor().unwrap().unwrap().successor().unwrap().unwrap();
+    assert_eq!(last.slots().get(), 64);
+    assert_eq!(last.evictions().evicted_live, evicted);
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
+}
+
+/// A resize that was killed after each of its steps, and what the next one makes of it.
+#[test]
+fn an_interrupted_resize_can_be_finished() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
-    let before = table.now();
-    drop(table);
-    // Another boot, as far as the header says.
-    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
-    file.seek(SeekFrom::Start(96)).unwrap();
-    file.write_all(&[0xab; 16]).unwrap();
+    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    let next = path.with_extension("next");
+
+    // The new file was made, and nobody told.
+    let leftover = fs::read(&path).unwrap();
+    fs::write(&next, leftover).unwrap();
+    fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
+    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
+    assert_eq!(resize(128).unwrap().carried, 1);
+
+    // Told, and no bucket moved: a file made by hand from the one before, with the flag in its predecessor.
+    let current = table.successor().unwrap().unwrap();
+    let mut header = fs::read(&path).unwrap();
+    header[48] += 1;
+    header[16..24].copy_from_slice(&32_u64.to_ne_bytes());
+    header.truncate(4096);
+    header[1024..].fill(0);
+    header.resize(4096 + 32 * 16, 0);
+    fs::write(&next, header).unwrap();
+    fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
+    assert!(current.successor().unwrap().is_none(), "it is not complete");
+    assert!(current.is_being_resized());
+    assert_eq!(current.reset(key, current.now()), None);
+    assert!(current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(), "the second of two");
+    let other = format!(
+        "table {0} is being resized to 32 slots; if that was interrupted, finish it first: 'gcra-spoa table resize --table \
+         {0} --slots 32'",
+        path.display()
+    );
+    assert_eq!(resize(64).unwrap_err().to_string(), other);
+    assert_eq!(resize(32).unwrap().carried, 1);
+    for table in [&table, &*current, &open_any(&path)] {
+        assert!(!table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    }
+    assert_eq!(resize(64).unwrap().carried, 1);
+}
+
+#[test]
+fn without_its_successor_a_moved_key_is_denied() {
+    let (_directory, path) = place();
     let (table, _) = open(&path);
-    let now = table.now();
-    assert!(now >= before && now - before < 60_000_000_000, "{before} {now}");
-    assert!(!table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+    let key = table.hash(b"a");
+    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(!table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    let gone = "was being resized, and the file that takes over from it is gone";
+    assert_eq!(
+        table.successor().unwrap_err().to_string(),
+        format!("table {} {gone}; {ANEW}", path.display())
+    );
+}
+
+fn open_any(path: &Path) -> Table {
+    Table::open_or_create(path, None).unwrap().0
 }
 
 /// The other end of the tests with processes: this test binary, started again.
@@ -211,7 +596,7 @@ fn start_child(path: &Path) -> Child {
 }
 
 #[test]
-fn processes_that_start_together_share_one_table_and_one_limit() {
+fn processes_that_charge_together_share_one_limit() {
     for _ in 0..5 {
         let (_directory, path) = place();
         let children: Vec<_> = (0..8).map(|_| start_child(&path)).collect();
@@ -231,4 +616,85 @@ fn processes_that_start_together_share_one_table_and_one_limit() {
         }
         assert_eq!((created, allowed), (1, 10_000));
     }
+}
+
+/// The other end of the creation races: one line on standard input names each table.
+#[test]
+fn racing_child() {
+    if std::env::var("GCRA_TABLE_RACE").is_err() {
+        return;
+    }
+    for line in std::io::stdin().lines() {
+        let path = line.unwrap();
+        let (table, opened) = open(Path::new(&path));
+        if std::env::var("GCRA_TABLE_CUT").is_ok() {
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        }
+        let allowed = table.charge(table.hash(b"hot"), hourly(7), 1, &mut table.now()).is_allowed();
+        println!("race {opened:?} {allowed}");
+    }
+}
+
+#[test]
+fn fifty_processes_race_for_a_new_table_a_hundred_times() {
+    const PROCESSES: usize = 50;
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut children: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "racing_child", "--nocapture", "--test-threads=1"])
+                .env("GCRA_TABLE_RACE", "1")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let mut outputs: Vec<_> =
+        children.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap()).lines()).collect();
+    for race in 0..100 {
+        let path = directory.path().join(format!("table{race}"));
+        for child in &mut children {
+            writeln!(child.stdin.as_mut().unwrap(), "{}", path.display()).unwrap();
+        }
+        let answers: Vec<_> = outputs
+            .iter_mut()
+            .map(|lines| {
+                lines.map(Result::unwrap).find_map(|line| Some(line.split_once("race ")?.1.to_owned()))
+            })
+            .map(Option::unwrap)
+            .collect();
+        let count = |word: &str| answers.iter().filter(|answer| answer.contains(word)).count();
+        assert_eq!((count("Created"), count("Joined")), (1, PROCESSES - 1), "{answers:?}");
+        assert_eq!(count("true"), 7, "one limit for all of them");
+        assert_eq!(Table::inspect(&path).unwrap().attachments(), u32::try_from(PROCESSES).unwrap() + 1);
+        fs::remove_file(path).unwrap();
+    }
+    for mut child in children {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    drop(outputs);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Who cuts a table that is in use kills who uses it. The next start says why.
+#[test]
+fn a_live_table_that_is_cut_ends_its_processes_and_is_refused_afterwards() {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let (_directory, path) = place();
+    drop(open(&path));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "racing_child", "--nocapture", "--test-threads=1"])
+        .env("GCRA_TABLE_RACE", "1")
+        .env("GCRA_TABLE_CUT", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writeln!(child.stdin.as_mut().unwrap(), "{}", path.display()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
+    assert!(refusal(&path).contains("it was cut or grown"));
 }
