@@ -98,20 +98,78 @@ proptest! {
         let _ = quota.remaining(tat.saturating_sub(now));
     }
 
-    /// Many keys in one table, each against a model of its own. Real time passes, so the quota is so slow that no cell
-    /// comes back meanwhile: each key gets its burst and no more, whatever is mixed with it.
+    /// Many keys in one table, each against a model of its own, while time passes and some cells are given back.
     #[test]
-    fn keys_do_not_touch_each_other(burst in 1_u32..20, keys in prop::collection::vec(0_u16..60, 1..600)) {
-        let table = Table::in_memory(Slots::new(256).unwrap()).unwrap();
-        let quota = quota((3_600_000_000_000, burst));
-        let mut now = table.now();
-        let mut used = [0_u32; 60];
-        for key in keys {
-            let used = &mut used[usize::from(key)];
-            let decision = table.charge(table.hash(&key.to_ne_bytes()), quota, 1, &mut now);
-            prop_assert_eq!(decision.is_allowed(), *used < burst);
-            *used += u32::from(decision.is_allowed());
+    fn a_table_is_a_model_for_each_key(
+        parameters in quotas(),
+        steps in prop::collection::vec((0_u16..40, 0_u8..5, any::<u64>(), 0_u32..4, any::<u8>()), 1..400),
+    ) {
+        let (table, clock) = Table::with_manual_clock(Slots::new(512).unwrap()).unwrap();
+        let quota = quota(parameters);
+        let mut models: Vec<_> = (0..40)
+            .map(|_| Naive { interval_ns: parameters.0, burst: parameters.1, admitted: Vec::new() })
+            .collect();
+        for (key, kind, random, cells, then) in steps {
+            clock.advance(step_ns(kind, random, quota));
+            let (model, key) = (&mut models[usize::from(key)], table.hash(&key.to_ne_bytes()));
+            let mut now = table.now();
+            let decision = table.charge(key, quota, cells, &mut now);
+            prop_assert_eq!(decision.is_allowed(), model.charge(now, cells));
+            if let Some(wait_ns) = decision.retry_after_ns() {
+                prop_assert!(model.conforms(now + wait_ns, cells) && !model.conforms(now + wait_ns - 1, cells));
+            }
+            prop_assert_eq!(table.owed_ns(key, now), decision.owed_ns());
+            match then {
+                0..50 if decision.is_allowed() && cells > 0 => {
+                    clock.advance(u64::from(then));
+                    prop_assert!(table.refund(key, quota, cells, &decision));
+                    model.admitted.pop();
+                }
+                250.. => {
+                    prop_assert_eq!(table.reset(key, now), Some(decision.owed_ns()));
+                    model.admitted.clear();
+                }
+                _ => {}
+            }
         }
         prop_assert_eq!(table.evictions(), gcra_table::Evictions::default());
+        prop_assert_eq!(table.check(), []);
     }
+
+    /// Two keys may be given a cell back only while nobody has used them since.
+    #[test]
+    fn a_late_refund_is_refused(others in 1_usize..5) {
+        let (table, _) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
+        let quota = quota((1_000, 10));
+        let key = table.hash(b"a");
+        let mut now = table.now();
+        let first = table.charge(key, quota, 1, &mut now);
+        let last = (0..others).map(|_| table.charge(key, quota, 1, &mut now)).last().unwrap();
+        prop_assert!(!table.refund(key, quota, 1, &first));
+        prop_assert!(table.refund(key, quota, 1, &last));
+        prop_assert!(!table.refund(key, quota, 1, &last), "once");
+        prop_assert_eq!(table.owed_ns(key, now), 1_000 * others as u64);
+    }
+}
+
+/// The attack on every limiter that forgets who came least recently: make new keys until yours is gone.
+#[test]
+fn a_spray_of_fresh_keys_frees_nobody_who_is_denied() {
+    const SECONDS: u64 = 1;
+    let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+    let quota = quota((10_000_000, 20));
+    let client = table.hash(b"client");
+    let mut allowed = 0;
+    // Every millisecond the client asks once, ten times what it may, and 1000 new keys come.
+    for millisecond in 0..SECONDS * 1_000 {
+        let mut now = table.now();
+        allowed += u64::from(table.charge(client, quota, 1, &mut now).is_allowed());
+        for fresh in 0..1_000_u64 {
+            let _ =
+                table.charge(table.hash(&(millisecond * 1_000 + fresh).to_ne_bytes()), quota, 1, &mut now);
+        }
+        clock.advance(1_000_000);
+    }
+    assert!(table.evictions().evicted_live > 500_000, "{:?}", table.evictions());
+    assert_eq!(allowed, 20 + 100 * SECONDS - 1, "the bound, less the interval that has not passed");
 }

@@ -1,0 +1,181 @@
+//! What a table too small does: `cargo bench --bench full_table`.
+//!
+//! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time, decided by our table, by the same
+//! table if it forgot who came least recently, and by an exact map. An admission is wrong when the exact map denies.
+//! Then the attack: one client at a hundred times its limit, and a spray of keys that are never seen again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a bench may end with a message, and its numbers are small"
+)]
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroU64};
+
+use gcra_table::{Admission, ManualClock, Quota, Slots, Table};
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution as _, Zipf};
+
+const CLIENTS: u32 = 1_000_000;
+const PER_SECOND: u64 = 200_000;
+
+fn main() {
+    println!(
+        "{:<18} {:>9} {:>9} | {:>10} {:>10} {:>10} | {:>10}",
+        "limit", "active", "slots", "min-TAT", "forgiven", "LRU", "denied"
+    );
+    for (name, interval_ns, burst, seconds) in
+        [("100/s burst 20", 10_000_000, 20, 10), ("10/m burst 10", 6_000_000_000, 10, 60)]
+    {
+        let quota = quota(interval_ns, burst);
+        let requests = draw(PER_SECOND * seconds);
+        for slots in [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21] {
+            let row = simulate(&requests, quota, slots);
+            let share = |wrong: u64| format!("{:.4} %", 100.0 * wrong as f64 / row.denied as f64);
+            println!(
+                "{name:<18} {:>9} {slots:>9} | {:>10} {:>10} {:>10} | {:>10}",
+                row.active,
+                share(row.ours),
+                row.forgiven_cells,
+                share(row.lru),
+                row.denied
+            );
+        }
+    }
+    println!();
+    println!("one client at 10 000/s, limit 100/s burst 20, 65 536 slots, 5 s; it may have 519");
+    for fresh_per_second in [1_000_000, 5_000_000] {
+        let (ours, lru, random) = attack(fresh_per_second);
+        println!("{fresh_per_second} fresh keys/s: min-TAT {ours}, LRU {lru}, random {random}");
+    }
+}
+
+fn quota(interval_ns: u64, burst: u32) -> Quota {
+    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+}
+
+fn draw(count: u64) -> Vec<u32> {
+    let law = Zipf::new(f64::from(CLIENTS), 1.0).unwrap();
+    law.sample_iter(SmallRng::seed_from_u64(1)).map(|rank| rank as u32).take(count as usize).collect()
+}
+
+struct Row {
+    /// Clients that owed something at the end, by the exact map: what the slots are needed for.
+    active: usize,
+    denied: u64,
+    ours: u64,
+    forgiven_cells: u64,
+    lru: u64,
+}
+
+fn simulate(requests: &[u32], quota: Quota, slots: u64) -> Row {
+    let (table, clock) = Table::with_manual_clock(Slots::new(slots).unwrap()).unwrap();
+    let mut lru = Forgetful::new(slots, Victim::Oldest);
+    let mut exact = HashMap::new();
+    let (mut denied, mut ours_wrong, mut lru_wrong) = (0, 0, 0);
+    for key in requests {
+        clock.advance(1_000_000_000 / PER_SECOND);
+        let mut now = table.now();
+        let allowed = charge_exact(&mut exact, *key, quota, now);
+        let ours = table.charge(table.hash(&key.to_ne_bytes()), quota, 1, &mut now).is_allowed();
+        let theirs = lru.charge(*key, quota, now);
+        denied += u64::from(!allowed);
+        ours_wrong += u64::from(!allowed && ours);
+        lru_wrong += u64::from(!allowed && theirs);
+    }
+    let now = table.now();
+    let active = exact.values().filter(|tat| **tat > now).count();
+    let forgiven_cells = table.evictions().forgiven_ns.div_ceil(quota.emission_interval_ns());
+    Row { active, denied, ours: ours_wrong, forgiven_cells, lru: lru_wrong }
+}
+
+fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
+    const SECONDS: u64 = 5;
+    const SLOTS: u64 = 65_536;
+    let quota = quota(10_000_000, 20);
+    let (table, clock): (Table, ManualClock) = Table::with_manual_clock(Slots::new(SLOTS).unwrap()).unwrap();
+    let (mut lru, mut random) =
+        (Forgetful::new(SLOTS, Victim::Oldest), Forgetful::new(SLOTS, Victim::Random));
+    let mut allowed = (0, 0, 0);
+    let mut fresh = 0_u32;
+    for _ in 0..SECONDS * 10_000 {
+        let mut now = table.now();
+        allowed.0 += u32::from(table.charge(table.hash(b"client"), quota, 1, &mut now).is_allowed());
+        allowed.1 += u32::from(lru.charge(u32::MAX, quota, now));
+        allowed.2 += u32::from(random.charge(u32::MAX, quota, now));
+        for _ in 0..fresh_per_second / 10_000 {
+            fresh += 1;
+            let _ = table.charge(table.hash(&fresh.to_ne_bytes()), quota, 1, &mut now);
+            lru.charge(fresh, quota, now);
+            random.charge(fresh, quota, now);
+        }
+        clock.advance(100_000);
+    }
+    allowed
+}
+
+/// The TAT after the cell, if it conforms.
+fn admit(tat: u64, quota: Quota, now: u64) -> Option<u64> {
+    match quota.admit(tat, now, 1) {
+        Admission::Conforming { tat } => Some(tat),
+        _ => None,
+    }
+}
+
+fn charge_exact(tats: &mut HashMap<u32, u64>, key: u32, quota: Quota, now: u64) -> bool {
+    let tat = tats.entry(key).or_insert(0);
+    admit(*tat, quota, now).map(|charged| *tat = charged).is_some()
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Victim {
+    Oldest,
+    Random,
+}
+
+/// A table of the same shape, that forgets by another rule.
+struct Forgetful {
+    slots: Vec<Slot>,
+    victim: Victim,
+    random: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    key: u32,
+    tat: u64,
+    used: u64,
+}
+
+impl Forgetful {
+    fn new(slots: u64, victim: Victim) -> Self {
+        Self { slots: vec![Slot::default(); slots as usize], victim, random: 1 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.random >> 33
+    }
+
+    fn charge(&mut self, key: u32, quota: Quota, now: u64) -> bool {
+        let lines = self.slots.len() / 4;
+        let mixed = u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> 40) as usize % lines;
+        let second = (first + 1 + (mixed >> 8) as usize % (lines - 1)) % lines;
+        let places = || (4 * first..4 * first + 4).chain(4 * second..4 * second + 4);
+        let own = places().find(|place| self.slots[*place].key == key && self.slots[*place].used > 0);
+        let place = own.or_else(|| places().find(|place| self.slots[*place].tat <= now)).unwrap_or_else(
+            || match self.victim {
+                Victim::Oldest => places().min_by_key(|place| self.slots[*place].used).unwrap(),
+                Victim::Random => places().nth((self.random() % 8) as usize).unwrap(),
+            },
+        );
+        let tat = if own.is_some() { self.slots[place].tat } else { 0 };
+        let charged = admit(tat, quota, now);
+        self.slots[place] = Slot { key, tat: charged.unwrap_or(tat), used: now };
+        charged.is_some()
+    }
+}

@@ -1,0 +1,235 @@
+//! `gcra-spoa table …`, beside agents that decide.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value as Json;
+use spop_codec::Value;
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+fn run(table: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    command.arg("table").args(args).arg("--table").arg(table).output().unwrap()
+}
+
+/// What a command answers; it must succeed.
+fn answer(table: &Path, args: &[&str]) -> String {
+    let output = run(table, args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(table: &Path, args: &[&str]) -> Vec<Json> {
+    let lines = answer(table, &[args, &["--json"]].concat());
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a command complains about, and its exit status.
+fn complaint(table: &Path, args: &[&str]) -> (String, i32) {
+    let output = run(table, args);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    (String::from_utf8(output.stderr).unwrap().trim_end().to_owned(), output.status.code().unwrap())
+}
+
+#[test]
+fn a_live_table_is_looked_at_and_keys_are_reset() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &["--rate", "10/h"]), Agent::start(&table, &["--rate", "10/h"])];
+    let mut spop = Spop::connect(&agents[0].address);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 4), 4);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.3")), ("path", "/a,b".into())], 12), 10);
+
+    let limit = ["--rate", "10/h"];
+    let get = |keys: &[&str]| answer(&table, &[&["get"], &limit[..], keys].concat());
+    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left, all again in 23 min\n");
+    let blocked = get(&["192.0.2.2"]);
+    assert!(blocked.starts_with("192.0.2.2: blocked, the next may come in 5."), "{blocked}");
+    assert!(blocked.ends_with(" min, and all 10 in 59 min\n"), "{blocked}");
+    assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
+    assert_eq!(get(&["192.0.2.9"]), "192.0.2.9: 10 of 10 left\n");
+    let other_limit = answer(&table, &["get", "--rate", "10/s", "192.0.2.1"]);
+    assert!(other_limit.contains("owes 23 min, more than this limit allows"), "{other_limit}");
+    let keys = json(&table, &["get", "--rate", "10/h", "192.0.2.1", "192.0.2.2"]);
+    let shown = |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
+    assert_eq!(shown(&keys[0]), ("\"192.0.2.1\"".to_owned(), false, Some(6)));
+    assert_eq!(shown(&keys[1]), ("\"192.0.2.2\"".to_owned(), true, Some(0)));
+    assert!((350_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
+
+    let info = json(&table, &["info"]).remove(0);
+    assert_eq!((&info["live"], &info["pending"], &info["slots"]), (&3.into(), &0.into(), &4096.into()));
+    let pids: Vec<_> = info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
+    assert!(agents.iter().all(|agent| pids.contains(&&agent.process.id().into())), "{info}");
+    let words = answer(&table, &["info"]);
+    assert!(words.contains("4096 slots, 68 KiB; made "), "{words}");
+    assert!(words.contains("  live              3    0.0 %   keys that owe something"), "{words}");
+    assert!(words.contains("used by 2 processes: "), "{words}");
+
+    assert!(answer(&table, &["reset", "192.0.2.2", "192.0.2.9"]).contains("192.0.2.2: forgiven 59 min\n"));
+    assert_eq!(answer(&table, &["reset", "192.0.2.9"]), "192.0.2.9: owed nothing\n");
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 12), 6, "the others stay as they were");
+
+    // Who leaves is no longer listed; who is killed, after a while.
+    let [one, mut other] = agents;
+    one.stop();
+    wait_until("one is left", || json(&table, &["info"])[0]["processes"].as_array().unwrap().len() == 1);
+    other.process.kill();
+    wait_until("none is left", || answer(&table, &["info"]).contains("used by no process"));
+    assert!(get(&["192.0.2.2"]).contains("blocked"), "no agent is needed");
+}
+
+#[test]
+fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "2000/s", "--burst", "100"];
+    let mut agents = vec![Agent::start(&table, &args), Agent::start(&table, &args)];
+    let (start, stop) = (Instant::now(), AtomicBool::new(false));
+    let hammer = |address: String, stop: &AtomicBool| {
+        let mut spop = Spop::connect(&address);
+        let mut allowed = 0;
+        while !stop.load(Ordering::Relaxed) {
+            allowed += spop.allowed(&[("ip", ip("192.0.2.1"))], 50);
+        }
+        allowed
+    };
+    let allowed: usize = thread::scope(|scope| {
+        let threads: Vec<_> = agents
+            .iter()
+            .map(|agent| {
+                let (address, stop) = (agent.address.clone(), &stop);
+                scope.spawn(move || hammer(address, stop))
+            })
+            .collect();
+        for slots in ["65536", "1024"] {
+            let resized = json(&table, &["resize", "--slots", slots]).remove(0);
+            assert_eq!((&resized["carried"], &resized["evicted"]), (&1.into(), &0.into()));
+            for agent in &agents {
+                let moved = format!("the table was resized; it has {slots} slots now");
+                wait_until("the agents have moved", || {
+                    agent.process.lines().iter().any(|line| line.ends_with(&moved))
+                });
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let elapsed = start.elapsed();
+    let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
+    assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
+    assert!(allowed >= bound - 300, "{allowed} allowed, {bound} would be right");
+    assert!(answer(&table, &["check"]).contains("no fault in 1024 slots"));
+
+    // An agent that is started now says what size there is.
+    agents.clear();
+    let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(["--rate", "1/s", "--listen", "127.0.0.1:0", "--slots", "4096", "--table"])
+        .arg(&table)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("has 1024 slots, and --slots asks for 4096; leave --slots out"), "{said}");
+    let agent = Agent::start_with(&table, &["--rate", "2000/s", "--listen", "127.0.0.1:0"]);
+    assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, joined")));
+}
+
+#[test]
+fn check_finds_what_is_wrong() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "10/h"]);
+    let mut spop = Spop::connect(&agent.address);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 4), 4);
+    assert!(answer(&table, &["check"]).contains("no fault in 4096 slots"));
+
+    let file = OpenOptions::new().read(true).write(true).open(&table).unwrap();
+    let slot = |number: u64| 4096 + 16 * number;
+    let read = |number: u64| {
+        let mut bytes = [0; 16];
+        file.read_exact_at(&mut bytes, slot(number)).unwrap();
+        bytes
+    };
+    let live = (0..4096).find(|number| read(*number) != [0; 16]).unwrap();
+    let beside = live ^ 1;
+    file.write_all_at(&read(live), slot(beside)).unwrap();
+    // Somewhere else a bucket of nobody, one that owes a century, and a seal.
+    let elsewhere = (live + 64) % 4096;
+    file.write_all_at(&read(live), slot(elsewhere)).unwrap();
+    let mut century = read(live);
+    century[7] |= 0x2c;
+    let other = (live + 128) % 4096;
+    file.write_all_at(&century, slot(other)).unwrap();
+    file.write_all_at(&[0x40], slot((live + 192) % 4096) + 7).unwrap();
+
+    let output = run(&table, &["check"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stdout).unwrap();
+    for fault in [
+        format!("a second bucket of the key in slot {}", live.min(beside)),
+        format!("slot {elsewhere}: a live bucket where its key is never looked for"),
+        format!("slot {other}: owes "),
+        format!("slot {}: sealed, though the table is not being resized", (live + 192) % 4096),
+        "it goes on working, and each heals once what it owes has drained".to_owned(),
+    ] {
+        assert!(said.contains(&fault), "{fault}: {said}");
+    }
+    let faults = run(&table, &["check", "--json"]);
+    assert_eq!(faults.status.code(), Some(1));
+    let faults: Json = serde_json::from_slice(&faults.stdout).unwrap();
+    assert!(faults["faults"].as_array().unwrap().len() >= 4);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.9"))], 12), 10, "it goes on working");
+}
+
+#[test]
+fn what_a_command_can_not_do_is_one_sentence() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let missing = format!("gcra-spoa: there is no table {}; agents make it when they start", table.display());
+    for args in [
+        &["info"][..],
+        &["check"],
+        &["reset", "a"],
+        &["get", "--rate", "1/s", "a"],
+        &["resize", "--slots", "8"],
+    ] {
+        assert_eq!(complaint(&table, args), (missing.clone(), 1), "{args:?}");
+    }
+    assert!(!table.exists());
+    for (args, said) in [
+        (&["get", "a"][..], "--rate <COUNT/PERIOD>"),
+        (&["get", "--rate", "1/s"], "<KEY>..."),
+        (&["get", "--rate", "0/s", "a"], "write 'deny'"),
+        (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to drain"),
+        (&["reset", "int32:x"], "'x' is no int32"),
+        (&["resize"], "--slots <N>"),
+        (&["resize", "--slots", "3"], "from 8 to 1073741824"),
+        (&["info", "--rate", "1/s"], "--rate"),
+        (&["inof"], "inof"),
+    ] {
+        let (sentence, status) = complaint(&table, args);
+        assert_eq!(status, 2, "{args:?}");
+        assert!(sentence.contains(said) && !sentence.contains('\n'), "{args:?}: {sentence}");
+    }
+    let agent = Agent::start(&table, &["--rate", "10/h"]);
+    let (sentence, status) = complaint(&table, &["resize", "--slots", "4096"]);
+    assert_eq!(
+        (sentence, status),
+        (format!("gcra-spoa: table {} has 4096 slots already", table.display()), 1)
+    );
+    assert!(agent.stop() == 0);
+}
