@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test lint doc loom shuttle bench haproxy
+.PHONY: demo test lint doc loom shuttle soak bench haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -30,10 +30,17 @@ shuttle:
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=target/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
-# Nanoseconds a decision, and CPU a NOTIFY of the real agent.
+# Processes on one table, killed, stopped and resized for so long. GCRA_STRESS_SEED repeats what was chosen.
+SECONDS ?= 600
+soak:
+	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
+	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
+
+# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, and what a table too small does.
 bench:
-	$(CARGO) bench --locked --bench table
+	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
+	$(CARGO) bench --locked --bench full_table
 
 haproxy:
 	@tests/install-haproxy.sh

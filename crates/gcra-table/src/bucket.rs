@@ -275,7 +275,7 @@ impl<C: Fn() -> u64> Context<'_, C> {
 
     /// Whether the seal on a slot means something. In a table that nobody moves it is damage.
     fn is_moving(&self) -> bool {
-        // With the release before the first seal: whoever sees a seal sees that the table is being moved.
+        // With the release in `seal`: whoever sees a seal sees that the table is being moved.
         fence(Ordering::Acquire);
         self.successor.load(MemoryOrdering::Relaxed) != 0
     }
@@ -667,6 +667,8 @@ fn is_damaged(tat: u64, now: u64, quota: Quota) -> bool {
 
 /// Seals a slot, and returns what it holds now and for ever.
 pub(crate) fn seal(slot: &Slot) -> Word {
+    // Whoever sees the seal must see the flag that gives it its meaning.
+    fence(Ordering::Release);
     // Ends: a slot is exchanged only by someone whose charge or opening succeeds.
     loop {
         let word = slot.load();

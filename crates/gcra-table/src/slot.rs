@@ -23,8 +23,8 @@ const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 ///
 /// Whose bucket it is and what it owes change together, and nothing else in memory is guarded by a slot. So
 /// loads and exchanges need atomicity and no more: all are `Relaxed`. The order *between* slots matters in two
-/// places, and `bucket.rs` puts a fence in each: opening a bucket (sequentially consistent), and meeting a sealed slot
-/// (acquire, paired with the release before the first seal).
+/// places, and `bucket.rs` puts a fence in each: opening a bucket (sequentially consistent), and sealing a slot
+/// (release, and acquire where a seal is met).
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Slot(AtomicU128);
