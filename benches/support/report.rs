@@ -76,8 +76,10 @@ fn machine() -> String {
     let cores = thread::available_parallelism().unwrap();
     let cpu = field("/proc/cpuinfo", "model name");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    // "6.18" of "6.18.44-some-build".
+    let kernel = kernel.split(['.', '-']).take(2).collect::<Vec<_>>().join(".");
     let rustc = Command::new("rustc").arg("--version").output().unwrap().stdout;
-    format!("{cpu}, {cores} cores, Linux {}, {}", kernel.trim(), String::from_utf8(rustc).unwrap().trim())
+    format!("{cpu}, {cores} cores, Linux {kernel}, {}", String::from_utf8(rustc).unwrap().trim())
 }
 
 fn command(args: &[String]) -> String {
