@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 use std::{env, io};
 
 use clap::error::ErrorKind;
@@ -67,6 +68,11 @@ struct Args {
     /// each further one takes a core from HAProxy
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
+
+    /// How long a stopping agent goes on answering on the connections it has, after it stopped listening: until HAProxy's health
+    /// check has found out and asks another agent
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_drain)]
+    drain: Duration,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -214,6 +220,7 @@ pub(crate) struct Config {
     pub(crate) var: VarName<'static>,
     pub(crate) scope: Scope,
     pub(crate) threads: NonZeroUsize,
+    pub(crate) drain: Duration,
 }
 
 /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
@@ -269,6 +276,7 @@ impl Config {
             var: args.var,
             scope: args.scope,
             threads: args.threads,
+            drain: args.drain,
         })
     }
 
@@ -329,6 +337,13 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse() {
         Ok(threads @ 1..=1024) => NonZeroUsize::new(threads).ok_or_else(String::new),
         _ => Err(format!("'{text}' is not a number of threads from 1 to 1024")),
+    }
+}
+
+fn parse_drain(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0..=300) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("'{text}' is not a number of seconds from 0 to 300")),
     }
 }
 
@@ -397,6 +412,7 @@ mod tests {
             ("--rate 1/s --slots 3", "from 8 to 1073741824"),
             ("--rate 1/s --slots many", "'many' is not a whole number"),
             ("--rate 1/s --threads 0", "from 1 to 1024"),
+            ("--rate 1/s --drain 1h", "from 0 to 300"),
             ("--rate 1/s --key ip,,path", "empty name"),
             ("--rate 1/s --var no-dashes", "no-dashes"),
             ("--rate 1/s --scope txn2", "proc, sess, txn, req, res"),

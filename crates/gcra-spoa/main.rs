@@ -15,6 +15,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use gcra_table::{Opened, Table};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::Agent;
 
 use crate::config::{Config, Task};
@@ -61,6 +62,14 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), &config);
     let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
-    let agent = Agent::new(limiter).limits(Limiter::limits(&config));
+    raise_file_limit();
+    let agent = Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain);
     Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
+}
+
+/// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // It is allowed up to the hard limit. Where it fails all the same, `accept` will say so if it matters.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -136,7 +136,7 @@ impl Agent {
     }
 
     pub fn start_at(table: &Path, listen: &str, args: &[&str]) -> Self {
-        Self::start_with(table, &[&["--slots", "4096", "--listen", listen], args].concat())
+        Self::start_with(table, &[&["--slots", "4096", "--drain", "0", "--listen", listen], args].concat())
     }
 
     /// Starts one with these arguments and no others but the table.

@@ -18,25 +18,33 @@ use crate::connection::{self, End};
 use crate::counters::{Counters, Snapshot};
 use crate::handler::Handler;
 use crate::listener::{ListenAddress, Listener, Stream};
+use crate::report::{self, Report};
+
+/// No more descriptors: of this process, and of the machine (Linux).
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
 
 /// How long to leave `accept` alone after it failed (too many open files, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a stopping agent waits for its connections. Each ends by itself in less.
-const DRAIN: Duration = Duration::from_secs(5);
+/// How long a stopping agent waits for its connections once they were told. Each ends by itself in less.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// An SPOE agent: a handler, and the limits under which it is served.
 #[derive(Debug)]
 pub struct Agent<H> {
     shared: Arc<Shared<H>>,
     max_connections: usize,
+    drain: Duration,
 }
 
+/// What all connections have in common.
 #[derive(Debug)]
-struct Shared<H> {
-    handler: H,
-    limits: Limits,
-    counters: Arc<Counters>,
+pub(crate) struct Shared<H> {
+    pub(crate) handler: H,
+    pub(crate) limits: Limits,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) report: Report,
 }
 
 impl<H: Handler> Agent<H> {
@@ -44,8 +52,13 @@ impl<H: Handler> Agent<H> {
     /// 815 bytes (which lets HAProxy keep 20 NOTIFYs in flight on a connection).
     #[must_use]
     pub fn new(handler: H) -> Self {
-        let shared = Shared { handler, limits: Limits::default(), counters: Arc::default() };
-        Self { shared: Arc::new(shared), max_connections: 10_000 }
+        let shared = Shared {
+            handler,
+            limits: Limits::default(),
+            counters: Arc::default(),
+            report: Report::default(),
+        };
+        Self { shared: Arc::new(shared), max_connections: 10_000, drain: Duration::ZERO }
     }
 
     /// Serves under other limits for frames and times.
@@ -58,11 +71,22 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// Serves at most so many connections at once. More wait to be accepted: turning them away would make HAProxy up
-    /// to 3.0 come back in a tight loop.
+    /// Shows the handler the requests of at most so many connections at once.
+    ///
+    /// The NOTIFYs of further ones, as many again, are answered at once and without actions, until there is room: a request passes or
+    /// not as HAProxy's rules say for one without an answer, but it does not wait. (Turning connections away would make HAProxy up to
+    /// 3.0 come back in a tight loop.) Still more wait to be accepted.
     #[must_use]
     pub fn max_connections(mut self, connections: NonZeroUsize) -> Self {
-        self.max_connections = connections.get().min(Semaphore::MAX_PERMITS);
+        self.max_connections = connections.get().min(Semaphore::MAX_PERMITS / 2);
+        self
+    }
+
+    /// How long a stopping agent goes on serving the connections it has after it has closed its listeners: long enough for
+    /// HAProxy's health check to find out, so that HAProxy asks another agent before this one says goodbye. Default: not at all.
+    #[must_use]
+    pub fn drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
         self
     }
 
@@ -129,7 +153,7 @@ impl<H: Handler> Agent<H> {
     }
 
     async fn serve_on(self, workers: Vec<Handle>, listeners: Vec<Listener>, stop: impl Future<Output = ()>) {
-        let (stopping, stopped) = watch::channel(false);
+        let (stopping, stage) = watch::channel(Stage::Serving);
         // Closed when the last connection has dropped its end.
         let (alive, mut all_gone) = mpsc::channel::<()>(1);
         let accepting = Arc::new(Accepting {
@@ -137,26 +161,41 @@ impl<H: Handler> Agent<H> {
             workers,
             next_worker: AtomicUsize::new(0),
             room: Arc::new(Semaphore::new(self.max_connections)),
-            stopped,
+            doors: Arc::new(Semaphore::new(2 * self.max_connections)),
+            stage,
             alive,
         });
         let tasks: Vec<_> = listeners
             .into_iter()
             .map(|listener| tokio::spawn(accepting.clone().accept_from(listener)))
             .collect();
-        let counters = accepting.shared.counters.clone();
+        let shared = accepting.shared.clone();
         drop(accepting);
 
-        stop.await;
-        log::info!("stopping: {} connections open", counters.snapshot().open);
-        // Nobody listening any more means that all connections have ended.
-        let _ = stopping.send(true);
+        let reports = async {
+            loop {
+                sleep(report::PERIOD).await;
+                shared.report.sum_up();
+            }
+        };
+        tokio::select! {
+            () = stop => {}
+            () = reports => {}
+        }
+        log::info!("stopping: {} connections open", shared.counters.snapshot().open);
+        let _ = stopping.send(Stage::Draining);
         for task in tasks {
             let _ = task.await;
         }
-        if timeout(DRAIN, all_gone.recv()).await.is_err() {
-            log::warn!("{} connections did not end in time and are dropped", counters.snapshot().open);
+        // Nobody listens any more; when all connections have ended, nobody holds the other end.
+        let _ = timeout(self.drain, all_gone.recv()).await;
+        let _ = stopping.send(Stage::Stopping);
+        if timeout(FAREWELL, all_gone.recv()).await.is_err() {
+            let open = shared.counters.snapshot().open;
+            log::warn!("{open} connections did not end in time and are dropped");
         }
+        shared.report.sum_up();
+        let counters = &shared.counters;
         let Snapshot { notifies, connections, health_checks, .. } = counters.snapshot();
         let others = connections.saturating_sub(health_checks);
         log::info!(
@@ -165,26 +204,57 @@ impl<H: Handler> Agent<H> {
     }
 }
 
+/// How far an agent's life has come.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Stage {
+    Serving,
+    /// Nothing more is accepted.
+    Draining,
+    /// Every connection is ended.
+    Stopping,
+}
+
 /// What the tasks that accept connections have in common.
 struct Accepting<H> {
     shared: Arc<Shared<H>>,
     workers: Vec<Handle>,
     next_worker: AtomicUsize,
+    /// For the connections whose requests the handler sees.
     room: Arc<Semaphore>,
-    stopped: watch::Receiver<bool>,
+    /// For all connections.
+    doors: Arc<Semaphore>,
+    stage: watch::Receiver<Stage>,
     alive: mpsc::Sender<()>,
+}
+
+/// Whether a connection's requests are shown to the handler.
+#[derive(Debug)]
+pub(crate) struct Room {
+    room: Arc<Semaphore>,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Takes the room that there may be by now.
+    #[inline]
+    pub(crate) fn admits(&mut self) -> bool {
+        if self.taken.is_none() {
+            self.taken = self.room.clone().try_acquire_owned().ok();
+        }
+        self.taken.is_some()
+    }
 }
 
 impl<H: Handler> Accepting<H> {
     /// Accepts connections until the agent stops. Nothing else ends it.
     async fn accept_from(self: Arc<Self>, listener: Listener) {
-        let mut stop = std::pin::pin!(stop_of(self.stopped.clone()));
+        let mut stop = std::pin::pin!(reaches(self.stage.clone(), Stage::Draining));
         loop {
             // Room is waited for with a connection in hand: a listener that waits for one must not hold any.
             let accepted = async {
                 let stream = listener.accept().await?;
-                let room = self.room.clone().acquire_owned().await.map_err(io::Error::other)?;
-                io::Result::Ok((stream, room))
+                let door = self.doors.clone().acquire_owned().await.map_err(io::Error::other)?;
+                io::Result::Ok((stream, door))
             };
             let accepted = tokio::select! {
                 biased;
@@ -192,11 +262,17 @@ impl<H: Handler> Accepting<H> {
                 accepted = accepted => accepted,
             };
             match accepted {
-                Ok((stream, room)) => self.start(stream, room),
+                Ok((stream, door)) => self.start(stream, door),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     self.shared.counters.accept_error();
-                    log::warn!("could not accept a connection, trying again: {error}");
+                    let advice = match error.raw_os_error() {
+                        Some(EMFILE) => "; raise the limit of open files (LimitNOFILE=, ulimit -n)",
+                        Some(ENFILE) => "; the machine has no more file handles (fs.file-max)",
+                        _ => "",
+                    };
+                    let report = &self.shared.report;
+                    report.warn(format_args!("could not accept a connection, trying again: {error}{advice}"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -204,11 +280,12 @@ impl<H: Handler> Accepting<H> {
     }
 
     /// Hands the connection to the worker whose turn it is.
-    fn start(&self, stream: Stream, room: OwnedSemaphorePermit) {
+    fn start(&self, stream: Stream, door: OwnedSemaphorePermit) {
         let guest = Guest {
             shared: self.shared.clone(),
-            stopped: self.stopped.clone(),
-            _room: room,
+            stage: self.stage.clone(),
+            room: self.room.clone(),
+            _door: door,
             _alive: self.alive.clone(),
         };
         guest.shared.counters.opened();
@@ -232,8 +309,9 @@ impl<H: Handler> Accepting<H> {
 /// A connection's share of the agent: given back when it is dropped, however the connection ends.
 struct Guest<H> {
     shared: Arc<Shared<H>>,
-    stopped: watch::Receiver<bool>,
-    _room: OwnedSemaphorePermit,
+    stage: watch::Receiver<Stage>,
+    room: Arc<Semaphore>,
+    _door: OwnedSemaphorePermit,
     _alive: mpsc::Sender<()>,
 }
 
@@ -245,24 +323,27 @@ impl<H> Drop for Guest<H> {
 
 impl<H: Handler> Guest<H> {
     async fn serve(self, stream: Stream) {
-        let Shared { handler, limits, counters } = &*self.shared;
-        let stop = stop_of(self.stopped.clone());
-        let end = match stream {
-            Stream::Tcp(stream) => connection::serve(stream, handler, *limits, counters, stop).await,
-            Stream::Unix(stream) => connection::serve(stream, handler, *limits, counters, stop).await,
+        let shared = &*self.shared;
+        let room = Room { room: self.room.clone(), taken: None };
+        let stop = reaches(self.stage.clone(), Stage::Stopping);
+        let peer = stream.peer();
+        let (end, greeted) = match stream {
+            Stream::Tcp(stream) => connection::serve(stream, shared, room, stop).await,
+            Stream::Unix(stream) => connection::serve(stream, shared, room, stop).await,
         };
         match end {
-            End::Protocol(_) => counters.protocol_error(),
-            End::Late | End::Unread => counters.timeout(),
+            End::Protocol(_) => shared.counters.protocol_error(),
+            End::Late | End::Unread => shared.counters.timeout(),
+            End::Truncated => shared.counters.truncated(),
             _ => {}
         }
-        log::debug!("connection ended: {end}");
+        shared.report.ended(&peer, &end, greeted);
     }
 }
 
-/// Resolves when the agent stops.
-async fn stop_of(mut stopped: watch::Receiver<bool>) {
-    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+/// Resolves when the agent's life has come so far.
+async fn reaches(mut stage: watch::Receiver<Stage>, wanted: Stage) {
+    if stage.wait_for(|stage| *stage >= wanted).await.is_err() {
         // The agent was dropped while serving: its connections end with their runtime.
         pending::<()>().await;
     }
@@ -274,6 +355,16 @@ enum StdStream {
 }
 
 impl Stream {
+    /// Who is at the other end, for people.
+    fn peer(&self) -> String {
+        match self {
+            Self::Tcp(stream) => {
+                stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string())
+            }
+            Self::Unix(_) => "the Unix socket".to_owned(),
+        }
+    }
+
     fn into_std(self) -> io::Result<StdStream> {
         match self {
             Self::Tcp(stream) => stream.into_std().map(StdStream::Tcp),

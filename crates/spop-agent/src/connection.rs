@@ -10,13 +10,14 @@ use std::{fmt, io};
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    AckWriter, Connection, Event, Limits, ProtocolError, Status, Welcome, encode_agent_disconnect,
+    AckWriter, Connection, Event, Fragment, FrameId, Place, ProtocolError, Status, Welcome,
+    encode_agent_disconnect,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::counters::Counters;
+use crate::agent::{Room, Shared};
 use crate::handler::{Handler, Reply, Request};
 
 /// Requests prepared together: enough for the memory of the first to have come when it is answered.
@@ -38,6 +39,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for HAProxy to close after our DISCONNECT. A FIN that arrives together with the frame makes some
 /// versions (3.2 and later) overlook the frame.
 const FAREWELL: Duration = Duration::from_millis(200);
+
+/// How long a connection that can't begin is kept waiting for its refusal.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often, and how long, a stopping agent goes on answering a connection on which more and more arrives.
 const LAST_TURNS: u32 = 64;
@@ -66,11 +70,27 @@ pub(crate) enum End {
     Failed(io::Error),
 }
 
+impl End {
+    /// Whether it is nothing that an operator should look at. HAProxy up to 3.0 says "I/O error" and "timeout" at the end of an
+    /// ordinary life, too.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        match self {
+            Self::Closed | Self::HealthCheck | Self::Stopped => true,
+            Self::Disconnected(status) => status.code() <= Status::TIMEOUT.code(),
+            Self::Truncated | Self::Protocol(_) | Self::Late | Self::Unread | Self::Failed(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("closed by HAProxy"),
             Self::Truncated => f.write_str("closed inside a frame"),
+            Self::Disconnected(status) if !self.is_ordinary() => write!(
+                f,
+                "HAProxy finds fault with what this agent sent ({status}); that should not happen, please report it"
+            ),
             Self::Disconnected(status) => write!(f, "HAPROXY-DISCONNECT, {status}"),
             Self::HealthCheck => f.write_str("health check answered"),
             Self::Protocol(error) => write!(f, "{error} ({})", error.status()),
@@ -94,31 +114,32 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Serves one connection until either side ends it or `stop` resolves.
+/// Serves one connection until either side ends it or `stop` resolves. Says how it ended, and whether a HELLO had come.
 pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    handler: &H,
-    limits: Limits,
-    counters: &Counters,
+    shared: &Shared<H>,
+    room: Room,
     stop: impl Future<Output = ()>,
-) -> End {
+) -> (End, bool) {
     let start = Instant::now();
-    let connection = Connection::new(limits, Duration::ZERO);
     let mut link = Link {
         stream,
-        connection,
-        handler,
-        counters,
+        connection: Connection::new(shared.limits, Duration::ZERO),
+        shared,
+        room,
+        greeted: false,
         held: Vec::new(),
         unanswered: false,
+        payload: Vec::new(),
         unsent: Vec::new(),
+        unsent_since: None,
     };
     let mut stop = std::pin::pin!(stop);
 
     let end = loop {
-        let deadline = match link.unsent.is_empty() {
-            true => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
-            false => Some(Instant::now() + WRITE_TIMEOUT),
+        let deadline = match link.unsent_since {
+            None => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
+            Some(since) => Some(since + WRITE_TIMEOUT),
         };
         let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(End::Stopped)),
@@ -141,14 +162,20 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 struct Link<'h, H, S> {
     stream: S,
     connection: Connection,
-    handler: &'h H,
-    counters: &'h Counters,
+    shared: &'h Shared<H>,
+    /// Whether its requests are shown to the handler.
+    room: Room,
+    /// The HELLO has come.
+    greeted: bool,
     /// What has come and is not answered: the beginning of a frame, as a rule.
     held: Vec<u8>,
     /// Whole frames are held, because their answers would have been too much for one write.
     unanswered: bool,
-    /// Answers that the peer has not taken yet. While there are any, nothing is read.
+    /// The pieces of a payload that have come.
+    payload: Vec<u8>,
+    /// Answers that the peer has not taken yet, and since when there are any. While there are, nothing is read.
     unsent: Vec<u8>,
+    unsent_since: Option<Instant>,
 }
 
 impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
@@ -168,6 +195,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.unsent.drain(..written);
         if self.unsent.is_empty() {
             self.unsent = Vec::new();
+            self.unsent_since = None;
         }
         Poll::Ready(Ok(()))
     }
@@ -223,11 +251,13 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, End>> {
         let mut buffer = ReadBuf::new(buffer);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed)?;
-        Poll::Ready(match buffer.filled().len() {
-            0 if !self.held.is_empty() => Err(End::Truncated),
-            0 => Err(End::Closed),
-            filled => Ok(filled),
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed);
+        Poll::Ready(match read.map(|()| buffer.filled().len()) {
+            Ok(0) | Err(End::Closed) if !self.held.is_empty() || !self.payload.is_empty() => {
+                Err(End::Truncated)
+            }
+            Ok(0) => Err(End::Closed),
+            read => read,
         })
     }
 
@@ -241,7 +271,10 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 Poll::Pending => {}
             }
         }
-        self.unsent.extend_from_slice(&output[sent..]);
+        if sent < output.len() {
+            self.unsent.extend_from_slice(&output[sent..]);
+            self.unsent_since = Some(Instant::now());
+        }
         Poll::Ready(answer.end.map_or(Ok(()), Err))
     }
 
@@ -273,6 +306,18 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                         answer.end = Some(End::Disconnected(disconnect.status));
                         break false;
                     }
+                    Event::Fragment(fragment) => {
+                        self.keep(&fragment);
+                        if fragment.place == Place::Last {
+                            // In the order in which they came.
+                            self.answer_batch(&batch, &mut turn, output, &mut answer);
+                            batch.clear();
+                            self.answer_payload(fragment.id, &mut turn, output, &mut answer);
+                            if answer.end.is_some() {
+                                break false;
+                            }
+                        }
+                    }
                     Event::Skipped => {}
                 }
             };
@@ -288,9 +333,35 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         }
     }
 
-    fn welcome(&self, welcome: &Welcome<'_>, output: &mut Vec<u8>, answer: &mut Answer) {
+    /// Keeps a piece of a payload. The state machine has bounded how much that can be.
+    fn keep(&mut self, fragment: &Fragment<'_>) {
+        match fragment.place {
+            Place::First => self.payload = fragment.bytes.to_vec(),
+            Place::Next | Place::Last => self.payload.extend_from_slice(fragment.bytes),
+            Place::Aborted => self.payload = Vec::new(),
+        }
+    }
+
+    /// Answers the NOTIFY whose pieces have all come.
+    fn answer_payload(
+        &mut self,
+        id: FrameId,
+        turn: &mut Option<H::Turn>,
+        output: &mut Vec<u8>,
+        answer: &mut Answer,
+    ) {
+        self.shared.counters.reassembled();
+        let payload = std::mem::take(&mut self.payload);
+        match self.connection.reassembled(id, &payload) {
+            Ok(notify) => self.answer_batch(&[Request::new(notify)], turn, output, answer),
+            Err(error) => answer.end = Some(End::Protocol(error)),
+        }
+    }
+
+    fn welcome(&mut self, welcome: &Welcome<'_>, output: &mut Vec<u8>, answer: &mut Answer) {
+        self.greeted = true;
         if welcome.hello.healthcheck {
-            self.counters.health_check();
+            self.shared.counters.health_check();
         }
         let room = reserve(output, answer.written, CONTROL_FRAME_BYTES);
         // There is room for it: an AGENT-HELLO has under 100 bytes.
@@ -300,7 +371,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// Appends one ACK for each request, in order. A panic of the handler costs its own request the actions,
     /// and nobody else anything.
     fn answer_batch(
-        &self,
+        &mut self,
         batch: &[Request<'_>],
         turn: &mut Option<H::Turn>,
         output: &mut Vec<u8>,
@@ -309,14 +380,22 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         if batch.is_empty() {
             return;
         }
-        let limit = self.connection.max_ack_size().max(EMPTY_ACK_SIZE);
+        let limit = self.connection.max_ack_size();
         reserve(output, answer.written, batch.len() * (limit as usize + 4));
 
-        if turn.is_none() {
-            *turn = catch_unwind(AssertUnwindSafe(|| self.handler.turn())).ok();
+        if !self.room.admits() {
+            self.shared.counters.shed(batch.len());
+            self.shared.report.warn(format_args!(
+                "more connections ask than are served; the requests of the others are answered without actions"
+            ));
+        } else if turn.is_none() {
+            *turn = catch_unwind(AssertUnwindSafe(|| self.shared.handler.turn())).ok();
             if turn.is_none() {
-                self.counters.handler_panic();
-                log::error!("the handler panicked; a batch of requests is answered without actions");
+                self.shared.counters.handler_panic();
+                self.shared.report.warn(format_args!(
+                    "the handler panicked; {} requests are answered without actions",
+                    batch.len()
+                ));
             }
         }
         let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
@@ -327,7 +406,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 while prepared.len() < batch.len() {
                     let request = &batch[prepared.len()];
-                    prepared.push(turn.as_mut().map(|turn| self.handler.prepare(turn, request)));
+                    prepared.push(turn.as_mut().map(|turn| self.shared.handler.prepare(turn, request)));
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];
@@ -336,15 +415,17 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                     };
                     let mut reply = Reply::new(ack);
                     if let (Some(turn), Some(prepared)) = (turn.as_mut(), prepared[answered].take()) {
-                        self.handler.answer(turn, prepared, request, &mut reply);
+                        self.shared.handler.answer(turn, prepared, request, &mut reply);
                     }
                     written += reply.finish();
                     answered += 1;
                 }
             }));
             if outcome.is_err() {
-                self.counters.handler_panic();
-                log::error!("the handler panicked; its request is answered without actions");
+                self.shared.counters.handler_panic();
+                self.shared
+                    .report
+                    .warn(format_args!("the handler panicked; its request is answered without actions"));
                 // Either it was being prepared; or it was taken to be answered, and what is left there is `None`, so
                 // that the next round passes it by the handler.
                 if prepared.len() < batch.len() {
@@ -355,7 +436,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 break;
             }
         }
-        self.counters.answered(answered);
+        self.shared.counters.answered(answered);
         answer.written = written;
     }
 
@@ -371,22 +452,27 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     }
 
     /// Says what there is to say at the end, and closes.
-    async fn finish(mut self, mut end: End) -> End {
+    async fn finish(mut self, mut end: End) -> (End, bool) {
         if let End::Stopped = end {
             end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
         }
+        let greeted = self.greeted;
         let status = match &end {
             End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,
             End::Protocol(error) => error.status(),
             End::Late => Status::TIMEOUT,
-            _ => return end,
+            _ => return (end, greeted),
         };
+        if !greeted && !matches!(end, End::Stopped) {
+            // HAProxy up to 3.0 comes back at once, over and over for as long as a request waits.
+            sleep(REFUSAL_PAUSE).await;
+        }
         let mut frame = [0; CONTROL_FRAME_BYTES];
         let length = encode_agent_disconnect(&mut frame, status, status.text()).unwrap_or(0);
         self.unsent.extend_from_slice(&frame[..length]);
         // The peer may well be gone: that is no news.
         let _ = timeout(FAREWELL, self.say_farewell()).await;
-        end
+        (end, greeted)
     }
 
     /// What arrived before the agent was told to stop is still answered.
@@ -416,9 +502,6 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         }
     }
 }
-
-/// The smallest LENGTH that an ACK may be limited to: one without actions, with the largest ids.
-const EMPTY_ACK_SIZE: u32 = 25;
 
 /// What one turn has written so far, and whether it is the last.
 struct Answer {

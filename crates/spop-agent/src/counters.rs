@@ -16,6 +16,9 @@ pub struct Counters {
     protocol_errors: AtomicU64,
     timeouts: AtomicU64,
     accept_errors: AtomicU64,
+    shed: AtomicU64,
+    reassembled: AtomicU64,
+    truncated: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -38,6 +41,12 @@ pub struct Snapshot {
     pub timeouts: u64,
     /// Failures to accept a connection, such as too many open files.
     pub accept_errors: u64,
+    /// NOTIFYs that were answered without actions because their connection was one too many.
+    pub shed: u64,
+    /// NOTIFYs that came in pieces.
+    pub reassembled: u64,
+    /// Connections that the peer closed inside a frame.
+    pub truncated: u64,
 }
 
 impl Counters {
@@ -54,6 +63,9 @@ impl Counters {
             protocol_errors: read(&self.protocol_errors),
             timeouts: read(&self.timeouts),
             accept_errors: read(&self.accept_errors),
+            shed: read(&self.shed),
+            reassembled: read(&self.reassembled),
+            truncated: read(&self.truncated),
         }
     }
 
@@ -88,5 +100,17 @@ impl Counters {
 
     pub(crate) fn accept_error(&self) {
         self.accept_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shed(&self, notifies: usize) {
+        self.shed.fetch_add(notifies as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reassembled(&self) {
+        self.reassembled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn truncated(&self) {
+        self.truncated.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -48,6 +48,7 @@ mod connection;
 mod counters;
 mod handler;
 mod listener;
+mod report;
 
 pub use agent::{Agent, RunError};
 pub use counters::{Counters, Snapshot};

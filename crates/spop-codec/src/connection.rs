@@ -5,14 +5,24 @@ use core::time::Duration;
 
 use crate::disconnect::Disconnect;
 use crate::error::DecodeError;
-use crate::frame::{RawFrame, kind};
+use crate::frame::{FrameId, RawFrame, kind};
 use crate::hello::{Hello, MIN_MAX_FRAME_SIZE, encode_agent_hello};
 use crate::notify::Notify;
+use crate::reader::Reader;
 use crate::status::Status;
 use crate::writer::BufferFull;
 
 /// How many NOTIFYs HAProxy has in flight on one connection at most.
 const IN_FLIGHT: u32 = 20;
+
+/// The largest HELLO that is waited for. HAProxy's has 133 bytes at most; who is not HAProxy gets no more room.
+const MAX_HELLO_SIZE: u32 = 16_384;
+
+/// The pieces that one payload may come in.
+const MAX_FRAGMENTS: u32 = 64;
+
+/// The smallest LENGTH that an ACK may be limited to: one without actions, with the largest ids.
+const MIN_ACK_SIZE: u32 = 25;
 
 /// What the agent allows a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,8 +32,12 @@ pub struct Limits {
     pub max_frame_size: u32,
     /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading a connection for good once
     /// its receive buffer is completely full, so several NOTIFYs in flight are offered only where 20 such ACKs stay
-    /// below that. Default: 815, which do with HAProxy's default buffer.
+    /// below that. At least 25, an ACK without actions. Default: 815, which do with HAProxy's default buffer.
     pub max_ack_size: u32,
+    /// The largest payload that is put together from pieces, in bytes; 0 not to offer it. HAProxy up to 3.0 cuts a message that
+    /// is larger than a frame, and takes down the connection with all that is in flight on it where the agent does not
+    /// offer this. Later ones never cut. Default: 1 MiB.
+    pub max_payload_size: u32,
     /// How long after it was opened a connection must have sent its HELLO. Default: 10 s.
     pub hello_timeout: Duration,
     /// How long after its first byte a frame must be whole. Default: 10 s.
@@ -37,6 +51,7 @@ impl Default for Limits {
         Self {
             max_frame_size: 1 << 20,
             max_ack_size: 815,
+            max_payload_size: 1 << 20,
             hello_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(10),
             healthcheck_linger: Duration::from_secs(1),
@@ -62,9 +77,44 @@ pub struct Connection {
 enum State {
     AwaitHello,
     Running,
+    /// Pieces of a payload have come, and not the last one.
+    Reassembling(Pieces),
     HealthCheck,
     /// Either side has said DISCONNECT, or an error calls for it. Whatever comes is ignored.
     Closing,
+}
+
+/// What has come of a payload in pieces.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Pieces {
+    id: FrameId,
+    count: u32,
+    bytes: u32,
+}
+
+/// A piece of a NOTIFY's payload. Keep the bytes of all of them, one behind the other; with the last one,
+/// [`Connection::reassembled`] makes the NOTIFY of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment<'a> {
+    /// The NOTIFY's.
+    pub id: FrameId,
+    /// The piece.
+    pub bytes: &'a [u8],
+    /// Where it belongs.
+    pub place: Place,
+}
+
+/// Where a [`Fragment`] belongs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// A payload begins.
+    First,
+    /// It goes on.
+    Next,
+    /// It is complete.
+    Last,
+    /// HAProxy has given it up. Drop what was kept; no ACK is waited for.
+    Aborted,
 }
 
 /// What has come.
@@ -74,6 +124,8 @@ pub enum Event<'a> {
     Hello(Welcome<'a>),
     /// HAProxy asks: send one ACK with this id.
     Notify(Notify<'a>),
+    /// HAProxy (up to 3.0) begins to ask, or goes on.
+    Fragment(Fragment<'a>),
     /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, wait for the close.
     Disconnect(Disconnect<'a>),
     /// Bytes that mean nothing here.
@@ -84,11 +136,15 @@ impl Connection {
     /// A connection opened at `now`.
     #[must_use]
     pub fn new(limits: Limits, now: Duration) -> Self {
-        let limits = Limits { max_frame_size: limits.max_frame_size.max(MIN_MAX_FRAME_SIZE), ..limits };
+        let limits = Limits {
+            max_frame_size: limits.max_frame_size.max(MIN_MAX_FRAME_SIZE),
+            max_ack_size: limits.max_ack_size.max(MIN_ACK_SIZE),
+            ..limits
+        };
         Self {
             limits,
             state: State::AwaitHello,
-            max_frame_size: limits.max_frame_size,
+            max_frame_size: limits.max_frame_size.min(MAX_HELLO_SIZE),
             deadline: Some(now.saturating_add(limits.hello_timeout)),
             unknown_frames: 0,
         }
@@ -142,8 +198,10 @@ impl Connection {
             }
             (State::AwaitHello, found) => Err(ProtocolError::NoHello { found }),
             // A good one does not come here.
-            (_, kind::NOTIFY) if frame.is_whole() => frame.notify().map(Event::Notify).map_err(malformed),
-            (_, kind::NOTIFY | kind::UNSET) => Err(ProtocolError::Fragment),
+            (State::Running, kind::NOTIFY) if frame.is_whole() => {
+                frame.notify().map(Event::Notify).map_err(malformed)
+            }
+            (state, kind::NOTIFY | kind::UNSET) => self.piece(state, frame).map(Event::Fragment),
             (_, kind::HAPROXY_DISCONNECT) => {
                 let disconnect = frame.haproxy_disconnect().map_err(malformed)?;
                 self.state = State::Closing;
@@ -160,14 +218,65 @@ impl Connection {
         }
     }
 
+    /// A NOTIFY without FIN begins a payload, frames of type 0 with the same ids go on with it, the last of them with FIN.
+    /// No other NOTIFY comes in between.
+    fn piece<'a>(&mut self, state: State, frame: RawFrame<'a>) -> Result<Fragment<'a>, ProtocolError> {
+        if self.limits.max_payload_size == 0 {
+            return Err(ProtocolError::Fragment);
+        }
+        let (id, bytes) = frame.fragment().map_err(ProtocolError::Malformed)?;
+        let (before, place) = match (state, frame.kind) {
+            (State::Reassembling(pieces), kind::UNSET) if pieces.id == id => {
+                let place = if frame.is_aborted() {
+                    Place::Aborted
+                } else if frame.is_whole() {
+                    Place::Last
+                } else {
+                    Place::Next
+                };
+                (pieces, place)
+            }
+            (State::Reassembling(_), _) => return Err(ProtocolError::Interlaced),
+            (_, kind::NOTIFY) => (Pieces { id, count: 0, bytes: 0 }, Place::First),
+            _ => return Err(ProtocolError::Fragment),
+        };
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let pieces = Pieces { id, count: before.count + 1, bytes: before.bytes.saturating_add(length) };
+        if pieces.count > MAX_FRAGMENTS || pieces.bytes > self.limits.max_payload_size {
+            return Err(ProtocolError::PayloadTooBig { max: self.limits.max_payload_size });
+        }
+        self.state = match place {
+            Place::First | Place::Next => State::Reassembling(pieces),
+            Place::Last | Place::Aborted => {
+                self.deadline = None;
+                State::Running
+            }
+        };
+        Ok(Fragment { id, bytes, place })
+    }
+
+    /// The NOTIFY that came in pieces, from the bytes of all of them.
+    ///
+    /// # Errors
+    ///
+    /// They are malformed. As for [`receive`](Self::receive).
+    pub fn reassembled<'b>(&mut self, id: FrameId, payload: &'b [u8]) -> Result<Notify<'b>, ProtocolError> {
+        Notify::parse(id, Reader::new(payload)).map_err(|error| {
+            self.state = State::Closing;
+            ProtocolError::Malformed(error)
+        })
+    }
+
     fn agree<'a>(&mut self, hello: Hello<'a>) -> Welcome<'a> {
         self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
         self.deadline = None;
-        self.max_frame_size = self.max_frame_size.min(hello.max_frame_size);
+        self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
         // The bytes that may wait in HAProxy's buffer (at least max-frame-size + 4) without filling it.
         let each = (self.max_frame_size.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
         let pipelining = hello.capabilities.pipelining() && self.limits.max_ack_size <= each;
-        Welcome { hello, max_frame_size: self.max_frame_size, pipelining }
+        // A health check is answered with as little as will do.
+        let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;
+        Welcome { hello, max_frame_size: self.max_frame_size, pipelining, fragmentation }
     }
 
     /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to wait for ever. (There is no
@@ -178,7 +287,7 @@ impl Connection {
     pub fn deadline(&mut self, unread: usize, now: Duration) -> Option<Duration> {
         match self.state {
             State::Running if unread == 0 => self.deadline = None,
-            State::Running => {
+            State::Running | State::Reassembling(_) => {
                 self.deadline.get_or_insert(now.saturating_add(self.limits.frame_timeout));
             }
             State::HealthCheck => {
@@ -207,7 +316,13 @@ impl Connection {
     /// Whether the HELLO has come, and no end yet.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.state == State::Running
+        matches!(self.state, State::Running | State::Reassembling(_))
+    }
+
+    /// Whether no HELLO has come yet: this may be anybody.
+    #[must_use]
+    pub fn awaits_hello(&self) -> bool {
+        self.state == State::AwaitHello
     }
 
     /// How many frames of unknown types were skipped.
@@ -224,6 +339,7 @@ pub struct Welcome<'a> {
     pub hello: Hello<'a>,
     max_frame_size: u32,
     pipelining: bool,
+    fragmentation: bool,
 }
 
 impl Welcome<'_> {
@@ -237,7 +353,13 @@ impl Welcome<'_> {
     ///
     /// `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, BufferFull> {
-        encode_agent_hello(out, self.max_frame_size, self.pipelining)
+        let capabilities = match (self.pipelining, self.fragmentation) {
+            (true, true) => "pipelining,fragmentation",
+            (true, false) => "pipelining",
+            (false, true) => "fragmentation",
+            (false, false) => "",
+        };
+        encode_agent_hello(out, self.max_frame_size, capabilities)
     }
 
     /// Whether several NOTIFYs may be in flight.
@@ -265,6 +387,13 @@ pub enum ProtocolError {
     },
     /// A payload in pieces, which was not offered. HAProxy up to 3.0 sends it without asking when a message is larger than a frame.
     Fragment,
+    /// Something came between the pieces of a payload, or a piece of another one.
+    Interlaced,
+    /// The pieces of a payload are too many, or too much.
+    PayloadTooBig {
+        /// [`Limits::max_payload_size`].
+        max: u32,
+    },
 }
 
 impl ProtocolError {
@@ -275,6 +404,8 @@ impl ProtocolError {
             Self::Malformed(error) => error.status(),
             Self::NoHello { .. } | Self::OutOfPlace { .. } => Status::INVALID,
             Self::Fragment => Status::FRAGMENTATION,
+            Self::Interlaced => Status::INTERLACED,
+            Self::PayloadTooBig { .. } => Status::TOO_BIG,
         }
     }
 }
@@ -286,8 +417,14 @@ impl fmt::Display for ProtocolError {
             Self::NoHello { found } => write!(f, "the first frame is {}, not HAPROXY-HELLO", Name(*found)),
             Self::OutOfPlace { found } => write!(f, "{} came where it has no place", Name(*found)),
             Self::Fragment => f.write_str(
-                "a message is larger than a frame and came in pieces; set 'no option send-frag-payload' in the \
+                "a piece of a message came that does not belong to any; set 'no option send-frag-payload' in the \
                  spoe-agent section, or send less",
+            ),
+            Self::Interlaced => f.write_str("something else came between the pieces of a message"),
+            Self::PayloadTooBig { max } => write!(
+                f,
+                "a message has more than {max} bytes, or came in more than {MAX_FRAGMENTS} pieces; send less, or raise \
+                 HAProxy's tune.bufsize"
             ),
         }
     }

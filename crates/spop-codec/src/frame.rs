@@ -14,6 +14,9 @@ const MIN_FRAME_SIZE: u32 = 7;
 /// A frame is whole, not a part of a larger payload. The only flag ever written.
 const FIN: u32 = 1;
 
+/// A payload in pieces was given up.
+const ABORT: u32 = 2;
+
 /// Frame types (SPOE.txt section 3.2).
 pub(crate) mod kind {
     pub(crate) const UNSET: u8 = 0;
@@ -104,7 +107,7 @@ impl<'a> RawFrame<'a> {
         let Some(size) = frame_size(input, max_frame_size)? else {
             return Ok(None);
         };
-        let Some(frame) = input.get(4..4 + size) else {
+        let Some(frame) = input.get(4..).and_then(|frame| frame.get(..size)) else {
             return Ok(None);
         };
         let mut reader = Reader::new(frame);
@@ -136,6 +139,15 @@ impl<'a> RawFrame<'a> {
     #[inline]
     pub(crate) const fn is_whole(self) -> bool {
         self.flags & FIN != 0
+    }
+
+    pub(crate) const fn is_aborted(self) -> bool {
+        self.flags & ABORT != 0
+    }
+
+    /// The ids and the bytes of a piece of a payload.
+    pub(crate) fn fragment(self) -> Result<(FrameId, &'a [u8]), DecodeError> {
+        self.ids().map(|(id, payload)| (id, payload.rest()))
     }
 
     #[inline]

@@ -170,14 +170,15 @@ impl<'a> AgentHello<'a> {
 }
 
 /// Writes an AGENT-HELLO for version 2.0. All three keys are always there: HAProxy's health check insists on each.
+/// `capabilities` are words between commas.
 ///
 /// # Errors
 ///
-/// `out` is shorter than the frame's 58 to 72 bytes.
+/// `out` is shorter than the frame, which has 58 bytes and the capabilities.
 pub fn encode_agent_hello(
     out: &mut [u8],
     max_frame_size: u32,
-    pipelining: bool,
+    capabilities: &str,
 ) -> Result<usize, BufferFull> {
     let mut writer = frame::begin(out, kind::AGENT_HELLO, FrameId::default())?;
     writer.string(VERSION.as_bytes())?;
@@ -185,7 +186,7 @@ pub fn encode_agent_hello(
     writer.string(MAX_FRAME_SIZE.as_bytes())?;
     writer.value(max_frame_size.into())?;
     writer.string(CAPABILITIES.as_bytes())?;
-    writer.value(if pipelining { "pipelining" } else { "" }.into())?;
+    writer.value(capabilities.into())?;
     Ok(writer.finish())
 }
 

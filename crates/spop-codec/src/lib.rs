@@ -71,7 +71,7 @@ mod varint;
 mod writer;
 
 pub use ack::{Ack, AckWriter, Action};
-pub use connection::{Connection, Event, Limits, ProtocolError, Welcome};
+pub use connection::{Connection, Event, Fragment, Limits, Place, ProtocolError, Welcome};
 pub use disconnect::{Disconnect, encode_agent_disconnect};
 pub use error::DecodeError;
 pub use frame::{Frame, FrameId, decode};

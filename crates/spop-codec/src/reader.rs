@@ -19,6 +19,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// Everything that is left.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         let (&byte, rest) = self.rest.split_first().ok_or(DecodeError::Truncated)?;

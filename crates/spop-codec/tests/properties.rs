@@ -182,8 +182,8 @@ proptest! {
         let id = FrameId { stream: 1, frame: 1 };
         let whole = write_notify(&mut out, id, &messages).unwrap();
         prop_assert_eq!(write_notify(&mut out[..room], id, &messages).is_ok(), room >= whole);
-        let whole = encode_agent_hello(&mut out, 16380, true).unwrap();
-        prop_assert_eq!(encode_agent_hello(&mut out[..room], 16380, true).is_ok(), room >= whole);
+        let whole = encode_agent_hello(&mut out, 16380, "pipelining").unwrap();
+        prop_assert_eq!(encode_agent_hello(&mut out[..room], 16380, "pipelining").is_ok(), room >= whole);
         let whole = encode_agent_disconnect(&mut out, Status::NORMAL, "normal").unwrap();
         prop_assert_eq!(encode_agent_disconnect(&mut out[..room], Status::NORMAL, "normal").is_ok(), room >= whole);
     }

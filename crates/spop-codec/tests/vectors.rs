@@ -201,7 +201,8 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
             encode_agent_disconnect(&mut out, disconnect.status, message).unwrap()
         }
         Frame::AgentHello(hello) => {
-            encode_agent_hello(&mut out, hello.max_frame_size, hello.capabilities.pipelining()).unwrap()
+            let capabilities = str::from_utf8(hello.capabilities.text()).unwrap();
+            encode_agent_hello(&mut out, hello.max_frame_size, capabilities).unwrap()
         }
         Frame::HaproxyHello(hello) => {
             let text = |key: &str| {
@@ -274,6 +275,7 @@ fn noted(event: &Event<'_>) -> Option<String> {
         Event::Hello(_) => Some("hello".to_owned()),
         Event::Notify(notify) => Some(format!("notify {}/{}", notify.id.stream, notify.id.frame)),
         Event::Disconnect(disconnect) => Some(format!("disconnect {}", disconnect.status.code())),
+        Event::Fragment(fragment) => Some(format!("piece {:?}", fragment.place)),
         Event::Skipped => None,
     }
 }
@@ -332,6 +334,11 @@ fn streams_give_the_same_events_however_they_are_split() {
     }
 }
 
+/// The vectors are for an agent that takes no pieces.
+fn without_fragments() -> Limits {
+    Limits { max_payload_size: 0, ..Limits::default() }
+}
+
 #[test]
 fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
     for Vector { name, bytes, json } in vectors("malformed") {
@@ -341,7 +348,7 @@ fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
             || name == "bad_notify_before_hello"
             || name.ends_with("_on_port");
         let session = if first { bytes.clone() } else { [hello(), bytes.clone()].concat() };
-        let (events, status) = converse(&mut Connection::new(Limits::default(), Duration::ZERO), &session);
+        let (events, status) = converse(&mut Connection::new(without_fragments(), Duration::ZERO), &session);
         assert_eq!(status, expected, "{name}: {events:?}");
         match &name[..] {
             "bad_type_unknown_50" => assert_eq!(events, ["hello"], "{name}"),
@@ -357,7 +364,7 @@ fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
         }
         // No prefix panics, nor is any taken for more than the whole.
         for cut in 0..session.len() {
-            let mut connection = Connection::new(Limits::default(), Duration::ZERO);
+            let mut connection = Connection::new(without_fragments(), Duration::ZERO);
             assert!(
                 converse(&mut connection, &session[..cut]).0.len() <= events.len(),
                 "{name}, cut to {cut}"
