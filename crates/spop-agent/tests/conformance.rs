@@ -1,0 +1,372 @@
+//! What an agent owes HAProxy, item by item: docs/PROTOCOL.md names the test of each.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod peer;
+
+use std::fs;
+use std::time::Duration;
+
+use peer::{PATIENCE, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome};
+use spop_agent::{Agent, Limits};
+use spop_codec::Status;
+use spop_codec::haproxy::{HelloFields, encode_hello};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, sleep, timeout};
+
+const FIN: u32 = 1;
+
+/// A frame of any kind.
+fn frame(kind: u8, flags: u32, ids: [u8; 2], payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(7 + payload.len()).unwrap();
+    [&length.to_be_bytes()[..], &[kind], &flags.to_be_bytes(), &ids, payload].concat()
+}
+
+fn hello_with(versions: &str, max_frame_size: u32, capabilities: &str, healthcheck: Option<bool>) -> Vec<u8> {
+    let mut out = vec![0; 512];
+    let fields = HelloFields { versions, max_frame_size, capabilities, engine_id: Some("e"), healthcheck };
+    let length = encode_hello(&mut out, &fields).unwrap();
+    out.truncate(length);
+    out
+}
+
+fn pair(key: &str, value: &[u8]) -> Vec<u8> {
+    [&[u8::try_from(key.len()).unwrap()], key.as_bytes(), value].concat()
+}
+
+/// A HELLO of these pairs.
+fn hello_of(pairs: &[Vec<u8>]) -> Vec<u8> {
+    frame(1, FIN, [0, 0], &pairs.concat())
+}
+
+#[tokio::test]
+async fn the_first_frame_is_a_good_hello_or_gets_its_status() {
+    let served = serve(Agent::new(measure)).await;
+    let versions = || pair("supported-versions", b"\x08\x032.0");
+    let size = || pair("max-frame-size", b"\x03\xfc\xf0\x06");
+    let capabilities = || pair("capabilities", b"\x08\x00");
+    let cases = [
+        (hello_of(&[size(), capabilities()]), Status::NO_VERSION),
+        (hello_of(&[versions(), capabilities()]), Status::NO_MAX_FRAME_SIZE),
+        (hello_of(&[versions(), size()]), Status::NO_CAPABILITIES),
+        (hello_with("1.0", 16380, "", None), Status::BAD_VERSION),
+        (hello_with("3.0, abc", 16380, "", None), Status::BAD_VERSION),
+        (hello_with("2.0", 255, "", None), Status::BAD_MAX_FRAME_SIZE),
+        (frame(1, 0, [0, 0], &[versions(), size(), capabilities()].concat()), Status::FRAGMENTATION),
+        (frame(1, FIN, [1, 0], &[versions(), size(), capabilities()].concat()), Status::INVALID),
+        (notify(1, b"a"), Status::INVALID),
+        (disconnect(Status::NORMAL), Status::INVALID),
+        (frame(101, FIN, [0, 0], &[]), Status::INVALID),
+        (frame(50, FIN, [0, 0], &[]), Status::INVALID),
+    ];
+    for (bytes, status) in cases {
+        assert_eq!(Peer::said_to(&served, &bytes).await, [Sent::Disconnect(status)], "{bytes:02x?}");
+    }
+    let second = [hello(16380, None), hello(16380, None)].concat();
+    assert_eq!(Peer::said_to(&served, &second).await, [welcome(16380), Sent::Disconnect(Status::INVALID)]);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_hello_is_read_in_any_order_with_anything_unknown_in_it() {
+    let served = serve(Agent::new(measure)).await;
+    let good = [
+        hello_of(&[
+            pair("capabilities", b"\x08\x0ffoo, pipelining"),
+            pair("later", b"\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01"),
+            pair("max-frame-size", b"\x04\xfc\xf0\x06"),
+            pair("healthcheck", b"\x01"),
+            pair("supported-versions", b"\x08\x0d abc,1.0, 2.5"),
+        ]),
+        hello_with("2.0", 16380, "async,pipelining", Some(false)),
+    ];
+    for bytes in good {
+        let mut peer = Peer::connect(&served).await;
+        peer.send(&bytes).await;
+        assert_eq!(peer.next().await, welcome(16380));
+        peer.send(&notify(1, b"abc")).await;
+        assert_eq!(peer.next().await, ack(1, 3));
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
+    let limits = Limits { max_ack_size: 2000, ..Limits::default() };
+    let (small, large) = (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
+    for (served, offered, size, pipelining) in [
+        (&small, "pipelining", 16380, true),
+        (&small, "pipelining,async", 16380, true),
+        (&small, "", 16380, false),
+        (&small, "async", 16380, false),
+        (&small, "pipelining", 1000, false),
+        (&large, "pipelining", 16380, false),
+        (&large, "pipelining", 65532, true),
+    ] {
+        let mut peer = Peer::connect(served).await;
+        peer.send(&hello_with("2.0", size, offered, None)).await;
+        let agreed = Sent::Hello { max_frame_size: size, pipelining, fragmentation: true };
+        assert_eq!(peer.next().await, agreed, "{offered}");
+    }
+    // The smaller frame size holds.
+    let mut peer = Peer::connect(&small).await;
+    peer.send(&hello(1 << 30, None)).await;
+    assert_eq!(peer.next().await, welcome(1 << 20));
+    small.stop().await;
+    large.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_hello_is_one_write_and_nothing_follows_it() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::connect(&served).await;
+    peer.send_in_pieces(&hello(16380, None), 1, Duration::from_millis(1)).await;
+    let mut first = [0; 1000];
+    let filled = peer.stream.read(&mut first).await.unwrap();
+    assert_eq!(
+        u32::from_be_bytes(*first.first_chunk().unwrap()) as usize + 4,
+        filled,
+        "whole, in one segment"
+    );
+    assert!(peer.is_silent(Duration::from_millis(300)).await);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn ids_are_copied_whatever_they_are_and_repeated_ones_are_answered() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let ids = [0, 1, 1, 239, 240, 2287, 2288, u64::from(u32::MAX), 1 << 63, u64::MAX, 0];
+    let burst: Vec<u8> = ids.iter().flat_map(|stream| notify(*stream, b"a")).collect();
+    peer.send(&burst).await;
+    for stream in ids {
+        assert_eq!(peer.next().await, ack(stream, 1));
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_messages_and_unknown_flags_are_answered_and_unknown_frames_skipped() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let unknown_message = frame(3, FIN, [1, 1], b"\x05other\x00");
+    let no_message = frame(3, 0x8000_0101, [3, 1], b"");
+    let unknown_frame = frame(77, 0, [9, 9], b"whatever");
+    peer.send(&[unknown_message, unknown_frame, no_message, notify(5, b"ab")].concat()).await;
+    for expected in [Sent::Ack(1, 1, vec![]), Sent::Ack(3, 1, vec![]), ack(5, 2)] {
+        assert_eq!(peer.next().await, expected);
+    }
+    for kind in [101, 102, 103] {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&frame(kind, FIN, [0, 0], b"")).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::INVALID), "a frame of agents");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_in_pieces_is_put_together_between_others() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let whole = notify(3, &[b'x'; 3000]);
+    let payload = &whole[11..];
+    let cut = [
+        notify(1, b"a"),
+        frame(3, 0, [3, 1], &payload[..1000]),
+        frame(0, 0, [3, 1], &payload[1000..2000]),
+        frame(0, FIN, [3, 1], &payload[2000..]),
+        notify(5, b"abc"),
+    ]
+    .concat();
+    peer.send_in_pieces(&cut, 700, Duration::from_millis(2)).await;
+    for expected in [ack(1, 1), ack(3, 3000), ack(5, 3)] {
+        assert_eq!(peer.next().await, expected);
+    }
+    // Given up by HAProxy: no answer, and no harm.
+    peer.send(&[frame(3, 0, [7, 1], b"\x01m"), frame(0, 3, [7, 1], b""), notify(9, b"")].concat()).await;
+    assert_eq!(peer.next().await, ack(9, 0));
+    peer.send(&[frame(3, 0, [7, 1], b"\x01m"), notify(9, b"")].concat()).await;
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::INTERLACED));
+    assert_eq!(served.counters.snapshot().reassembled, 1);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_comes_late_and_the_socket_stays_open_until_haproxy_closes() {
+    let served = serve(Agent::new(measure)).await;
+    let began = Instant::now();
+    let mut refused = Peer::connect(&served).await;
+    refused.send(&hello_with("1.0", 16380, "", None)).await;
+    assert_eq!(refused.next().await, Sent::Disconnect(Status::BAD_VERSION));
+    // HAProxy up to 3.0 comes back at once; so it is kept waiting.
+    assert!(began.elapsed() >= Duration::from_millis(95), "{:?}", began.elapsed());
+    let told = Instant::now();
+    assert_eq!(refused.next().await, Sent::End);
+    assert!(
+        told.elapsed() >= Duration::from_millis(150),
+        "no FIN together with the frame: {:?}",
+        told.elapsed()
+    );
+
+    // Who closes gets no more of it.
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&disconnect(Status::NORMAL)).await;
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+    peer.stream.shutdown().await.unwrap();
+    let closed = Instant::now();
+    assert_eq!(peer.next().await, Sent::End);
+    assert!(closed.elapsed() < Duration::from_millis(150));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_end_between_frames_is_ordinary_and_one_inside_is_counted() {
+    let served = serve(Agent::new(measure)).await;
+    for (half, reset) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&notify(1, b"a")).await;
+        assert_eq!(peer.next().await, ack(1, 1));
+        if half {
+            peer.send(&notify(3, b"abc")[..9]).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        if reset {
+            peer.reset();
+        }
+    }
+    let began = Instant::now();
+    while served.counters.snapshot().open > 0 {
+        assert!(began.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(10)).await;
+    }
+    let counters = served.counters.snapshot();
+    assert_eq!((counters.truncated, counters.protocol_errors, counters.timeouts), (2, 0, 0));
+    served.stop().await;
+}
+
+/// One byte a second is silence, too.
+#[tokio::test]
+async fn a_frame_has_a_deadline_however_steadily_it_comes() {
+    let limits = Limits { frame_timeout: Duration::from_millis(300), ..Limits::default() };
+    let served = serve(Agent::new(measure).limits(limits)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let mut other = Peer::greeted(&served).await;
+    let (mut read, mut write) = peer.stream.split();
+    let trickle = async {
+        for byte in notify(1, &[b'x'; 100]) {
+            if write.write_all(&[byte]).await.is_err() {
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let mut answer = [0; 1000];
+    let ended = async { timeout(PATIENCE, read.read(&mut answer)).await.unwrap() };
+    tokio::select! {
+        () = trickle => panic!("it was never told"),
+        filled = ended => assert_eq!(answer[4], 102, "AGENT-DISCONNECT in {filled:?} bytes"),
+    }
+    other.send(&notify(1, b"a")).await;
+    assert_eq!(other.next().await, ack(1, 1), "others are served");
+    let began = Instant::now();
+    while served.counters.snapshot().timeouts == 0 {
+        assert!(began.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(10)).await;
+    }
+    served.stop().await;
+}
+
+/// Takes a byte now and then, and so never all of what waits for it.
+#[tokio::test]
+async fn a_peer_that_reads_too_slowly_loses_its_connection() {
+    let served = serve(Agent::new(measure)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..2000).flat_map(|stream| notify(stream, b"")).collect();
+    let began = Instant::now();
+    let mut byte = [0; 1];
+    while served.counters.snapshot().timeouts == 0 {
+        assert!(began.elapsed() < 2 * PATIENCE, "{:?}", served.counters.snapshot());
+        let _ = timeout(Duration::from_millis(50), peer.stream.write(&burst)).await;
+        let _ = timeout(Duration::from_millis(50), peer.stream.read(&mut byte)).await;
+    }
+    assert_eq!(served.counters.snapshot().open, 0);
+    served.stop().await;
+}
+
+/// Memory of this process, and its open files.
+fn resources() -> (u64, usize) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib = rss.trim().trim_end_matches(" kB").parse().unwrap();
+    (kib, fs::read_dir("/proc/self/fd").unwrap().count())
+}
+
+#[tokio::test]
+async fn ten_thousand_connections_reset_in_flight_leave_nothing_behind() {
+    let served = serve(Agent::new(measure)).await;
+    let burst: Vec<u8> = [hello(16380, None)]
+        .into_iter()
+        .chain((0..20).map(|stream| notify(stream, b"a")))
+        .flatten()
+        .collect();
+    let mut before = resources();
+    for round in 0..10_000 {
+        let mut peer = Peer::connect(&served).await;
+        peer.send(&burst[..burst.len() - usize::from(round % 3 == 0)]).await;
+        if round % 2 == 0 {
+            peer.reset();
+        }
+        if round == 1_000 {
+            before = resources();
+        }
+    }
+    let began = Instant::now();
+    while served.counters.snapshot().open > 0 {
+        assert!(began.elapsed() < PATIENCE, "{:?}", served.counters.snapshot());
+        sleep(Duration::from_millis(10)).await;
+    }
+    let after = resources();
+    println!("after 1000: {before:?}, after 10 000: {after:?} (KiB, files)");
+    assert!(after.0 < before.0 + 4096, "memory: {before:?} {after:?}");
+    assert!(after.1 <= before.1 + 2, "files: {before:?} {after:?}");
+    assert_eq!(served.counters.snapshot().connections, 10_000);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_flood_and_half_frames_cost_bounded_memory() {
+    let served = serve(Agent::new(measure)).await;
+    let before = resources().0;
+    // 200 connections that begin the largest frame they may and stop: 16 KiB each.
+    let mut halves = Vec::new();
+    for _ in 0..200 {
+        let mut peer = Peer::greeted(&served).await;
+        let large = notify(1, &[b'x'; 16_000]);
+        peer.send(&large[..large.len() - 1]).await;
+        halves.push(peer);
+    }
+    sleep(Duration::from_millis(200)).await;
+    let held = resources().0 - before;
+    println!("200 half frames of 16 000 bytes: {held} KiB");
+    assert!(held < 200 * 64, "{held} KiB");
+    // And one that sends 200 000 NOTIFYs without a pause while it reads.
+    let mut flood = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..20_000).flat_map(|stream| notify(stream, b"a")).collect();
+    let (mut read, mut write) = flood.stream.split();
+    let send = async {
+        for _ in 0..10 {
+            write.write_all(&burst).await.unwrap();
+        }
+    };
+    let receive = async {
+        let mut buffer = vec![0; 1 << 16];
+        while served.counters.snapshot().notifies < 200_000 {
+            let _ = timeout(Duration::from_millis(100), read.read(&mut buffer)).await;
+        }
+    };
+    timeout(2 * PATIENCE, async { tokio::join!(send, receive) }).await.unwrap();
+    let most = resources().0 - before;
+    println!("and a flood of 200 000 NOTIFYs: {most} KiB");
+    assert!(most < 200 * 64 + 8192, "{most} KiB");
+    drop((flood, halves));
+    served.stop().await;
+}
