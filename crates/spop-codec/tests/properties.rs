@@ -278,7 +278,7 @@ fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool
         panic!("no AGENT-HELLO")
     };
     assert_eq!(hello.version, b"2.0");
-    assert!(!hello.capabilities.asynchronous() && !hello.capabilities.fragmentation());
+    assert!(!hello.capabilities.asynchronous() && hello.capabilities.fragmentation());
     (hello.max_frame_size, hello.capabilities.pipelining(), connection.max_ack_size())
 }
 
