@@ -158,18 +158,26 @@ impl Agent {
     }
 
     /// Ends it in order. Returns how many NOTIFYs it has answered.
-    pub fn stop(mut self) -> u64 {
+    pub fn stop(self) -> u64 {
+        self.stop_and_count().0
+    }
+
+    /// The same, and on how many connections.
+    pub fn stop_and_count(mut self) -> (u64, u64) {
         let status = self.process.stop();
         assert!(status.success(), "{status}");
-        let mut answered = None;
+        let mut counted = None;
         // The lines come through a thread of their own.
         wait_until("the agent says what it did", || {
             let lines = self.process.lines();
             let line = lines.iter().find_map(|line| line.split_once("stopped after "));
-            answered = line.map(|(_, rest)| rest.split(' ').next().unwrap().parse().unwrap());
-            answered.is_some()
+            counted = line.map(|(_, rest)| {
+                let mut numbers = rest.split([' ', ',']).filter_map(|word| word.parse().ok());
+                (numbers.next().unwrap(), numbers.next().unwrap())
+            });
+            counted.is_some()
         });
-        answered.unwrap()
+        counted.unwrap()
     }
 }
 
@@ -209,6 +217,10 @@ pub struct Haproxy {
     /// Where clients connect to.
     pub frontend: SocketAddr,
     directory: TempDir,
+    /// How it was started, to be started so again.
+    command: Command,
+    /// What else has to live as long.
+    pub configuration: Option<TempDir>,
 }
 
 impl Haproxy {
@@ -235,7 +247,20 @@ impl Haproxy {
             // Asking its socket is no connection to the frontend, which might be counted.
             UnixStream::connect(&socket).is_ok()
         });
-        Self { process, frontend, directory }
+        Self { process, frontend, directory, command, configuration: None }
+    }
+
+    /// Starts it again beside itself, as a reload does: the new process takes over the listeners, the old one ends when its
+    /// last client has gone. Returns the old one.
+    pub fn reload(&mut self) -> Process {
+        let arguments: Vec<_> = self.command.get_args().map(ToOwned::to_owned).collect();
+        let mut command = Command::new(self.command.get_program());
+        command.args(arguments).args(["-sf", &self.process.id().to_string()]);
+        for (name, value) in self.command.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        let new = Process::start("haproxy", &mut command);
+        std::mem::replace(&mut self.process, new)
     }
 
     /// The state of a server, as `show stat` tells it: UP, DOWN, ...

@@ -1,6 +1,7 @@
 //! Where HAProxy connects to: TCP and Unix sockets.
 
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,13 +12,19 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 /// Connections that may wait to be accepted: a reloaded HAProxy opens all of its own at once.
 const BACKLOG: u32 = 4096;
 
-/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000` or `unix:/path`.
+/// The longest name of an abstract socket.
+const ABSTRACT_NAME_BYTES: usize = 107;
+
+/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000`, `unix:/path` or `abns:name`.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum ListenAddress {
     /// A TCP address and port.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
+    /// The name of an abstract Unix socket (Linux): no file, and so no permissions. HAProxy's `abns@name`.
+    Abstract(String),
 }
 
 impl ListenAddress {
@@ -44,6 +51,18 @@ impl ListenAddress {
                 let socket_file = file.map(|id| SocketFile { path: path.clone(), id });
                 Ok(Listener(Kind::Unix { listener, _socket_file: socket_file }))
             }
+            Self::Abstract(name) => {
+                // HAProxy fills the name up with zeros, which belong to it.
+                let mut padded = [0; ABSTRACT_NAME_BYTES];
+                padded
+                    .get_mut(..name.len())
+                    .ok_or(io::ErrorKind::InvalidInput)?
+                    .copy_from_slice(name.as_bytes());
+                let address = std::os::unix::net::SocketAddr::from_abstract_name(padded)?;
+                let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Listener::from)
+            }
         }
     }
 }
@@ -52,10 +71,12 @@ impl FromStr for ListenAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        match text.strip_prefix("unix:") {
-            Some("") => Err(AddressError(text.into())),
-            Some(path) => Ok(Self::Unix(path.into())),
-            None => text.parse().map(Self::Tcp).map_err(|_| AddressError(text.into())),
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("abns", name)) if (1..=ABSTRACT_NAME_BYTES).contains(&name.len()) => {
+                Ok(Self::Abstract(name.to_owned()))
+            }
+            _ => text.parse().map(Self::Tcp).map_err(|_| AddressError(text.into())),
         }
     }
 }
@@ -65,6 +86,7 @@ impl fmt::Display for ListenAddress {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Abstract(name) => write!(f, "abns:{name}"),
         }
     }
 }
@@ -77,7 +99,7 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, or unix:/PATH",
+            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, unix:/PATH or abns:NAME",
             self.0
         )
     }
@@ -125,6 +147,10 @@ impl Listener {
             Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
             Kind::Unix { listener, .. } => {
                 let address = listener.local_addr()?;
+                if let Some(name) = address.as_abstract_name() {
+                    let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+                    return Ok(ListenAddress::Abstract(name));
+                }
                 Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("(unnamed)")).into()))
             }
         }
@@ -181,12 +207,20 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_or_explained() {
-        for text in ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock"] {
+        for text in ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock", "abns:gcra"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
-        for text in
-            ["", "9000", ":9000", "localhost:9000", "127.0.0.1", "::1:9000", "unix:", "127.0.0.1:99999"]
-        {
+        for text in [
+            "",
+            "9000",
+            ":9000",
+            "localhost:9000",
+            "127.0.0.1",
+            "::1:9000",
+            "unix:",
+            "abns:",
+            "127.0.0.1:99999",
+        ] {
             let error = text.parse::<ListenAddress>().unwrap_err().to_string();
             assert!(error.contains(text) && error.contains("127.0.0.1:9000"), "{error}");
         }

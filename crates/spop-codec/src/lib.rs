@@ -28,14 +28,16 @@
 //!                 ack.finish()
 //!             }
 //!             Event::Disconnect(_) => break,
-//!             Event::Skipped => 0,
+//!             // No pieces come where they are not offered.
+//!             Event::Skipped | Event::Fragment(_) => 0,
 //!         };
 //!         send.extend_from_slice(&out[..written]);
 //!     }
 //!     Ok((used, send))
 //! }
 //!
-//! let mut connection = Connection::new(Limits::default(), std::time::Duration::ZERO);
+//! let limits = Limits { max_payload_size: 0, ..Limits::default() };
+//! let mut connection = Connection::new(limits, std::time::Duration::ZERO);
 //! # let mut hello = [0; 256];
 //! # let fields = spop_codec::haproxy::HelloFields {
 //! #     versions: "2.0", max_frame_size: 16380, capabilities: "pipelining", engine_id: None, healthcheck: None,

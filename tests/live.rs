@@ -1,0 +1,362 @@
+//! HAProxy as it is run in the wild: other frame sizes, several threads and engines, other sockets, reloads and restarts under
+//! load. Each test has a configuration of its own; `HAPROXY=/path` chooses the version.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::{Agent, Client, Haproxy, directory, haproxy_binary};
+
+/// A configuration in which every request without an answer is told from those that pass or are denied.
+struct Config<'a> {
+    global: &'a str,
+    /// In the spoe-agent section.
+    agent: &'a str,
+    args: &'a str,
+    processing: &'a str,
+    servers: &'a [&'a str],
+}
+
+impl Default for Config<'_> {
+    fn default() -> Self {
+        Self { global: "", agent: "", args: "ip=src", processing: "500ms", servers: &[] }
+    }
+}
+
+impl Config<'_> {
+    fn start(&self) -> Haproxy {
+        let directory = directory();
+        let file = |name: &str| directory.path().join(name);
+        let Self { global, agent, args, processing, servers } = self;
+        let spoe = format!(
+            "[gcra]
+spoe-agent gcra
+    messages check
+    use-backend agents
+    option var-prefix gcra
+    option set-on-error err
+    timeout hello 100ms
+    timeout idle 30s
+    timeout processing {processing}
+    {agent}
+spoe-message check
+    args {args}
+    event on-frontend-http-request
+"
+        );
+        // A second engine asks about the same requests, through a configuration of its own.
+        let second = spoe.replace("[gcra]", "[other]").replace("agent gcra", "agent other");
+        let second = second.replace("var-prefix gcra", "var-prefix other");
+        fs::write(file("spoe.conf"), &spoe).unwrap();
+        fs::write(file("other.conf"), second).unwrap();
+        let folder = directory.path().display();
+        let other = match args.contains("path") {
+            true => String::new(),
+            false => format!("filter spoe engine other config {folder}/other.conf"),
+        };
+        let servers: String =
+            servers.iter().enumerate().map(|(n, server)| format!("    server agent{n} {server}\n")).collect();
+        let haproxy = format!(
+            "global
+    {global}
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 10s
+    timeout server 1m
+    option redispatch 1
+    retries 1
+frontend web
+    bind \"${{GCRA_HTTP}}\"
+    filter spoe engine gcra config {folder}/spoe.conf
+    {other}
+    http-request return status 429 if {{ var(txn.gcra.blocked) -m bool }}
+    http-request return status 500 content-type text/plain lf-string \"err=%[var(txn.gcra.err)]\" unless {{ var(txn.gcra.blocked) -m found }}
+    http-request return status 200
+backend agents
+.if version_atleast(3.1-dev0)
+    mode spop
+.else
+    mode tcp
+.endif
+    option spop-check
+    timeout check 300ms
+    default-server check inter 300ms fall 2 rise 1
+{servers}"
+        );
+        fs::write(file("haproxy.cfg"), haproxy).unwrap();
+        let mut haproxy = Haproxy::start(file("haproxy.cfg").to_str().unwrap(), &[]);
+        haproxy.configuration = Some(directory);
+        for number in 0..self.servers.len() {
+            haproxy.wait_for("agents", &format!("agent{number}"), "UP");
+        }
+        haproxy
+    }
+}
+
+/// The version of HAProxy that is tested: (3, 2).
+fn version() -> (u32, u32) {
+    let output = Command::new(haproxy_binary()).arg("-v").output().unwrap().stdout;
+    let text = String::from_utf8(output).unwrap();
+    let mut numbers = text.split(' ').nth(2).unwrap().split('.').map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// An agent that lets everything through that fits into a table.
+fn generous(table: &std::path::Path, listen: &str, drain: &str) -> Agent {
+    Agent::start_with(
+        table,
+        &["--rate", "1000000/s", "--slots", "4096", "--listen", listen, "--drain", drain],
+    )
+}
+
+/// What clients got that ask as fast as they are answered: by status, and what was said to those without an answer.
+#[derive(Debug, Default)]
+struct Got {
+    statuses: BTreeMap<u16, u64>,
+    errors: BTreeMap<String, u64>,
+    /// Connections that HAProxy closed, as it does when it is reloaded.
+    closed: u64,
+}
+
+impl Got {
+    fn of(&self, status: u16) -> u64 {
+        self.statuses.get(&status).copied().unwrap_or(0)
+    }
+}
+
+fn ask(frontend: SocketAddr, clients: u32, path: &str, while_: impl Fn(u32) -> bool + Sync) -> Got {
+    let ask_alone = || {
+        let (mut client, mut got) = (Client::new(frontend), Got::default());
+        let mut asked = 0;
+        while while_(asked) {
+            asked += 1;
+            match client.get(path) {
+                Ok(response) => {
+                    *got.statuses.entry(response.status).or_default() += 1;
+                    if response.status == 500 {
+                        *got.errors.entry(response.body).or_default() += 1;
+                    }
+                }
+                Err(_) => got.closed += 1,
+            }
+        }
+        got
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(ask_alone)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(Got::default(), |mut sum, got| {
+            got.statuses
+                .into_iter()
+                .for_each(|(status, count)| *sum.statuses.entry(status).or_default() += count);
+            got.errors.into_iter().for_each(|(error, count)| *sum.errors.entry(error).or_default() += count);
+            sum.closed += got.closed;
+            sum
+        })
+    })
+}
+
+/// Every one of so many requests is answered by the agent.
+fn all_answered(haproxy: &Haproxy, clients: u32, requests: u32, path: &str) {
+    let got = ask(haproxy.frontend, clients, path, |asked| asked < requests);
+    assert_eq!(got.of(200), u64::from(clients * requests), "{got:?}");
+}
+
+#[test]
+fn two_hundred_clients_at_once_find_a_cold_agent() {
+    let directory = directory();
+    let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
+    let haproxy = Config { servers: &[&agent.address], ..Config::default() }.start();
+    all_answered(&haproxy, 200, 10, "/");
+    // Two engines ask.
+    assert_eq!(agent.stop(), 2 * 200 * 10);
+}
+
+#[test]
+fn several_threads_and_two_engines_are_served_alike() {
+    let directory = directory();
+    let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
+    let haproxy = Config { global: "nbthread 2", servers: &[&agent.address], ..Config::default() }.start();
+    all_answered(&haproxy, 40, 50, "/");
+    assert_eq!(agent.stop(), 2 * 40 * 50);
+}
+
+#[test]
+fn over_ipv6_unix_and_abstract_sockets() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let socket = directory.path().join("agent.sock");
+    let (unix, name) = (format!("unix:{}", socket.display()), format!("gcra-test-{}", std::process::id()));
+    let agents = ["[::1]:0", &unix, &format!("abns:{name}")].map(|listen| generous(&table, listen, "0"));
+    let servers = [agents[0].address.clone(), format!("unix@{}", socket.display()), format!("abns@{name}")];
+    for (agent, server) in agents.into_iter().zip(&servers) {
+        let haproxy = Config { servers: &[server], ..Config::default() }.start();
+        all_answered(&haproxy, 5, 20, "/");
+        assert_eq!(agent.stop(), 2 * 5 * 20, "{server}");
+    }
+}
+
+#[test]
+fn small_frames_and_large_buffers() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = generous(&table, "127.0.0.1:0", "0");
+    let haproxy =
+        Config { agent: "max-frame-size 256", servers: &[&agent.address], ..Config::default() }.start();
+    all_answered(&haproxy, 30, 20, "/");
+    drop(haproxy);
+    let large = Config {
+        global: "tune.bufsize 131072",
+        args: "ip=src path=path",
+        servers: &[&agent.address],
+        ..Config::default()
+    };
+    let haproxy = large.start();
+    all_answered(&haproxy, 30, 20, "/");
+    all_answered(&haproxy, 5, 5, &format!("/{}", "x".repeat(60_000)));
+}
+
+/// A message larger than a frame: HAProxy up to 3.0 sends it in pieces, unless told otherwise, and later ones not at all. Either way
+/// it costs nobody else anything, and no storm of connections.
+#[test]
+fn a_message_larger_than_a_frame_hurts_nobody() {
+    let directory = directory();
+    let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
+    let config = Config {
+        agent: "max-frame-size 256",
+        args: "ip=src path=path",
+        servers: &[&agent.address],
+        ..Config::default()
+    };
+    let haproxy = config.start();
+    let long = format!("/{}", "x".repeat(600));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let others = scope.spawn(|| ask(haproxy.frontend, 5, "/", |_| !stop.load(Ordering::Relaxed)));
+        let got = ask(haproxy.frontend, 2, &long, |asked| asked < 10);
+        stop.store(true, Ordering::Relaxed);
+        let others = others.join().unwrap();
+        assert_eq!(others.of(200), others.statuses.values().sum::<u64>(), "{others:?}");
+        if version() < (3, 1) {
+            assert_eq!(got.of(200), 20, "put together by the agent: {got:?}");
+        } else {
+            assert_eq!(
+                (got.of(500), &got.errors),
+                (20, &BTreeMap::from([("err=3".to_owned(), 20)])),
+                "too big"
+            );
+        }
+    });
+    let (_, connections) = agent.stop_and_count();
+    assert!(connections < 30, "{connections} connections");
+}
+
+#[test]
+fn five_milliseconds_are_enough_under_load() {
+    let directory = directory();
+    let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
+    let haproxy = Config { processing: "5ms", servers: &[&agent.address], ..Config::default() }.start();
+    let got = ask(haproxy.frontend, 16, "/", |asked| asked < 500);
+    // On a busy machine somebody may be late once in a while; nobody gets anything else.
+    let asked = 16 * 500;
+    assert_eq!(got.of(200) + got.of(500), asked, "{got:?}");
+    assert!(got.errors.keys().all(|error| error == "err=1"), "{got:?}");
+    assert!(got.of(500) < asked / 20, "{got:?}");
+    // And who was late once did not take the connection down with it.
+    let (notifies, connections) = agent.stop_and_count();
+    assert!(notifies >= 2 * asked - 2 * got.of(500) && connections < 200, "{notifies} on {connections}");
+}
+
+#[test]
+fn haproxy_is_reloaded_twenty_times_under_load() {
+    let directory = directory();
+    let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
+    let mut haproxy = Config { servers: &[&agent.address], ..Config::default() }.start();
+    let (frontend, stop) = (haproxy.frontend, AtomicBool::new(false));
+    let got = thread::scope(|scope| {
+        let clients = scope.spawn(|| ask(frontend, 6, "/", |_| !stop.load(Ordering::Relaxed)));
+        for _ in 0..20 {
+            let mut old = haproxy.reload();
+            assert!(old.wait().success());
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.join().unwrap()
+    });
+    println!("{got:?}");
+    assert!(got.of(200) > 1000, "{got:?}");
+    // The old process of 2.6 calls the ordinary end of its connections an error of the requests on them.
+    let allowed = if version() < (2, 8) { got.of(200) / 100 } else { 0 };
+    assert!(got.of(500) <= allowed, "{got:?}");
+    let (_, connections) = agent.stop_and_count();
+    assert!(connections < 21 * 2 * 50, "{connections} connections");
+}
+
+/// Two agents take turns in being restarted, as for an upgrade.
+#[test]
+fn agents_are_restarted_in_turn_under_load() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let mut agents = [generous(&table, "127.0.0.1:0", "2"), generous(&table, "127.0.0.1:0", "2")].map(Some);
+    let addresses = agents.each_ref().map(|agent| agent.as_ref().unwrap().address.clone());
+    let haproxy = Config { servers: &[&addresses[0], &addresses[1]], ..Config::default() }.start();
+    let stop = AtomicBool::new(false);
+    let got = thread::scope(|scope| {
+        let clients = scope.spawn(|| ask(haproxy.frontend, 6, "/", |_| !stop.load(Ordering::Relaxed)));
+        for round in 0..4 {
+            let turn = round % 2;
+            agents[turn].take().unwrap().stop();
+            haproxy.wait_for("agents", &format!("agent{turn}"), "DOWN");
+            agents[turn] = Some(generous(&table, &addresses[turn], "2"));
+            haproxy.wait_for("agents", &format!("agent{turn}"), "UP");
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.join().unwrap()
+    });
+    println!("{got:?}");
+    assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
+    // Up to 3.0 a request that is on its way to a connection that ends is lost with it.
+    let allowed = if version() < (3, 1) { 10 } else { 0 };
+    assert!(got.of(500) <= allowed, "{got:?}");
+}
+
+/// An agent that is not there, one that accepts and says nothing, and one that closes at once: what the shipped
+/// configurations make of them.
+#[test]
+fn the_shipped_configurations_do_without_a_good_agent() {
+    for closes in [false, true] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let accepting = thread::spawn(move || {
+            let mut kept = Vec::new();
+            // Ends when the test does: the last connection is its own.
+            for stream in listener.incoming().map_while(Result::ok) {
+                if stream.peer_addr().is_ok_and(|peer| peer.ip().to_string() == "127.0.0.9") {
+                    return;
+                }
+                if !closes {
+                    kept.push(stream);
+                }
+            }
+        });
+        for (config, status) in [("haproxy.cfg", 200), ("fail-closed.cfg", 503)] {
+            let haproxy = Haproxy::start(config, &[("GCRA_AGENT1", &address), ("GCRA_AGENT2", &address)]);
+            haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+            haproxy.wait_for("gcra-agents", "agent2", "DOWN");
+            let began = Instant::now();
+            let got = ask(haproxy.frontend, 2, "/", |asked| asked < 10);
+            assert_eq!(got.of(status), 20, "{config}: {got:?}");
+            assert!(began.elapsed() < Duration::from_secs(4), "nobody waits for an agent that is DOWN");
+        }
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&"127.0.0.9:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        socket.connect(&address.parse::<SocketAddr>().unwrap().into()).unwrap();
+        accepting.join().unwrap();
+    }
+}
