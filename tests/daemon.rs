@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use spop_codec::haproxy::{HelloFields, encode_hello};
 use spop_codec::{Scope, Value};
 use support::spop::Spop;
 use support::{Agent, directory, wait_until};
@@ -214,4 +217,93 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stdout).unwrap().contains(text));
     }
+}
+
+/// What a port scanner, a browser, a plain TCP check and HAProxy's own health check leave in the log: next to nothing.
+#[test]
+fn strangers_and_health_checks_do_not_fill_the_log() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let before = agent.process.lines().len();
+    let mut hello = [0; 256];
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size: 16380,
+        capabilities: "",
+        engine_id: None,
+        healthcheck: Some(true),
+    };
+    let length = encode_hello(&mut hello, &fields).unwrap();
+    let strangers: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"SSH-2.0-OpenSSH_9.2p1\r\n",
+        b"\0\0\0\0",
+        b"",
+        &hello[..length],
+    ];
+    for round in 0..1_000 {
+        let mut stream = TcpStream::connect(&agent.address).unwrap();
+        stream.write_all(strangers[round % strangers.len()]).unwrap();
+        if round % 2 == 0 {
+            // With a reset, as HAProxy ends its checks.
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+    }
+    let mut spop = Spop::connect(&agent.address);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "it serves as ever");
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(agent.process.lines().len(), before, "{:#?}", agent.process.lines());
+    drop(spop);
+
+    // What matters is said: who, why, and what to do.
+    let mut stream = Spop::connect(&agent.address).into_stream();
+    let peer = stream.local_addr().unwrap();
+    stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
+    wait_until("it is told", || agent.process.lines().len() > before);
+    let line = agent.process.lines()[before].clone();
+    assert!(line.contains("WARN") && line.contains(&format!("connection from {peer} ended: ")), "{line}");
+    assert!(line.contains("set 'no option send-frag-payload'"), "{line}");
+    // ... and not for ever.
+    for _ in 0..50 {
+        let mut stream = Spop::connect(&agent.address).into_stream();
+        stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
+        let _ = stream.read(&mut [0; 256]);
+    }
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(agent.process.lines().len(), before + 5);
+    let mut process = agent.process;
+    assert!(process.stop().success());
+    wait_until("it is summed up", || {
+        let lines = process.lines().join("\n");
+        lines.contains("46 more warnings like these were left out")
+            && lines.contains("connections sent no HELLO")
+    });
+}
+
+/// With all descriptors in use the agent waits for some, says so now and then, and goes on.
+#[test]
+fn it_survives_having_no_descriptors_left() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let script = format!(
+        "ulimit -n 64; exec {} --rate 10/h --slots 64 --drain 0 --listen 127.0.0.1:0 --table {}",
+        env!("CARGO_BIN_EXE_gcra-spoa"),
+        table.display()
+    );
+    let agent = Agent::start_command(Command::new("sh").args(["-c", &script]));
+    let mut served = Spop::connect(&agent.address);
+    let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
+    let said = || agent.process.lines().iter().filter(|line| line.contains("Too many open files")).count();
+    wait_until("it has run out", || said() > 0);
+    assert_eq!(served.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "who is in is served");
+    thread::sleep(Duration::from_millis(700));
+    assert!(said() <= 5, "{:#?}", agent.process.lines());
+    assert!(
+        agent.process.lines().iter().any(|line| line.contains("raise the limit of open files (LimitNOFILE="))
+    );
+    drop(crowd);
+    let mut late = Spop::connect(&agent.address);
+    assert_eq!(late.allowed(&[("ip", ip("192.0.2.1"))], 9), 7, "and so is who comes then");
+    assert_eq!(agent.stop(), 12);
 }

@@ -142,9 +142,12 @@ impl Agent {
     /// Starts one with these arguments and no others but the table.
     pub fn start_with(table: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(agent_binary());
-        command.arg("--table").arg(table).args(args);
-        command.env_remove("RUST_LOG");
-        let process = Process::start("gcra-spoa", &mut command);
+        Self::start_command(command.arg("--table").arg(table).args(args))
+    }
+
+    /// Starts one by a command of one's own.
+    pub fn start_command(command: &mut Command) -> Self {
+        let process = Process::start("gcra-spoa", command.env_remove("RUST_LOG"));
         let mut address = None;
         wait_until("the agent listens", || {
             let lines = process.lines();
