@@ -7,11 +7,13 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
 use support::{Agent, Client, Haproxy, directory, haproxy_binary};
 
 /// A configuration in which every request without an answer is told from those that pass or are denied.
@@ -272,6 +274,44 @@ fn five_milliseconds_are_enough_under_load() {
     // And who was late once did not take the connection down with it.
     let (notifies, connections) = agent.stop_and_count();
     assert!(notifies >= 2 * asked - 2 * got.of(500) && connections < 200, "{notifies} on {connections}");
+}
+
+/// HAProxy from 3.1 on never reads a connection again whose receive buffer was once completely full. So answers are kept
+/// below that: large ones go one at a time, small ones twenty.
+#[test]
+fn large_answers_wedge_no_connection() {
+    const NAME: VarName<'static> = match VarName::new("blocked") {
+        Ok(name) => name,
+        Err(_) => panic!("a good name"),
+    };
+    for (answer_bytes, max_ack_size) in [(700, 815), (1200, 2000), (16_000, 16_379)] {
+        let limits = Limits { max_ack_size, ..Limits::default() };
+        let agent = spop_agent::Agent::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
+            // Long enough for HAProxy to have sent what it may.
+            thread::sleep(Duration::from_micros(300));
+            let answer = vec![b'x'; answer_bytes];
+            reply.set_var(Scope::Session, NAME, &answer[..]).unwrap();
+            reply.set_var(Scope::Transaction, NAME, false).unwrap();
+        });
+        let address = support::free_port(std::net::Ipv4Addr::LOCALHOST.into());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = thread::spawn(move || {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            agent.limits(limits).run(NonZeroUsize::MIN, &[ListenAddress::Tcp(address)], stopped)
+        });
+        let haproxy = Config {
+            global: "tune.bufsize 16384",
+            processing: "5s",
+            servers: &[&address.to_string()],
+            ..Config::default()
+        }
+        .start();
+        all_answered(&haproxy, 60, 10, "/");
+        stop.send(()).unwrap();
+        serving.join().unwrap().unwrap();
+    }
 }
 
 #[test]
