@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test lint doc loom shuttle soak bench haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle soak bench haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -12,6 +12,15 @@ demo: haproxy
 # Everything quick: units, properties, the table between processes, and real HAProxy end to end.
 test: haproxy
 	$(CARGO) test --workspace --locked
+
+# HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2"), fetched into target/haproxy/.
+test-all:
+	tests/matrix.sh
+
+# The VTest files, in the manner of HAProxy's own tests.
+vtest: haproxy
+	$(CARGO) build --locked --bin gcra-spoa
+	tests/vtest/run $${CARGO_TARGET_DIR:-target}/debug/gcra-spoa
 
 lint:
 	$(CARGO) fmt --all --check
