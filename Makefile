@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle soak bench haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -24,6 +24,7 @@ vtest: haproxy
 
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 doc:
@@ -38,6 +39,16 @@ loom:
 shuttle:
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=target/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
+
+# Bytes that HAProxy would not send, through the codec: each target for FUZZ_SECONDS. Needs a nightly compiler.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@tests/install-fuzz.sh
+	fuzz/run $(FUZZ_SECONDS)
+
+# Writes the byte vectors of the codec's tests as the inputs that fuzzing begins with.
+fuzz-seeds:
+	CARGO_TARGET_DIR=target/fuzz $(CARGO) run --manifest-path fuzz/Cargo.toml --locked --example seeds
 
 # Processes on one table, killed, stopped and resized for so long. GCRA_STRESS_SEED repeats what was chosen.
 SECONDS ?= 600

@@ -1,0 +1,312 @@
+//! A session of good, damaged and strange frames, in any pieces and with time between them: the pieces change nothing.
+//!
+//! An input is a byte that chooses the limits, and then steps, each begun by a byte of `step`.
+#![no_main]
+
+use std::time::Duration;
+
+use arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
+use spop_codec::{Connection, Event, Frame, FrameId, Limits, ProtocolError, Status, Welcome, decode};
+use spop_codec_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
+
+/// When the connection is opened.
+const OPENED: Duration = Duration::from_secs(1000);
+
+/// No frame is longer, nor a session but for its last step: more than HAProxy's 16384, and no more than makes it slow.
+const LONGEST: usize = 20_000;
+
+fuzz_target!(|input: &[u8]| {
+    // An input that ends inside a step gives zeros, and no error that matters.
+    let Ok(script) = Script::read(&mut Unstructured::new(input)) else { return };
+    let whole = script.deliver([(script.bytes.len(), Duration::ZERO)]);
+    let end = (script.bytes.len(), Duration::ZERO);
+    assert_eq!(script.deliver(script.cuts.iter().copied().chain([end])), whole);
+    if script.bytes.len() < 2048 {
+        assert_eq!(script.deliver((1..=script.bytes.len()).map(|at| (at, Duration::ZERO))), whole);
+    }
+
+    let seen: Vec<_> = whole.events.iter().filter_map(Noted::notify).collect();
+    let sure = script.notifies.iter().filter(|(end, _)| *end <= script.good).map(|(_, notify)| &notify[..]);
+    let sure: Vec<_> = sure.collect();
+    assert!(seen.starts_with(&sure), "a good NOTIFY is not seen once, and in its turn");
+    if script.good == script.bytes.len() {
+        assert_eq!((seen.len(), whole.error), (sure.len(), None));
+    }
+});
+
+/// What is sent, and how.
+struct Script {
+    limits: Limits,
+    bytes: Vec<u8>,
+    /// Where pieces end, and how much time passes before each.
+    cuts: Vec<(usize, Duration)>,
+    /// Up to here all is as HAProxy would send it.
+    good: usize,
+    /// The NOTIFYs and where they end.
+    notifies: Vec<(usize, Vec<u8>)>,
+}
+
+impl Script {
+    fn read(u: &mut Unstructured<'_>) -> Result<Self> {
+        let choice = usize::from(u.arbitrary::<u8>()?);
+        let limits = Limits {
+            max_frame_size: [1 << 20, 0, 256, 1000, 16380][choice % 5],
+            max_ack_size: [815, 0, 100, u32::MAX][choice / 5 % 4],
+            ..Limits::default()
+        };
+        let mut script = Self { limits, bytes: Vec::new(), cuts: Vec::new(), good: 0, notifies: Vec::new() };
+        let mut out = vec![0; LONGEST];
+        // The largest frame, once the HELLO was good.
+        let mut agreed = None;
+        while !u.is_empty() && script.bytes.len() < LONGEST {
+            let start = script.bytes.len();
+            let step = u.arbitrary::<u8>()? % step::COUNT;
+            let good = match step {
+                step::HELLO => {
+                    let fields = HelloFields {
+                        versions: if u.ratio(15, 16)? { "2.0" } else { text(u)? },
+                        max_frame_size: [16380, u16::MAX, 256, u.arbitrary()?]
+                            [usize::from(u.arbitrary::<u8>()? % 4)]
+                        .into(),
+                        capabilities: ["pipelining", "", "pipelining,async", " x , pipelining "]
+                            [usize::from(u.arbitrary::<u8>()? % 4)],
+                        engine_id: if u.arbitrary()? { Some(text(u)?) } else { None },
+                        healthcheck: [None, None, Some(false), Some(true)]
+                            [usize::from(u.arbitrary::<u8>()? % 4)],
+                    };
+                    let length = encode_hello(&mut out, &fields).expect("three texts of 4 KiB at most");
+                    script.bytes.extend_from_slice(&out[..length]);
+                    let own = limits.max_frame_size.max(256);
+                    let good = start == 0
+                        && fields.versions == "2.0"
+                        && fields.max_frame_size >= 256
+                        && length - 4 <= own as usize;
+                    if good && fields.healthcheck != Some(true) {
+                        agreed = Some(fields.max_frame_size.min(own) as usize);
+                    }
+                    good
+                }
+                step::NOTIFY => {
+                    let (id, messages) = (id(u)?, messages(u)?);
+                    let Ok(length) = write_notify(&mut out, id, &messages) else { continue };
+                    script.bytes.extend_from_slice(&out[..length]);
+                    script.notifies.push((start + length, out[..length].to_vec()));
+                    agreed.is_some_and(|agreed| length - 4 <= agreed)
+                }
+                step::FRAGMENTS => {
+                    let (id, messages, pieces) = (id(u)?, messages(u)?, u.arbitrary::<u8>()? % 4 + 1);
+                    let Ok(length) = write_notify(&mut out, id, &messages) else { continue };
+                    script.fragments(id, &out[..length], pieces.into());
+                    false
+                }
+                step::DISCONNECT => {
+                    let length = encode_disconnect(&mut out, Status::new(u.arbitrary()?), text(u)?)
+                        .expect("at most 320 bytes");
+                    script.bytes.extend_from_slice(&out[..length]);
+                    agreed.take().is_some_and(|agreed| length - 4 <= agreed)
+                }
+                step::FRAME => {
+                    let (kind, flags, payload) = (u.arbitrary()?, u.arbitrary()?, bytes(u)?);
+                    script.frame(kind, flags, payload);
+                    // Types that SPOP does not define are passed over.
+                    let length = 5 + payload.len();
+                    matches!(kind, 4..=100 | 104..)
+                        && agreed.is_some_and(|agreed| (7..=agreed).contains(&length))
+                }
+                step::RAW => {
+                    let length = usize::from(u.arbitrary::<u16>()?);
+                    script.bytes.extend_from_slice(u.bytes(length.min(u.len()))?);
+                    false
+                }
+                step::DAMAGE => {
+                    let (at, change) = (usize::from(u.arbitrary::<u16>()?), u.arbitrary::<u8>()?);
+                    if start > 0 {
+                        script.bytes[at % start] ^= change;
+                        script.good = script.good.min(at % start);
+                    }
+                    continue;
+                }
+                _ => {
+                    let end = start.saturating_sub(u.arbitrary::<u8>()?.into());
+                    let last = script.cuts.last().map_or(0, |(end, _)| *end);
+                    let wait = Duration::from_millis(100) * u.arbitrary::<u8>()?.into();
+                    script.cuts.push((end.max(last), wait));
+                    continue;
+                }
+            };
+            if good && script.good == start {
+                script.good = script.bytes.len();
+            }
+        }
+        Ok(script)
+    }
+
+    fn frame(&mut self, kind: u8, flags: u32, after_flags: &[u8]) {
+        let length = u32::try_from(5 + after_flags.len()).expect("short");
+        self.bytes.extend_from_slice(&length.to_be_bytes());
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(&flags.to_be_bytes());
+        self.bytes.extend_from_slice(after_flags);
+    }
+
+    /// Sends a NOTIFY as HAProxy up to 3.0 sends one that is too large: NOTIFY without FIN, then type 0, FIN at the last.
+    fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) {
+        let mut out = [0; 32];
+        let header = write_notify(&mut out, id, &Messages::new()).expect("29 bytes at most");
+        let (ids, payload) = (&out[9..header], &notify[header..]);
+        let each = payload.len().div_ceil(pieces).max(1);
+        let count = payload.chunks(each).len();
+        for (index, piece) in payload.chunks(each).enumerate() {
+            let kind = if index == 0 { 3 } else { 0 };
+            self.frame(kind, u32::from(index + 1 == count), &[ids, piece].concat());
+        }
+    }
+
+    /// Feeds a connection piece by piece.
+    fn deliver(&self, pieces: impl IntoIterator<Item = (usize, Duration)>) -> Outcome {
+        let mut now = OPENED;
+        let mut connection = Connection::new(self.limits, now);
+        let mut clock = Clock::new(self.limits);
+        let (mut outcome, mut at) = (Outcome::default(), 0);
+        // Nothing that comes after means anything.
+        let mut over = false;
+        for (end, wait) in pieces {
+            now += wait;
+            // Ends: each turn takes bytes, but for the one error.
+            loop {
+                let held = &self.bytes[at..end.max(at)];
+                let received = connection.receive(held);
+                if over {
+                    match received {
+                        Ok(None) => assert!(held.is_empty()),
+                        Ok(Some((Event::Skipped, used))) => assert_eq!(used, held.len()),
+                        other => panic!("after the end: {other:?}"),
+                    }
+                }
+                match received {
+                    Ok(None) => break,
+                    Ok(Some((event, used))) => {
+                        assert!((1..=held.len()).contains(&used));
+                        at += used;
+                        clock.event(&event, connection.is_running());
+                        over |= matches!(event, Event::Disconnect(_)) || connection.is_healthcheck();
+                        outcome.note(&event, used);
+                    }
+                    Err(error) => {
+                        assert_eq!(outcome.error.replace(error), None);
+                        assert!(!error.to_string().is_empty() && error.status() != Status::NORMAL);
+                        over = true;
+                    }
+                }
+            }
+            clock.check(&mut connection, end.max(at) - at, now);
+        }
+        outcome.state = (connection.is_running(), connection.is_healthcheck(), connection.unknown_frames());
+        outcome.max_ack_size = connection.max_ack_size();
+        assert!(outcome.max_ack_size <= self.limits.max_ack_size);
+        outcome
+    }
+}
+
+/// What came of a session, and must not depend on the pieces it came in.
+#[derive(Debug, Default, PartialEq)]
+struct Outcome {
+    events: Vec<Noted>,
+    error: Option<ProtocolError>,
+    state: (bool, bool, u64),
+    max_ack_size: u32,
+}
+
+impl Outcome {
+    fn note(&mut self, event: &Event<'_>, used: usize) {
+        let noted = match event {
+            Event::Hello(welcome) => {
+                let engine_id = welcome.hello.engine_id.map(<[u8]>::to_vec);
+                Noted::Hello { answer: answer(welcome), engine_id, healthcheck: welcome.hello.healthcheck }
+            }
+            Event::Notify(notify) => Noted::Notify(rewritten(notify, used)),
+            Event::Disconnect(disconnect) => {
+                Noted::Disconnect(disconnect.status, disconnect.message.to_vec())
+            }
+            _ => Noted::Skipped(used),
+        };
+        // In how many events bytes are skipped depends on the pieces.
+        match (self.events.last_mut(), noted) {
+            (Some(Noted::Skipped(before)), Noted::Skipped(used)) => *before += used,
+            (_, noted) => self.events.push(noted),
+        }
+    }
+}
+
+/// An event that owns its bytes.
+#[derive(Debug, PartialEq)]
+enum Noted {
+    Hello {
+        answer: Vec<u8>,
+        engine_id: Option<Vec<u8>>,
+        healthcheck: bool,
+    },
+    /// Written again.
+    Notify(Vec<u8>),
+    Disconnect(Status, Vec<u8>),
+    /// So many bytes.
+    Skipped(usize),
+}
+
+impl Noted {
+    fn notify(&self) -> Option<&[u8]> {
+        match self {
+            Self::Notify(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// The AGENT-HELLO, which may claim no more than HAProxy offers.
+fn answer(welcome: &Welcome<'_>) -> Vec<u8> {
+    let mut out = [0; Welcome::MAX_SIZE];
+    let length = welcome.encode(&mut out).expect("the room that is said to be enough");
+    let Ok(Some((Frame::AgentHello(answer), used))) = decode(&out[..length], welcome.hello.max_frame_size)
+    else {
+        panic!("no AGENT-HELLO")
+    };
+    assert_eq!(used, length);
+    assert!((256..=welcome.hello.max_frame_size).contains(&answer.max_frame_size));
+    assert!(welcome.hello.capabilities.pipelining() || !answer.capabilities.pipelining());
+    assert_eq!(answer.capabilities.pipelining(), welcome.pipelining());
+    out[..length].to_vec()
+}
+
+/// What the deadline has to be.
+struct Clock {
+    limits: Limits,
+    /// The deadline that is waited for. It does not move: who sends byte by byte wins no time.
+    given: Option<Duration>,
+}
+
+impl Clock {
+    fn new(limits: Limits) -> Self {
+        Self { limits, given: Some(OPENED + limits.hello_timeout) }
+    }
+
+    /// The HELLO, or another frame, was whole in time.
+    fn event(&mut self, event: &Event<'_>, running: bool) {
+        if running || matches!(event, Event::Hello(_)) {
+            self.given = None;
+        }
+    }
+
+    fn check(&mut self, connection: &mut Connection, unread: usize, now: Duration) {
+        if connection.is_running() {
+            let begun = || now + self.limits.frame_timeout;
+            self.given = (unread > 0).then(|| self.given.unwrap_or_else(begun));
+        } else if connection.is_healthcheck() {
+            self.given = self.given.or(Some(now + self.limits.healthcheck_linger));
+        }
+        assert_eq!(connection.deadline(unread, now), self.given);
+        // Asked again it is the same.
+        assert_eq!(connection.deadline(unread, now + Duration::from_secs(1)), self.given);
+    }
+}

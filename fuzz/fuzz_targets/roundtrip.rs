@@ -1,0 +1,199 @@
+//! What is written reads back the same, and a buffer of any size is enough or refused.
+#![no_main]
+
+use arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
+use spop_codec::{
+    AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value, VarName,
+    decode, encode_agent_disconnect, encode_agent_hello,
+};
+use spop_codec_fuzz::{bytes, id, messages, text, value, write_notify};
+
+fuzz_target!(|input: &[u8]| {
+    let u = &mut Unstructured::new(input);
+    // An input that ends early gives zeros, and no error that matters.
+    let _ = match u.arbitrary::<u8>().unwrap_or(0) % 4 {
+        0 => notify(u),
+        1 => ack(u),
+        2 => hello(u),
+        _ => disconnect(u),
+    };
+});
+
+/// Writes a frame: into a buffer of `ample` bytes, and into smaller ones, which have to be enough or refused.
+fn written(
+    ample: usize,
+    room: usize,
+    write: impl Fn(&mut [u8]) -> Result<usize, BufferFull>,
+) -> Result<Vec<u8>, BufferFull> {
+    let mut out = vec![0; ample];
+    let length = write(&mut out)?;
+    assert_eq!(u32::from_be_bytes([out[0], out[1], out[2], out[3]]) as usize, length - 4);
+    out.truncate(length);
+    for room in [room, length - 1, length] {
+        // Of its own, so that a byte past its end is a byte past an allocation.
+        let mut small = vec![0; room];
+        match write(&mut small) {
+            Ok(used) => assert!(room >= length && small[..used] == out[..]),
+            Err(BufferFull) => assert!(room < length),
+        }
+    }
+    Ok(out)
+}
+
+/// The whole of `bytes` as one frame.
+fn read(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
+    let (frame, used) = decode(bytes, u32::MAX)?.expect("LENGTH is right");
+    assert_eq!(used, bytes.len());
+    Ok(frame)
+}
+
+fn notify(u: &mut Unstructured<'_>) -> Result<()> {
+    let (id, room, messages) = (id(u)?, u.arbitrary::<u16>()?, messages(u)?);
+    let args = messages.iter().flat_map(|(_, args)| args);
+    // An arg is two strings at most, with a number in front of each; 32 bytes are more than the rest of each part.
+    let ample = messages.iter().map(|(name, _)| 32 + name.len()).sum::<usize>()
+        + args.map(|arg| 32 + arg.name.len() + arg.value.as_bytes().map_or(0, <[u8]>::len)).sum::<usize>()
+        + 32;
+    let written = written(ample, room.into(), |out| write_notify(out, id, &messages));
+    if messages.iter().any(|(_, args)| args.len() > 255) {
+        assert_eq!(written, Err(BufferFull));
+        return Ok(());
+    }
+    let bytes = written.expect("ample room");
+    let Ok(Frame::Notify(notify)) = read(&bytes) else { panic!("no NOTIFY") };
+    assert_eq!((notify.id, notify.messages().len()), (id, messages.len()));
+    for (message, (name, args)) in notify.messages().zip(&messages) {
+        assert_eq!(message.name, *name);
+        assert!(message.args().eq(args.iter().copied()));
+    }
+    Ok(())
+}
+
+/// A name that HAProxy takes.
+fn name(u: &mut Unstructured<'_>) -> Result<String> {
+    const LETTERS: &[u8] = b"abcXYZ019_.";
+    let letters =
+        bytes(u)?.iter().take(56).map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
+    let name: String = letters.collect();
+    Ok(if name.is_empty() { "v".to_owned() } else { name })
+}
+
+const SCOPES: [Scope; 5] =
+    [Scope::Process, Scope::Session, Scope::Transaction, Scope::Request, Scope::Response];
+
+/// An action as it is to be read again. `None` stands for an unset.
+type Planned<'a> = (Scope, String, Option<Value<'a>>);
+
+fn set(ack: &mut AckWriter<'_>, (scope, name, value): &Planned<'_>) -> Result<(), BufferFull> {
+    let name = VarName::new(name).expect("made of what is allowed");
+    match value {
+        Some(value) => ack.set_var(*scope, name, *value),
+        None => ack.unset_var(*scope, name),
+    }
+}
+
+/// The bytes of an ACK with at most one action, where there is all the room it could need.
+fn size(id: FrameId, action: Option<&Planned<'_>>) -> usize {
+    let mut out = [0; 5000];
+    let mut ack = AckWriter::new(&mut out, id, u32::MAX).expect("ample room");
+    if let Some(action) = action {
+        set(&mut ack, action).expect("ample room");
+    }
+    ack.finish()
+}
+
+fn ack(u: &mut Unstructured<'_>) -> Result<()> {
+    let (id, room, limit) = (id(u)?, usize::from(u.arbitrary::<u16>()? % 8192), u.arbitrary::<u16>()? % 8192);
+    let most = room.min(usize::from(limit) + 4);
+    let mut out = vec![0; room];
+    let empty = size(id, None);
+    let Ok(mut ack) = AckWriter::new(&mut out, id, limit.into()) else {
+        assert!(most < empty, "an ACK that has room is refused");
+        return Ok(());
+    };
+    let (mut taken, mut used) = (Vec::<Planned<'_>>::new(), empty);
+    while !u.is_empty() {
+        if u.ratio(1, 16)? {
+            ack.clear();
+            taken.clear();
+            used = empty;
+        }
+        let (scope, name) = (SCOPES[usize::from(u.arbitrary::<u8>()?) % SCOPES.len()], name(u)?);
+        let planned = (scope, name, if u.arbitrary()? { Some(value(u)?) } else { None });
+        let needs = size(id, Some(&planned)) - empty;
+        let outcome = set(&mut ack, &planned);
+        assert_eq!(outcome.is_ok(), used + needs <= most, "an action has room, or has none");
+        if outcome.is_ok() {
+            taken.push(planned);
+            used += needs;
+        }
+    }
+    assert_eq!(ack.finish(), used);
+    let Ok(Frame::Ack(ack)) = read(&out[..used]) else { panic!("no ACK") };
+    assert_eq!(ack.id, id);
+    let expected = taken.iter().map(|(scope, name, value)| match value {
+        Some(value) => Action::SetVar { scope: *scope, name: name.as_bytes(), value: *value },
+        None => Action::UnsetVar { scope: *scope, name: name.as_bytes() },
+    });
+    assert!(ack.actions().eq(expected));
+    Ok(())
+}
+
+fn hello(u: &mut Unstructured<'_>) -> Result<()> {
+    let room = usize::from(u.arbitrary::<u16>()? % 1024);
+    let versions = if u.arbitrary()? { "2.0" } else { text(u)? };
+    let fields = HelloFields {
+        versions,
+        max_frame_size: u.arbitrary()?,
+        capabilities: text(u)?,
+        engine_id: if u.arbitrary()? { Some(text(u)?) } else { None },
+        healthcheck: u.arbitrary()?,
+    };
+    let bytes = written(20_000, room, |out| encode_hello(out, &fields)).expect("ample room");
+    match read(&bytes) {
+        Ok(Frame::HaproxyHello(hello)) => {
+            assert_eq!(hello.max_frame_size, fields.max_frame_size);
+            assert_eq!(hello.capabilities.text(), fields.capabilities.as_bytes());
+            assert_eq!(hello.engine_id, fields.engine_id.map(str::as_bytes));
+            assert_eq!(hello.healthcheck, fields.healthcheck.unwrap_or(false));
+            assert!(versions.contains('2') && fields.max_frame_size >= 256);
+        }
+        Err(DecodeError::BadVersion) => assert_ne!(versions, "2.0"),
+        Err(DecodeError::BadMaxFrameSize(size)) => assert!(size == fields.max_frame_size && size < 256),
+        other => panic!("{other:?}"),
+    }
+
+    let pipelining = u.arbitrary()?;
+    let bytes = written(20_000, room, |out| encode_agent_hello(out, fields.max_frame_size, pipelining));
+    match read(&bytes.expect("ample room")) {
+        Ok(Frame::AgentHello(hello)) => {
+            assert_eq!((hello.version, hello.max_frame_size), (&b"2.0"[..], fields.max_frame_size));
+            assert_eq!(hello.capabilities.pipelining(), pipelining);
+            assert!(!hello.capabilities.asynchronous());
+        }
+        Err(DecodeError::BadMaxFrameSize(size)) => assert!(size == fields.max_frame_size && size < 256),
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}
+
+fn disconnect(u: &mut Unstructured<'_>) -> Result<()> {
+    let (room, status, message) = (u.arbitrary::<u16>()? % 512, Status::new(u.arbitrary()?), text(u)?);
+    let same = |disconnect: Disconnect<'_>| {
+        let kept = disconnect.message.len();
+        // A character has up to four bytes, and is not cut.
+        assert!(kept == message.len() || message.len() > 255 && (252..=255).contains(&kept));
+        assert_eq!((disconnect.status, disconnect.message), (status, message[..kept].as_bytes()));
+    };
+    let bytes = written(512, room.into(), |out| encode_disconnect(out, status, message)).expect("ample room");
+    let Ok(Frame::HaproxyDisconnect(disconnect)) = read(&bytes) else { panic!("no DISCONNECT") };
+    same(disconnect);
+    let bytes =
+        written(512, room.into(), |out| encode_agent_disconnect(out, status, message)).expect("ample room");
+    assert!(bytes.len() <= 320, "320 bytes are said to be enough");
+    let Ok(Frame::AgentDisconnect(disconnect)) = read(&bytes) else { panic!("no DISCONNECT") };
+    same(disconnect);
+    Ok(())
+}
