@@ -8,7 +8,7 @@ use std::time::Duration;
 use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
-use spop_codec::{Connection, Event, Frame, FrameId, Limits, ProtocolError, Status, Welcome, decode};
+use spop_codec::{Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode};
 use spop_codec_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 
 /// When the connection is opened.
@@ -78,11 +78,12 @@ impl Script {
                     };
                     let length = encode_hello(&mut out, &fields).expect("three texts of 4 KiB at most");
                     script.bytes.extend_from_slice(&out[..length]);
+                    // A HELLO may have 16 KiB, whatever frames may have later.
                     let own = limits.max_frame_size.max(256);
                     let good = start == 0
                         && fields.versions == "2.0"
                         && fields.max_frame_size >= 256
-                        && length - 4 <= own as usize;
+                        && length - 4 <= own.min(16_384) as usize;
                     if good && fields.healthcheck != Some(true) {
                         agreed = Some(fields.max_frame_size.min(own) as usize);
                     }
@@ -98,8 +99,9 @@ impl Script {
                 step::FRAGMENTS => {
                     let (id, messages, pieces) = (id(u)?, messages(u)?, u.arbitrary::<u8>()? % 4 + 1);
                     let Ok(length) = write_notify(&mut out, id, &messages) else { continue };
-                    script.fragments(id, &out[..length], pieces.into());
-                    false
+                    let largest = script.fragments(id, &out[..length], pieces.into());
+                    script.notifies.push((script.bytes.len(), out[..length].to_vec()));
+                    agreed.is_some_and(|agreed| largest <= agreed)
                 }
                 step::DISCONNECT => {
                     let length = encode_disconnect(&mut out, Status::new(u.arbitrary()?), text(u)?)
@@ -152,16 +154,21 @@ impl Script {
     }
 
     /// Sends a NOTIFY as HAProxy up to 3.0 sends one that is too large: NOTIFY without FIN, then type 0, FIN at the last.
-    fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) {
+    /// Returns the largest LENGTH.
+    fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) -> usize {
         let mut out = [0; 32];
         let header = write_notify(&mut out, id, &Messages::new()).expect("29 bytes at most");
         let (ids, payload) = (&out[9..header], &notify[header..]);
         let each = payload.len().div_ceil(pieces).max(1);
         let count = payload.chunks(each).len();
+        if count == 0 {
+            self.frame(3, 1, ids);
+        }
         for (index, piece) in payload.chunks(each).enumerate() {
             let kind = if index == 0 { 3 } else { 0 };
             self.frame(kind, u32::from(index + 1 == count), &[ids, piece].concat());
         }
+        5 + ids.len() + each
     }
 
     /// Feeds a connection piece by piece.
@@ -170,6 +177,7 @@ impl Script {
         let mut connection = Connection::new(self.limits, now);
         let mut clock = Clock::new(self.limits);
         let (mut outcome, mut at) = (Outcome::default(), 0);
+        let mut payload = Vec::new();
         // Nothing that comes after means anything.
         let mut over = false;
         for (end, wait) in pieces {
@@ -193,6 +201,27 @@ impl Script {
                         clock.event(&event, connection.is_running());
                         over |= matches!(event, Event::Disconnect(_)) || connection.is_healthcheck();
                         outcome.note(&event, used);
+                        if let Event::Fragment(fragment) = event {
+                            if fragment.place == Place::First {
+                                payload.clear();
+                            }
+                            payload.extend_from_slice(fragment.bytes);
+                            if fragment.place == Place::Last {
+                                match connection.reassembled(fragment.id, &payload) {
+                                    Ok(notify) => {
+                                        let mut out = [0; 32];
+                                        let header = write_notify(&mut out, fragment.id, &Messages::new())
+                                            .expect("29 bytes at most");
+                                        let whole = rewritten(&notify, header + payload.len());
+                                        outcome.events.push(Noted::Notify(whole));
+                                    }
+                                    Err(error) => {
+                                        assert_eq!(outcome.error.replace(error), None);
+                                        over = true;
+                                    }
+                                }
+                            }
+                        }
                     }
                     Err(error) => {
                         assert_eq!(outcome.error.replace(error), None);
@@ -205,7 +234,7 @@ impl Script {
         }
         outcome.state = (connection.is_running(), connection.is_healthcheck(), connection.unknown_frames());
         outcome.max_ack_size = connection.max_ack_size();
-        assert!(outcome.max_ack_size <= self.limits.max_ack_size);
+        assert!(outcome.max_ack_size <= self.limits.max_ack_size.max(25));
         outcome
     }
 }
@@ -284,16 +313,21 @@ struct Clock {
     limits: Limits,
     /// The deadline that is waited for. It does not move: who sends byte by byte wins no time.
     given: Option<Duration>,
+    /// Pieces of a payload have come, and not the last one: it has one deadline.
+    begun: bool,
 }
 
 impl Clock {
     fn new(limits: Limits) -> Self {
-        Self { limits, given: Some(OPENED + limits.hello_timeout) }
+        Self { limits, given: Some(OPENED + limits.hello_timeout), begun: false }
     }
 
     /// The HELLO, or another frame, was whole in time.
     fn event(&mut self, event: &Event<'_>, running: bool) {
-        if running || matches!(event, Event::Hello(_)) {
+        if let Event::Fragment(fragment) = event {
+            self.begun = matches!(fragment.place, Place::First | Place::Next);
+        }
+        if (running && !self.begun) || matches!(event, Event::Hello(_)) {
             self.given = None;
         }
     }
@@ -301,7 +335,7 @@ impl Clock {
     fn check(&mut self, connection: &mut Connection, unread: usize, now: Duration) {
         if connection.is_running() {
             let begun = || now + self.limits.frame_timeout;
-            self.given = (unread > 0).then(|| self.given.unwrap_or_else(begun));
+            self.given = (unread > 0 || self.begun).then(|| self.given.unwrap_or_else(begun));
         } else if connection.is_healthcheck() {
             self.given = self.given.or(Some(now + self.limits.healthcheck_linger));
         }

@@ -165,13 +165,12 @@ fn hello(u: &mut Unstructured<'_>) -> Result<()> {
         other => panic!("{other:?}"),
     }
 
-    let pipelining = u.arbitrary()?;
-    let bytes = written(20_000, room, |out| encode_agent_hello(out, fields.max_frame_size, pipelining));
+    let capabilities = if u.arbitrary()? { "pipelining,fragmentation" } else { text(u)? };
+    let bytes = written(20_000, room, |out| encode_agent_hello(out, fields.max_frame_size, capabilities));
     match read(&bytes.expect("ample room")) {
         Ok(Frame::AgentHello(hello)) => {
             assert_eq!((hello.version, hello.max_frame_size), (&b"2.0"[..], fields.max_frame_size));
-            assert_eq!(hello.capabilities.pipelining(), pipelining);
-            assert!(!hello.capabilities.asynchronous());
+            assert_eq!(hello.capabilities.text(), capabilities.as_bytes());
         }
         Err(DecodeError::BadMaxFrameSize(size)) => assert!(size == fields.max_frame_size && size < 256),
         other => panic!("{other:?}"),

@@ -210,8 +210,11 @@ impl Connection {
             (_, found @ (kind::HAPROXY_HELLO | kind::AGENT_HELLO | kind::AGENT_DISCONNECT | kind::ACK)) => {
                 Err(ProtocolError::OutOfPlace { found })
             }
-            (_, _) => {
-                self.deadline = None;
+            (state, _) => {
+                // Between pieces it is their payload that must be complete in time.
+                if state == State::Running {
+                    self.deadline = None;
+                }
                 self.unknown_frames += 1;
                 Ok(Event::Skipped)
             }

@@ -185,6 +185,7 @@ fn a_payload_must_be_complete_in_time() {
     connection.receive(&frames[0]).unwrap();
     assert_eq!(connection.deadline(0, 2 * second), Some(12 * second));
     connection.receive(&frames[1]).unwrap();
+    connection.receive(&frame(50, FIN, 0, &[])).unwrap();
     assert_eq!(connection.deadline(3, 5 * second), Some(12 * second), "counted from the first piece");
     for frame in &frames[2..] {
         connection.receive(frame).unwrap();
