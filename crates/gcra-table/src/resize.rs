@@ -44,7 +44,8 @@ impl Table {
     pub fn resize(path: &Path, slots: Slots, notice: Duration) -> Result<Resized, OpenError> {
         let old_file = open::inspect(path)?;
         let old = Self::attach(path, &old_file, Who::Inspector)?;
-        if !old.is_superseded() {
+        let begins = !old.is_superseded();
+        if begins {
             open::create_successor(path, &old_file, slots)?;
             old.shared().successor.store(1, Ordering::Release);
         }
@@ -56,7 +57,7 @@ impl Table {
         let old_header = old_file.header.clone();
         drop(old_file);
         let next = Self::attach(path, &next_file, Who::Inspector)?;
-        if next.shared().complete.load(Ordering::Acquire) == 0 {
+        if begins {
             next.shared().counters.0.go_on_from(&old.shared().counters.0);
             thread::sleep(notice);
         }

@@ -526,3 +526,20 @@ fn failed(error: io::Error) -> End {
         _ => End::Failed(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_is_an_ordinary_end_and_other_failures_are_not() {
+        for kind in
+            [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionAborted]
+        {
+            assert!(failed(kind.into()).is_ordinary());
+        }
+        let end = failed(io::Error::other("no route to host"));
+        assert!(!end.is_ordinary());
+        assert_eq!(end.to_string(), "no route to host");
+    }
+}

@@ -186,7 +186,24 @@ async fn a_message_in_pieces_is_put_together_between_others() {
     assert_eq!(peer.next().await, ack(9, 0));
     peer.send(&[frame(3, 0, [7, 1], b"\x01m"), notify(9, b"")].concat()).await;
     assert_eq!(peer.next().await, Sent::Disconnect(Status::INTERLACED));
-    assert_eq!(served.counters.snapshot().reassembled, 1);
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[notify(1, b""), frame(3, 0, [3, 1], b"\x01m\x01"), frame(0, FIN, [3, 1], b"\x05")].concat())
+        .await;
+    assert_eq!(peer.next().await, ack(1, 0));
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::INVALID), "put together it is no NOTIFY");
+    assert_eq!(served.counters.snapshot().reassembled, 2);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_fault_that_haproxy_finds_is_answered_like_any_goodbye() {
+    let served = serve(Agent::new(measure)).await;
+    for status in [Status::TOO_BIG, Status::INVALID, Status::new(1234)] {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&disconnect(status)).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+        assert_eq!(peer.next().await, Sent::End);
+    }
     served.stop().await;
 }
 
