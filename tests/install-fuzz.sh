@@ -3,13 +3,13 @@
 set -eu
 
 if ! cargo +nightly --version >/dev/null 2>&1; then
-    echo "Fuzzing needs a nightly compiler. Run this, and try again: rustup toolchain install nightly" >&2
+    echo "Fuzzing needs a nightly compiler: run 'rustup toolchain install nightly', and try again." >&2
     exit 1
 fi
 cargo fuzz --version >/dev/null 2>&1 && exit 0
 
 echo "cargo-fuzz is not installed. Installing it: cargo install cargo-fuzz --locked"
 if ! cargo install cargo-fuzz --locked --quiet; then
-    echo "Fuzzing needs cargo-fuzz. Run this where there is a network, and try again: cargo install cargo-fuzz --locked" >&2
+    echo "Fuzzing needs cargo-fuzz: run 'cargo install cargo-fuzz --locked' where there is a network, and try again." >&2
     exit 1
 fi

@@ -65,16 +65,18 @@ impl Script {
             let step = u.arbitrary::<u8>()? % step::COUNT;
             let good = match step {
                 step::HELLO => {
+                    let any_size = u.arbitrary::<u16>()?.into();
                     let fields = HelloFields {
                         versions: if u.ratio(15, 16)? { "2.0" } else { text(u)? },
-                        max_frame_size: [16380, u16::MAX, 256, u.arbitrary()?]
-                            [usize::from(u.arbitrary::<u8>()? % 4)]
-                        .into(),
-                        capabilities: ["pipelining", "", "pipelining,async", " x , pipelining "]
-                            [usize::from(u.arbitrary::<u8>()? % 4)],
+                        max_frame_size: *u.choose(&[16380, 65535, 256, any_size])?,
+                        capabilities: u.choose(&[
+                            "pipelining",
+                            "",
+                            "pipelining,async",
+                            " x , pipelining ",
+                        ])?,
                         engine_id: if u.arbitrary()? { Some(text(u)?) } else { None },
-                        healthcheck: [None, None, Some(false), Some(true)]
-                            [usize::from(u.arbitrary::<u8>()? % 4)],
+                        healthcheck: *u.choose(&[None, None, Some(false), Some(true)])?,
                     };
                     let length = encode_hello(&mut out, &fields).expect("three texts of 4 KiB at most");
                     script.bytes.extend_from_slice(&out[..length]);
@@ -97,11 +99,11 @@ impl Script {
                     agreed.is_some_and(|agreed| length - 4 <= agreed)
                 }
                 step::FRAGMENTS => {
-                    let (id, messages, pieces) = (id(u)?, messages(u)?, u.arbitrary::<u8>()? % 4 + 1);
+                    let (id, messages, pieces) = (id(u)?, messages(u)?, u.int_in_range(1..=80)?);
                     let Ok(length) = write_notify(&mut out, id, &messages) else { continue };
-                    let largest = script.fragments(id, &out[..length], pieces.into());
+                    let (largest, count) = script.fragments(id, &out[..length], pieces);
                     script.notifies.push((script.bytes.len(), out[..length].to_vec()));
-                    agreed.is_some_and(|agreed| largest <= agreed)
+                    agreed.is_some_and(|agreed| largest <= agreed && count <= 64)
                 }
                 step::DISCONNECT => {
                     let length = encode_disconnect(&mut out, Status::new(u.arbitrary()?), text(u)?)
@@ -154,8 +156,8 @@ impl Script {
     }
 
     /// Sends a NOTIFY as HAProxy up to 3.0 sends one that is too large: NOTIFY without FIN, then type 0, FIN at the last.
-    /// Returns the largest LENGTH.
-    fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) -> usize {
+    /// Returns the largest LENGTH, and how many pieces there are.
+    fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) -> (usize, usize) {
         let mut out = [0; 32];
         let header = write_notify(&mut out, id, &Messages::new()).expect("29 bytes at most");
         let (ids, payload) = (&out[9..header], &notify[header..]);
@@ -168,7 +170,7 @@ impl Script {
             let kind = if index == 0 { 3 } else { 0 };
             self.frame(kind, u32::from(index + 1 == count), &[ids, piece].concat());
         }
-        5 + ids.len() + each
+        (5 + ids.len() + each, count)
     }
 
     /// Feeds a connection piece by piece.
