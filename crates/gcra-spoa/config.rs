@@ -56,7 +56,8 @@ struct Args {
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
-    /// The name of the variable that is set (HAProxy puts its own prefix in front)
+    /// The name of the variable that is set. HAProxy puts scope and prefix in front, and drops it if all that has more than 63
+    /// characters
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
