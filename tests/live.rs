@@ -28,7 +28,7 @@ struct Config<'a> {
 
 impl Default for Config<'_> {
     fn default() -> Self {
-        Self { global: "", agent: "", args: "ip=src", processing: "500ms", servers: &[] }
+        Self { global: "", agent: "", args: "ip=src", processing: "2s", servers: &[] }
     }
 }
 
@@ -44,7 +44,7 @@ spoe-agent gcra
     use-backend agents
     option var-prefix gcra
     option set-on-error err
-    timeout hello 100ms
+    timeout hello 1s
     timeout idle 30s
     timeout processing {processing}
     {agent}
@@ -353,7 +353,7 @@ fn agents_are_restarted_in_turn_under_load() {
             let turn = round % 2;
             agents[turn].take().unwrap().stop();
             haproxy.wait_for("agents", &format!("agent{turn}"), "DOWN");
-            agents[turn] = Some(generous(&table, &addresses[turn], "2"));
+            agents[turn] = Some(generous(&table, &addresses[turn], "3"));
             haproxy.wait_for("agents", &format!("agent{turn}"), "UP");
         }
         stop.store(true, Ordering::Relaxed);

@@ -70,9 +70,9 @@ struct Args {
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
 
-    /// How long a stopping agent goes on answering on the connections it has, after it stopped listening: until HAProxy's health
-    /// check has found out and asks another agent
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_drain)]
+    /// How long a stopping agent goes on answering before it says goodbye: until HAProxy's health check has found out, which
+    /// fails meanwhile, and another agent is asked. Twice what the check takes (inter x fall) is enough
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_drain)]
     drain: Duration,
 
     #[command(subcommand)]

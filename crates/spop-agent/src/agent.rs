@@ -4,7 +4,7 @@ use std::future::{Future, pending};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(crate) struct Shared<H> {
     pub(crate) limits: Limits,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
+    /// The agent is about to stop, and health checks shall find out.
+    pub(crate) leaving: AtomicBool,
 }
 
 impl<H: Handler> Agent<H> {
@@ -57,6 +59,7 @@ impl<H: Handler> Agent<H> {
             limits: Limits::default(),
             counters: Arc::default(),
             report: Report::default(),
+            leaving: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared), max_connections: 10_000, drain: Duration::ZERO }
     }
@@ -82,8 +85,9 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// How long a stopping agent goes on serving the connections it has after it has closed its listeners: long enough for
-    /// HAProxy's health check to find out, so that HAProxy asks another agent before this one says goodbye. Default: not at all.
+    /// How long a stopping agent goes on serving before it says goodbye: long enough for HAProxy's health check to find out, so
+    /// that HAProxy asks another agent by then. For the first half it fails `option spop-check` and serves everybody else, new
+    /// connections too; for the second half it does not listen any more, for checks that only connect. Default: not at all.
     #[must_use]
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
@@ -183,12 +187,16 @@ impl<H: Handler> Agent<H> {
             () = reports => {}
         }
         log::info!("stopping: {} connections open", shared.counters.snapshot().open);
+        if shared.counters.snapshot().open > 0 {
+            shared.leaving.store(true, Ordering::Relaxed);
+            sleep(self.drain / 2).await;
+        }
         let _ = stopping.send(Stage::Draining);
         for task in tasks {
             let _ = task.await;
         }
         // Nobody listens any more; when all connections have ended, nobody holds the other end.
-        let _ = timeout(self.drain, all_gone.recv()).await;
+        let _ = timeout(self.drain / 2, all_gone.recv()).await;
         let _ = stopping.send(Stage::Stopping);
         if timeout(FAREWELL, all_gone.recv()).await.is_err() {
             let open = shared.counters.snapshot().open;
@@ -249,6 +257,7 @@ impl<H: Handler> Accepting<H> {
     /// Accepts connections until the agent stops. Nothing else ends it.
     async fn accept_from(self: Arc<Self>, listener: Listener) {
         let mut stop = std::pin::pin!(reaches(self.stage.clone(), Stage::Draining));
+        let mut stopping = false;
         loop {
             // Room is waited for with a connection in hand: a listener that waits for one must not hold any.
             let accepted = async {
@@ -256,10 +265,21 @@ impl<H: Handler> Accepting<H> {
                 let door = self.doors.clone().acquire_owned().await.map_err(io::Error::other)?;
                 io::Result::Ok((stream, door))
             };
-            let accepted = tokio::select! {
-                biased;
-                () = &mut stop => return,
-                accepted = accepted => accepted,
+            let accepted = if stopping {
+                // Who is in the queue already would be reset.
+                match timeout(Duration::ZERO, accepted).await {
+                    Ok(accepted) => accepted,
+                    Err(_) => return,
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => {
+                        stopping = true;
+                        continue;
+                    }
+                    accepted = accepted => accepted,
+                }
             };
             match accepted {
                 Ok((stream, door)) => self.start(stream, door),
@@ -273,6 +293,9 @@ impl<H: Handler> Accepting<H> {
                     };
                     let report = &self.shared.report;
                     report.warn(format_args!("could not accept a connection, trying again: {error}{advice}"));
+                    if stopping {
+                        return;
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{fmt, io};
@@ -362,6 +363,10 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.greeted = true;
         if welcome.hello.healthcheck {
             self.shared.counters.health_check();
+            if self.shared.leaving.load(Ordering::Relaxed) {
+                answer.end = Some(End::HealthCheck);
+                return;
+            }
         }
         let room = reserve(output, answer.written, CONTROL_FRAME_BYTES);
         // There is room for it: an AGENT-HELLO has under 100 bytes.

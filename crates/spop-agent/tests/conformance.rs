@@ -98,7 +98,7 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
         (&small, "pipelining,async", 16380, true),
         (&small, "", 16380, false),
         (&small, "async", 16380, false),
-        (&small, "pipelining", 1000, false),
+        (&small, "pipelining", 1000, true),
         (&large, "pipelining", 16380, false),
         (&large, "pipelining", 65532, true),
     ] {

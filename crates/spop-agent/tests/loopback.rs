@@ -212,6 +212,38 @@ async fn a_stopping_agent_answers_what_has_come_and_says_goodbye() {
 }
 
 #[tokio::test]
+async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while() {
+    let served = serve(Agent::new(measure).drain(Duration::from_secs(2))).await;
+    let mut old = Peer::greeted(&served).await;
+    let (address, counters) = (served.address, served.counters.clone());
+    let stopping = tokio::spawn(served.stop());
+    sleep(Duration::from_millis(100)).await;
+    // Who comes now is served; the health check is not.
+    let connect = |hello: Vec<u8>| async move {
+        let mut peer = Peer { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() };
+        peer.send(&hello).await;
+        peer
+    };
+    let mut new = connect(hello(16380, None)).await;
+    assert_eq!(new.next().await, welcome(16380));
+    assert_eq!(connect(hello(16380, Some(true))).await.next().await, Sent::End);
+    assert_eq!(counters.snapshot().health_checks, 1);
+    // Then nobody listens any more, and those who are there are served.
+    sleep(Duration::from_millis(1200)).await;
+    assert!(TcpStream::connect(address).await.is_err());
+    for peer in [&mut old, &mut new] {
+        peer.send(&notify(1, b"abc")).await;
+        assert_eq!(peer.next().await, ack(1, 3));
+    }
+    // And then each is told.
+    for peer in [&mut old, &mut new] {
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+        assert_eq!(peer.next().await, Sent::End);
+    }
+    within(stopping).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
     let served = serve(Agent::new(measure)).await;
     let mut peer = Peer::connect(&served).await;

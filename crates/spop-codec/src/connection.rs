@@ -15,6 +15,9 @@ use crate::writer::BufferFull;
 /// How many NOTIFYs HAProxy has in flight on one connection at most.
 const IN_FLIGHT: u32 = 20;
 
+/// The max-frame-size of HAProxy from 3.1 on, and its default before.
+const HAPROXY_FRAME_SIZE: u32 = 16_380;
+
 /// The largest HELLO that is waited for. HAProxy's has 133 bytes at most; who is not HAProxy gets no more room.
 const MAX_HELLO_SIZE: u32 = 16_384;
 
@@ -274,8 +277,10 @@ impl Connection {
         self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
         self.deadline = None;
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
-        // The bytes that may wait in HAProxy's buffer (at least max-frame-size + 4) without filling it.
-        let each = (self.max_frame_size.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
+        // The bytes that may wait in HAProxy's buffer without filling it. It has 16 KiB or more where that matters, from 3.1 on;
+        // a smaller max-frame-size can be set up to 3.0 only.
+        let each =
+            (self.max_frame_size.max(HAPROXY_FRAME_SIZE).saturating_add(3) / IN_FLIGHT).saturating_sub(4);
         let pipelining = hello.capabilities.pipelining() && self.limits.max_ack_size <= each;
         // A health check is answered with as little as will do.
         let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;

@@ -299,7 +299,11 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         (16380, false, 16379),
         "and one of 16380 does"
     );
-    assert_eq!(agreed(256, "pipelining", limits(1 << 20, 60)), (256, false, 60));
+    assert_eq!(
+        agreed(256, "pipelining", limits(1 << 20, 60)),
+        (256, true, 60),
+        "small frames do not make HAProxy's buffer smaller"
+    );
     assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (1 << 20, true, 815));
 }
 
