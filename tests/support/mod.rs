@@ -18,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,9 +43,16 @@ pub fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written to")
 }
 
-/// A port that nobody listens on now.
+/// A port that nobody listens on now. From below those that the kernel gives to clients (32768 and more), of which one might
+/// get it meanwhile; and not the same twice, for tests that run at the same time.
 pub fn free_port(ip: IpAddr) -> SocketAddr {
-    TcpListener::bind((ip, 0)).expect("a free port").local_addr().expect("its address")
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let free = (0..20_000).find_map(|_| {
+        let next = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(10_000 + next % 20_000).ok()?;
+        TcpListener::bind((ip, port)).ok()?.local_addr().ok()
+    });
+    free.expect("a free port")
 }
 
 /// A child process whose lines of output are kept. Killed when dropped.

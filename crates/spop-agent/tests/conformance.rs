@@ -100,6 +100,7 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
         (&small, "async", 16380, false),
         (&small, "pipelining", 1000, true),
         (&large, "pipelining", 16380, false),
+        (&large, "pipelining,async", 16380, true),
         (&large, "pipelining", 65532, true),
     ] {
         let mut peer = Peer::connect(served).await;

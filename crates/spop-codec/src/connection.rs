@@ -35,7 +35,7 @@ pub struct Limits {
     pub max_frame_size: u32,
     /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading a connection for good once
     /// its receive buffer is completely full, so several NOTIFYs in flight are offered only where 20 such ACKs stay
-    /// below that. At least 25, an ACK without actions. Default: 815, which do with HAProxy's default buffer.
+    /// below that, or to who is known to be older. At least 25, an ACK without actions. Default: 815, which do with HAProxy's default buffer.
     pub max_ack_size: u32,
     /// The largest payload that is put together from pieces, in bytes; 0 not to offer it. HAProxy up to 3.0 cuts a message that
     /// is larger than a frame, and takes down the connection with all that is in flight on it where the agent does not
@@ -281,7 +281,9 @@ impl Connection {
         // a smaller max-frame-size can be set up to 3.0 only.
         let each =
             (self.max_frame_size.max(HAPROXY_FRAME_SIZE).saturating_add(3) / IN_FLIGHT).saturating_sub(4);
-        let pipelining = hello.capabilities.pipelining() && self.limits.max_ack_size <= each;
+        // What offers async, up to 3.0, has no such weakness.
+        let fits = self.limits.max_ack_size <= each || hello.capabilities.asynchronous();
+        let pipelining = hello.capabilities.pipelining() && fits;
         // A health check is answered with as little as will do.
         let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;
         Welcome { hello, max_frame_size: self.max_frame_size, pipelining, fragmentation }

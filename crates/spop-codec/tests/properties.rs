@@ -295,6 +295,11 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         "20 of them fill the buffer"
     );
     assert_eq!(
+        agreed(16380, "pipelining,async", limits(1 << 20, 816)),
+        (16380, true, 816),
+        "HAProxy up to 3.0 has no such buffer"
+    );
+    assert_eq!(
         agreed(16380, "pipelining", limits(1 << 20, 20_000)),
         (16380, false, 16379),
         "and one of 16380 does"
