@@ -30,6 +30,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stopping agent waits for its connections once they were told. Each ends by itself in less.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// More than HAProxy sends on one connection before it has had answers, which is 20 unless configured.
+const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
 /// An SPOE agent: a handler, and the limits under which it is served.
 #[derive(Debug)]
 pub struct Agent<H> {
@@ -47,6 +50,9 @@ pub(crate) struct Shared<H> {
     pub(crate) report: Report,
     /// The agent is about to stop, and health checks shall find out.
     pub(crate) leaving: AtomicBool,
+    /// How many requests of a connection may be answered later, and how much.
+    pub(crate) max_in_flight: NonZeroUsize,
+    pub(crate) deadline: Duration,
 }
 
 impl<H: Handler> Agent<H> {
@@ -60,6 +66,8 @@ impl<H: Handler> Agent<H> {
             counters: Arc::default(),
             report: Report::default(),
             leaving: AtomicBool::new(false),
+            max_in_flight: MAX_IN_FLIGHT,
+            deadline: Duration::from_secs(1),
         };
         Self { shared: Arc::new(shared), max_connections: 10_000, drain: Duration::ZERO }
     }
@@ -70,6 +78,26 @@ impl<H: Handler> Agent<H> {
         // Nobody else has it before `serve`.
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.limits = limits;
+        }
+        self
+    }
+
+    /// How long a request may take that is answered [later](crate::Reply::later); then it gets what was set at first. A little less than
+    /// HAProxy's `timeout processing` is right: what comes after that is not heard. Default: 1 s.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.deadline = deadline;
+        }
+        self
+    }
+
+    /// How many requests of one connection may wait to be answered [later](crate::Reply::later). While so many do, nothing more is read
+    /// from it. Default: 64, more than HAProxy has in flight on a connection.
+    #[must_use]
+    pub fn max_in_flight(mut self, requests: NonZeroUsize) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.max_in_flight = requests;
         }
         self
     }

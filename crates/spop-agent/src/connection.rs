@@ -11,8 +11,7 @@ use std::{fmt, io};
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    AckWriter, Connection, Event, Fragment, FrameId, Place, ProtocolError, Status, Welcome,
-    encode_agent_disconnect,
+    Connection, Event, Fragment, FrameId, Place, ProtocolError, Status, Welcome, encode_agent_disconnect,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
@@ -20,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::agent::{Room, Shared};
 use crate::handler::{Handler, Reply, Request};
+use crate::late::{Answered, How, Late};
 
 /// Requests prepared together: enough for the memory of the first to have come when it is answered.
 const BATCH: usize = 32;
@@ -132,6 +132,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         held: Vec::new(),
         unanswered: false,
         payload: Vec::new(),
+        late: Late::default(),
         unsent: Vec::new(),
         unsent_since: None,
     };
@@ -139,7 +140,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 
     let end = loop {
         let deadline = match link.unsent_since {
-            None => link.connection.deadline(link.held.len(), start.elapsed()).map(|after| start + after),
+            None => link.connection.deadline(link.unread(), start.elapsed()).map(|after| start + after),
             Some(since) => Some(since + WRITE_TIMEOUT),
         };
         let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
@@ -170,25 +171,77 @@ struct Link<'h, H, S> {
     greeted: bool,
     /// What has come and is not answered: the beginning of a frame, as a rule.
     held: Vec<u8>,
-    /// Whole frames are held, because their answers would have been too much for one write.
+    /// Whole frames are held, because their answers would have been too much for one write, or too many wait already.
     unanswered: bool,
     /// The pieces of a payload that have come.
     payload: Vec<u8>,
+    /// The requests that are answered later.
+    late: Late,
     /// Answers that the peer has not taken yet, and since when there are any. While there are, nothing is read.
     unsent: Vec<u8>,
     unsent_since: Option<Instant>,
 }
 
 impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
-    /// One turn: writes what is unsent, or else reads once, answers all of it and writes once.
+    /// One turn: writes what is unsent, or else what had to wait and is ready, or else reads once, answers all of it and writes
+    /// once.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         if !self.unsent.is_empty() {
             return self.poll_unsent(cx);
         }
         let mut scratch = SCRATCH.take().unwrap_or_default();
-        let turn = self.poll_read_and_answer(cx, &mut scratch);
+        let turn = match self.late.count() {
+            0 => self.poll_read_and_answer(cx, &mut scratch),
+            waiting => match self.poll_late(cx, &mut scratch.output) {
+                Poll::Pending if waiting < self.shared.max_in_flight.get() => {
+                    self.poll_read_and_answer(cx, &mut scratch)
+                }
+                turn => turn,
+            },
+        };
         SCRATCH.set(Some(scratch));
         turn
+    }
+
+    /// Sends the answers that have become ready.
+    fn poll_late(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Result<(), End>> {
+        let mut answer = Answer::begin();
+        while answer.written < WRITE_BYTES {
+            let Poll::Ready(Some(answered)) = self.late.poll_next(cx) else { break };
+            self.take_answered(&answered);
+            reserve(output, answer.written, answered.ack.len())[..answered.ack.len()]
+                .copy_from_slice(&answered.ack);
+            answer.written += answered.ack.len();
+        }
+        if answer.written == 0 { Poll::Pending } else { self.poll_send(cx, output, answer) }
+    }
+
+    /// Counts an ACK that came later.
+    fn take_answered(&self, answered: &Answered) {
+        let Shared { counters, report, deadline, .. } = self.shared;
+        match answered.how {
+            How::InTime => {}
+            How::Overdue => {
+                counters.overdue();
+                report.warn(format_args!(
+                    "a handler took longer than {} ms; its request is answered with what was set at first",
+                    deadline.as_millis()
+                ));
+            }
+            How::Panicked => {
+                counters.handler_panic();
+                report.warn(format_args!(
+                    "a handler panicked while it waited; its request is answered with what was set at first"
+                ));
+            }
+        }
+        counters.answered(1);
+        counters.took(1, answered.asked.elapsed());
+    }
+
+    /// The bytes of a frame that has begun, and has to be whole in time.
+    fn unread(&self) -> usize {
+        if self.unanswered { 0 } else { self.held.len() }
     }
 
     fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
@@ -276,19 +329,24 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             self.unsent.extend_from_slice(&output[sent..]);
             self.unsent_since = Some(Instant::now());
         }
+        if answer.acks > 0 {
+            self.shared.counters.took(answer.acks, answer.asked.elapsed());
+        }
         Poll::Ready(answer.end.map_or(Ok(()), Err))
     }
 
     /// Answers every whole frame of `input` into `output`. Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
         let mut used = 0;
-        let mut answer = Answer { written: 0, end: None };
+        let mut answer = Answer::begin();
         let mut turn = None;
         self.unanswered = false;
         loop {
             let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
+            // Each of them may turn out to be answered later.
+            let room = BATCH.min(self.shared.max_in_flight.get().saturating_sub(self.late.count()));
             let more = loop {
-                if batch.is_full() {
+                if batch.len() == room {
                     break true;
                 }
                 let (event, length) = match self.connection.receive(&input[used..]) {
@@ -314,9 +372,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                             self.answer_batch(&batch, &mut turn, output, &mut answer);
                             batch.clear();
                             self.answer_payload(fragment.id, &mut turn, output, &mut answer);
-                            if answer.end.is_some() {
-                                break false;
-                            }
+                            break answer.end.is_none();
                         }
                     }
                     Event::Skipped => {}
@@ -326,9 +382,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             if !more {
                 return (used, answer);
             }
-            if answer.written >= WRITE_BYTES {
-                // Enough for one write; the rest of the input waits for the next turn.
-                self.unanswered = true;
+            if answer.written >= WRITE_BYTES || room == 0 {
+                // Enough for one write, or for one connection; the rest of the input waits for the next turn.
+                self.unanswered = used < input.len();
                 return (used, answer);
             }
         }
@@ -404,7 +460,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             }
         }
         let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
-        let mut answered = 0;
+        let (mut answered, mut acks) = (0, 0);
         let mut written = answer.written;
         // Ends: each round prepares or answers at least one request, be it by leaving the handler out.
         while answered < batch.len() {
@@ -415,14 +471,22 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];
-                    let Ok(ack) = AckWriter::new(&mut output[written..], request.id(), limit) else {
+                    let Some(mut reply) = Reply::new(&mut output[written..], request.id(), limit) else {
                         return;
                     };
-                    let mut reply = Reply::new(ack);
                     if let (Some(turn), Some(prepared)) = (turn.as_mut(), prepared[answered].take()) {
                         self.shared.handler.answer(turn, prepared, request, &mut reply);
                     }
-                    written += reply.finish();
+                    match reply.finish() {
+                        (length, None) => {
+                            written += length;
+                            acks += 1;
+                        }
+                        (length, Some(later)) => {
+                            let fallback = &output[written..written + length];
+                            self.late.push(later, fallback, answer.asked, self.shared.deadline);
+                        }
+                    }
                     answered += 1;
                 }
             }));
@@ -441,7 +505,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 break;
             }
         }
-        self.shared.counters.answered(answered);
+        self.shared.counters.answered(acks);
+        answer.acks += acks;
         answer.written = written;
     }
 
@@ -458,8 +523,13 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
     /// Says what there is to say at the end, and closes.
     async fn finish(mut self, mut end: End) -> (End, bool) {
-        if let End::Stopped = end {
-            end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
+        match end {
+            End::Stopped => {
+                end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
+            }
+            // What came before it is answered first.
+            End::Disconnected(_) => drop(timeout(LAST_WORDS, self.answer_late()).await),
+            _ => {}
         }
         let greeted = self.greeted;
         let status = match &end {
@@ -471,6 +541,10 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         if !greeted && !matches!(end, End::Stopped) {
             // HAProxy up to 3.0 comes back at once, over and over for as long as a request waits.
             sleep(REFUSAL_PAUSE).await;
+        }
+        for answered in self.late.give_up() {
+            self.take_answered(&answered);
+            self.unsent.extend_from_slice(&answered.ack);
         }
         let mut frame = [0; CONTROL_FRAME_BYTES];
         let length = encode_agent_disconnect(&mut frame, status, status.text()).unwrap_or(0);
@@ -484,7 +558,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     async fn answer_what_has_come(&mut self) -> End {
         for _ in 0..LAST_TURNS {
             let turn = poll_fn(|cx| match self.poll_turn(cx) {
-                Poll::Pending if self.unsent.is_empty() => Poll::Ready(Err(End::Stopped)),
+                Poll::Pending if self.unsent.is_empty() && self.late.count() == 0 => {
+                    Poll::Ready(Err(End::Stopped))
+                }
                 turn => turn,
             });
             // Without tokio's budget, whose end would look like the end of what has come.
@@ -493,6 +569,18 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             }
         }
         End::Stopped
+    }
+
+    /// Answers what waits, and reads nothing more.
+    async fn answer_late(&mut self) -> Result<(), End> {
+        while self.late.count() > 0 {
+            poll_fn(|cx| match self.unsent.is_empty() {
+                true => self.poll_late(cx, &mut Vec::new()),
+                false => self.poll_unsent(cx),
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Writes what is left and waits for the peer to close. Whatever it sends meanwhile is ignored.
@@ -510,8 +598,18 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
 /// What one turn has written so far, and whether it is the last.
 struct Answer {
+    /// When the requests had been read.
+    asked: Instant,
+    /// The ACKs among the bytes.
+    acks: usize,
     written: usize,
     end: Option<End>,
+}
+
+impl Answer {
+    fn begin() -> Self {
+        Self { asked: Instant::now(), acks: 0, written: 0, end: None }
+    }
 }
 
 /// Room for `bytes` more in the buffer.

@@ -1,6 +1,7 @@
 //! What an agent has done so far, in numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
@@ -9,6 +10,7 @@ use crossbeam_utils::CachePadded;
 pub struct Counters {
     // Written once per read of a connection: kept apart from the rare ones.
     notifies: CachePadded<AtomicU64>,
+    latency: CachePadded<LatencyCounters>,
     connections: AtomicU64,
     open: AtomicU64,
     health_checks: AtomicU64,
@@ -19,6 +21,40 @@ pub struct Counters {
     shed: AtomicU64,
     reassembled: AtomicU64,
     truncated: AtomicU64,
+    overdue: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct LatencyCounters {
+    buckets: [AtomicU64; Latency::BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+/// How long the agent took, from having read a NOTIFY to having written its ACK.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Latency {
+    /// How many ACKs took at most 1 µs, then (of the others) at most 2 µs, 4 µs, and so on up to 1.05 s; and at the end those that took
+    /// longer. See [`upper_bound`](Self::upper_bound).
+    pub buckets: [u64; Self::BUCKETS],
+    /// All the time that was taken, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Latency {
+    /// How many buckets there are.
+    pub const BUCKETS: usize = 22;
+
+    /// The most that an ACK of this bucket took; `None` for the last bucket.
+    #[must_use]
+    pub const fn upper_bound(bucket: usize) -> Option<Duration> {
+        if bucket + 1 < Self::BUCKETS { Some(Duration::from_micros(1 << bucket)) } else { None }
+    }
+
+    fn bucket(ns: u64) -> usize {
+        let micros = ns.div_ceil(1000).max(1);
+        let power = micros.next_power_of_two().trailing_zeros();
+        (power as usize).min(Self::BUCKETS - 1)
+    }
 }
 
 /// The counters at one moment.
@@ -47,6 +83,10 @@ pub struct Snapshot {
     pub reassembled: u64,
     /// Connections that the peer closed inside a frame.
     pub truncated: u64,
+    /// Requests that were to be answered later, and were not in time: they got what was set at first.
+    pub overdue: u64,
+    /// How long NOTIFYs took.
+    pub latency: Latency,
 }
 
 impl Counters {
@@ -66,6 +106,11 @@ impl Counters {
             shed: read(&self.shed),
             reassembled: read(&self.reassembled),
             truncated: read(&self.truncated),
+            overdue: read(&self.overdue),
+            latency: Latency {
+                buckets: self.latency.buckets.each_ref().map(read),
+                sum_ns: read(&self.latency.sum_ns),
+            },
         }
     }
 
@@ -80,6 +125,18 @@ impl Counters {
 
     pub(crate) fn answered(&self, notifies: usize) {
         self.notifies.fetch_add(notifies as u64, Ordering::Relaxed);
+    }
+
+    /// So many ACKs took so long.
+    pub(crate) fn took(&self, acks: usize, time: Duration) {
+        let (acks, ns) = (acks as u64, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        // In range: there are as many as `bucket` knows of.
+        self.latency.buckets[Latency::bucket(ns)].fetch_add(acks, Ordering::Relaxed);
+        self.latency.sum_ns.fetch_add(ns.saturating_mul(acks), Ordering::Relaxed);
+    }
+
+    pub(crate) fn overdue(&self) {
+        self.overdue.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn health_check(&self) {
@@ -112,5 +169,25 @@ impl Counters {
 
     pub(crate) fn truncated(&self) {
         self.truncated.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_counted_below_its_bound() {
+        let counters = Counters::default();
+        for (ns, bucket) in
+            [(0, 0), (1000, 0), (1001, 1), (2000, 1), (2001, 2), (1_048_576_000, 20), (u64::MAX, 21)]
+        {
+            let time = Duration::from_nanos(ns);
+            assert_eq!(Latency::bucket(ns), bucket, "{ns} ns");
+            assert!(Latency::upper_bound(bucket).is_none_or(|bound| time <= bound));
+            counters.took(2, time);
+        }
+        let latency = counters.snapshot().latency;
+        assert_eq!((latency.buckets[0], latency.buckets[21], latency.buckets.iter().sum()), (4, 2, 14));
     }
 }

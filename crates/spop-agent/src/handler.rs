@@ -1,8 +1,15 @@
 //! What an author writes: from a request to a reply.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
 use spop_codec::{AckWriter, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName};
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is one.
+///
+/// It runs in the connection's task, and must not wait: all connections of the worker wait with it. What has to be waited for is
+/// answered [`later`](Reply::later).
 ///
 /// Implement the trait itself when requests that arrive together have something in common (a reading of the
 /// clock), or when there is something to start early (fetching memory, see [`prepare`](Self::prepare)).
@@ -79,18 +86,28 @@ impl<'a> Request<'a> {
 ///
 /// A variable's full name in HAProxy is `scope.prefix.name`; the prefix is set by `option var-prefix` and the agent can't
 /// see it. Together they may have 63 characters at most, or HAProxy drops the variable without a word.
-#[derive(Debug)]
 pub struct Reply<'a> {
     ack: AckWriter<'a>,
+    id: FrameId,
+    limit: u32,
+    later: Option<LateAnswer>,
 }
 
+/// What becomes of a reply that is given later.
+pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
+
 impl<'a> Reply<'a> {
-    pub(crate) const fn new(ack: AckWriter<'a>) -> Self {
-        Self { ack }
+    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room for an empty one.
+    #[inline]
+    pub(crate) fn new(out: &'a mut [u8], id: FrameId, limit: u32) -> Option<Self> {
+        let ack = AckWriter::new(out, id, limit).ok()?;
+        Some(Self { ack, id, limit, later: None })
     }
 
-    pub(crate) fn finish(self) -> usize {
-        self.ack.finish()
+    /// The bytes of the ACK, and the future that will write another in its place.
+    #[inline]
+    pub(crate) fn finish(self) -> (usize, Option<LateAnswer>) {
+        (self.ack.finish(), self.later)
     }
 
     /// Sets a variable. The last value of a name wins.
@@ -118,8 +135,123 @@ impl<'a> Reply<'a> {
         self.ack.unset_var(scope, name)
     }
 
+    /// Forgets everything that was set so far, and what was to be answered later.
+    pub fn clear(&mut self) {
+        self.ack.clear();
+        self.later = None;
+    }
+
+    /// Answers later, for handlers that must wait: what the future returns is sent in the place of this reply, as soon as it is
+    /// ready, whatever else is answered before.
+    ///
+    /// What was set here is the answer to fall back to: it is sent when the future takes longer than
+    /// [`Agent::deadline`](crate::Agent::deadline), when it panics, and when the connection ends in an orderly way meanwhile. When HAProxy
+    /// goes away the future is dropped.
+    ///
+    /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait like this; until one of them is
+    /// answered nothing more is read from it.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use spop_agent::{Reply, Request, Scope, VarName};
+    ///
+    /// # async fn look_up(_: IpAddr) -> u32 { 7 }
+    /// const SCORE: VarName<'_> = match VarName::new("score") {
+    ///     Ok(name) => name,
+    ///     Err(_) => panic!("not a variable name"),
+    /// };
+    ///
+    /// fn score(request: &Request<'_>, reply: &mut Reply<'_>) {
+    ///     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());
+    ///     let Some(ip) = ip else { return };
+    ///     reply.later(async move |mut reply| {
+    ///         let _ = reply.set_var(Scope::Transaction, SCORE, look_up(ip).await);
+    ///         reply
+    ///     });
+    /// }
+    /// ```
+    pub fn later<F>(&mut self, answer: impl FnOnce(LateReply) -> F)
+    where
+        F: Future<Output = LateReply> + Send + 'static,
+    {
+        let reply = LateReply { id: self.id, limit: self.limit, ack: Vec::new() };
+        self.later = Some(Box::pin(answer(reply)));
+    }
+}
+
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ack, later, .. } = self;
+        f.debug_struct("Reply").field("ack", ack).field("later", &later.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A reply that is given later, see [`Reply::later`]. Empty at first, whatever was set in that.
+#[derive(Debug)]
+pub struct LateReply {
+    id: FrameId,
+    limit: u32,
+    /// The ACK so far; nothing before the first variable.
+    ack: Vec<u8>,
+}
+
+impl LateReply {
+    /// Sets a variable. The last value of a name wins.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reply::set_var`].
+    pub fn set_var<'v>(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: impl Into<Value<'v>>,
+    ) -> Result<(), BufferFull> {
+        let value = value.into();
+        let bytes = value.as_bytes().map_or(0, <[u8]>::len);
+        self.write(bytes, |ack| ack.set_var(scope, name, value))
+    }
+
+    /// Unsets a variable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reply::set_var`].
+    pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+        self.write(0, |ack| ack.unset_var(scope, name))
+    }
+
     /// Forgets everything that was set so far.
     pub fn clear(&mut self) {
         self.ack.clear();
     }
+
+    /// The ACK.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        if self.ack.is_empty() {
+            // Fails in no other way than by answering less, and it can't: an empty ACK fits every limit.
+            let _ = self.write(0, |_| Ok(()));
+        }
+        self.ack
+    }
+
+    /// Writes an action, of which `bytes` bytes are a string or a binary.
+    fn write(
+        &mut self,
+        bytes: usize,
+        action: impl FnOnce(&mut AckWriter<'_>) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
+        let written = self.ack.len();
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).saturating_add(4);
+        let room = AckWriter::EMPTY.max(written).saturating_add(ACTION).saturating_add(bytes);
+        self.ack.resize(room.min(limit), 0);
+        let mut ack = AckWriter::resume(&mut self.ack, self.id, self.limit, written)?;
+        let outcome = action(&mut ack);
+        let written = ack.finish();
+        self.ack.truncate(written);
+        outcome
+    }
 }
+
+/// The most an action takes beside the bytes of its value: three bytes, the name, the value's type and length or number.
+const ACTION: usize = 3 + 1 + 56 + 1 + 16;

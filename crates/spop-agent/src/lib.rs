@@ -47,11 +47,14 @@ mod agent;
 mod connection;
 mod counters;
 mod handler;
+mod late;
 mod listener;
 mod report;
 
 pub use agent::{Agent, RunError};
-pub use counters::{Counters, Snapshot};
-pub use handler::{Handler, Reply, Request};
+pub use counters::{Counters, Latency, Snapshot};
+pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
-pub use spop_codec::{Arg, Args, BufferFull, Limits, Message, Messages, NameError, Scope, Value, VarName};
+pub use spop_codec::{
+    Arg, Args, BufferFull, HeaderList, Limits, Message, Messages, NameError, Scope, Value, VarName,
+};

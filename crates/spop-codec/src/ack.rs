@@ -53,6 +53,20 @@ impl<'b> AckWriter<'b> {
         if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
+    /// Goes on with an ACK of which `written` bytes are in `out`, as [`finish`](Self::finish) counted them.
+    ///
+    /// # Errors
+    ///
+    /// `out` is shorter than that, or has no room for an ACK without actions.
+    pub fn resume(out: &'b mut [u8], id: FrameId, limit: u32, written: usize) -> Result<Self, BufferFull> {
+        if out.len() < written {
+            return Err(BufferFull);
+        }
+        let mut ack = Self::new(out, id, limit)?;
+        ack.writer.advance(written);
+        Ok(ack)
+    }
+
     /// Sets a variable. The last value of a name wins.
     ///
     /// # Errors

@@ -87,6 +87,13 @@ impl<'a> Message<'a> {
         self.args.clone()
     }
 
+    /// The value of the arg in this place, counted from 0.
+    #[inline]
+    #[must_use]
+    pub fn arg_at(&self, index: usize) -> Option<Value<'a>> {
+        self.args().nth(index).map(|arg| arg.value)
+    }
+
     /// The value of the first arg of this name.
     #[inline(always)]
     #[must_use]

@@ -3,6 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::error::DecodeError;
+use crate::headers::HeaderList;
 use crate::reader::Reader;
 
 /// A value with its type (TYPED-DATA in SPOE.txt section 3.1).
@@ -65,6 +66,24 @@ impl<'a> Value<'a> {
     pub const fn as_bytes(&self) -> Option<&'a [u8]> {
         match self {
             Self::String(bytes) | Self::Binary(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The names and values in a binary that `req.hdrs_bin` or `res.hdrs_bin` made.
+    #[must_use]
+    pub const fn headers(&self) -> Option<HeaderList<'a>> {
+        match self {
+            Self::Binary(bytes) => Some(HeaderList::new(bytes)),
+            _ => None,
+        }
+    }
+
+    /// True or false, where it is a boolean.
+    #[must_use]
+    pub const fn as_bool(&self) -> Option<bool> {
+        match *self {
+            Self::Bool(value) => Some(value),
             _ => None,
         }
     }

@@ -39,6 +39,11 @@ impl<'b> Writer<'b> {
         self.used = self.used.min(used);
     }
 
+    /// Goes on behind the first `used` bytes, which are there already.
+    pub(crate) fn advance(&mut self, used: usize) {
+        self.used = self.used.max(used.min(self.out.len()));
+    }
+
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
         let room = self.out.get_mut(self.used..).and_then(|room| room.get_mut(..bytes.len()));

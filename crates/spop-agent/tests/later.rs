@@ -1,0 +1,235 @@
+//! Handlers that wait: ACKs in the order in which they are ready, a deadline, a bound, and an orderly end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod peer;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use peer::{LENGTH, Peer, Sent, ack, disconnect, notify, serve, within};
+use spop_agent::{Agent, Handler, Reply, Request, Scope, Value};
+use spop_codec::Status;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// Answers the length of the arg after as many milliseconds. What is longer than 1000 is answered at once, and until there is an
+/// answer the length is 7.
+fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
+    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg_at(0)) else {
+        return;
+    };
+    let length = u32::try_from(value.len()).unwrap();
+    if length > 1000 {
+        return reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
+    }
+    reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+    let told_to = value == b"panic";
+    reply.later(async move |mut reply| {
+        sleep(Duration::from_millis(length.into())).await;
+        reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+        reply.clear();
+        reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
+        assert!(!told_to, "the handler was told to");
+        reply
+    });
+}
+
+fn question(id: u64, length: usize) -> Vec<u8> {
+    notify(id, &b"x".repeat(length))
+}
+
+#[tokio::test]
+async fn answers_leave_in_the_order_in_which_they_are_ready() {
+    let served = serve(Agent::new(slowly)).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[question(1, 300), question(2, 100), question(3, 2000), question(4, 200)].concat()).await;
+    for (id, length) in [(3, 2000), (2, 100), (4, 200), (1, 300)] {
+        assert_eq!(peer.next().await, ack(id, length));
+    }
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.notifies, counted.overdue), (4, 0));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn who_takes_too_long_gets_what_was_set_at_first() {
+    let served = serve(Agent::new(slowly).deadline(Duration::from_millis(150))).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[question(1, 900), question(2, 50), notify(3, b"panic")].concat()).await;
+    // The one that panics does so after 5 ms.
+    for (id, length) in [(3, 7), (2, 50), (1, 7)] {
+        assert_eq!(peer.next().await, ack(id, length));
+    }
+    // The late result is dropped, and the connection goes on.
+    assert!(peer.is_silent(Duration::from_secs(1)).await);
+    peer.send(&question(4, 20)).await;
+    assert_eq!(peer.next().await, ack(4, 20));
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.notifies, counted.overdue, counted.handler_panics), (4, 1, 1));
+    // Three took between 4 and 262 ms, and each is in its bucket.
+    assert_eq!(counted.latency.buckets.iter().sum::<u64>(), 4);
+    assert_eq!(counted.latency.buckets[12..19].iter().sum::<u64>(), 4, "{:?}", counted.latency);
+    served.stop().await;
+}
+
+/// Waits for a permit, and knows how many do.
+#[derive(Clone)]
+struct Gate {
+    permits: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        Self { permits: Arc::new(Semaphore::new(0)), waiting: Arc::default() }
+    }
+
+    fn handler(&self) -> impl Handler {
+        let gate = self.clone();
+        move |_: &Request<'_>, reply: &mut Reply<'_>| {
+            let gate = gate.clone();
+            reply.later(async move |reply| {
+                let _counted = Counted::new(&gate.waiting);
+                gate.permits.acquire().await.unwrap().forget();
+                reply
+            });
+        }
+    }
+
+    async fn until_waiting(&self, count: usize) {
+        within(async {
+            while self.waiting.load(Ordering::SeqCst) != count {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn empty(id: u64) -> Sent {
+    Sent::Ack(id, 1, Vec::new())
+}
+
+#[tokio::test]
+async fn so_many_wait_and_no_more() {
+    let gate = Gate::new();
+    let agent = Agent::new(gate.handler()).max_in_flight(NonZeroUsize::new(5).unwrap());
+    let served = serve(agent.deadline(Duration::from_secs(60))).await;
+    let (mut peer, mut other) = (Peer::greeted(&served).await, Peer::greeted(&served).await);
+    let questions: Vec<u8> = (0..1000).flat_map(|id| question(id, 10)).collect();
+    peer.send(&questions).await;
+    gate.until_waiting(5).await;
+    sleep(Duration::from_millis(100)).await;
+    gate.until_waiting(5).await;
+    // The other has a bound of its own.
+    other.send(&question(1, 10)).await;
+    gate.until_waiting(6).await;
+    gate.permits.add_permits(1001);
+    let mut ids = Vec::new();
+    for _ in 0..1000 {
+        let Sent::Ack(id, 1, _) = peer.next().await else { panic!("not an ACK") };
+        ids.push(id);
+    }
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..1000), "each once");
+    assert_eq!(other.next().await, empty(1));
+    assert_eq!(served.counters.snapshot().notifies, 1001);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_connection_stays_open_however_long_it_waits() {
+    let gate = Gate::new();
+    let limits = spop_agent::Limits { frame_timeout: Duration::from_millis(50), ..Default::default() };
+    let agent = Agent::new(gate.handler()).max_in_flight(NonZeroUsize::MIN).limits(limits);
+    let served = serve(agent.deadline(Duration::from_secs(60))).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[question(1, 10), question(2, 10)].concat()).await;
+    assert!(peer.is_silent(Duration::from_millis(300)).await);
+    gate.permits.add_permits(2);
+    assert_eq!((peer.next().await, peer.next().await), (empty(1), empty(2)));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
+    let gate = Gate::new();
+    let served = serve(Agent::new(gate.handler()).deadline(Duration::from_secs(60))).await;
+    // HAProxy says goodbye, and what comes in time is the answer; what does not is the fallback.
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[question(1, 10), question(2, 10), disconnect(Status::NORMAL)].concat()).await;
+    gate.until_waiting(2).await;
+    gate.permits.add_permits(1);
+    for expected in [empty(1), empty(2), Sent::Disconnect(Status::NORMAL), Sent::End] {
+        assert_eq!(peer.next().await, expected);
+    }
+    gate.until_waiting(0).await;
+    assert_eq!(served.counters.snapshot().overdue, 1);
+
+    // HAProxy goes without a word, and nobody is left to wait.
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&question(1, 10)).await;
+    gate.until_waiting(1).await;
+    peer.reset();
+    gate.until_waiting(0).await;
+
+    // The agent stops: the same as goodbye.
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&question(1, 10)).await;
+    gate.until_waiting(1).await;
+    let stopping = tokio::spawn(served.stop());
+    assert_eq!(peer.next().await, empty(1));
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+    drop(peer);
+    within(stopping).await.unwrap();
+    gate.until_waiting(0).await;
+}
+
+/// The protocol is broken behind a question that waits: it is answered, and then the peer is told.
+#[tokio::test]
+async fn what_waits_is_answered_before_a_refusal() {
+    let gate = Gate::new();
+    let served = serve(Agent::new(gate.handler())).await;
+    let mut peer = Peer::greeted(&served).await;
+    peer.send(&[question(1, 10), b"\0\0\0\x02xx".to_vec()].concat()).await;
+    assert_eq!(peer.next().await, empty(1));
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::INVALID));
+    drop(peer);
+    served.stop().await;
+}
+
+/// They come in pieces, end in the middle of frames, and overtake each other.
+#[tokio::test]
+async fn a_thousand_that_wait_a_little_are_all_answered() {
+    let served = serve(Agent::new(slowly)).await;
+    let mut peer = Peer::greeted(&served).await;
+    let questions: Vec<u8> = (0..1000).flat_map(|id| question(id, 1 + id as usize % 3)).collect();
+    peer.send_in_pieces(&questions, 1000, Duration::from_micros(100)).await;
+    let mut left: std::collections::BTreeSet<u64> = (0..1000).collect();
+    timeout(Duration::from_secs(10), async {
+        while !left.is_empty() {
+            let Sent::Ack(id, 1, _) = peer.next().await else { panic!("not an ACK") };
+            assert!(left.remove(&id));
+        }
+    })
+    .await
+    .unwrap();
+    served.stop().await;
+}
