@@ -128,15 +128,26 @@ impl<H: Handler> Agent<H> {
         self.shared.counters.clone()
     }
 
+    /// Serves connections in the tokio runtime that this is awaited in, for ever.
+    ///
+    /// Takes a tokio `TcpListener` or `UnixListener`, or what [`ListenAddress::bind`] returns.
+    pub async fn serve(self, listener: impl Into<Listener>) {
+        self.serve_until([listener.into()], pending()).await;
+    }
+
     /// Serves connections in the tokio runtime that this is awaited in, until `stop` resolves.
     ///
     /// Then nothing more is accepted, what has arrived is answered, and each connection is told with AGENT-DISCONNECT.
-    pub async fn serve(self, listeners: Vec<Listener>, stop: impl Future<Output = ()>) {
-        self.serve_on(vec![Handle::current()], listeners, stop).await;
+    pub async fn serve_until(
+        self,
+        listeners: impl IntoIterator<Item = Listener>,
+        stop: impl Future<Output = ()>,
+    ) {
+        self.serve_on(vec![Handle::current()], listeners.into_iter().collect(), stop).await;
     }
 
     /// Brings `threads` worker threads, this one among them, each with a runtime of its own, and serves as
-    /// [`serve`](Self::serve) does. Connections are dealt to the workers in turn and stay where they are.
+    /// [`serve_until`](Self::serve_until) does. Connections are dealt to the workers in turn and stay where they are.
     ///
     /// One thread is best wherever HAProxy runs on the same machine: it answers more than HAProxy can ask, and a second
     /// one would take a core from HAProxy.
@@ -157,6 +168,7 @@ impl<H: Handler> Agent<H> {
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
         })?;
+        let listeners: Vec<_> = listeners.into_iter().flatten().collect();
         for listener in &listeners {
             if let Ok(address) = listener.local_address() {
                 log::info!("listening on {address}");

@@ -26,7 +26,7 @@
 //! # async fn main() -> std::io::Result<()> {
 //! let address: ListenAddress = "127.0.0.1:9000".parse().map_err(std::io::Error::other)?;
 //! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
-//! Agent::new(score).serve(vec![address.bind()?], stop).await;
+//! Agent::new(score).serve_until(address.bind()?, stop).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -50,6 +50,7 @@ mod handler;
 mod late;
 mod listener;
 mod report;
+pub mod testing;
 
 pub use agent::{Agent, RunError};
 pub use counters::{Counters, Latency, Snapshot};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, fs, io};
 
+use listenfd::ListenFd;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// Connections that may wait to be accepted: a reloaded HAProxy opens all of its own at once.
@@ -15,7 +16,7 @@ const BACKLOG: u32 = 4096;
 /// The longest name of an abstract socket.
 const ABSTRACT_NAME_BYTES: usize = 107;
 
-/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000`, `unix:/path` or `abns:name`.
+/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000`, `unix:/path`, `abns:name` or `inherited`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ListenAddress {
@@ -25,31 +26,35 @@ pub enum ListenAddress {
     Unix(PathBuf),
     /// The name of an abstract Unix socket (Linux): no file, and so no permissions. HAProxy's `abns@name`.
     Abstract(String),
+    /// The sockets that systemd has opened already (socket activation: `LISTEN_FDS`, sd_listen_fds(3)), all of them.
+    Inherited,
 }
 
 impl ListenAddress {
-    /// Binds the address. To be called inside a tokio runtime.
+    /// Binds the address. To be called inside a tokio runtime. There is one listener, but with [`Inherited`](Self::Inherited) as many
+    /// as there are.
     ///
     /// A Unix socket file that a dead agent left behind is replaced; one that somebody answers is not.
     ///
     /// # Errors
     ///
-    /// The address is taken or can't be had.
-    pub fn bind(&self) -> io::Result<Listener> {
-        match self {
+    /// The address is taken or can't be had. Nothing is inherited, or something that is no listening stream socket.
+    pub fn bind(&self) -> io::Result<Vec<Listener>> {
+        let listener = match self {
+            Self::Inherited => return inherited(),
             Self::Tcp(address) => {
                 let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 // So that an agent can come back while its old connections are still in TIME_WAIT.
                 socket.set_reuseaddr(true)?;
                 socket.bind(*address)?;
-                socket.listen(BACKLOG).map(Listener::from)
+                Listener::from(socket.listen(BACKLOG)?)
             }
             Self::Unix(path) => {
                 remove_stale_socket(path)?;
                 let listener = UnixListener::bind(path)?;
                 let file = fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
                 let socket_file = file.map(|id| SocketFile { path: path.clone(), id });
-                Ok(Listener(Kind::Unix { listener, _socket_file: socket_file }))
+                Listener(Kind::Unix { listener, _socket_file: socket_file })
             }
             Self::Abstract(name) => {
                 // HAProxy fills the name up with zeros, which belong to it.
@@ -61,10 +66,35 @@ impl ListenAddress {
                 let address = std::os::unix::net::SocketAddr::from_abstract_name(padded)?;
                 let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
                 listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener)?.into()
+            }
+        };
+        Ok(vec![listener])
+    }
+}
+
+/// The sockets that the process was started with.
+fn inherited() -> io::Result<Vec<Listener>> {
+    let mut sockets = ListenFd::from_env();
+    if sockets.len() == 0 {
+        let message =
+            "no sockets are inherited: LISTEN_FDS is not set; is the service started by a .socket unit?";
+        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    }
+    (0..sockets.len())
+        .map(|index| match sockets.take_tcp_listener(index) {
+            Ok(Some(listener)) => {
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener).map(Listener::from)
+            }
+            _ => {
+                let taken = || io::Error::from(io::ErrorKind::NotFound);
+                let listener = sockets.take_unix_listener(index)?.ok_or_else(taken)?;
+                listener.set_nonblocking(true)?;
                 UnixListener::from_std(listener).map(Listener::from)
             }
-        }
-    }
+        })
+        .collect()
 }
 
 impl FromStr for ListenAddress {
@@ -72,6 +102,7 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         match text.split_once(':') {
+            None if text == "inherited" => Ok(Self::Inherited),
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             Some(("abns", name)) if (1..=ABSTRACT_NAME_BYTES).contains(&name.len()) => {
                 Ok(Self::Abstract(name.to_owned()))
@@ -87,6 +118,7 @@ impl fmt::Display for ListenAddress {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Abstract(name) => write!(f, "abns:{name}"),
+            Self::Inherited => f.write_str("inherited"),
         }
     }
 }
@@ -99,7 +131,7 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, unix:/PATH or abns:NAME",
+            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, unix:/PATH, abns:NAME or inherited",
             self.0
         )
     }
@@ -207,7 +239,9 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_or_explained() {
-        for text in ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock", "abns:gcra"] {
+        for text in
+            ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock", "abns:gcra", "inherited"]
+        {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
         for text in [

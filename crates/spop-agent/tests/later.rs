@@ -220,7 +220,8 @@ async fn what_waits_is_answered_before_a_refusal() {
 async fn a_thousand_that_wait_a_little_are_all_answered() {
     let served = serve(Agent::new(slowly)).await;
     let mut peer = Peer::greeted(&served).await;
-    let questions: Vec<u8> = (0_u16..1000).flat_map(|id| question(id.into(), 1 + usize::from(id % 3))).collect();
+    let questions: Vec<u8> =
+        (0_u16..1000).flat_map(|id| question(id.into(), 1 + usize::from(id % 3))).collect();
     peer.send_in_pieces(&questions, 1000, Duration::from_micros(100)).await;
     let mut left: std::collections::BTreeSet<u64> = (0..1000).collect();
     timeout(Duration::from_secs(10), async {

@@ -118,7 +118,7 @@ async fn an_idle_listener_takes_no_room_from_another() {
         [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
     let addresses = [0, 1].map(|number: usize| listeners[number].local_addr().unwrap());
     let agent = Agent::new(measure).max_connections(NonZeroUsize::MIN);
-    let serving = tokio::spawn(agent.serve(listeners.map(Into::into).into(), std::future::pending()));
+    let serving = tokio::spawn(agent.serve_until(listeners.map(Into::into), std::future::pending()));
     for address in [addresses[1], addresses[0], addresses[1]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(&hello(16380, None)).await.unwrap();

@@ -48,7 +48,7 @@ pub async fn serve<H: Handler>(agent: Agent<H>) -> Served {
     let address = listener.local_addr().unwrap();
     let counters = agent.counters();
     let (stop, stopped) = oneshot::channel();
-    let serving = tokio::spawn(agent.serve(vec![listener.into()], async move {
+    let serving = tokio::spawn(agent.serve_until([listener.into()], async move {
         let _ = stopped.await;
     }));
     Served { address, counters, stop, serving }

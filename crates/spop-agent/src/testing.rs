@@ -1,0 +1,311 @@
+//! HAProxy's end of a connection, for the tests of agents: asks a question, and has the answer.
+//!
+//! ```
+//! use spop_agent::testing::Client;
+//! use spop_agent::{Agent, Reply, Request, Scope, Value, VarName};
+//!
+//! const LOCAL: VarName<'_> = match VarName::new("local") {
+//!     Ok(name) => name,
+//!     Err(_) => panic!("not a variable name"),
+//! };
+//!
+//! fn local(request: &Request<'_>, reply: &mut Reply<'_>) {
+//!     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());
+//!     if let Some(ip) = ip {
+//!         let _ = reply.set_var(Scope::Transaction, LOCAL, ip.is_loopback());
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let mut haproxy = Client::of(Agent::new(local)).await?;
+//! let answer = haproxy.ask(&[("check", &[("ip", Value::Ipv4([127, 0, 0, 1].into()))])]).await?;
+//! assert_eq!(answer.var(Scope::Transaction, "local"), Some(Value::Bool(true)));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
+use spop_codec::{Action, Frame, FrameId, Scope, Value, decode};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::agent::Agent;
+use crate::handler::Handler;
+
+/// The max-frame-size that is offered, which is HAProxy's.
+const MAX_FRAME_SIZE: u32 = 16_380;
+
+/// How long an agent may take for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The name of a message, and its args by name, as an spoe-message section lists them.
+pub type Question<'a> = (&'a str, &'a [(&'a str, Value<'a>)]);
+
+/// One connection to an agent, on which questions are asked.
+///
+/// Every method fails with an [`io::Error`] when the agent takes longer than ten seconds, closes the connection, or says what is not
+/// SPOP.
+pub struct Client {
+    stream: Box<dyn Stream>,
+    received: Vec<u8>,
+    next_id: u64,
+    served: Option<Served>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Client {
+    /// Serves an agent in this tokio runtime, on a port of 127.0.0.1 that is free, and connects to it. The agent ends with the client.
+    ///
+    /// # Errors
+    ///
+    /// There is no port, or see above.
+    pub async fn of<H: Handler>(agent: Agent<H>) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let served = Served(tokio::spawn(agent.serve(listener)));
+        let mut client = Self::connect(&address.to_string()).await?;
+        client.served = Some(served);
+        Ok(client)
+    }
+
+    /// Connects to an agent: `127.0.0.1:9000`, or `unix:/path`.
+    ///
+    /// # Errors
+    ///
+    /// Nobody is there, or see above.
+    pub async fn connect(address: &str) -> io::Result<Self> {
+        match address.strip_prefix("unix:") {
+            Some(path) => Self::greet(UnixStream::connect(path).await?).await,
+            None => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Self::greet(stream).await
+            }
+        }
+    }
+
+    async fn greet(stream: impl Stream + 'static) -> io::Result<Self> {
+        let mut client = Self { stream: Box::new(stream), received: Vec::new(), next_id: 0, served: None };
+        let fields = HelloFields {
+            versions: "2.0",
+            max_frame_size: MAX_FRAME_SIZE,
+            capabilities: "pipelining",
+            engine_id: None,
+            healthcheck: None,
+        };
+        let mut frame = [0; 256];
+        let length = encode_hello(&mut frame, &fields).map_err(io::Error::other)?;
+        client.write(&frame[..length]).await?;
+        client.receive(|frame| matches!(frame, Frame::AgentHello(_)).then_some(())).await?;
+        Ok(client)
+    }
+
+    /// Sends one NOTIFY with these messages, and waits for its ACK. For one question at a time: ACKs of others that come before it are
+    /// lost.
+    ///
+    /// # Errors
+    ///
+    /// See above; or the messages are larger than a frame.
+    pub async fn ask(&mut self, messages: &[Question<'_>]) -> io::Result<Answer> {
+        let id = self.send(messages).await?;
+        loop {
+            let answer = self.next().await?;
+            if answer.id == id {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Sends one NOTIFY and waits for nothing. Returns the id that its [`Answer`] will have.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    pub async fn send(&mut self, messages: &[Question<'_>]) -> io::Result<u64> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut frame = vec![0; MAX_FRAME_SIZE as usize + 4];
+        let mut notify =
+            NotifyWriter::new(&mut frame, FrameId { stream: id, frame: 1 }).map_err(too_large)?;
+        for (name, args) in messages {
+            notify.message(name.as_bytes()).map_err(too_large)?;
+            for (name, value) in *args {
+                notify.arg(name.as_bytes(), *value).map_err(too_large)?;
+            }
+        }
+        let length = notify.finish();
+        self.write(&frame[..length]).await?;
+        Ok(id)
+    }
+
+    /// The next ACK that comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    pub async fn next(&mut self) -> io::Result<Answer> {
+        self.receive(|frame| match frame {
+            Frame::Ack(ack) => {
+                Some(Answer { id: ack.id.stream, actions: ack.actions().map(Into::into).collect() })
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        in_time(self.stream.write_all(bytes)).await
+    }
+
+    /// Reads until a frame has come that is wanted.
+    async fn receive<T>(&mut self, wanted: impl Fn(&Frame<'_>) -> Option<T>) -> io::Result<T> {
+        loop {
+            match decode(&self.received, 1 << 20).map_err(io::Error::other)? {
+                Some((Frame::AgentDisconnect(disconnect), _)) => {
+                    let status = disconnect.status;
+                    return Err(io::Error::other(format!("the agent says goodbye: {status}")));
+                }
+                Some((frame, used)) => {
+                    let found = wanted(&frame);
+                    self.received.drain(..used);
+                    if let Some(found) = found {
+                        return Ok(found);
+                    }
+                }
+                None => {
+                    let mut buffer = [0; 16_384];
+                    let filled = in_time(self.stream.read(&mut buffer)).await?;
+                    if filled == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.received.extend_from_slice(&buffer[..filled]);
+                }
+            }
+        }
+    }
+}
+
+/// An agent that is served as long as this lives.
+struct Served(JoinHandle<()>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("next_id", &self.next_id).finish_non_exhaustive()
+    }
+}
+
+async fn in_time<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(PATIENCE, done).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+fn too_large(error: spop_codec::BufferFull) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// An ACK, as HAProxy understands it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Answer {
+    id: u64,
+    actions: Vec<OwnedAction>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct OwnedAction {
+    scope: Scope,
+    name: Vec<u8>,
+    /// `None` when the variable is unset.
+    value: Option<OwnedValue>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum OwnedValue {
+    String(Vec<u8>),
+    Binary(Vec<u8>),
+    /// One that borrows nothing.
+    Other(Value<'static>),
+}
+
+impl From<Action<'_>> for OwnedAction {
+    fn from(action: Action<'_>) -> Self {
+        match action {
+            Action::SetVar { scope, name, value } => {
+                Self { scope, name: name.to_vec(), value: Some(value.into()) }
+            }
+            Action::UnsetVar { scope, name } => Self { scope, name: name.to_vec(), value: None },
+        }
+    }
+}
+
+impl From<Value<'_>> for OwnedValue {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::String(bytes) => Self::String(bytes.to_vec()),
+            Value::Binary(bytes) => Self::Binary(bytes.to_vec()),
+            Value::Null => Self::Other(Value::Null),
+            Value::Bool(value) => Self::Other(Value::Bool(value)),
+            Value::Int32(value) => Self::Other(Value::Int32(value)),
+            Value::Uint32(value) => Self::Other(Value::Uint32(value)),
+            Value::Int64(value) => Self::Other(Value::Int64(value)),
+            Value::Uint64(value) => Self::Other(Value::Uint64(value)),
+            Value::Ipv4(value) => Self::Other(Value::Ipv4(value)),
+            Value::Ipv6(value) => Self::Other(Value::Ipv6(value)),
+        }
+    }
+}
+
+impl OwnedValue {
+    fn borrow(&self) -> Value<'_> {
+        match self {
+            Self::String(bytes) => Value::String(bytes),
+            Self::Binary(bytes) => Value::Binary(bytes),
+            Self::Other(value) => *value,
+        }
+    }
+}
+
+impl Answer {
+    /// The id of the NOTIFY that it answers, as [`Client::send`] returned it.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What a variable is set to, by the last action with this scope and name. `None` when it is not set, or unset.
+    #[must_use]
+    pub fn var(&self, scope: Scope, name: &str) -> Option<Value<'_>> {
+        let mut last = self.actions.iter().rev();
+        last.find(|action| action.scope == scope && action.name == name.as_bytes())?
+            .value
+            .as_ref()
+            .map(OwnedValue::borrow)
+    }
+
+    /// All actions, in order.
+    pub fn actions(&self) -> impl Iterator<Item = Action<'_>> {
+        self.actions.iter().map(|OwnedAction { scope, name, value }| match value {
+            Some(value) => Action::SetVar { scope: *scope, name, value: value.borrow() },
+            None => Action::UnsetVar { scope: *scope, name },
+        })
+    }
+
+    /// Whether nothing is set or unset.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+}
