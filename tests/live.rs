@@ -280,10 +280,7 @@ fn five_milliseconds_are_enough_under_load() {
 /// below that: large ones go one at a time, small ones twenty.
 #[test]
 fn large_answers_wedge_no_connection() {
-    const NAME: VarName<'static> = match VarName::new("blocked") {
-        Ok(name) => name,
-        Err(_) => panic!("a good name"),
-    };
+    const NAME: VarName<'static> = VarName::from_static("blocked");
     for (answer_bytes, max_ack_size) in [(700, 815), (1200, 2000), (16_000, 16_379)] {
         let limits = Limits { max_ack_size, ..Limits::default() };
         let agent = spop_agent::Agent::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {

@@ -156,10 +156,7 @@ impl<'a> Reply<'a> {
     /// use spop_agent::{Reply, Request, Scope, VarName};
     ///
     /// # async fn look_up(_: IpAddr) -> u32 { 7 }
-    /// const SCORE: VarName<'_> = match VarName::new("score") {
-    ///     Ok(name) => name,
-    ///     Err(_) => panic!("not a variable name"),
-    /// };
+    /// const SCORE: VarName<'_> = VarName::from_static("score");
     ///
     /// fn score(request: &Request<'_>, reply: &mut Reply<'_>) {
     ///     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());

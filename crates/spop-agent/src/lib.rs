@@ -8,10 +8,7 @@
 //! ```no_run
 //! use spop_agent::{Agent, ListenAddress, Reply, Request, Scope, Value, VarName};
 //!
-//! const SCORE: VarName<'_> = match VarName::new("score") {
-//!     Ok(name) => name,
-//!     Err(_) => panic!("HAProxy would not take this name"),
-//! };
+//! const SCORE: VarName<'_> = VarName::from_static("score");
 //!
 //! fn score(request: &Request<'_>, reply: &mut Reply<'_>) {
 //!     let Some(message) = request.message(b"check-ip") else { return };

@@ -4,10 +4,7 @@
 //! use spop_agent::testing::Client;
 //! use spop_agent::{Agent, Reply, Request, Scope, Value, VarName};
 //!
-//! const LOCAL: VarName<'_> = match VarName::new("local") {
-//!     Ok(name) => name,
-//!     Err(_) => panic!("not a variable name"),
-//! };
+//! const LOCAL: VarName<'_> = VarName::from_static("local");
 //!
 //! fn local(request: &Request<'_>, reply: &mut Reply<'_>) {
 //!     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());

@@ -70,10 +70,7 @@ impl core::error::Error for ScopeError {}
 /// use spop_codec::VarName;
 ///
 /// // Checked when the program is compiled.
-/// const BLOCKED: VarName<'_> = match VarName::new("blocked") {
-///     Ok(name) => name,
-///     Err(_) => panic!("not a variable name"),
-/// };
+/// const BLOCKED: VarName<'_> = VarName::from_static("blocked");
 /// assert_eq!(BLOCKED.as_str(), "blocked");
 /// assert!(VarName::new("no-dashes").is_err());
 /// ```
@@ -102,6 +99,23 @@ impl<'a> VarName<'a> {
             at += 1;
         }
         Ok(Self(name))
+    }
+
+    /// A name that is known when the program is compiled. In a `const` a wrong one is an error of the compiler.
+    ///
+    /// # Panics
+    ///
+    /// It is not a name that [`new`](VarName::new) takes.
+    #[must_use]
+    #[expect(clippy::panic, reason = "for constants, where it stops the compiler and not a program")]
+    pub const fn from_static(name: &'static str) -> VarName<'static> {
+        match VarName::new(name) {
+            Ok(name) => name,
+            Err(NameError::Length(_)) => panic!("a variable's name has 1 to 56 characters"),
+            Err(NameError::Character) => {
+                panic!("a variable's name has only letters, digits, underscores and dots")
+            }
+        }
     }
 
     /// The name.
