@@ -64,7 +64,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn start(name: &str, command: &mut Command) -> Self {
+    pub fn start(name: &str, command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -250,7 +250,9 @@ impl Haproxy {
             .unwrap();
         let mut command = Command::new(haproxy_binary());
         command.arg("-db").arg("-f").arg(haproxy_folder().join(config)).arg("-f").arg(&statistics);
-        command.env("GCRA_HTTP", frontend.to_string()).env("GCRA_TCP", frontend.to_string());
+        for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
+            command.env(name, frontend.to_string());
+        }
         command.envs(environment.iter().copied());
         let mut process = Process::start("haproxy", &mut command);
         wait_until("HAProxy listens", || {

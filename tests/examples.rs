@@ -1,0 +1,160 @@
+//! The library's examples, each with its own configuration behind a real HAProxy.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use support::{Client, Haproxy, Process, directory, free_port, wait_until};
+
+/// An example, and HAProxy in front of it.
+struct Example {
+    agent: Process,
+    haproxy: Haproxy,
+}
+
+impl Example {
+    fn start(name: &str, environment: &[(&str, &str)]) -> Self {
+        static BUILT: Once = Once::new();
+        BUILT.call_once(|| {
+            let mut build = Command::new(env!("CARGO"));
+            let status =
+                build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
+            assert!(status.success(), "the examples can't be built");
+        });
+        let address = free_port(Ipv4Addr::LOCALHOST.into()).to_string();
+        let mut command = Command::new(binary(name));
+        command.env("SPOE_ADDR", &address).envs(environment.iter().copied());
+        let agent = Process::start(name, &mut command);
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/spop-agent/examples").join(name);
+        let config = config.join("haproxy.cfg");
+        let haproxy = Haproxy::start(config.to_str().unwrap(), &[("SPOE_ADDR", &address)]);
+        // Before its first check a server counts as UP.
+        wait_until("the agent listens", || std::net::TcpStream::connect(&address).is_ok());
+        haproxy.wait_for("agents", "agent", "UP");
+        Self { agent, haproxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.haproxy.frontend)
+    }
+}
+
+/// Beside this program, which is in `deps`.
+fn binary(name: &str) -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(name)
+}
+
+/// The status and the text of an answer.
+fn get(client: &mut Client, headers: &[(&str, &str)]) -> (u16, String) {
+    let response = client.get_with("/", headers).unwrap();
+    (response.status, response.body.trim_end().to_owned())
+}
+
+#[test]
+fn hello_says_hello() {
+    let example = Example::start("hello", &[]);
+    for _ in 0..20 {
+        assert_eq!(get(&mut example.client(), &[]), (200, "hello".to_owned()));
+    }
+}
+
+#[test]
+fn ip_reputation_follows_its_list_while_it_serves() {
+    let folder = directory();
+    let list = folder.path().join("blocklist.txt");
+    let (good, bad) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
+    fs::write(&list, format!("# known\n{bad}\n{good} 20\n")).unwrap();
+    let example = Example::start("ip_reputation", &[("BLOCKLIST", list.to_str().unwrap())]);
+    let answer_to = |ip: Ipv4Addr| {
+        let response = Client::from(example.haproxy.frontend, ip.into()).get("/").unwrap();
+        (response.status, response.body.trim_end().to_owned())
+    };
+    assert_eq!(answer_to(good), (200, "score 20".to_owned()));
+    assert_eq!(answer_to(bad).0, 403);
+    assert_eq!(answer_to(Ipv4Addr::new(127, 0, 0, 4)), (200, "score 0".to_owned()));
+
+    // A list with a mistake is not taken, and it says so.
+    fs::write(&list, format!("{good}\n127.0.0.300\n")).unwrap();
+    let complaint = "blocklist.txt:2: '127.0.0.300' is no IP address; the old list stays in force";
+    wait_until("it complains", || example.agent.lines().iter().any(|line| line.contains(complaint)));
+    assert_eq!(answer_to(good), (200, "score 20".to_owned()));
+
+    fs::write(&list, format!("{good} 90\n{bad} 10\n")).unwrap();
+    wait_until("the good one is bad", || answer_to(good).0 == 403);
+    assert_eq!(answer_to(bad), (200, "score 10".to_owned()));
+}
+
+/// A service that answers every line with XY, after a while. Counts what it was asked.
+fn service(delay: Duration) -> (String, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
+    let counter = asked.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let counter = counter.clone();
+            thread::spawn(move || {
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                assert!(line.trim_end().parse::<IpAddr>().is_ok(), "{line}");
+                counter.fetch_add(1, Ordering::SeqCst);
+                thread::sleep(delay);
+                let _ = (&stream).write_all(b"XY\n");
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn async_lookup_waits_for_the_service_and_remembers() {
+    let (address, asked) = service(Duration::from_millis(20));
+    // Longer than the pauses of a busy machine, and shorter than HAProxy waits.
+    let example = Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "400")]);
+    let mut client = example.client();
+    let mut found = (0, String::new());
+    wait_until("it is found in time", || {
+        found = get(&mut client, &[]);
+        found.1.starts_with("XY")
+    });
+    let before = asked.load(Ordering::SeqCst);
+    assert_eq!(get(&mut client, &[]), (200, "XY cache=1".to_owned()));
+    assert_eq!(asked.load(Ordering::SeqCst), before, "from the cache");
+}
+
+#[test]
+fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
+    let (address, _) = service(Duration::from_millis(1500));
+    let example = Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "30")]);
+    let frontend = example.haproxy.frontend;
+    let ask = move |number: u8| {
+        let mut client = Client::from(frontend, Ipv4Addr::new(127, 0, 1, number).into());
+        move || get(&mut client, &[])
+    };
+    let clients: Vec<_> = (1..=50).map(|number| thread::spawn(ask(number))).collect();
+    for client in clients {
+        assert_eq!(client.join().unwrap(), (200, "unknown cache=".to_owned()));
+    }
+    // What came late is in the cache.
+    wait_until("it is known", || ask(1)() == (200, "XY cache=1".to_owned()));
+}
+
+#[test]
+fn headers_are_looked_at() {
+    let example = Example::start("headers", &[]);
+    let mut client = example.client();
+    let browser = ("User-Agent", "Mozilla/5.0");
+    assert_eq!(get(&mut client, &[browser, ("Accept", "*/*")]), (200, "3 headers".to_owned()));
+    assert_eq!(get(&mut client, &[]), (400, "no user-agent".to_owned()));
+    assert_eq!(get(&mut client, &[browser, browser]), (400, "several user-agents".to_owned()));
+    assert_eq!(get(&mut client, &[("User-Agent", "")]), (400, "an empty user-agent".to_owned()));
+}
