@@ -46,8 +46,9 @@ fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
     let elapsed = start.elapsed();
     let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
-    // All the time there was somebody asking, but for the moments of connecting and of ending.
-    assert!(allowed >= bound - 300, "{allowed} allowed, {bound} would be right");
+    // All the time there was somebody asking. But on a busy machine nobody may have asked for a while, and what is due beyond a
+    // full bucket is lost.
+    assert!(allowed >= bound / 2, "{allowed} allowed, {bound} would be right");
 }
 
 #[test]
@@ -306,4 +307,45 @@ fn it_survives_having_no_descriptors_left() {
     let mut late = Spop::connect(&agent.address);
     assert_eq!(late.allowed(&[("ip", ip("192.0.2.1"))], 9), 7, "and so is who comes then");
     assert_eq!(agent.stop(), 12);
+}
+
+/// As systemd does it: the socket is there before the agent, and stays when it goes.
+#[test]
+fn a_socket_is_inherited_and_outlives_the_agent() {
+    let directory = directory();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let start = || {
+        let mut command = Command::new("sh");
+        command.stdin(std::os::fd::OwnedFd::from(socket.try_clone().unwrap()));
+        let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3<&0 </dev/null";
+        command.args(["-c", script, "sh"]).arg(support::agent_binary()).arg("--table");
+        command.arg(directory.path().join("table")).args(HOURLY).args([
+            "--listen",
+            "inherited",
+            "--drain",
+            "0",
+        ]);
+        Agent::start_command(&mut command)
+    };
+    let agent = start();
+    assert_eq!(agent.address, address);
+    assert_eq!(Spop::connect(&address).allowed(&[("ip", ip("192.0.2.1"))], 5), 5);
+    agent.stop();
+    // Who connects now waits until there is an agent again, and is not refused.
+    let waiting = TcpStream::connect(&address).unwrap();
+    let agent = start();
+    assert_eq!(Spop::connect(&address).allowed(&[("ip", ip("192.0.2.1"))], 10), 5);
+    drop(waiting);
+    agent.stop();
+
+    let output = Command::new(support::agent_binary())
+        .args(HOURLY)
+        .args(["--listen", "inherited", "--table"])
+        .arg(directory.path().join("table"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(error.contains("no sockets are inherited: LISTEN_FDS is not set"), "{error}");
 }

@@ -27,8 +27,7 @@ impl Example {
         static BUILT: Once = Once::new();
         BUILT.call_once(|| {
             let mut build = Command::new(env!("CARGO"));
-            let status =
-                build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
+            let status = build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
             assert!(status.success(), "the examples can't be built");
         });
         let address = free_port(Ipv4Addr::LOCALHOST.into()).to_string();

@@ -37,7 +37,8 @@ struct Args {
     #[arg(long, value_name = "COUNT")]
     burst: Option<u64>,
 
-    /// Where HAProxy connects to: IP:PORT, unix:/PATH, or abns:NAME (an abstract socket). May be given several times
+    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or 'inherited' for the sockets that
+    /// systemd has opened. May be given several times
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: Vec<ListenAddress>,
 

@@ -65,7 +65,7 @@ pub struct Process {
 
 impl Process {
     pub fn start(name: &str, command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -193,7 +193,7 @@ impl Agent {
 }
 
 /// The agent's program: the one that was built for the tests, or the one beside the demo.
-fn agent_binary() -> PathBuf {
+pub fn agent_binary() -> PathBuf {
     match option_env!("CARGO_BIN_EXE_gcra-spoa") {
         Some(path) => path.into(),
         None => std::env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
