@@ -73,7 +73,10 @@ struct Round {
 #[expect(clippy::cast_precision_loss, reason = "a few million")]
 fn run(load: Load, keys: u32) -> Round {
     let directory = support::directory();
-    let args = ["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0"];
+    // Further arguments for the agent, to compare.
+    let more = std::env::var("AGENT_ARGS").unwrap_or_default();
+    let mut args = vec!["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0"];
+    args.extend(more.split_whitespace());
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut stream = Spop::connect(&agent.address).into_stream();
     let (bytes, ends) = notifies(load.notifies, keys);

@@ -76,6 +76,11 @@ struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_drain)]
     drain: Duration,
 
+    /// Keep a worker awake for so many microseconds after each request, for the next one. Saves the time of a wake-up, and costs a
+    /// core while requests come
+    #[arg(long, value_name = "MICROS", default_value = "0", value_parser = parse_busy_poll)]
+    busy_poll: Duration,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -223,6 +228,7 @@ pub(crate) struct Config {
     pub(crate) scope: Scope,
     pub(crate) threads: NonZeroUsize,
     pub(crate) drain: Duration,
+    pub(crate) busy_poll: Duration,
 }
 
 /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
@@ -279,6 +285,7 @@ impl Config {
             scope: args.scope,
             threads: args.threads,
             drain: args.drain,
+            busy_poll: args.busy_poll,
         })
     }
 
@@ -339,6 +346,13 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse() {
         Ok(threads @ 1..=1024) => NonZeroUsize::new(threads).ok_or_else(String::new),
         _ => Err(format!("'{text}' is not a number of threads from 1 to 1024")),
+    }
+}
+
+fn parse_busy_poll(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(micros @ 0..=1_000_000) => Ok(Duration::from_micros(micros)),
+        _ => Err("it is a number of microseconds, from 0 (off) to 1000000; 50 is enough for most".to_owned()),
     }
 }
 
@@ -415,6 +429,7 @@ mod tests {
             ("--rate 1/s --slots many", "'many' is not a whole number"),
             ("--rate 1/s --threads 0", "from 1 to 1024"),
             ("--rate 1/s --drain 1h", "from 0 to 300"),
+            ("--rate 1/s --busy-poll 1ms", "from 0 (off) to 1000000"),
             ("--rate 1/s --key ip,,path", "empty name"),
             ("--rate 1/s --var no-dashes", "no-dashes"),
             ("--rate 1/s --scope txn2", "proc, sess, txn, req, res"),

@@ -63,7 +63,8 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let limiter = Limiter::new(table.clone(), &config);
     let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
     raise_file_limit();
-    let agent = Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain);
+    let agent =
+        Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain).busy_poll(config.busy_poll);
     Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
 }
 

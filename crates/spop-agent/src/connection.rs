@@ -306,6 +306,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, End>> {
         let mut buffer = ReadBuf::new(buffer);
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed);
+        if let Some(busy) = &self.shared.busy {
+            busy.read();
+        }
         Poll::Ready(match read.map(|()| buffer.filled().len()) {
             Ok(0) | Err(End::Closed) if !self.held.is_empty() || !self.payload.is_empty() => {
                 Err(End::Truncated)

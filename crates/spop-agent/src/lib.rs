@@ -30,17 +30,100 @@
 //!
 //! Inside a program without a runtime of its own, [`Agent::run`] brings one (or several: one worker thread each).
 //!
+//! # What HAProxy has to know
+//!
+//! A filter in the frontend, an `spoe-agent` section in a file of its own, and a backend with the agent as its server; each
+//! example in `examples/` (`hello`, `ip_reputation`, `async_lookup`, `headers`) has both files. The variable above is
+//! `txn.PREFIX.score` there, with the `PREFIX` of `option var-prefix`.
+//!
+//! # Reading a request
+//!
+//! A [`Request`] is what came in one NOTIFY: one [`Message`] as a rule, several where an event or a group lists several. Args are
+//! had by name ([`Message::arg`]), by place ([`Message::arg_at`]) or in turn ([`Message::args`]); nothing is copied. A [`Value`] has
+//! the type that HAProxy's sample had: match on it, or ask for [`as_str`](Value::as_str), [`as_integer`](Value::as_integer),
+//! [`as_ip`](Value::as_ip), [`as_bytes`](Value::as_bytes) or [`headers`](Value::headers). A sample that was not available is [`Value::Null`].
+//!
+//! ```
+//! use spop_agent::{Request, Value};
+//!
+//! fn describe(request: &Request<'_>) {
+//!     for message in request.messages() {
+//!         let host = message.arg(b"host").and_then(|host| host.as_str());
+//!         // args headers=req.hdrs_bin
+//!         let headers = message.arg(b"headers").and_then(|headers| headers.headers());
+//!         let cookies = headers.into_iter().flatten().filter(|(name, _)| name == b"cookie").count();
+//!         println!("{host:?} with {cookies} cookies");
+//!         for arg in message.args() {
+//!             match arg.value {
+//!                 Value::Ipv4(ip) => println!("from {ip}"),
+//!                 Value::Null => println!("HAProxy had no {:?}", String::from_utf8_lossy(arg.name)),
+//!                 _ => {}
+//!             }
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! # Writing a reply
+//!
+//! [`Reply::set_var`] and [`Reply::unset_var`] take every type and scope. HAProxy drops what it does not like without a word, so it is
+//! refused here: names when they are made ([`VarName`]), values that make the ACK too large with [`BufferFull`].
+//!
+//! # Waiting for something
+//!
+//! A handler must not wait, for all connections of its worker wait with it. [`Reply::later`] takes a future instead: the ACK is sent
+//! when it is ready, in whatever order, or after [`Agent::deadline`] with what was set at first. A cache can be asked before, and its
+//! answer given at once. The example `async_lookup` does all that.
+//!
+//! # What many requests have in common
+//!
+//! Whoever answers millions of requests a second implements [`Handler`] itself: [`turn`](Handler::turn) is called once for all that came
+//! in one read (to read a clock, to load a configuration), and [`prepare`](Handler::prepare) for up to 32 requests before the first of
+//! them is answered (to fetch memory early).
+//!
+//! # Running it
+//!
+//! [`Agent::serve_until`] stops when a future says so: with [`Agent::drain`] it fails HAProxy's health check first, then answers what has
+//! come, says goodbye, and returns. [`ListenAddress`] names TCP and Unix sockets and those that systemd hands over.
+//! [`Agent::counters`] tells what happened, in numbers, for whatever collects them; what an operator should know is logged with the crate
+//! `log`, a few lines a minute at most. [`Limits`] bounds frames, ACKs and times; the defaults are good for every HAProxy from 2.6 on.
+//!
+//! # Testing it
+//!
+//! [`testing::Client`] is HAProxy's end of a connection.
+//!
 //! # What holds
 //!
 //! * Every NOTIFY gets exactly one ACK, whatever the handler does: a panic in it is caught, counted, and answered
 //!   with an ACK without actions. Nothing is answered on behalf of half a frame.
-//! * Handlers run in the connection's task, one after another, and must not wait: all connections of a worker wait
-//!   with them. (One worker answers millions of NOTIFYs a second; waiting is what costs.)
+//! * Handlers run in the connection's task, one after another. (One worker answers millions of NOTIFYs a second; waiting is what costs.)
 //! * A peer that sends rubbish, half a frame, or never reads costs one bounded buffer and then its connection.
-//! * Nothing is allocated per request, and nothing is handed to another task.
+//! * Nothing is allocated per request, and nothing is handed to another task, but for what is answered later.
+//!
+//! # Coming from another library
+//!
+//! | | negasus/haproxy-spoe-go | here |
+//! |---|---|---|
+//! | serve | `agent.New(handler, logger).Serve(listener)` | `Agent::new(handler).serve(listener)` |
+//! | a message | `req.Messages.GetByName("m")` | `request.message(b"m")` |
+//! | by place | `req.Messages.GetByIndex(0)` | `request.messages().next()` |
+//! | an arg | `mes.KV.Get("ip")`, an `interface{}` | `message.arg(b"ip")`, a [`Value`] |
+//! | set | `req.Actions.SetVar(action.ScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
+//! | unset | `req.Actions.UnsetVar(action.ScopeSession, "score")` | `reply.unset_var(Scope::Session, SCORE)` |
+//! | wait | block: each NOTIFY has its goroutine | [`Reply::later`] |
+//! | stop | close the listener | [`Agent::serve_until`] |
+//!
+//! | | the crate `spop` | here |
+//! |---|---|---|
+//! | frames | `Framed::new(stream, SpopCodec)`, and a `match` on frame types | [`Agent`] does all but NOTIFY; the crate `spop-codec` has the frames |
+//! | messages | `FramePayload::ListOfMessages(messages)` | `request.messages()` |
+//! | an arg | `message.args.get("ip")`, a `TypedData` that owns | `message.arg(b"ip")`, a [`Value`] that borrows |
+//! | answer | `Ack::new(stream_id, frame_id).set_var(VarScope::Session, "score", 20)`, then `socket.send` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
+//! | health checks, DISCONNECT, limits | in the agent's code | done |
 #![forbid(unsafe_code)]
 
 mod agent;
+mod busy;
 mod connection;
 mod counters;
 mod handler;

@@ -401,3 +401,21 @@ fn an_agent_brings_its_own_workers() {
     assert_eq!(counters.snapshot().notifies, 9);
     assert!(!path.exists());
 }
+
+#[tokio::test]
+async fn an_agent_that_stays_awake_answers_and_falls_asleep_again() {
+    let served = serve(Agent::new(measure).busy_poll(Duration::from_millis(1))).await;
+    let mut peer = Peer::greeted(&served).await;
+    for _ in 0..3 {
+        peer.send(&notify(1, b"abc")).await;
+        assert_eq!(peer.next().await, ack(1, 3));
+        sleep(Duration::from_millis(20)).await;
+    }
+    // Awake for ever it would use all of these 500 ms.
+    let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    sleep(Duration::from_millis(500)).await;
+    let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let ms = |time: rustix::time::Timespec| time.tv_sec * 1000 + time.tv_nsec / 1_000_000;
+    assert!(ms(after) - ms(before) < 100, "{} ms of CPU", ms(after) - ms(before));
+    served.stop().await;
+}
