@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::busy::Busy;
-use crate::connection::{self, End};
+use crate::connection;
 use crate::counters::{Counters, Snapshot};
 use crate::handler::Handler;
 use crate::listener::{ListenAddress, Listener, Stream};
@@ -420,12 +420,7 @@ impl<H: Handler> Guest<H> {
             Stream::Tcp(stream) => connection::serve(stream, shared, room, stop).await,
             Stream::Unix(stream) => connection::serve(stream, shared, room, stop).await,
         };
-        match end {
-            End::Protocol(_) => shared.counters.protocol_error(),
-            End::Late | End::Unread => shared.counters.timeout(),
-            End::Truncated => shared.counters.truncated(),
-            _ => {}
-        }
+        shared.counters.ended(&end);
         shared.report.ended(&peer, &end, greeted);
     }
 }

@@ -160,6 +160,13 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     link.finish(end).await
 }
 
+impl<H, S> Drop for Link<'_, H, S> {
+    fn drop(&mut self) {
+        // Those whose peer has gone.
+        self.shared.counters.waits_no_more(self.late.count());
+    }
+}
+
 /// A connection, and what of it is not finished yet.
 struct Link<'h, H, S> {
     stream: S,
@@ -235,8 +242,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 ));
             }
         }
+        counters.waits_no_more(1);
         counters.answered(1);
-        counters.took(1, answered.asked.elapsed());
+        counters.took(1, answered.ack.len(), answered.asked.elapsed());
     }
 
     /// The bytes of a frame that has begun, and has to be whole in time.
@@ -333,7 +341,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             self.unsent_since = Some(Instant::now());
         }
         if answer.acks > 0 {
-            self.shared.counters.took(answer.acks, answer.asked.elapsed());
+            self.shared.counters.took(answer.acks, output.len(), answer.asked.elapsed());
         }
         Poll::Ready(answer.end.map_or(Ok(()), Err))
     }
@@ -488,6 +496,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                         (length, Some(later)) => {
                             let fallback = &output[written..written + length];
                             self.late.push(later, fallback, answer.asked, self.shared.deadline);
+                            self.shared.counters.waits();
                         }
                     }
                     answered += 1;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use crate::connection::End;
+
 /// Counters of one agent, written by all its connections. Read them with [`snapshot`](Self::snapshot).
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -22,12 +24,19 @@ pub struct Counters {
     reassembled: AtomicU64,
     truncated: AtomicU64,
     overdue: AtomicU64,
+    waiting: AtomicU64,
+    closed: AtomicU64,
+    disconnected: AtomicU64,
+    stopped: AtomicU64,
+    failed: AtomicU64,
+    statuses: [AtomicU64; Snapshot::STATUSES],
 }
 
 #[derive(Debug, Default)]
 struct LatencyCounters {
     buckets: [AtomicU64; Latency::BUCKETS],
     sum_ns: AtomicU64,
+    ack_bytes: AtomicU64,
 }
 
 /// How long the agent took, from having read a NOTIFY to having written its ACK.
@@ -87,6 +96,26 @@ pub struct Snapshot {
     pub overdue: u64,
     /// How long NOTIFYs took.
     pub latency: Latency,
+    /// The bytes of all ACKs.
+    pub ack_bytes: u64,
+    /// Requests that wait now to be answered later.
+    pub waiting: u64,
+    /// Connections that the peer closed or reset between two frames: the ordinary end from HAProxy 3.1 on.
+    pub closed: u64,
+    /// Connections that HAProxy ended with a DISCONNECT: the ordinary end up to 3.0.
+    pub disconnected: u64,
+    /// Connections that ended because the agent stops.
+    pub stopped: u64,
+    /// Connections whose socket failed.
+    pub failed: u64,
+    /// Of `protocol_errors`, how many had this status (SPOE.txt section 3.5) in the AGENT-DISCONNECT that answered them: 4, "invalid
+    /// frame received", is at place 4.
+    pub protocol_error_statuses: [u64; Self::STATUSES],
+}
+
+impl Snapshot {
+    /// The statuses that an agent answers with are below this.
+    pub const STATUSES: usize = 16;
 }
 
 impl Counters {
@@ -111,6 +140,13 @@ impl Counters {
                 buckets: self.latency.buckets.each_ref().map(read),
                 sum_ns: read(&self.latency.sum_ns),
             },
+            ack_bytes: read(&self.latency.ack_bytes),
+            waiting: read(&self.waiting),
+            closed: read(&self.closed),
+            disconnected: read(&self.disconnected),
+            stopped: read(&self.stopped),
+            failed: read(&self.failed),
+            protocol_error_statuses: self.statuses.each_ref().map(read),
         }
     }
 
@@ -127,8 +163,9 @@ impl Counters {
         self.notifies.fetch_add(notifies as u64, Ordering::Relaxed);
     }
 
-    /// So many ACKs took so long.
-    pub(crate) fn took(&self, acks: usize, time: Duration) {
+    /// So many ACKs, with so many bytes, took so long.
+    pub(crate) fn took(&self, acks: usize, bytes: usize, time: Duration) {
+        self.latency.ack_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (acks, ns) = (acks as u64, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         // In range: there are as many as `bucket` knows of.
         self.latency.buckets[Latency::bucket(ns)].fetch_add(acks, Ordering::Relaxed);
@@ -147,12 +184,35 @@ impl Counters {
         self.handler_panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn protocol_error(&self) {
-        self.protocol_errors.fetch_add(1, Ordering::Relaxed);
+    /// A connection has ended like this.
+    pub(crate) fn ended(&self, end: &End) {
+        let counter = match end {
+            // Counted when its HELLO came.
+            End::HealthCheck => return,
+            End::Closed => &self.closed,
+            End::Truncated => &self.truncated,
+            End::Disconnected(_) => &self.disconnected,
+            End::Protocol(error) => {
+                let code = usize::try_from(error.status().code()).unwrap_or(usize::MAX);
+                if let Some(status) = self.statuses.get(code) {
+                    status.fetch_add(1, Ordering::Relaxed);
+                }
+                &self.protocol_errors
+            }
+            End::Late | End::Unread => &self.timeouts,
+            End::Stopped => &self.stopped,
+            End::Failed(_) => &self.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn timeout(&self) {
-        self.timeouts.fetch_add(1, Ordering::Relaxed);
+    /// A request waits to be answered later.
+    pub(crate) fn waits(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn waits_no_more(&self, requests: usize) {
+        self.waiting.fetch_sub(requests as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn accept_error(&self) {
@@ -165,10 +225,6 @@ impl Counters {
 
     pub(crate) fn reassembled(&self) {
         self.reassembled.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn truncated(&self) {
-        self.truncated.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -185,8 +241,9 @@ mod tests {
             let time = Duration::from_nanos(ns);
             assert_eq!(Latency::bucket(ns), bucket, "{ns} ns");
             assert!(Latency::upper_bound(bucket).is_none_or(|bound| time <= bound));
-            counters.took(2, time);
+            counters.took(2, 7, time);
         }
+        assert_eq!(counters.snapshot().ack_bytes, 7 * 7);
         let latency = counters.snapshot().latency;
         assert_eq!((latency.buckets[0], latency.buckets[21], latency.buckets.iter().sum()), (4, 2, 14));
     }

@@ -117,7 +117,7 @@
 //! |---|---|---|
 //! | frames | `Framed::new(stream, SpopCodec)`, and a `match` on frame types | [`Agent`] does all but NOTIFY; the crate `spop-codec` has the frames |
 //! | messages | `FramePayload::ListOfMessages(messages)` | `request.messages()` |
-//! | an arg | `message.args.get("ip")`, a `TypedData` that owns | `message.arg(b"ip")`, a [`Value`] that borrows |
+//! | an arg | `message.get("ip")`, a `TypedData` that owns | `message.arg(b"ip")`, a [`Value`] that borrows |
 //! | answer | `Ack::new(stream_id, frame_id).set_var(VarScope::Session, "score", 20)`, then `socket.send` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
 //! | health checks, DISCONNECT, limits | in the agent's code | done |
 #![forbid(unsafe_code)]

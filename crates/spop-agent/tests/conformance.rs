@@ -388,3 +388,46 @@ async fn a_flood_and_half_frames_cost_bounded_memory() {
     drop((flood, halves));
     served.stop().await;
 }
+
+/// Every connection has one end, every NOTIFY one ACK and one latency.
+#[tokio::test]
+async fn the_counters_add_up() {
+    let served = serve(Agent::new(measure)).await;
+    let counters = served.counters.clone();
+    let ask = async || {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&notify(1, b"abc")).await;
+        assert_eq!(peer.next().await, ack(1, 3));
+        peer
+    };
+    ask().await.reset();
+    let mut half = ask().await;
+    half.send(&notify(2, b"abc")[..10]).await;
+    half.reset();
+    let mut polite = ask().await;
+    polite.send(&disconnect(Status::NORMAL)).await;
+    assert_eq!(polite.next().await, Sent::Disconnect(Status::NORMAL));
+    drop(polite);
+    let mut rude = ask().await;
+    rude.send(b"\0\0\0\x02xx").await;
+    assert_eq!(rude.next().await, Sent::Disconnect(Status::INVALID));
+    drop(rude);
+    drop(Peer::said_to(&served, &hello(16380, Some(true))).await);
+    let _stays = ask().await;
+    within(async {
+        while counters.snapshot().open > 1 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    served.stop().await;
+
+    let counted = counters.snapshot();
+    let ends = [counted.closed, counted.truncated, counted.disconnected, counted.protocol_errors];
+    assert_eq!(ends, [1; 4], "{counted:?}");
+    assert_eq!((counted.health_checks, counted.stopped, counted.connections), (1, 1, 6));
+    assert_eq!(counted.protocol_error_statuses[4], 1);
+    assert_eq!(counted.protocol_error_statuses.iter().sum::<u64>(), counted.protocol_errors);
+    assert_eq!((counted.notifies, counted.latency.buckets.iter().sum()), (5, 5));
+    assert!(counted.latency.sum_ns > 0 && counted.ack_bytes >= 5 * 17, "{counted:?}");
+}

@@ -138,6 +138,7 @@ async fn so_many_wait_and_no_more() {
     gate.until_waiting(5).await;
     sleep(Duration::from_millis(100)).await;
     gate.until_waiting(5).await;
+    assert_eq!(served.counters.snapshot().waiting, 5);
     // The other has a bound of its own.
     other.send(&question(1, 10)).await;
     gate.until_waiting(6).await;
@@ -189,6 +190,9 @@ async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
     gate.until_waiting(1).await;
     peer.reset();
     gate.until_waiting(0).await;
+    sleep(Duration::from_millis(20)).await;
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.waiting, counted.closed, counted.disconnected), (0, 1, 1));
 
     // The agent stops: the same as goodbye.
     let mut peer = Peer::greeted(&served).await;
