@@ -6,7 +6,7 @@ mod peer;
 use std::fs;
 use std::time::Duration;
 
-use peer::{PATIENCE, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome};
+use peer::{PATIENCE, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within};
 use spop_agent::{Agent, Limits};
 use spop_codec::Status;
 use spop_codec::haproxy::{HelloFields, encode_hello};
