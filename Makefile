@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -61,6 +61,13 @@ bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench full_table
+
+# What limiting costs through real HAProxys, with wrk: HAPROXY_VERSIONS are fetched, GCRA_GO_PEER=/path is another agent to compare with.
+# BENCH_ARGS=--quick for a short look that writes nothing.
+BENCH_ARGS ?= --write
+bench-haproxy:
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do tests/get-haproxy.sh $$version target/haproxy/$$version || exit 1; done
+	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
 
 haproxy:
 	@tests/install-haproxy.sh

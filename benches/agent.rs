@@ -7,16 +7,19 @@
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "support/usage.rs"]
+mod usage;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{FrameId, Value};
 use support::Agent;
 use support::spop::Spop;
+use usage::cpu_time;
 
 const ROUNDS: usize = 5;
 /// Each load is offered so often in a round: the kernel counts user time in hundredths of a second.
@@ -83,11 +86,11 @@ fn run(load: Load, keys: u32) -> Round {
 
     // Warm: the table's pages are mapped, its keys known.
     exchange(&mut stream, &bytes, &ends, 8192);
-    let (start, cpu_before, ticks_before) = (Instant::now(), cpu_time(&agent), ticks(&agent));
+    let (start, cpu_before, ticks_before) = (Instant::now(), cpu_time(agent.process.id()), ticks(&agent));
     for _ in 0..REPEATS {
         exchange(&mut stream, &bytes, &ends, load.window);
     }
-    let (elapsed, cpu, ticks) = (start.elapsed(), cpu_time(&agent) - cpu_before, ticks(&agent));
+    let (elapsed, cpu, ticks) = (start.elapsed(), cpu_time(agent.process.id()) - cpu_before, ticks(&agent));
     let (user, system) = (ticks.0 - ticks_before.0, ticks.1 - ticks_before.1);
     let notifies = (ends.len() * REPEATS) as f64;
     Round {
@@ -140,16 +143,6 @@ fn check_acks(stream: &mut TcpStream, count: usize) {
         }
         left -= now;
     }
-}
-
-/// Time that the agent's threads were on a CPU, user and kernel.
-fn cpu_time(agent: &Agent) -> Duration {
-    let tasks = format!("/proc/{}/task", agent.process.id());
-    let on_cpu_ns = |task: fs::DirEntry| -> u64 {
-        let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        schedstat.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0)
-    };
-    Duration::from_nanos(fs::read_dir(tasks).unwrap().map(|task| on_cpu_ns(task.unwrap())).sum())
 }
 
 /// Hundredths of a second in user mode and in the kernel.

@@ -16,6 +16,8 @@
 mod bars;
 #[path = "support/limiters.rs"]
 mod limiters;
+#[path = "support/page.rs"]
+mod page;
 #[path = "support/report.rs"]
 mod report;
 
@@ -135,8 +137,8 @@ fn main() {
     let section = report::section(&rows, &left_out, rounds, &args);
     println!("{section}");
     if write {
-        fs::write(report::PLOT, bars::svg(&rows)).unwrap();
-        report::write(&section);
+        fs::write(format!("{}/bench-table.svg", page::FOLDER), report::plot(&rows)).unwrap();
+        page::write("table", &section);
     }
 }
 

@@ -112,6 +112,43 @@ fn named_args_make_the_key_and_without_them_nothing_is_decided() {
 }
 
 #[test]
+fn a_message_is_charged_what_its_cost_says() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &[&HOURLY[..], &["--cost", "n"]].concat());
+    let mut spop = Spop::connect(&agent.address);
+    // The cost is no part of the key, wherever it stands.
+    assert!(!spop.is_blocked(&[("k", "a".into()), ("n", 4_i64.into())]));
+    assert!(spop.is_blocked(&[("n", 7_u32.into()), ("k", "a".into())]), "6 are left, and none is charged");
+    assert!(!spop.is_blocked(&[("n", 5_i32.into()), ("k", "a".into())]));
+    assert!(!spop.is_blocked(&[("k", "a".into())]), "without a cost it is one");
+    assert!(spop.is_blocked(&[("k", "a".into()), ("n", Value::Null)]), "and so is null");
+    assert!(!spop.is_blocked(&[("k", "a".into()), ("n", 0_u64.into())]), "0 is never blocked");
+
+    let b = |cost| [("k", "b".into()), ("n", cost)];
+    for cost in [0_i64, 11, 1 << 32, i64::MAX] {
+        assert_eq!(spop.is_blocked(&b(cost.into())), cost > 10, "{cost}");
+    }
+    for cost in [(-1_i64).into(), i32::MIN.into(), true.into(), "1".into(), ip("192.0.2.1")] {
+        assert_eq!(spop.ask(&[("check", &b(cost))]), [], "{cost:?}");
+    }
+    assert!(!spop.is_blocked(&b(10_i64.into())), "nothing was charged so far");
+}
+
+#[test]
+fn a_cost_and_named_args() {
+    let directory = directory();
+    let args = ["--rate", "10/h", "--key", "ip", "--cost", "n"];
+    let agent = Agent::start(&directory.path().join("table"), &args);
+    let mut spop = Spop::connect(&agent.address);
+    let of = |n: i64| [("n", n.into()), ("ip", ip("192.0.2.1")), ("path", "/".into())];
+    assert_eq!([9, 2, 1, 1].map(|n| spop.is_blocked(&of(n))), [false, true, false, true]);
+    // Each message of a NOTIFY has a cost of its own.
+    let [a, b] = ["192.0.2.2", "192.0.2.3"].map(|address| [("ip", ip(address)), ("n", 6_i64.into())]);
+    let mut both = || spop.ask(&[("a", &a), ("b", &b)])[0].2;
+    assert_eq!([both(), both()], [false, true]);
+}
+
+#[test]
 fn several_messages_are_blocked_when_one_is() {
     let directory = directory();
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);

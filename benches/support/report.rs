@@ -1,23 +1,10 @@
-//! The table of results, and its place in docs/BENCHMARKS.md.
+//! The table of results, and its plot.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Command;
-use std::thread;
 
+use crate::bars::{Chart, Panel};
 use crate::limiters::{LEGEND, LIMITERS};
-
-pub(crate) const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/bench-table.svg");
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/BENCHMARKS.md");
-const BEGIN: &str = "<!-- table: begin -->";
-const END: &str = "<!-- table: end -->";
-
-const INTRODUCTION: &str = "\
-# Benchmarks
-
-All figures are medians, measured on one machine. Yours has others, and a shared one has others each hour: read ratios, not
-nanoseconds. Each section names the command that wrote it; run it to see your own.
-";
+use crate::page::{field, machine};
 
 /// The medians of one load.
 pub(crate) struct Row {
@@ -58,12 +45,22 @@ pub(crate) fn section(rows: &[Row], left_out: &[String], rounds: usize, args: &[
     section
 }
 
-/// Puts the section into the page, between its marks.
-pub(crate) fn write(section: &str) {
-    let page = fs::read_to_string(PAGE).unwrap_or_else(|_| format!("{INTRODUCTION}\n{BEGIN}\n{END}\n"));
-    let (before, rest) = page.split_once(BEGIN).expect("the page has a mark where the section begins");
-    let (_, after) = rest.split_once(END).expect("the page has a mark where the section ends");
-    fs::write(PAGE, format!("{before}{BEGIN}\n{section}{END}{after}")).unwrap();
+/// The same as bars: ours in blue, the others in grey; a panel for each number of threads.
+pub(crate) fn plot(rows: &[Row]) -> String {
+    const SHOWN: [(usize, &str); 5] =
+        [(2, "#1f6fb4"), (3, "#7dbcea"), (4, "#4d4d4d"), (5, "#8c8c8c"), (6, "#c4c4c4")];
+    let panels = [(1, "1 thread"), (2, "2 threads")].map(|(threads, title)| Panel {
+        title,
+        axis: "ns per decision and thread (logarithmic)",
+        from: 1.0,
+        groups: rows
+            .iter()
+            .filter(|row| row.threads == threads)
+            .map(|row| (row.load.clone(), SHOWN.iter().map(|(limiter, _)| Some(row.ns[*limiter])).collect()))
+            .collect(),
+    });
+    let series = SHOWN.map(|(limiter, colour)| (LIMITERS[limiter], colour));
+    Chart { series: &series, panels: &panels }.svg()
 }
 
 /// As the kernel guesses it.
@@ -72,27 +69,10 @@ pub(crate) fn free_memory_kib() -> u64 {
     words.split(' ').next().unwrap().parse().unwrap()
 }
 
-fn machine() -> String {
-    let cores = thread::available_parallelism().unwrap();
-    let cpu = field("/proc/cpuinfo", "model name");
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    // "6.18" of "6.18.44-some-build".
-    let kernel = kernel.split(['.', '-']).take(2).collect::<Vec<_>>().join(".");
-    let rustc = Command::new("rustc").arg("--version").output().unwrap().stdout;
-    format!("{cpu}, {cores} cores, Linux {kernel}, {}", String::from_utf8(rustc).unwrap().trim())
-}
-
 fn command(args: &[String]) -> String {
     let mut command = String::from("cargo bench --bench table");
     if !args.is_empty() {
         write!(command, " -- {}", args.join(" ")).unwrap();
     }
     command
-}
-
-/// The first `name: value` in a file of /proc.
-fn field(path: &str, name: &str) -> String {
-    let text = fs::read_to_string(path).unwrap();
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-    line.split_once(':').unwrap().1.trim().to_owned()
 }

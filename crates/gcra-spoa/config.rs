@@ -53,9 +53,16 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     slots: Option<Slots>,
 
-    /// The args that make the key, by name, comma separated [default: all args of the message, by type and value]
+    /// The args that make the key, by name, comma separated [default: all args of the message but that of --cost,
+    /// by type and value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
+
+    /// The name of the arg that says how many requests a message stands for: an integer, charged whole or not at all. 0 is
+    /// never blocked and charges nothing; more than the burst is always blocked; a message without it (or with null)
+    /// counts as one request. It is no part of the key
+    #[arg(long, value_name = "ARG")]
+    cost: Option<String>,
 
     /// The name of the variable that is set. HAProxy puts scope and prefix in front, and drops it if all that has more than 63
     /// characters
@@ -176,6 +183,9 @@ Examples:
   gcra-spoa --rate 1000/h --key key --listen unix:/run/gcra-spoa/agent.sock
       Each API key (the arg named 'key') may make 1000 requests per hour.
 
+  gcra-spoa --rate 100/s --burst 20 --cost cost
+      The arg 'cost' of a message says how many requests it is charged for.
+
   gcra-spoa table info
       How full the table is, and who uses it. 'gcra-spoa table --help' has more.
 
@@ -224,6 +234,8 @@ pub(crate) struct Config {
     pub(crate) slots: Option<Slots>,
     /// Names of args; none means all args.
     pub(crate) key: Vec<String>,
+    /// The name of the arg that carries the cost.
+    pub(crate) cost: Option<String>,
     pub(crate) var: VarName<'static>,
     pub(crate) scope: Scope,
     pub(crate) threads: NonZeroUsize,
@@ -274,6 +286,17 @@ impl Config {
         if args.key.iter().any(String::is_empty) {
             return Err("--key has an empty name; write the names of args, like --key ip,path".to_owned());
         }
+        if let Some(cost) = &args.cost {
+            if cost.is_empty() {
+                return Err("--cost has an empty name; write the name of an arg, like --cost cost".to_owned());
+            }
+            if args.key.contains(cost) {
+                return Err(format!(
+                    "--key and --cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of \
+                     --key"
+                ));
+            }
+        }
         Ok(Self {
             limit,
             limit_in_words,
@@ -281,6 +304,7 @@ impl Config {
             table: args.table.unwrap_or_else(default_table),
             slots: args.slots,
             key: args.key,
+            cost: args.cost,
             var: args.var,
             scope: args.scope,
             threads: args.threads,
@@ -295,7 +319,11 @@ impl Config {
             [] => "for each value of the message's args".to_owned(),
             names => format!("for each {}", names.join(" and ")),
         };
-        format!("{}, {each}", self.limit_in_words)
+        let cost = match &self.cost {
+            None => String::new(),
+            Some(name) => format!(", at the cost that {name} says"),
+        };
+        format!("{}, {each}{cost}", self.limit_in_words)
     }
 
     /// The quota, where there is one.
@@ -407,6 +435,10 @@ mod tests {
             words("--rate 5000/m"),
             "5000 per minute, up to 5000 at once, for each value of the message's args"
         );
+        assert_eq!(
+            words("--rate 10/s --key ip --cost n"),
+            "10 per second, up to 10 at once, for each ip, at the cost that n says"
+        );
         assert_eq!(words("--rate deny --key ip,path"), "nothing is let through, for each ip and path");
         assert_eq!(words("--rate unlimited --key ip"), "everything is let through, for each ip");
     }
@@ -431,6 +463,8 @@ mod tests {
             ("--rate 1/s --drain 1h", "from 0 to 300"),
             ("--rate 1/s --busy-poll 1ms", "from 0 (off) to 1000000"),
             ("--rate 1/s --key ip,,path", "empty name"),
+            ("--rate 1/s --key ip,n --cost n", "both name 'n'"),
+            ("--rate 1/s --cost=", "--cost has an empty name"),
             ("--rate 1/s --var no-dashes", "no-dashes"),
             ("--rate 1/s --scope txn2", "proc, sess, txn, req, res"),
             ("--rate 1/s --brust 5", "--burst"),

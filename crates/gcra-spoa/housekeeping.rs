@@ -16,6 +16,8 @@ pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
     pub(crate) quota: Option<Quota>,
     pub(crate) undecided: Arc<AtomicU64>,
+    /// Whether messages carry a cost.
+    pub(crate) has_cost: bool,
 }
 
 /// Warnings of one kind come at most this often.
@@ -82,9 +84,11 @@ impl Housekeeping {
 
         let undecided = self.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
+            let or_cost =
+                if self.has_cost { ", or the arg of --cost is no integer of 0 or more" } else { "" };
             log::warn!(
-                "{} messages got no decision, because they lack an arg that --key names; compare it with the 'args' line \
-                 of the spoe-message",
+                "{} messages got no decision, because they lack an arg that --key names{or_cost}; compare it with the \
+                 'args' line of the spoe-message",
                 undecided - reported.undecided
             );
         }

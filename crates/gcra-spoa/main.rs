@@ -61,7 +61,12 @@ fn serve(config: Config) -> anyhow::Result<()> {
 
     let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), &config);
-    let housekeeping = Housekeeping { table, quota: config.quota(), undecided: limiter.undecided() };
+    let housekeeping = Housekeeping {
+        table,
+        quota: config.quota(),
+        undecided: limiter.undecided(),
+        has_cost: config.cost.is_some(),
+    };
     raise_file_limit();
     let agent =
         Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain).busy_poll(config.busy_poll);

@@ -360,6 +360,14 @@ impl Client {
         Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
     }
 
+    /// Sends a request and resets the connection before the answer may have come.
+    pub fn reset_while_waiting(server: SocketAddr) {
+        let mut stream = Self::new(server).connect().unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+        thread::sleep(Duration::from_millis(20));
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
     fn connect(&self) -> io::Result<TcpStream> {
         let domain = socket2::Domain::for_address(self.server);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;

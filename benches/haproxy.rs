@@ -1,0 +1,256 @@
+//! What limiting costs through a real HAProxy: `cargo bench --bench haproxy`.
+//!
+//! `cargo bench --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds N] [--seconds N] [--haproxy PATH]... [--peer PATH]`.
+//! HAProxys are those that `--haproxy` names, else those in target/haproxy/, else the one that is installed. `--peer`, or
+//! `GCRA_GO_PEER`, is an agent of the Go library to compare with; its first argument is where it listens. The load comes from
+//! `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; requests per second are of all of them on
+//! the same cores. `--quick` is one round of one second; `--write` writes docs/BENCHMARKS.md and a plot beside it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a bench may end with a message, and its numbers are small"
+)]
+
+#[path = "support/bars.rs"]
+mod bars;
+#[path = "support/haproxy_report.rs"]
+mod haproxy_report;
+#[path = "support/page.rs"]
+mod page;
+#[path = "support/setups.rs"]
+mod setups;
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "support/usage.rs"]
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use setups::{Group, Load, Setup, Started};
+
+/// What was measured of one setup in one round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub per_second: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    /// Of HAProxy and of the agent, for each request.
+    pub haproxy_us: f64,
+    pub agent_us: f64,
+    /// NOTIFYs for each request, where the agent counts them.
+    pub asked: Option<f64>,
+}
+
+/// A setup with one HAProxy, and its rounds.
+pub(crate) struct Row {
+    pub version: String,
+    binary: PathBuf,
+    pub setup: Setup,
+    pub rounds: Vec<Figures>,
+}
+
+struct Options {
+    wanted: String,
+    quick: bool,
+    write: bool,
+    rounds: usize,
+    seconds: u64,
+    haproxys: Vec<PathBuf>,
+    peer: Option<PathBuf>,
+}
+
+fn main() {
+    // Cargo adds an argument of its own.
+    let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [first, listen, delay_ms] = &args[..]
+        && first == setups::AGENT
+    {
+        return setups::be_agent(listen, Duration::from_millis(delay_ms.parse().unwrap()));
+    }
+    let options = Options::of(&args);
+    assert!(
+        Command::new("wrk").arg("--version").output().is_ok(),
+        "wrk is not installed: install the package 'wrk'"
+    );
+
+    let mut left_out = Vec::new();
+    let mut rows = Vec::new();
+    for (number, binary) in options.haproxys.iter().enumerate() {
+        let version = setups::version(binary);
+        // The curve is shown for the oldest and the newest.
+        let at_an_end = number == 0 || number + 1 == options.haproxys.len();
+        for setup in setups::all(options.peer.as_deref()) {
+            let name = format!("{version} {}: {}", setup.group.name(), setup.name);
+            if name.contains(&options.wanted) && (at_an_end || setup.group != Group::Share) {
+                rows.push(Row {
+                    version: version.clone(),
+                    binary: binary.clone(),
+                    setup,
+                    rounds: Vec::new(),
+                });
+            }
+        }
+    }
+    if options.peer.is_none() {
+        left_out.push("the Go agent (no --peer, and no GCRA_GO_PEER)".to_owned());
+        eprintln!("left out: {}", left_out[0]);
+    }
+    for round in 1..=options.rounds {
+        for row in &mut rows {
+            let figures = run(row, options.seconds);
+            eprintln!(
+                "round {round} {:<7} {:<12} {:<28} {:>7.0}/s p99 {:>6.0} us, CPU {:>5.1} + {:>5.1} us",
+                row.version,
+                row.setup.group.name(),
+                row.setup.name,
+                figures.per_second,
+                figures.p99_us,
+                figures.haproxy_us,
+                figures.agent_us
+            );
+            row.rounds.push(figures);
+        }
+    }
+    let blind: Vec<_> = options
+        .haproxys
+        .iter()
+        .filter(|_| "blind".contains(&options.wanted))
+        .map(|binary| {
+            (
+                setups::version(binary),
+                [None, Some(0), Some(1), Some(10), Some(100)]
+                    .map(|delay| blind(binary, delay, options.quick)),
+            )
+        })
+        .collect();
+
+    let section = haproxy_report::section(&rows, &blind, &left_out, options.rounds, options.seconds);
+    println!("{section}");
+    if options.write {
+        std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows)).unwrap();
+        page::write("haproxy", &section);
+    }
+}
+
+impl Options {
+    fn of(args: &[String]) -> Self {
+        let flag = |name: &str| args.iter().any(|arg| arg == name);
+        let values = |name: &str| {
+            let positions = args.windows(2).filter(|pair| pair[0] == name);
+            positions.map(|pair| pair[1].clone()).collect::<Vec<_>>()
+        };
+        let number = |name: &str, otherwise| {
+            values(name).first().map_or(otherwise, |value| value.parse().expect("a number"))
+        };
+        let quick = flag("--quick");
+        let mut haproxys: Vec<_> = values("--haproxy").into_iter().map(PathBuf::from).collect();
+        if haproxys.is_empty() {
+            let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/haproxy");
+            let folders = std::fs::read_dir(fetched).into_iter().flatten().flatten();
+            haproxys
+                .extend(folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()));
+            haproxys.sort();
+        }
+        if haproxys.is_empty() {
+            haproxys.push(support::haproxy_binary());
+        }
+        let peer =
+            values("--peer").first().map(PathBuf::from).or(std::env::var_os("GCRA_GO_PEER").map(Into::into));
+        let is_value = |index: usize| {
+            index > 0 && matches!(&args[index - 1][..], "--rounds" | "--seconds" | "--haproxy" | "--peer")
+        };
+        let wanted = args.iter().enumerate().find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
+        Self {
+            wanted: wanted.map(|(_, arg)| arg.clone()).unwrap_or_default(),
+            quick,
+            write: flag("--write"),
+            rounds: number("--rounds", if quick { 1 } else { 3 }) as usize,
+            seconds: number("--seconds", if quick { 1 } else { 3 }),
+            peer: peer.filter(|path| path.is_file()),
+            haproxys,
+        }
+    }
+}
+
+/// One round of one setup, with processes of its own.
+fn run(row: &Row, seconds: u64) -> Figures {
+    let started = Started::new(&row.binary, &row.setup);
+    // Connections to the agent are made, and a few keys known.
+    let mut client = support::Client::new(started.frontend);
+    (0..20).for_each(|_| assert!(client.get("/").unwrap().status != 503));
+    drop(client);
+    let pids = [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
+    let cpu = || pids.map(|pid| pid.map_or(Duration::ZERO, usage::cpu_time));
+    let before = cpu();
+    let [requests, micros, failed, denied, p50, p99, p999] = wrk(&started, row.setup.load, seconds);
+    let after = cpu();
+    assert!(failed == 0.0, "{failed} requests failed: {:#?}", started.haproxy.lines());
+    match row.setup.load {
+        Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
+        Load::Heavy | Load::Light if row.setup.limits() => assert!(denied > 0.0, "nothing was denied"),
+        Load::Heavy | Load::Light => {}
+    }
+    let each = |number: usize| (after[number] - before[number]).as_secs_f64() * 1e6 / requests;
+    let mut figures = Figures {
+        per_second: requests / micros * 1e6,
+        p50_us: p50,
+        p99_us: p99,
+        p999_us: p999,
+        haproxy_us: each(0),
+        agent_us: each(1),
+        asked: None,
+    };
+    if row.setup.counts() {
+        figures.asked = Some(started.agent.unwrap().stop() as f64 / requests);
+    }
+    figures
+}
+
+/// Requests, microseconds, socket errors, answers other than 200, and three percentiles.
+fn wrk(started: &Started, load: Load, seconds: u64) -> [f64; 7] {
+    let script = started.directory.path().join("load.lua");
+    std::fs::write(&script, load.script()).unwrap();
+    let output = Command::new("wrk")
+        .args(["-t1", "-c32", &format!("-d{seconds}"), "-s"])
+        .arg(script)
+        .arg(format!("http://{}/", started.frontend))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let line = said.lines().find_map(|line| line.strip_prefix("figures "));
+    let mut numbers =
+        line.unwrap_or_else(|| panic!("{said}")).split(' ').map(|number| number.parse().unwrap());
+    [(); 7].map(|()| numbers.next().unwrap())
+}
+
+/// One request after another, with an agent that takes so many milliseconds (none: without one). The median and the 99th
+/// percentile, in microseconds.
+pub(crate) type Latency = [f64; 2];
+
+fn blind(binary: &Path, delay_ms: Option<u64>, quick: bool) -> Latency {
+    let started = Started::new(binary, &setups::delayed(delay_ms));
+    let mut client = support::Client::new(started.frontend);
+    let requests = match delay_ms {
+        Some(ms @ 10..) => 3_000 / ms,
+        _ => 2_000,
+    };
+    let requests = if quick { requests / 3 } else { requests };
+    let mut micros = Vec::new();
+    for number in 0..requests + 5 {
+        let start = Instant::now();
+        assert_eq!(client.get("/").unwrap().status, 200);
+        // The first ones make connections.
+        if number >= 5 {
+            micros.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    micros.sort_by(f64::total_cmp);
+    [micros[micros.len() / 2], micros[micros.len() * 99 / 100]]
+}

@@ -1,0 +1,364 @@
+//! What is compared through HAProxy: rules, agents, and loads.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use spop_agent::{Agent as Server, ListenAddress, Reply, Request, Scope, VarName};
+use tempfile::TempDir;
+
+use crate::support::{Agent, Process, directory, free_port, haproxy_folder, wait_until};
+
+/// What rows are compared with each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Group {
+    /// Who is asked about every request, none of which is denied.
+    Asking,
+    /// How often is asked: nearly all clients make one request.
+    Light,
+    /// How often is asked: one client, far above its limit.
+    Heavy,
+    /// Which share of the requests is asked about.
+    Share,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 4] = [Self::Asking, Self::Light, Self::Heavy, Self::Share];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Asking => "asking",
+            Self::Light => "light",
+            Self::Heavy => "heavy",
+            Self::Share => "share",
+        }
+    }
+}
+
+/// What wrk sends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Load {
+    /// From one client that may do all it does.
+    Allowed,
+    /// From one client, at 100/s with a burst of 20.
+    Heavy,
+    /// 19 of 20 requests from clients that make no other, the others from 16 clients far above 100/s.
+    Light,
+}
+
+impl Load {
+    pub(crate) fn script(self) -> String {
+        let request = match self {
+            Self::Allowed | Self::Heavy => "wrk.headers['X-Client'] = '10.0.0.1'\n",
+            Self::Light => {
+                "local n = 0
+function request()
+    n = n + 1
+    local client
+    if n % 20 == 0 then
+        client = '10.0.0.' .. n / 20 % 16
+    else
+        client = '11.' .. math.floor(n / 65536) % 256 .. '.' .. math.floor(n / 256) % 256 .. '.' .. n % 256
+    end
+    return 'GET / HTTP/1.1\\r\\nHost: test\\r\\nX-Client: ' .. client .. '\\r\\n\\r\\n'
+end
+"
+            }
+        };
+        request.to_owned()
+            + "function done(summary, latency, requests)
+    local errors = summary.errors
+    local failed = errors.connect + errors.read + errors.write + errors.timeout
+    io.write(string.format('figures %d %d %d %d %d %d %d\\n', summary.requests, summary.duration, failed, errors.status,
+        latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
+end
+"
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rules {
+    Nothing,
+    StickTable,
+    /// The agent is asked about so many of 1000 requests.
+    Asked(u32),
+    /// The filter is there, and nothing is ever sent.
+    Unused,
+    /// The rules of a file in haproxy/.
+    Shipped(&'static str),
+}
+
+#[derive(Clone, Debug)]
+enum Who {
+    Nobody,
+    Ours,
+    Constant { delay_ms: u64 },
+    Peer(std::path::PathBuf),
+}
+
+/// One way to limit, and the load it is put under.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub name: String,
+    pub group: Group,
+    pub load: Load,
+    rules: Rules,
+    who: Who,
+    unix: bool,
+}
+
+impl Setup {
+    fn new(name: &str, group: Group, load: Load, rules: Rules, who: Who) -> Self {
+        Self { name: name.to_owned(), group, load, rules, who, unix: false }
+    }
+
+    fn over_unix(mut self) -> Self {
+        self.unix = true;
+        self
+    }
+
+    /// Whether anybody is ever denied.
+    pub(crate) fn limits(&self) -> bool {
+        !matches!(self.rules, Rules::Nothing)
+    }
+
+    /// Whether the agent tells how often it was asked.
+    pub(crate) fn counts(&self) -> bool {
+        matches!(self.who, Who::Ours)
+    }
+}
+
+pub(crate) const NO_LIMITER: &str = "no limiter";
+pub(crate) const STICK_TABLE: &str = "stick table";
+pub(crate) const OURS: &str = "gcra-spoa, TCP";
+pub(crate) const OURS_UNIX: &str = "gcra-spoa, Unix";
+pub(crate) const GO: &str = "Go agent, TCP";
+pub(crate) const GO_UNIX: &str = "Go agent, Unix";
+pub(crate) const CONSTANT: &str = "constant answer, TCP";
+pub(crate) const CONSTANT_UNIX: &str = "constant answer, Unix";
+pub(crate) const EVERY_KTH: &str = "every-kth.cfg";
+pub(crate) const ASK_LESS: &str = "ask-less.cfg";
+
+/// All setups, in the order in which they take turns.
+pub(crate) fn all(peer: Option<&Path>) -> Vec<Setup> {
+    let mut setups = Vec::new();
+    let asking = |name, rules, who| Setup::new(name, Group::Asking, Load::Allowed, rules, who);
+    setups.push(asking(NO_LIMITER, Rules::Nothing, Who::Nobody));
+    setups.push(asking(STICK_TABLE, Rules::StickTable, Who::Nobody));
+    let constant = Who::Constant { delay_ms: 0 };
+    for (tcp, unix, who) in [(OURS, OURS_UNIX, Who::Ours), (CONSTANT, CONSTANT_UNIX, constant)] {
+        setups.push(asking(tcp, Rules::Asked(1000), who.clone()));
+        setups.push(asking(unix, Rules::Asked(1000), who).over_unix());
+    }
+    if let Some(path) = peer {
+        let who = Who::Peer(path.to_owned());
+        setups.push(asking(GO, Rules::Asked(1000), who.clone()));
+        setups.push(asking(GO_UNIX, Rules::Asked(1000), who).over_unix());
+    }
+    for (group, load) in [(Group::Light, Load::Light), (Group::Heavy, Load::Heavy)] {
+        setups.push(Setup::new(NO_LIMITER, group, load, Rules::Nothing, Who::Nobody));
+        setups.push(Setup::new(STICK_TABLE, group, load, Rules::StickTable, Who::Nobody));
+        setups.push(Setup::new("asked every time", group, load, Rules::Asked(1000), Who::Ours));
+        for file in [EVERY_KTH, "remember.cfg", ASK_LESS] {
+            setups.push(Setup::new(file, group, load, Rules::Shipped(file), Who::Ours));
+        }
+    }
+    let share = |name: &str, rules, who| Setup::new(name, Group::Share, Load::Allowed, rules, who);
+    setups.push(share(NO_LIMITER, Rules::Nothing, Who::Nobody));
+    setups.push(share("configured, unused", Rules::Unused, Who::Ours));
+    for of_1000 in [0, 25, 100, 250, 500, 750, 1000] {
+        let name = format!("{} %", f64::from(of_1000) / 10.0);
+        setups.push(share(&name, Rules::Asked(of_1000), Who::Ours));
+    }
+    setups
+}
+
+/// An agent that takes its time; without a time, nobody is asked.
+pub(crate) fn delayed(delay_ms: Option<u64>) -> Setup {
+    let (rules, who) = match delay_ms {
+        Some(delay_ms) => (Rules::Asked(1000), Who::Constant { delay_ms }),
+        None => (Rules::Nothing, Who::Nobody),
+    };
+    Setup::new("blind", Group::Asking, Load::Allowed, rules, who)
+}
+
+/// "2.6.12" of a program.
+pub(crate) fn version(binary: &Path) -> String {
+    let output = Command::new(binary).arg("-v").output().expect("HAProxy runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = said.split(' ').nth(2).unwrap_or_default();
+    version.split('-').next().unwrap_or_default().to_owned()
+}
+
+/// The argument that makes this program an agent which answers a constant.
+pub(crate) const AGENT: &str = "--constant-agent";
+
+/// Answers "not blocked" to everything, after so long.
+pub(crate) fn be_agent(listen: &str, delay: Duration) {
+    const BLOCKED: VarName<'_> = VarName::from_static("blocked");
+    let answer = move |_: &Request<'_>, reply: &mut Reply<'_>| {
+        if delay.is_zero() {
+            let _ = reply.set_var(Scope::Transaction, BLOCKED, false);
+        } else {
+            reply.later(async move |mut reply| {
+                tokio::time::sleep(delay).await;
+                let _ = reply.set_var(Scope::Transaction, BLOCKED, false);
+                reply
+            });
+        }
+    };
+    let address: ListenAddress = listen.parse().unwrap();
+    // It does so too, but into a log that nobody has set up.
+    println!("listening on {address}");
+    Server::new(answer).run(NonZeroUsize::MIN, &[address], std::future::pending()).unwrap();
+}
+
+/// Processes that run for one measurement.
+pub(crate) struct Started {
+    pub haproxy: Process,
+    pub agent: Option<Agent>,
+    pub frontend: SocketAddr,
+    pub directory: TempDir,
+}
+
+impl Started {
+    pub(crate) fn new(binary: &Path, setup: &Setup) -> Self {
+        let directory = directory();
+        let local = || free_port(Ipv4Addr::LOCALHOST.into());
+        let listen = if setup.unix {
+            format!("unix:{}/agent.sock", directory.path().display())
+        } else {
+            local().to_string()
+        };
+        let agent = start_agent(setup, &listen, directory.path());
+        let frontend = local();
+        let config = directory.path().join("haproxy.cfg");
+        fs::write(&config, configuration(setup, frontend, &listen)).unwrap();
+        fs::write(directory.path().join("spoe.conf"), questions(setup)).unwrap();
+        let haproxy = Process::start("haproxy", Command::new(binary).arg("-db").arg("-f").arg(&config));
+        wait_until("HAProxy listens", || std::net::TcpStream::connect(frontend).is_ok());
+        Self { haproxy, agent, frontend, directory }
+    }
+}
+
+fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
+    let agent = match &setup.who {
+        Who::Nobody => return None,
+        Who::Constant { delay_ms } => {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            Agent::start_command(command.args([AGENT, listen, &delay_ms.to_string()]))
+        }
+        Who::Peer(path) => Agent::start_command(Command::new(path).arg(listen)),
+        Who::Ours => {
+            let (rate, burst) = match setup.load {
+                Load::Allowed => ("100000000/s", "1000000"),
+                Load::Heavy | Load::Light => ("100/s", "20"),
+            };
+            let args =
+                ["--rate", rate, "--burst", burst, "--drain", "0", "--cost", "cost", "--listen", listen];
+            Agent::start_with(&directory.join("table"), &args)
+        }
+    };
+    // Those that say it before they do it.
+    if let Some(path) = listen.strip_prefix("unix:") {
+        wait_until("the agent's socket is there", || Path::new(path).exists());
+    } else {
+        wait_until("the agent's port is open", || std::net::TcpStream::connect(listen).is_ok());
+    }
+    Some(agent)
+}
+
+/// Who is limited: what wrk says, so that one wrk can be many clients.
+const KEY: &str = "req.hdr_ip(x-client),ipmask(32,64)";
+
+/// A file of haproxy/, with that key.
+fn shipped(file: &str) -> String {
+    let text = fs::read_to_string(haproxy_folder().join(file)).unwrap();
+    assert!(text.contains("src,ipmask(32,64)"), "{file}");
+    text.replace("src,ipmask(32,64)", KEY)
+}
+
+fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
+    const FILTER: &str = "    filter spoe engine gcra config spoe.conf\n";
+    const DENY: &str = "    http-request deny status 429 if";
+    let mut rules = String::new();
+    let mut tables = String::new();
+    match setup.rules {
+        Rules::Nothing => {}
+        Rules::StickTable => {
+            let per_10s = if setup.load == Load::Allowed { 4_000_000_000_u32 } else { 1_000 };
+            writeln!(rules, "    http-request track-sc0 {KEY} table limiter").unwrap();
+            writeln!(rules, "{DENY} {{ sc_http_req_rate(0) gt {per_10s} }}").unwrap();
+            tables.push_str(
+                "backend limiter\n    stick-table type ipv6 size 1m expire 10m store http_req_rate(10s)\n",
+            );
+        }
+        Rules::Asked(_) | Rules::Unused => {
+            rules.push_str(FILTER);
+            writeln!(rules, "{DENY} {{ var(txn.gcra.blocked) -m bool }}").unwrap();
+        }
+        Rules::Shipped(file) => {
+            rules.push_str(FILTER);
+            let text = shipped(file);
+            let mut section = "";
+            for line in text.lines() {
+                if !line.starts_with([' ', '#', '.']) {
+                    section = line;
+                }
+                let line = line.trim_start();
+                match section {
+                    "frontend web" if line.starts_with("http-request") => {
+                        writeln!(rules, "    {line}").unwrap();
+                    }
+                    "backend collected" | "backend refused" => writeln!(tables, "{line}").unwrap(),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let agent = agent.replace("unix:", "unix@");
+    format!(
+        "global
+    default-path config
+    nbthread 1
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 30s
+    timeout server 2m
+frontend web
+    bind {frontend}
+{rules}    http-request return status 200 content-type text/plain string ok
+{tables}
+backend gcra-agents
+.if version_atleast(3.1-dev0)
+    mode spop
+.else
+    mode tcp
+.endif
+    server agent {agent}
+"
+    )
+}
+
+/// What is sent to the agent: the files of haproxy/ as well.
+fn questions(setup: &Setup) -> String {
+    let text = match setup.rules {
+        Rules::Shipped(_) => shipped("spoe-ask-less.conf"),
+        Rules::Unused => shipped("spoe-group.conf"),
+        // Half a file: where nobody is asked it is not read.
+        Rules::Nothing | Rules::StickTable => String::new(),
+        Rules::Asked(1000) => shipped("spoe-gcra.conf"),
+        Rules::Asked(of_1000) => {
+            let event = "\n    event on-frontend-http-request";
+            shipped("spoe-gcra.conf")
+                .replace(&format!("{event}\n"), &format!("{event} if {{ rand(1000) lt {of_1000} }}\n"))
+        }
+    };
+    // Long enough for an agent that takes its time, and a busy machine.
+    text.replace("timeout processing 100ms", "timeout processing 5s")
+}

@@ -1,0 +1,237 @@
+//! The configurations that ask only when it matters, each held against the bound that its comments state.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use support::{Agent, Client, Haproxy, Tally, directory, free_port, haproxy_folder};
+
+const RATE: [&str; 6] = ["--rate", "100/s", "--burst", "20", "--cost", "cost"];
+const INTERVAL: Duration = Duration::from_millis(10);
+const BURST: u64 = 20;
+
+/// So slow that what a test uses up stays used up.
+const HOURLY: [&str; 4] = ["--rate", "20/h", "--cost", "cost"];
+
+/// Requests that a client may have made and not paid for.
+const UNPAID: u64 = 7;
+
+fn client(number: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 1, number).into()
+}
+
+fn behind(agents: [&Agent; 2]) -> [(&'static str, &str); 2] {
+    [("GCRA_AGENT1", &agents[0].address), ("GCRA_AGENT2", &agents[1].address)]
+}
+
+/// How many of `requests` pass.
+fn passing(client: &mut Client, requests: u32) -> u32 {
+    (0..requests).map(|_| u32::from(client.get("/").unwrap().status == 200)).sum()
+}
+
+/// What the limit allows from `start` to now.
+fn allowed_since(start: Instant) -> u64 {
+    BURST + u64::try_from(start.elapsed().as_nanos() / INTERVAL.as_nanos()).unwrap()
+}
+
+/// Connections of one client that ask as fast as they can. Returns how many requests passed, and how many did not.
+fn hammer(haproxy: &Haproxy, connections: u32, duration: Duration) -> (u64, u64) {
+    let start = Instant::now();
+    let threads: Vec<_> = (0..connections)
+        .map(|_| {
+            let mut client = Client::from(haproxy.frontend, client(1));
+            thread::spawn(move || {
+                let (mut passed, mut denied) = (0, 0);
+                while start.elapsed() < duration {
+                    match client.get("/").unwrap().status {
+                        200 => passed += 1,
+                        429 => denied += 1,
+                        other => panic!("{other}"),
+                    }
+                }
+                (passed, denied)
+            })
+        })
+        .collect();
+    let tallies = threads.into_iter().map(|thread| thread.join().unwrap());
+    tallies.fold((0, 0), |(passed, denied), tally| (passed + tally.0, denied + tally.1))
+}
+
+#[test]
+fn every_8th_request_asks_for_all_eight() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &HOURLY), Agent::start(&table, &HOURLY)];
+    let haproxy = Haproxy::start("every-kth.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::new(haproxy.frontend);
+    // 7 pass and the 8th asks, twice; then 7 more, and the 24th would be charged beyond the 20.
+    assert_eq!(passing(&mut client, 23), 23);
+    assert_eq!(passing(&mut client, 30), 0, "they are not forgotten when they can't be paid for");
+    let asked: u64 = agents.map(Agent::stop).iter().sum();
+    assert_eq!(asked, 2 + 30);
+}
+
+#[test]
+fn who_makes_few_requests_is_never_asked_about() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let haproxy = Haproxy::start("every-kth.cfg", &behind([&agent, &agent]));
+    for number in 1..=50 {
+        assert_eq!(passing(&mut Client::from(haproxy.frontend, client(number)), 7), 7);
+    }
+    assert_eq!(passing(&mut Client::from(haproxy.frontend, client(1)), 1), 1);
+    assert_eq!(agent.stop(), 1);
+}
+
+#[test]
+fn each_haproxy_process_lets_seven_more_pass() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let start = || Haproxy::start("every-kth.cfg", &behind([&agent, &agent]));
+    assert_eq!(passing(&mut Client::new(start().frontend), 60), 23);
+    assert_eq!(passing(&mut Client::new(start().frontend), 60), 7);
+}
+
+#[test]
+fn a_client_who_hammers_every_kth_gets_what_the_limit_allows_and_seven() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    let haproxy = Haproxy::start("every-kth.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::from(haproxy.frontend, client(1));
+    let tally = Tally::of(&mut client, 300, Duration::from_secs(4));
+    assert_eq!(tally.other, 0, "{tally:?}");
+    tally.assert_not_too_many(INTERVAL, BURST + UNPAID);
+    // Eight are charged at once or none.
+    tally.assert_not_too_few(INTERVAL, BURST - UNPAID - 1);
+}
+
+#[test]
+fn many_connections_at_once_get_no_more_and_no_less() {
+    for (config, unpaid) in [("every-kth.cfg", UNPAID), ("remember.cfg", 0), ("ask-less.cfg", UNPAID)] {
+        let directory = directory();
+        let table = directory.path().join("table");
+        let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+        let haproxy = Haproxy::start(config, &behind([&agents[0], &agents[1]]));
+        let start = Instant::now();
+        let (passed, denied) = hammer(&haproxy, 16, Duration::from_secs(3));
+        let bound = allowed_since(start) + unpaid;
+        assert!(
+            passed <= bound && denied > bound,
+            "{config}: {passed} passed, {denied} did not, {bound} may"
+        );
+        // They were charged for what passed and not for more: all that came due was given out, but for pauses of a busy machine.
+        assert!(passed > bound * 3 / 4, "{config}: {passed} passed, {bound} may");
+    }
+}
+
+#[test]
+fn who_keeps_to_seven_less_than_the_burst_is_never_blocked() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &RATE);
+    let haproxy = Haproxy::start("ask-less.cfg", &behind([&agent, &agent]));
+    let mut client = Client::from(haproxy.frontend, client(1));
+    for round in 0..20 {
+        assert_eq!(passing(&mut client, 13), 13, "{round}");
+        thread::sleep(INTERVAL * 13);
+    }
+}
+
+#[test]
+fn a_client_long_silent_is_forgotten_with_what_it_owes() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let copy = directory.path().join("every-kth.cfg");
+    let config = fs::read_to_string(haproxy_folder().join("every-kth.cfg")).unwrap();
+    assert!(config.contains("expire 10m"));
+    fs::write(&copy, config.replace("expire 10m", "expire 100ms")).unwrap();
+    let conf = haproxy_folder().join("spoe-ask-less.conf");
+    let mut environment = behind([&agent, &agent]).to_vec();
+    environment.push(("GCRA_SPOE_CONF", conf.to_str().unwrap()));
+    let haproxy = Haproxy::start(copy.to_str().unwrap(), &environment);
+    let mut client = Client::new(haproxy.frontend);
+    for _ in 0..6 {
+        assert_eq!(passing(&mut client, 7), 7);
+        thread::sleep(Duration::from_millis(400));
+    }
+    assert_eq!(agent.stop(), 0);
+}
+
+#[test]
+fn what_no_agent_answered_is_paid_for_when_one_is_back() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let address = free_port(client(1)).to_string();
+    let environment = [("GCRA_AGENT1", &address[..]), ("GCRA_AGENT2", &address[..])];
+    let haproxy = Haproxy::start("every-kth.cfg", &environment);
+    haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+    let mut client = Client::new(haproxy.frontend);
+    assert_eq!(passing(&mut client, 50), 50, "nobody to ask");
+    let agent = Agent::start_at(&table, &address, &HOURLY);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    haproxy.wait_for("gcra-agents", "agent2", "UP");
+    // The first is charged 8; then 7 and the 8th; then 7.
+    assert_eq!(passing(&mut client, 60), 16);
+    assert_eq!(agent.stop(), 2 + 44);
+}
+
+/// The rules after the one that asks are those that make room for the next to ask for eight. HAProxy evaluates them although
+/// nobody waits for the answer any more.
+#[test]
+fn a_client_that_goes_away_while_it_asks_leaves_the_counters_in_order() {
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &["--rate", "2000/h", "--cost", "cost"]);
+    let haproxy = Haproxy::start("every-kth.cfg", &behind([&agent, &agent]));
+    let mut patient = Client::new(haproxy.frontend);
+    assert_eq!(passing(&mut patient, 7), 7);
+    agent.process.signal(Signal::STOP);
+    Client::reset_while_waiting(haproxy.frontend);
+    agent.process.signal(Signal::CONT);
+    assert_eq!(passing(&mut patient, 800), 800);
+    // One in eight; had the counter stayed, it would be each of them.
+    let asked = agent.stop();
+    assert!((100..=110).contains(&asked), "asked {asked} times");
+}
+
+#[test]
+fn a_refusal_is_remembered_and_costs_no_cell() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    let haproxy = Haproxy::start("remember.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::from(haproxy.frontend, client(1));
+    let start = Instant::now();
+    let tally = Tally::of(&mut client, 1_000, Duration::from_secs(4));
+    let five_ms = u64::try_from(start.elapsed().as_millis() / 5).unwrap();
+    assert_eq!(tally.other, 0, "{tally:?}");
+    tally.assert_not_too_many(INTERVAL, BURST);
+    // What came due while it was not asked about.
+    tally.assert_not_too_few(INTERVAL, BURST - 3);
+    let asked: u64 = agents.map(Agent::stop).iter().sum();
+    let once_per_interval = tally.allowed + five_ms + 1;
+    assert!(asked <= once_per_interval, "asked {asked} times, {tally:?}");
+}
+
+#[test]
+fn both_together_hold_the_bound_of_every_kth() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+    let haproxy = Haproxy::start("ask-less.cfg", &behind([&agents[0], &agents[1]]));
+    let mut client = Client::from(haproxy.frontend, client(1));
+    let start = Instant::now();
+    let tally = Tally::of(&mut client, 1_000, Duration::from_secs(4));
+    let five_ms = u64::try_from(start.elapsed().as_millis() / 5).unwrap();
+    assert_eq!(tally.other, 0, "{tally:?}");
+    tally.assert_not_too_many(INTERVAL, BURST + UNPAID);
+    tally.assert_not_too_few(INTERVAL, BURST - UNPAID - 1 - 3);
+    let asked: u64 = agents.map(Agent::stop).iter().sum();
+    // Of each eight that pass one asks, and in each 5 ms one more at most that is blocked.
+    let bound = tally.allowed / 8 + five_ms + 1;
+    assert!(asked <= bound, "asked {asked} times, {tally:?}");
+}
