@@ -1,98 +1,269 @@
-//! From a request to its answer: which bucket its messages belong to, and whether they conform.
+//! From a request to its answer: which policy and which buckets its messages belong to, and whether they conform.
 //!
 //! No socket, no task: an ordinary function of a request and a reading of the clock.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
-use gcra_table::{KeyHash, Table};
-use spop_agent::{Handler, Limits, Message, Reply, Request, Scope, Value, VarName};
+use arrayvec::ArrayVec;
+use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
+use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
 
-use crate::config::{Config, Limit};
-use crate::key::write_part;
+use crate::key::{write_lowercase, write_part};
+use crate::policy::answer::{Reason, Report, Standing};
+use crate::policy::{KeyParts, Limit, MAX_LIMITS, Policies, Policy, Rule, RuleAt};
 
-/// Decides about requests by one limit.
+/// The limits of one request whose standing is told. Those of further messages count all the same.
+const MAX_STANDINGS: usize = 2 * MAX_LIMITS;
+
+/// Decides about requests by the policies in force.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
-    limit: Limit,
-    key: Box<[Box<[u8]>]>,
-    cost: Option<Box<[u8]>>,
-    var: VarName<'static>,
-    scope: Scope,
-    undecided: Arc<AtomicU64>,
+    /// What holds. A reload puts others in their place.
+    policies: Arc<ArcSwap<Policies>>,
+    unclear: Arc<Unclear>,
+}
+
+/// Messages that got no decision.
+#[derive(Debug, Default)]
+pub(crate) struct Unclear {
+    /// An arg that makes the key was not there, or the cost was none.
+    pub(crate) undecided: AtomicU64,
+    /// No policy is for them.
+    pub(crate) unmatched: AtomicU64,
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, config: &Config) -> Self {
-        Self {
-            table,
-            limit: config.limit,
-            key: config.key.iter().map(|name| name.as_bytes().into()).collect(),
-            cost: config.cost.as_ref().map(|name| name.as_bytes().into()),
-            var: config.var,
-            scope: config.scope,
-            undecided: Arc::default(),
-        }
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, policies: Arc<ArcSwap<Policies>>) -> Self {
+        Self { table, policies, unclear: Arc::default() }
     }
 
-    /// The largest ACK is known, and small: so HAProxy may keep 20 NOTIFYs in flight even where its frames are
-    /// small.
-    pub(crate) fn limits(config: &Config) -> Limits {
+    /// Where only `blocked` is answered, the largest ACK is known, and small: so HAProxy may keep 20 NOTIFYs in flight whatever its
+    /// buffers. More answers fit the library's default, as reading the file has made sure.
+    pub(crate) fn limits(policies: &Policies) -> Limits {
         // Type, flags and two ids of ten bytes; then action, count, scope, length, name and value.
         const HEADER: usize = 1 + 4 + 10 + 10;
-        let action = 4 + config.var.as_str().len() + 1;
-        let max_ack_size = u32::try_from(HEADER + action).unwrap_or(u32::MAX);
-        Limits { max_ack_size, ..Limits::default() }
+        let action = 4 + policies.answers.blocked.as_str().len() + 1;
+        match u32::try_from(HEADER + action) {
+            Ok(max_ack_size) if policies.is_fixed => Limits { max_ack_size, ..Limits::default() },
+            _ => Limits::default(),
+        }
     }
 
-    /// How many messages could not be decided, because an arg that makes the key was not there, or the cost was none.
-    pub(crate) fn undecided(&self) -> Arc<AtomicU64> {
-        self.undecided.clone()
+    /// Counts the messages that got no decision.
+    pub(crate) fn unclear(&self) -> Arc<Unclear> {
+        self.unclear.clone()
     }
 
-    /// What is asked about a message; `None` when it lacks an arg of the key, or its cost is none.
+    /// What is asked about a message; `None` when no policy is for it, when it lacks an arg of the key, or when its cost is none.
     #[inline(always)]
-    fn question(&self, table: &Table, message: &Message<'_>) -> Option<Question> {
-        let mut hasher = table.hasher();
-        if self.key.is_empty() {
-            for arg in message.args().filter(|arg| self.cost.as_deref() != Some(arg.name)) {
-                write_part(&mut hasher, arg.value);
-            }
-        } else {
-            for name in &self.key {
-                write_part(&mut hasher, message.arg(name)?);
+    fn question(table: &Table, policies: &Policies, message: &Message<'_>) -> Result<Question, NoQuestion> {
+        let index = policies.of(message).ok_or(NoQuestion::Unmatched)?;
+        let policy = &policies.list[index];
+        let cells = match &policy.cost {
+            None => 1,
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided)?,
+        };
+        let (mut hasher, mut exception) = (table.hasher(), None);
+        let whole = policy.for_each_part(message, |value| {
+            exception = exception.or_else(|| policy.exception(value));
+            write_grouped(&mut hasher, &policy.key, value);
+        });
+        whole.ok_or(NoQuestion::Undecided)?;
+        let rule = exception.map_or(RuleAt::Default, RuleAt::Exception);
+        let mut keys = ArrayVec::new();
+        if let Rule::Limits(limits) = policy.rule(rule) {
+            for limit in limits.iter().take(MAX_LIMITS) {
+                keys.push(key_of(&hasher, limit));
             }
         }
-        let cells = match &self.cost {
-            None => 1,
-            Some(name) => cells(message.arg(name).unwrap_or(Value::Null))?,
-        };
-        Some(Question { key: hasher.finish(), cells })
+        Ok(Question { policy: index, rule, cells, keys })
     }
 
-    /// Whether a message is blocked; `None` when that can't be decided.
+    /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key, where somebody wants to know.
     #[inline]
-    fn is_blocked(&self, turn: &mut Turn, question: Option<Question>) -> Option<bool> {
-        let Some(Question { key, cells }) = question else {
-            self.undecided.fetch_add(1, Ordering::Relaxed);
-            return None;
+    fn verdict<'p>(
+        table: &Table,
+        now: &mut u64,
+        policy: &'p Policy,
+        question: &Question,
+        standings: Option<&mut Standings<'p>>,
+    ) -> Option<Reason> {
+        let mut asked = Asked { table, now, policy, cells: question.cells };
+        let limits = match policy.rule(question.rule) {
+            Rule::Deny => return Some(Reason::Denied),
+            Rule::Unlimited => return None,
+            Rule::Limits(limits) => limits,
         };
-        match self.limit {
-            Limit::Quota(quota) => Some(!turn.table.charge(key, quota, cells, &mut turn.now).is_allowed()),
-            Limit::Deny => Some(true),
-            Limit::Unlimited => Some(false),
+        if let ([limit], [key]) = (&limits[..], &question.keys[..]) {
+            let (standing, reason, _) = asked.charge(limit, *key);
+            if let Some(standings) = standings {
+                let _ = standings.try_push(standing);
+            }
+            if reason.is_some() {
+                asked.punish(limit, *key);
+            }
+            return reason;
+        }
+        let (each, reason) = asked.charge_all(limits, &question.keys);
+        if let Some(standings) = standings {
+            let room = standings.remaining_capacity();
+            standings.extend(each.into_iter().take(room));
+        }
+        reason
+    }
+}
+
+type Standings<'p> = ArrayVec<Standing<'p>, MAX_STANDINGS>;
+
+/// One message's charge.
+struct Asked<'t, 'p> {
+    table: &'t Table,
+    now: &'t mut u64,
+    policy: &'p Policy,
+    cells: u32,
+}
+
+impl<'p> Asked<'_, 'p> {
+    /// Charges one limit, if the cells conform.
+    #[inline]
+    fn charge(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>, Decision) {
+        let mut decision = self.table.charge(key, limit.quota, self.cells, self.now);
+        if !decision.is_allowed()
+            && self.table.cap(key, *self.now, &decision, self.policy.ceiling_ns(limit), limit.quota)
+        {
+            decision = self.table.charge(key, limit.quota, self.cells, self.now);
+        }
+        let reason = match (decision.is_allowed(), decision.retry_after_ns()) {
+            (true, _) => None,
+            (false, Some(_)) => Some(Reason::Limit),
+            (false, None) => Some(Reason::Oversize),
+        };
+        // What costs more than the burst never passes; one burst later it will still not have passed.
+        let never = if reason.is_some() { limit.quota.drain_ns() } else { 0 };
+        let wait_ns = decision.retry_after_ns().unwrap_or(never);
+        (Standing { limit, owed_ns: decision.owed_ns(), wait_ns }, reason, decision)
+    }
+
+    /// Charges all limits, or none.
+    ///
+    /// Looks at all of them first, so that a client who is denied by one does not keep writing to the others, and learns how long to
+    /// wait for all. When somebody else was faster between the look and the charge, what was charged is given back.
+    fn charge_all(
+        &mut self,
+        limits: &'p [Limit],
+        keys: &[KeyHash],
+    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+        let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
+        let mut reason = None;
+        for (limit, key) in limits.iter().zip(keys) {
+            let (standing, denied) = self.look(limit, *key);
+            standings.push(standing);
+            if denied.is_some() {
+                self.punish(limit, *key);
+            }
+            reason = reason.or(denied);
+        }
+        if reason.is_some() || self.cells == 0 {
+            return (standings, reason);
+        }
+        let mut charged = ArrayVec::<(KeyHash, Quota, Decision), MAX_LIMITS>::new();
+        for ((limit, key), standing) in limits.iter().zip(keys).zip(&mut standings) {
+            let (now, denied, decision) = self.charge(limit, *key);
+            *standing = now;
+            if denied.is_some() {
+                for (key, quota, decision) in charged {
+                    // Too late to give back is too strict for a moment, and never too generous.
+                    let _ = self.table.refund(key, quota, self.cells, &decision);
+                }
+                return (standings, denied);
+            }
+            charged.push((*key, limit.quota, decision));
+        }
+        (standings, None)
+    }
+
+    /// What a charge would say now.
+    fn look(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>) {
+        let quota = limit.quota;
+        let mut owed_ns = self.table.owed_ns(key, *self.now);
+        if owed_ns > self.policy.ceiling_ns(limit) {
+            // By an older quota. The charge will cap it.
+            owed_ns = quota.drain_ns();
+        }
+        let (wait_ns, reason) = match quota.admit(owed_ns, 0, self.cells) {
+            Admission::Conforming { .. } => (0, None),
+            Admission::Early { wait_ns } => (wait_ns, Some(Reason::Limit)),
+            Admission::Oversize => (quota.drain_ns(), Some(Reason::Oversize)),
+        };
+        (Standing { limit, owed_ns, wait_ns }, reason)
+    }
+
+    /// Charges a client who goes on asking while it is blocked, up to the ceiling.
+    fn punish(&mut self, limit: &Limit, key: KeyHash) {
+        let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
+        if let Some(quota) = limit.quota_with(penalty) {
+            // Beyond the ceiling nothing more is charged.
+            let _ = self.table.charge(key, quota, penalty.cells, self.now);
         }
     }
 }
 
-/// Whose bucket a message is charged to, and how many cells.
+/// Why there is nothing to ask about a message.
 #[derive(Clone, Copy, Debug)]
+pub(crate) enum NoQuestion {
+    Unmatched,
+    Undecided,
+}
+
+/// What is asked about a message: whose buckets, and how many cells.
+#[derive(Clone, Debug)]
 pub(crate) struct Question {
-    key: KeyHash,
+    policy: usize,
+    rule: RuleAt,
     cells: u32,
+    keys: ArrayVec<KeyHash, MAX_LIMITS>,
+}
+
+/// The bucket of a key under one limit.
+#[inline(always)]
+fn key_of(parts: &KeyHasher, limit: &Limit) -> KeyHash {
+    if limit.suffix.is_empty() {
+        return parts.finish();
+    }
+    let mut hasher = parts.clone();
+    hasher.write(&limit.suffix);
+    hasher.finish()
+}
+
+/// Writes a part of the key, as the policy groups it.
+#[inline(always)]
+fn write_grouped(hasher: &mut KeyHasher, key: &KeyParts, value: Value<'_>) {
+    match value {
+        Value::Ipv4(ip) if key.ipv4_prefix < 32 => {
+            write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix)))
+        }
+        Value::Ipv6(ip) if key.ipv6_prefix < 128 => match ip.to_ipv4_mapped() {
+            Some(ip) => write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix))),
+            None => write_part(hasher, Value::Ipv6(network_v6(ip, key.ipv6_prefix))),
+        },
+        Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
+        value => write_part(hasher, value),
+    }
+}
+
+fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    (u32::from(ip) & mask).into()
+}
+
+fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
+    (u128::from(ip) & mask).into()
 }
 
 /// The cells that a cost stands for. Null, which HAProxy sends for what it could not find, is one cell as it would be without
@@ -116,50 +287,84 @@ fn cells(cost: Value<'_>) -> Option<u32> {
 #[derive(Debug)]
 pub(crate) struct Turn {
     table: Guard<Arc<Table>>,
+    policies: Guard<Arc<Policies>>,
     now: u64,
 }
 
 impl Handler for Limiter {
     type Turn = Turn;
 
-    /// What is asked about the first message. Its bucket is on its way from memory.
-    type Prepared = Option<Question>;
+    /// What is asked about the first message. Its buckets are on their way from memory.
+    type Prepared = Result<Question, NoQuestion>;
 
     #[inline]
     fn turn(&self) -> Turn {
         let table = self.table.load();
         let now = table.now();
-        Turn { table, now }
+        Turn { table, policies: self.policies.load(), now }
     }
 
     #[inline(always)]
-    fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Option<Question> {
-        let question = self.question(&turn.table, &request.messages().next()?)?;
-        turn.table.prefetch(question.key);
-        Some(question)
+    fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Self::Prepared {
+        let question = Self::question(
+            &turn.table,
+            &turn.policies,
+            &request.messages().next().ok_or(NoQuestion::Unmatched)?,
+        )?;
+        for key in &question.keys {
+            turn.table.prefetch(*key);
+        }
+        Ok(question)
     }
 
     /// Every message is charged; the request is blocked when one of them is. Where no message could be decided nothing
     /// is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
-    fn answer(&self, turn: &mut Turn, first: Option<Question>, request: &Request<'_>, reply: &mut Reply<'_>) {
-        let mut messages = request.messages();
-        if messages.next().is_none() {
-            return;
-        }
-        let mut blocked = self.is_blocked(turn, first);
-        for message in messages {
-            let question = self.question(&turn.table, &message);
-            let next = self.is_blocked(turn, question);
-            blocked = match (blocked, next) {
-                (Some(one), Some(other)) => Some(one || other),
-                (one, other) => one.or(other),
+    fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
+        let Turn { table, policies, now } = turn;
+        let answers = &policies.answers;
+        let wants_standings = !answers.others.is_empty();
+        let mut standings = Standings::new();
+        let mut report = None::<Report<'_>>;
+        let mut first = Some(first);
+        for message in request.messages() {
+            let question = match first.take() {
+                Some(question) => question,
+                None => Self::question(table, policies, &message),
             };
+            let question = match question {
+                Ok(question) => question,
+                Err(why) => {
+                    self.unclear.count(why);
+                    continue;
+                }
+            };
+            let policy = &policies.list[question.policy];
+            let reason =
+                Self::verdict(table, now, policy, &question, wants_standings.then_some(&mut standings));
+            let verdict = Report {
+                blocked: reason.is_some() && !policy.observes,
+                would_block: reason.is_some(),
+                policy: &policy.name,
+                reason,
+            };
+            report = Some(report.map_or(verdict, |report| report.and(verdict)));
         }
-        if let Some(blocked) = blocked {
-            // It fits: `limits` counted it.
-            let _ = reply.set_var(self.scope, self.var, blocked);
+        if let Some(report) = report {
+            // Where it does not fit, `limits` or the file's reader counted wrong: what was written stays.
+            let _ = answers.write(&report, &standings, reply);
         }
+    }
+}
+
+impl Unclear {
+    #[cold]
+    fn count(&self, why: NoQuestion) {
+        let counter = match why {
+            NoQuestion::Unmatched => &self.unmatched,
+            NoQuestion::Undecided => &self.undecided,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
