@@ -509,12 +509,14 @@ mod tests {
     #[test]
     fn defaults() {
         let config = parse("--rate 100/s").unwrap();
-        assert_eq!(config.quota().map(Quota::burst), Some(100));
         assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
         assert_eq!(config.slots, None);
+        assert_eq!(config.threads.get(), 1);
+        let Source::Flags(policies) = config.policies else { panic!("not the flags") };
+        assert_eq!(policies.list[0].limits().map(|limit| limit.quota.burst()).collect::<Vec<_>>(), [100]);
         assert_eq!(
-            (config.var.as_str(), config.scope, config.threads.get()),
-            ("blocked", Scope::Transaction, 1)
+            (policies.answers.blocked.as_str(), policies.answers.scope),
+            ("blocked", Scope::Transaction)
         );
     }
 }

@@ -132,12 +132,7 @@ impl<'p> Asked<'_, 'p> {
     /// Charges one limit, if the cells conform.
     #[inline]
     fn charge(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>, Decision) {
-        let mut decision = self.table.charge(key, limit.quota, self.cells, self.now);
-        if !decision.is_allowed()
-            && self.table.cap(key, *self.now, &decision, self.policy.ceiling_ns(limit), limit.quota)
-        {
-            decision = self.table.charge(key, limit.quota, self.cells, self.now);
-        }
+        let decision = self.table.charge(key, limit.quota, self.cells, self.now);
         let reason = match (decision.is_allowed(), decision.retry_after_ns()) {
             (true, _) => None,
             (false, Some(_)) => Some(Reason::Limit),
@@ -191,9 +186,9 @@ impl<'p> Asked<'_, 'p> {
     fn look(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>) {
         let quota = limit.quota;
         let mut owed_ns = self.table.owed_ns(key, *self.now);
-        if owed_ns > self.policy.ceiling_ns(limit) {
-            // By an older quota. The charge will cap it.
-            owed_ns = quota.drain_ns();
+        if owed_ns > quota.most_owed_ns() {
+            // By an older quota, or by a later reading of the clock. The charge will tell.
+            owed_ns = quota.burst_tolerance_ns();
         }
         let (wait_ns, reason) = match quota.admit(owed_ns, 0, self.cells) {
             Admission::Conforming { .. } => (0, None),
@@ -206,10 +201,8 @@ impl<'p> Asked<'_, 'p> {
     /// Charges a client who goes on asking while it is blocked, up to the ceiling.
     fn punish(&mut self, limit: &Limit, key: KeyHash) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
-        if let Some(quota) = limit.quota_with(penalty) {
-            // Beyond the ceiling nothing more is charged.
-            let _ = self.table.charge(key, quota, penalty.cells, self.now);
-        }
+        // Beyond the ceiling nothing more is charged.
+        let _ = self.table.charge(key, limit.quota.punishing(), penalty.cells, self.now);
     }
 }
 
@@ -245,7 +238,7 @@ fn key_of(parts: &KeyHasher, limit: &Limit) -> KeyHash {
 fn write_grouped(hasher: &mut KeyHasher, key: &KeyParts, value: Value<'_>) {
     match value {
         Value::Ipv4(ip) if key.ipv4_prefix < 32 => {
-            write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix)))
+            write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix)));
         }
         Value::Ipv6(ip) if key.ipv6_prefix < 128 => match ip.to_ipv4_mapped() {
             Some(ip) => write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix))),

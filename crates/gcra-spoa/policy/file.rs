@@ -11,7 +11,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::policy::answer::{Answers, Var};
-use crate::policy::{KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule};
+use crate::policy::{
+    KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule, When,
+};
 
 /// The longest name of a policy or a limit: it is part of header fields.
 const MAX_NAME: usize = 64;
@@ -217,6 +219,16 @@ impl<'t> Reader<'t> {
             self.lists(name, value, &key, &mut overrides);
         }
         self.no_more(entries);
+        let mut rule = rule;
+        if let Some(Penalty { ceiling_ns, .. }) = penalty {
+            let rules = rule.iter_mut().chain(&mut overrides.rules);
+            for limit in rules.flat_map(Rule::limits_mut) {
+                match limit.quota.with_penalty(ceiling_ns) {
+                    Ok(quota) => limit.quota = quota,
+                    Err(error) => self.wrong(at, &format!("with its penalty, {error}")),
+                }
+            }
+        }
         Some(Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
@@ -318,7 +330,7 @@ impl<'t> Reader<'t> {
                 match (words.next(), words.next(), words.next()) {
                     (None, ..) => {}
                     (Some("burst"), Some(count), None) if count.parse::<u64>().is_ok() => {
-                        burst = count.parse().ok()
+                        burst = count.parse().ok();
                     }
                     _ => {
                         self.wrong(

@@ -5,10 +5,11 @@
 
 pub(crate) mod answer;
 pub(crate) mod file;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::net::IpAddr;
-use std::num::{NonZeroU32, NonZeroU64};
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
@@ -88,6 +89,22 @@ pub(crate) enum Rule {
     Unlimited,
 }
 
+impl Rule {
+    pub(crate) fn limits(&self) -> &[Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &[],
+        }
+    }
+
+    fn limits_mut(&mut self) -> &mut [Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &mut [],
+        }
+    }
+}
+
 /// A quota, and what it is called.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Limit {
@@ -112,15 +129,6 @@ impl Limit {
             suffix.extend_from_slice(name.as_bytes());
         }
         Self { label: label.into(), suffix: suffix.into(), quota, text: text.into() }
-    }
-
-    /// The quota under which a penalty is charged: the same rate, and room up to the ceiling. `None` where that takes longer to drain
-    /// than any quota may.
-    pub(crate) fn quota_with(&self, penalty: Penalty) -> Option<Quota> {
-        let interval_ns = self.quota.emission_interval_ns();
-        let more = u32::try_from(penalty.ceiling_ns / interval_ns).unwrap_or(u32::MAX);
-        let burst = NonZeroU32::new(self.quota.burst().saturating_add(more))?;
-        Quota::new(NonZeroU64::new(interval_ns)?, burst).ok()
     }
 }
 
@@ -240,10 +248,13 @@ impl Policy {
     ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
-                let other = |name: &Option<Box<[u8]>>| name.as_deref() != Some(arg.name);
-                if other(&self.cost) && self.when.as_ref().is_none_or(|when| *when.arg != *arg.name) {
-                    part(arg.value);
+                // Asked for each arg of each message: a test for `None` costs next to nothing, a comparison of names does not.
+                if self.cost.as_deref().is_some_and(|cost| *cost == *arg.name)
+                    || self.when.as_ref().is_some_and(|when| *when.arg == *arg.name)
+                {
+                    continue;
                 }
+                part(arg.value);
             }
         } else {
             for name in &self.key.args {
@@ -268,16 +279,8 @@ impl Policy {
         }
     }
 
-    /// The most that a bucket of this limit may owe; what owes more does so by an older quota.
-    pub(crate) fn ceiling_ns(&self, limit: &Limit) -> u64 {
-        limit.quota.drain_ns().saturating_add(self.penalty.map_or(0, |penalty| penalty.ceiling_ns))
-    }
-
     /// All limits, those of exceptions too.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
-        std::iter::once(&self.rule).chain(&self.overrides.rules).flat_map(|rule| match rule {
-            Rule::Limits(limits) => limits.as_slice(),
-            Rule::Deny | Rule::Unlimited => &[],
-        })
+        std::iter::once(&self.rule).chain(&self.overrides.rules).flat_map(Rule::limits)
     }
 }

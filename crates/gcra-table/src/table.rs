@@ -221,16 +221,6 @@ impl Table {
         decision.charged_tat().is_some_and(|tat| cells > 0 && self.bucket(key.0).refund(tat, cost_ns))
     }
 
-    /// Forgives `key` what it owes beyond a full burst of `quota`, where that is more than `most_ns`: it was charged by an older
-    /// quota, or damaged. `decision` has just been made, at `now`.
-    ///
-    /// False when there is nothing to forgive, or when somebody else has used the key since.
-    pub fn cap(&self, key: KeyHash, now: u64, decision: &Decision, most_ns: u64, quota: Quota) -> bool {
-        let (owed_ns, full_ns) = (decision.owed_ns(), quota.drain_ns());
-        let surplus_ns = owed_ns.saturating_sub(full_ns);
-        owed_ns > most_ns.max(full_ns) && self.bucket(key.0).refund(now.saturating_add(owed_ns), surplus_ns)
-    }
-
     /// What `key` owes at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
     #[must_use]
     pub fn owed_ns(&self, key: KeyHash, now: u64) -> u64 {
