@@ -160,8 +160,11 @@ impl Policies {
             "    http-request deny status 429 content-type text/plain string \"Too many requests.\\n\" hdr Retry-After \"{retry}\" if {{ var({}) -m bool }}\n\
              \n# ---- haproxy.cfg: the agents\n\
              backend gcra-agents\n\
-             \x20   # mode tcp for HAProxy 3.0 and older\n\
+             .if version_atleast(3.1-dev0)\n\
              \x20   mode spop\n\
+             .else\n\
+             \x20   mode tcp\n\
+             .endif\n\
              \x20   timeout connect 30ms\n\
              \x20   timeout server 2m\n\
              \x20   option spop-check\n\
