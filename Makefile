@@ -2,15 +2,16 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy guard haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
 	$(CARGO) build --release --locked --bin gcra-spoa --example demo
 	target/release/examples/demo
 
-# Everything quick: units, properties, the table between processes, and real HAProxy end to end.
+# Everything quick: units, properties, the table between processes, system calls, and real HAProxy end to end.
 test: haproxy
+	@tests/install.sh strace strace
 	$(CARGO) test --workspace --locked
 
 # HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2"), fetched into target/haproxy/.
@@ -68,6 +69,11 @@ BENCH_ARGS ?= --write
 bench-haproxy:
 	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do tests/get-haproxy.sh $$version target/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
+
+# Instructions a NOTIFY, counted by Valgrind, against their bounds. `make guard GUARD=--write` puts them into docs/BENCHMARKS.md.
+guard:
+	@tests/install.sh valgrind valgrind
+	$(CARGO) bench --locked --bench guard -- $(GUARD)
 
 haproxy:
 	@tests/install-haproxy.sh

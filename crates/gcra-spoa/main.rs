@@ -9,6 +9,12 @@ mod housekeeping;
 mod key;
 mod limiter;
 
+#[cfg(test)]
+mod allocations;
+#[cfg(test)]
+#[path = "../spop-agent/tests/counting/mod.rs"]
+mod counting;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 
