@@ -59,6 +59,8 @@ pub(crate) struct Row {
 }
 
 struct Options {
+    /// As it was called, without the paths of this machine.
+    command: String,
     wanted: String,
     quick: bool,
     write: bool,
@@ -133,7 +135,8 @@ fn main() {
         })
         .collect();
 
-    let section = haproxy_report::section(&rows, &blind, &left_out, options.rounds, options.seconds);
+    let section =
+        haproxy_report::section(&rows, &blind, &left_out, &options.command, options.rounds, options.seconds);
     println!("{section}");
     if options.write {
         std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows)).unwrap();
@@ -169,7 +172,13 @@ impl Options {
             index > 0 && matches!(&args[index - 1][..], "--rounds" | "--seconds" | "--haproxy" | "--peer")
         };
         let wanted = args.iter().enumerate().find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
+        let mut command = "cargo bench --bench haproxy --".to_owned();
+        for (index, arg) in args.iter().enumerate() {
+            let is_path = index > 0 && matches!(&args[index - 1][..], "--haproxy" | "--peer");
+            command.push_str(&format!(" {}", if is_path { "PATH" } else { arg }));
+        }
         Self {
+            command,
             wanted: wanted.map(|(_, arg)| arg.clone()).unwrap_or_default(),
             quick,
             write: flag("--write"),

@@ -59,6 +59,7 @@ pub(crate) fn section(
     rows: &[Row],
     blind: &[(String, [Latency; 5])],
     left_out: &[String],
+    command: &str,
     rounds: usize,
     seconds: u64,
 ) -> String {
@@ -75,7 +76,7 @@ pub(crate) fn section(
         page::machine()
     )
     .unwrap();
-    writeln!(out, "    make bench-haproxy\n\n![CPU per request as bars](bench-haproxy.svg)\n").unwrap();
+    writeln!(out, "    {command}\n\n![CPU per request as bars](bench-haproxy.svg)\n").unwrap();
     writeln!(out, "{}", aims(rows)).unwrap();
     for group in Group::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.setup.group == group).collect();
