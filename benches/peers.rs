@@ -71,6 +71,8 @@ fn main() {
     let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
     let (rounds, seconds) = if quick { (1, 0.2) } else { (3, 1.0) };
 
+    let load_average = fs::read_to_string("/proc/loadavg").unwrap();
+    let load_average = load_average.split(' ').next().unwrap();
     let mut left_out = Vec::new();
     let peers: Vec<_> = (0..PEERS.len()).filter(|peer| is_built(*peer, &mut left_out)).collect();
     let mut samples: [Samples; 2] = Default::default();
@@ -95,7 +97,7 @@ fn main() {
         command = format!("cargo bench --bench peers -- {}", args.join(" "));
     }
     let [tcp, unix] = samples.map(|samples| samples.map(|row| row.map(medians)));
-    let report = Report { tcp, unix, rounds, seconds, command, left_out: &left_out };
+    let report = Report { tcp, unix, rounds, seconds, load_average, command, left_out: &left_out };
     let section = report.section();
     println!("{section}");
     if write {

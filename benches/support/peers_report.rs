@@ -25,6 +25,8 @@ pub(crate) struct Report<'a> {
     pub unix: Results,
     pub rounds: usize,
     pub seconds: f64,
+    /// Over the minute before it began: what else the machine had to do.
+    pub load_average: &'a str,
     pub command: String,
     /// What could not be measured, and why.
     pub left_out: &'a [String],
@@ -51,6 +53,12 @@ was warmed up with the same load. A burst is sent whole, as fast as it is taken;
 connection.
 ";
 
+const BUSY: &str = "\
+**The machine was busy with other work**, which took cores from agents and load generator alike. What depends on waking up (one at
+a time, p99, p99.9) is then mostly that work, and an agent faster than echo is chance. Measure again on a quiet machine before
+relying on these figures.
+";
+
 type Figure = fn(&Figures) -> f64;
 
 impl Report<'_> {
@@ -58,10 +66,14 @@ impl Report<'_> {
     pub(crate) fn section(&self) -> String {
         let mut section = String::from("## The agent beside others\n\n");
         let out = &mut section;
-        let Self { rounds, seconds, command, .. } = self;
+        let Self { rounds, seconds, load_average, command, .. } = self;
         writeln!(out, "Medians of {rounds} interleaved rounds, {seconds} s or one burst for each figure.")
             .unwrap();
-        writeln!(out, "{}. The command was\n\n    {command}\n", machine()).unwrap();
+        writeln!(out, "{}, load average {load_average} before it began (0 is a quiet machine). The command was\n\n    {command}\n", machine())
+            .unwrap();
+        if load_average.parse().is_ok_and(|load: f64| load > 0.5) {
+            writeln!(out, "{BUSY}").unwrap();
+        }
         writeln!(out, "![The same as bars](bench-peers.svg)\n").unwrap();
         for (socket, results) in [("TCP", &self.tcp), ("Unix socket", &self.unix)] {
             writeln!(out, "### {socket}\n").unwrap();
