@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy guard haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -26,6 +26,7 @@ vtest: haproxy
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path benches/peers/rust/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 doc:
@@ -57,11 +58,18 @@ soak:
 	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
-# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, and what a table too small does.
+# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, what a table too small does, and other agents.
 bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench full_table
+	$(MAKE) bench-peers
+
+# The agent beside published ones, which are built into target/peers/. PEERS_ARGS=--quick for a short look that writes nothing.
+PEERS_ARGS ?= --write
+bench-peers:
+	benches/peers/build
+	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
 
 # What limiting costs through real HAProxys, with wrk: HAPROXY_VERSIONS are fetched, GCRA_GO_PEER=/path is another agent to compare with.
 # BENCH_ARGS=--quick for a short look that writes nothing.

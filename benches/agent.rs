@@ -5,8 +5,8 @@
 //! and generator together and moves with the machine; CPU per NOTIFY is steadier.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
-#[path = "support/load.rs"]
-mod load;
+#[path = "support/notifies.rs"]
+mod notifies;
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "support/usage.rs"]
@@ -15,7 +15,7 @@ mod usage;
 use std::fs;
 use std::time::Instant;
 
-use load::Notifies;
+use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
 use usage::cpu_time;

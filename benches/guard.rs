@@ -5,8 +5,8 @@
 //! cancel out. `--write` writes the figures into docs/BENCHMARKS.md.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
-#[path = "support/load.rs"]
-mod load;
+#[path = "support/notifies.rs"]
+mod notifies;
 #[path = "support/page.rs"]
 mod page;
 #[path = "../tests/support/mod.rs"]
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use gcra_table::{Quota, Slots, Table};
-use load::Notifies;
+use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
 
