@@ -58,7 +58,11 @@ impl Limiter {
     fn question(&self, table: &Table, message: &Message<'_>) -> Option<Question> {
         let mut hasher = table.hasher();
         if self.key.is_empty() {
-            for arg in message.args().filter(|arg| self.cost.as_deref() != Some(arg.name)) {
+            for arg in message.args() {
+                // A filter would cost a tenth of all there is to do for a NOTIFY.
+                if self.cost.as_deref().is_some_and(|cost| cost == arg.name) {
+                    continue;
+                }
                 write_part(&mut hasher, arg.value);
             }
         } else {
