@@ -89,7 +89,7 @@ pub(crate) fn section(
         writeln!(
             out,
             "### One request at a time, and an agent that takes its time\n\nMicroseconds from the request to the answer, median and 99th \
-             percentile; the handler waits so long before it answers.\n\n\
+             percentile; the handler waits so long before it answers. (Timers of tokio count whole milliseconds and end one or two late.)\n\n\
              | HAProxy | not asked    | 0 ms         | 1 ms         | 10 ms            | 100 ms           |\n\
              | ------- | -----------: | -----------: | -----------: | ---------------: | ---------------: |"
         )
