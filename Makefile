@@ -2,15 +2,16 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
 	$(CARGO) build --release --locked --bin gcra-spoa --example demo
 	target/release/examples/demo
 
-# Everything quick: units, properties, the table between processes, and real HAProxy end to end.
+# Everything quick: units, properties, the table between processes, system calls, and real HAProxy end to end.
 test: haproxy
+	@tests/install.sh strace strace
 	$(CARGO) test --workspace --locked
 
 # HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2"), fetched into target/haproxy/.
@@ -25,6 +26,7 @@ vtest: haproxy
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path benches/peers/rust/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 doc:
@@ -56,11 +58,18 @@ soak:
 	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
-# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, and what a table too small does.
+# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, what a table too small does, and other agents.
 bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench full_table
+	$(MAKE) bench-peers
+
+# The agent beside published ones, which are built into target/peers/. PEERS_ARGS=--quick for a short look that writes nothing.
+PEERS_ARGS ?= --write
+bench-peers:
+	benches/peers/build
+	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
 
 # What limiting costs through real HAProxys, with wrk: HAPROXY_VERSIONS are fetched, GCRA_GO_PEER=/path is another agent to compare with.
 # BENCH_ARGS=--quick for a short look that writes nothing.
@@ -68,6 +77,11 @@ BENCH_ARGS ?= --write
 bench-haproxy:
 	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do tests/get-haproxy.sh $$version target/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
+
+# Instructions a NOTIFY, counted by Valgrind, against their bounds. `make guard GUARD=--write` puts them into docs/BENCHMARKS.md.
+guard:
+	@tests/install.sh valgrind valgrind
+	$(CARGO) bench --locked --bench guard -- $(GUARD)
 
 haproxy:
 	@tests/install-haproxy.sh

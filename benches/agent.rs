@@ -5,18 +5,17 @@
 //! and generator together and moves with the machine; CPU per NOTIFY is steadier.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
+#[path = "support/notifies.rs"]
+mod notifies;
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "support/usage.rs"]
 mod usage;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant;
 
-use spop_codec::haproxy::NotifyWriter;
-use spop_codec::{FrameId, Value};
+use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
 use usage::cpu_time;
@@ -82,66 +81,21 @@ fn run(load: Load, keys: u32) -> Round {
     args.extend(more.split_whitespace());
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut stream = Spop::connect(&agent.address).into_stream();
-    let (bytes, ends) = notifies(load.notifies, keys);
+    let notifies = Notifies::new(load.notifies, keys);
 
     // Warm: the table's pages are mapped, its keys known.
-    exchange(&mut stream, &bytes, &ends, 8192);
+    notifies.exchange(&mut stream, 8192);
     let (start, cpu_before, ticks_before) = (Instant::now(), cpu_time(agent.process.id()), ticks(&agent));
     for _ in 0..REPEATS {
-        exchange(&mut stream, &bytes, &ends, load.window);
+        notifies.exchange(&mut stream, load.window);
     }
     let (elapsed, cpu, ticks) = (start.elapsed(), cpu_time(agent.process.id()) - cpu_before, ticks(&agent));
     let (user, system) = (ticks.0 - ticks_before.0, ticks.1 - ticks_before.1);
-    let notifies = (ends.len() * REPEATS) as f64;
+    let notifies = (load.notifies * REPEATS) as f64;
     Round {
         cpu_ns: cpu.as_secs_f64() * 1e9 / notifies,
         user_share: user as f64 / (user + system).max(1) as f64,
         per_second: notifies / elapsed.as_secs_f64(),
-    }
-}
-
-/// The frames, one after another, and where each ends. One message, one IPv4 arg, as HAProxy's usual configuration.
-fn notifies(count: usize, keys: u32) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    let mut random = 1_u64;
-    for _ in 0..count {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
-        let mut out = [0; 64];
-        // All ACKs have one length, so that a reader knows how many bytes to wait for.
-        let mut notify = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
-        notify.message(b"check").unwrap();
-        notify.arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key))).unwrap();
-        let length = notify.finish();
-        bytes.extend_from_slice(&out[..length]);
-        ends.push(bytes.len());
-    }
-    (bytes, ends)
-}
-
-/// Sends everything, a window at a time, and checks every answer.
-fn exchange(stream: &mut TcpStream, bytes: &[u8], ends: &[usize], window: usize) {
-    let mut sent = 0;
-    for frames in ends.chunks(window) {
-        let end = *frames.last().unwrap();
-        stream.write_all(&bytes[sent..end]).unwrap();
-        sent = end;
-        check_acks(stream, frames.len());
-    }
-}
-
-fn check_acks(stream: &mut TcpStream, count: usize) {
-    const ACK: &[u8] = b"\0\0\0\x13\x67\0\0\0\x01\x01\x01\x01\x03\x02\x07blocked";
-    let mut buffer = vec![0; (ACK.len() + 1) * count.min(4096)];
-    let mut left = count;
-    while left > 0 {
-        let now = left.min(4096);
-        let acks = &mut buffer[..(ACK.len() + 1) * now];
-        stream.read_exact(acks).unwrap();
-        for ack in acks.chunks(ACK.len() + 1) {
-            assert!(ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11), "not an ACK: {ack:x?}");
-        }
-        left -= now;
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Figures {
     pub agent_us: f64,
     /// NOTIFYs for each request, where the agent counts them.
     pub asked: Option<f64>,
+    /// The share of the machine that programs took which have no part in this.
+    pub others: f64,
 }
 
 /// A setup with one HAProxy, and its rounds.
@@ -57,6 +59,8 @@ pub(crate) struct Row {
 }
 
 struct Options {
+    /// As it was called, without the paths of this machine.
+    command: String,
     wanted: String,
     quick: bool,
     write: bool,
@@ -131,7 +135,8 @@ fn main() {
         })
         .collect();
 
-    let section = haproxy_report::section(&rows, &blind, &left_out, options.rounds, options.seconds);
+    let section =
+        haproxy_report::section(&rows, &blind, &left_out, &options.command, options.rounds, options.seconds);
     println!("{section}");
     if options.write {
         std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows)).unwrap();
@@ -167,7 +172,13 @@ impl Options {
             index > 0 && matches!(&args[index - 1][..], "--rounds" | "--seconds" | "--haproxy" | "--peer")
         };
         let wanted = args.iter().enumerate().find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
+        let mut command = "cargo bench --bench haproxy --".to_owned();
+        for (index, arg) in args.iter().enumerate() {
+            let is_path = index > 0 && matches!(&args[index - 1][..], "--haproxy" | "--peer");
+            command.push_str(&format!(" {}", if is_path { "PATH" } else { arg }));
+        }
         Self {
+            command,
             wanted: wanted.map(|(_, arg)| arg.clone()).unwrap_or_default(),
             quick,
             write: flag("--write"),
@@ -188,9 +199,9 @@ fn run(row: &Row, seconds: u64) -> Figures {
     drop(client);
     let pids = [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
     let cpu = || pids.map(|pid| pid.map_or(Duration::ZERO, usage::cpu_time));
-    let before = cpu();
+    let (start, before, machine_before) = (Instant::now(), cpu(), machine());
     let [requests, micros, failed, denied, p50, p99, p999] = wrk(&started, row.setup.load, seconds);
-    let after = cpu();
+    let (elapsed, after, machine_after) = (start.elapsed(), cpu(), machine());
     assert!(failed == 0.0, "{failed} requests failed: {:#?}", started.haproxy.lines());
     match row.setup.load {
         Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
@@ -198,6 +209,9 @@ fn run(row: &Row, seconds: u64) -> Figures {
         Load::Heavy | Load::Light => {}
     }
     let each = |number: usize| (after[number] - before[number]).as_secs_f64() * 1e6 / requests;
+    let (busy, wrk) = (machine_after.0 - machine_before.0, machine_after.1 - machine_before.1);
+    let ours = wrk + (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum::<f64>();
+    let cores = std::thread::available_parallelism().unwrap().get() as f64;
     let mut figures = Figures {
         per_second: requests / micros * 1e6,
         p50_us: p50,
@@ -206,11 +220,29 @@ fn run(row: &Row, seconds: u64) -> Figures {
         haproxy_us: each(0),
         agent_us: each(1),
         asked: None,
+        others: ((busy - ours) / (elapsed.as_secs_f64() * cores)).max(0.0),
     };
     if row.setup.counts() {
         figures.asked = Some(started.agent.unwrap().stop() as f64 / requests);
     }
     figures
+}
+
+/// Seconds that the machine's cores were busy, and that children of this process were which have ended: wrk.
+fn machine() -> (f64, f64) {
+    // The kernel counts hundredths of a second in both.
+    let ticks = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().next().unwrap();
+        // The second field of a process is a name in parentheses, the first of the machine is "cpu".
+        let fields = line.rsplit(')').next().unwrap().split_whitespace();
+        fields.filter_map(|field| field.parse::<f64>().ok()).collect::<Vec<_>>()
+    };
+    let [user, nice, system, _idle, _waiting, irq, softirq, ..] = ticks("/proc/stat")[..] else {
+        panic!("/proc/stat");
+    };
+    let own = ticks("/proc/self/stat");
+    ((user + nice + system + irq + softirq) / 100.0, (own[12] + own[13]) / 100.0)
 }
 
 /// Requests, microseconds, socket errors, answers other than 200, and three percentiles.

@@ -131,6 +131,33 @@ fn many_connections_at_once_get_no_more_and_no_less() {
 }
 
 #[test]
+fn requests_at_the_same_time_are_not_charged_for_the_same_seven() {
+    for config in ["every-kth.cfg", "ask-less.cfg"] {
+        let directory = directory();
+        let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+        // Time for all of them to ask before the first is answered.
+        let conf = fs::read_to_string(haproxy_folder().join("spoe-ask-less.conf")).unwrap();
+        let patient = directory.path().join("patient.conf");
+        fs::write(&patient, conf.replace("timeout processing 100ms", "timeout processing 5s")).unwrap();
+        let mut environment = behind([&agent, &agent]).to_vec();
+        environment.push(("GCRA_SPOE_CONF", patient.to_str().unwrap()));
+        let haproxy = Haproxy::start(config, &environment);
+        assert_eq!(passing(&mut Client::from(haproxy.frontend, client(1)), 7), 7);
+        agent.process.signal(Signal::STOP);
+        let threads: Vec<_> = (0..6)
+            .map(|_| {
+                let mut client = Client::from(haproxy.frontend, client(1));
+                thread::spawn(move || passing(&mut client, 1))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(100));
+        agent.process.signal(Signal::CONT);
+        let passed: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!(passed, 6, "{config}: 8 and 5 are within the burst of 20");
+    }
+}
+
+#[test]
 fn who_keeps_to_seven_less_than_the_burst_is_never_blocked() {
     let directory = directory();
     let agent = Agent::start(&directory.path().join("table"), &RATE);

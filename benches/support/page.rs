@@ -10,8 +10,8 @@ pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
 const INTRODUCTION: &str = "\
 # Benchmarks
 
-All figures are medians, measured on one machine. Yours has others, and a shared one has others each hour: read ratios, not
-nanoseconds. Each section names the command that wrote it; run it to see your own.
+All times are medians, measured on one machine. Yours has others, and a shared one has others each hour: read ratios, not
+nanoseconds. Instructions are counted, and differ by one or two from run to run. Each section names the command that wrote it; run it to see your own.
 ";
 
 /// Puts a section between its marks, or at the end of the page.

@@ -10,6 +10,12 @@ mod key;
 mod limiter;
 mod policy;
 
+#[cfg(test)]
+mod allocations;
+#[cfg(test)]
+#[path = "../spop-agent/tests/counting/mod.rs"]
+mod counting;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 

@@ -1,0 +1,203 @@
+//! What the data path costs in instructions, against bounds: `make guard`.
+//!
+//! `cargo bench --bench guard [-- --write]`. Valgrind counts instructions, so neither a busy machine nor its clock is in the
+//! figures. Each load runs twice, once with twice as much, and the difference is what is shown: starting and ending
+//! cancel out. `--write` writes the figures into docs/BENCHMARKS.md.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
+
+#[path = "support/notifies.rs"]
+mod notifies;
+#[path = "support/page.rs"]
+mod page;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::hint::black_box;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use gcra_table::{Quota, Slots, Table};
+use notifies::Notifies;
+use support::Agent;
+use support::spop::Spop;
+
+/// Something done many times.
+struct Row {
+    name: &'static str,
+    count: usize,
+    work: Work,
+    /// Instructions each may take: a tenth to a seventh more than it does, for other compilers and libraries. (A reading
+    /// of the clock in each decision is a fifth.)
+    bound: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Work {
+    /// A NOTIFY is decoded.
+    Decode,
+    /// The table decides about cells of keys that come again after so many.
+    Decide { keys: usize, burst: u32 },
+    /// The real agent answers NOTIFYs, of which so many come together.
+    Answer { together: usize },
+}
+
+const GENEROUS: u32 = 1_000_000_000;
+
+const ROWS: [Row; 7] = [
+    Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 295 },
+    Row {
+        name: "decide: known key, allowed",
+        count: 100_000,
+        work: Work::Decide { keys: 1, burst: GENEROUS },
+        bound: 220,
+    },
+    Row {
+        name: "decide: known key, denied",
+        count: 100_000,
+        work: Work::Decide { keys: 1, burst: 20 },
+        bound: 205,
+    },
+    Row {
+        name: "decide: new key",
+        count: 50_000,
+        work: Work::Decide { keys: usize::MAX, burst: GENEROUS },
+        bound: 1850,
+    },
+    Row {
+        name: "the agent: 2000 NOTIFYs together",
+        count: 100_000,
+        work: Work::Answer { together: 2000 },
+        bound: 1240,
+    },
+    Row {
+        name: "the agent: 32 NOTIFYs together",
+        count: 32_000,
+        work: Work::Answer { together: 32 },
+        bound: 1350,
+    },
+    Row {
+        name: "the agent: one NOTIFY at a time",
+        count: 4_000,
+        work: Work::Answer { together: 1 },
+        bound: 4930,
+    },
+];
+
+const INTRODUCTION: &str = "\
+## Instructions
+
+What the data path costs in instructions of user space, counted by Valgrind (callgrind), so that neither a busy machine nor its memory is in
+the figures. `make guard` fails when one of them passes its bound, a tenth to a seventh above what it was. The command was
+
+    make guard GUARD=--write
+
+on ";
+
+const TABLE_HEAD: &str = "\
+| what | instructions | bound |
+| ---------------------------------- | ---: | ---: |
+";
+
+const LEGEND: &str = "
+* **decode**: `spop_codec::decode` of a NOTIFY with one IPv4 arg.
+* **decide**: a charge of one cell, hashing the key included. A new key takes a slot, with a fresh reading of the clock, which is a
+  system call under Valgrind.
+* **the agent**: the real process, from read to write, on one key that is denied.
+
+";
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args().collect();
+    // How this program runs itself below.
+    if let [_, run, row, count] = &args[..]
+        && run == "--run"
+    {
+        ROWS[row.parse::<usize>().unwrap()].work.do_here(count.parse().unwrap());
+        return ExitCode::SUCCESS;
+    }
+
+    let mut section = format!("{}{}.\n\n{TABLE_HEAD}", INTRODUCTION, page::machine());
+    let mut failed = false;
+    for (number, row) in ROWS.iter().enumerate() {
+        let profile = profile(number);
+        let [once, twice] = [1, 2].map(|times| row.work.instructions(number, times * row.count, &profile));
+        let each = (twice - once) / row.count;
+        println!("{:<34} {each:>6} instructions, at most {}", row.name, row.bound);
+        section += &format!("| {:<34} | {each:>4} | {:>4} |\n", row.name, row.bound);
+        // Other CPUs have other instructions.
+        if cfg!(target_arch = "x86_64") && each > row.bound {
+            failed = true;
+            println!(
+                "    TOO MANY. See where they are with 'callgrind_annotate {}', and make it cheaper; \n    \
+                 or raise the bound in benches/guard.rs, and say in the commit what they are spent for.",
+                profile.display()
+            );
+        }
+    }
+    section += LEGEND;
+    if args.iter().any(|arg| arg == "--write") {
+        page::write("guard", &section);
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+impl Work {
+    /// The instructions of a process that does it so often.
+    fn instructions(self, row: usize, count: usize, profile: &Path) -> usize {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", profile.display()));
+        if let Self::Answer { together } = self {
+            let directory = support::directory();
+            valgrind.arg(env!("CARGO_BIN_EXE_gcra-spoa")).arg("--table").arg(directory.path().join("table"));
+            valgrind.args(["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0", "--drain", "0"]);
+            let agent = Agent::start_command(&mut valgrind);
+            let mut stream = Spop::connect(&agent.address).into_stream();
+            Notifies::new(count, 1).exchange(&mut stream, together);
+            drop(stream);
+            agent.stop();
+        } else {
+            valgrind.arg(std::env::current_exe().unwrap()).args([
+                "--run",
+                &row.to_string(),
+                &count.to_string(),
+            ]);
+            let output =
+                valgrind.output().expect("valgrind is installed: 'tests/install.sh valgrind valgrind'");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let profile = fs::read_to_string(profile).expect("callgrind wrote a profile");
+        let totals = profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("it has totals");
+        totals.parse().expect("a number")
+    }
+
+    fn do_here(self, count: usize) {
+        match self {
+            Self::Decode => {
+                let frame = Notifies::new(1, 1).bytes;
+                for _ in 0..count {
+                    black_box(spop_codec::decode(black_box(&frame), 16_380)).unwrap();
+                }
+            }
+            Self::Decide { keys, burst } => {
+                let table = Table::in_memory(Slots::new(1 << 20).unwrap()).unwrap();
+                let interval_ns = NonZeroU64::new(10_000_000).unwrap();
+                let quota = Quota::new(interval_ns, NonZeroU32::new(burst).unwrap()).unwrap();
+                let mut now = table.now();
+                for number in 0..count {
+                    let key = table.hash(&(number % keys).to_le_bytes());
+                    let _ = black_box(table.charge(key, quota, 1, &mut now));
+                }
+            }
+            Self::Answer { .. } => unreachable!("the agent is a program of its own"),
+        }
+    }
+}
+
+/// Where callgrind writes what it found out about a row.
+fn profile(row: usize) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(directory).unwrap();
+    directory.join(format!("guard-{row}.callgrind"))
+}

@@ -1,0 +1,118 @@
+//! What the real agent asks of the kernel for each NOTIFY, counted by strace: no more than a read, a write and a wait for
+//! whatever has come together.
+//!
+//! Where nobody can be traced the test says so and checks nothing, unless `GCRA_NO_SKIPS` is set, as `.ci/run` does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use spop_codec::Value;
+use support::Agent;
+use support::spop::{Messages, Spop};
+
+const READS: [&str; 4] = ["read(", "readv(", "recvfrom(", "recvmsg("];
+const WRITES: [&str; 4] = ["write(", "writev(", "sendto(", "sendmsg("];
+
+/// What the housekeeping may ask for in a second.
+const OTHERS_PER_SECOND: usize = 10;
+
+const ROUNDS: usize = 100;
+
+#[test]
+fn what_comes_together_takes_one_read_and_one_write() {
+    if !can_trace() {
+        return;
+    }
+    let directory = support::directory();
+    let trace = directory.path().join("trace");
+    let mut command = Command::new("strace");
+    // -D: the agent is the child, and strace beside it ends when the agent does.
+    command.args(["-D", "-f", "-qq", "-o"]).arg(&trace).arg(env!("CARGO_BIN_EXE_gcra-spoa"));
+    command.args(["--rate", "100/s", "--slots", "4096", "--listen", "127.0.0.1:0", "--table"]);
+    let agent = Agent::start_command(command.arg(directory.path().join("table")));
+    let mut spop = Spop::connect(&agent.address);
+
+    for together in [50, 1] {
+        let args = [("ip", Value::Ipv4(Ipv4Addr::LOCALHOST))];
+        let message: Messages<'_> = &[("check", &args)];
+        let burst = vec![message; together];
+        let before = lines(&trace);
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            assert_eq!(spop.ask_all(&burst).len(), together);
+        }
+        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
+        let calls = &lines(&trace)[before.len()..];
+
+        let count = |names: &[&str]| {
+            calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name))).count()
+        };
+        let (reads, writes) = (count(&READS), count(&WRITES));
+        println!(
+            "{ROUNDS} x {together} NOTIFYs: {reads} reads, {writes} writes, {} calls in all",
+            calls.len()
+        );
+        let others = seconds * OTHERS_PER_SECOND;
+        let sample = calls[..calls.len().min(20)].join("\n");
+        assert!(
+            reads <= ROUNDS && writes <= ROUNDS,
+            "{ROUNDS} times {together} NOTIFYs took {reads} reads and {writes} writes, and {ROUNDS} of each are enough:\n{sample}"
+        );
+        assert!(
+            reads == ROUNDS && writes == ROUNDS,
+            "strace shows {reads} reads and {writes} writes only:\n{sample}"
+        );
+        assert!(
+            calls.len() <= 3 * ROUNDS + others,
+            "{ROUNDS} times {together} NOTIFYs took {} system calls, and a read, a write and a wait for each are enough \
+             (and {others} for everything else):\n{sample}",
+            calls.len()
+        );
+    }
+    agent.stop();
+}
+
+/// The system calls so far, without the ids of their threads.
+fn lines(trace: &Path) -> Vec<String> {
+    // The last line is written when its call returns, so wait until there are no more.
+    let mut text = fs::read_to_string(trace).unwrap();
+    loop {
+        thread::sleep(Duration::from_millis(100));
+        let next = fs::read_to_string(trace).unwrap();
+        if next == text {
+            break;
+        }
+        text = next;
+    }
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(_, call)| call.trim_start().to_owned())
+        .collect()
+}
+
+/// Whether strace is there, and allowed to trace.
+fn can_trace() -> bool {
+    let tried = Command::new("strace")
+        .args(["-D", "-f", "-qq", "-o", "/dev/null", "true"])
+        .stdin(Stdio::null())
+        .output();
+    let why = match tried {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => format!("strace can't trace here ({})", String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => format!("strace can't be run ({error}); 'tests/install.sh strace strace' installs it"),
+    };
+    assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
+    // Not by `eprintln`, which shows only what failing tests say.
+    let _ = writeln!(io::stderr(), "\n*** SKIPPED, nothing was checked by tests/syscalls.rs: {why}\n");
+    false
+}
