@@ -351,6 +351,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         overrides: Overrides::default(),
         observes: false,
         penalty: None,
+        is_plain: args.cost.is_none() || !args.key.is_empty(),
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
     Ok(Policies { list: vec![policy], answers, is_fixed: true })

@@ -68,20 +68,13 @@ impl Limiter {
             None => 1,
             Some(name) => cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided)?,
         };
-        let (mut hasher, mut exception) = (table.hasher(), None);
-        let whole = policy.for_each_part(message, |value| {
-            exception = exception.or_else(|| policy.exception(value));
-            write_grouped(&mut hasher, &policy.key, value);
-        });
-        whole.ok_or(NoQuestion::Undecided)?;
-        let rule = exception.map_or(RuleAt::Default, RuleAt::Exception);
-        let mut keys = ArrayVec::new();
-        if let Rule::Limits(limits) = policy.rule(rule) {
-            for limit in limits.iter().take(MAX_LIMITS) {
-                keys.push(key_of(&hasher, limit));
-            }
-        }
-        Ok(Question { policy: index, rule, cells, keys })
+        let mut hasher = table.hasher();
+        let exception = match policy.is_plain {
+            true => write_plain(&mut hasher, policy, message).map(|()| None),
+            false => write_parts(&mut hasher, policy, message),
+        };
+        let rule = exception.ok_or(NoQuestion::Undecided)?.map_or(RuleAt::Default, RuleAt::Exception);
+        Ok(Question { policy: index, rule, cells, parts: hasher.finish() })
     }
 
     /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key, where somebody wants to know.
@@ -99,17 +92,20 @@ impl Limiter {
             Rule::Unlimited => return None,
             Rule::Limits(limits) => limits,
         };
-        if let ([limit], [key]) = (&limits[..], &question.keys[..]) {
-            let (standing, reason, _) = asked.charge(limit, *key);
+        if let [limit] = &limits[..] {
+            let key = key_of(table, question.parts, limit);
+            let (standing, reason, _) = asked.charge(limit, key);
             if let Some(standings) = standings {
                 let _ = standings.try_push(standing);
             }
             if reason.is_some() {
-                asked.punish(limit, *key);
+                asked.punish(limit, key);
             }
             return reason;
         }
-        let (each, reason) = asked.charge_all(limits, &question.keys);
+        let keys: ArrayVec<_, MAX_LIMITS> =
+            limits.iter().take(MAX_LIMITS).map(|limit| key_of(table, question.parts, limit)).collect();
+        let (each, reason) = asked.charge_all(limits, &keys);
         if let Some(standings) = standings {
             let room = standings.remaining_capacity();
             standings.extend(each.into_iter().take(room));
@@ -209,28 +205,48 @@ impl<'p> Asked<'_, 'p> {
 /// Why there is nothing to ask about a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoQuestion {
+    NoMessage,
     Unmatched,
     Undecided,
 }
 
-/// What is asked about a message: whose buckets, and how many cells.
-#[derive(Clone, Debug)]
+/// What is asked about a message: by which rule, about whom, and how many cells.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     policy: usize,
     rule: RuleAt,
     cells: u32,
-    keys: ArrayVec<KeyHash, MAX_LIMITS>,
+    /// The hash of the key's parts.
+    parts: KeyHash,
 }
 
 /// The bucket of a key under one limit.
+#[inline]
+fn key_of(table: &Table, parts: KeyHash, limit: &Limit) -> KeyHash {
+    if limit.suffix.is_empty() { parts } else { table.derive(parts, &limit.suffix) }
+}
+
+/// Writes the parts of a key as they are. `None` when one is not there.
 #[inline(always)]
-fn key_of(parts: &KeyHasher, limit: &Limit) -> KeyHash {
-    if limit.suffix.is_empty() {
-        return parts.finish();
+fn write_plain(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<()> {
+    if policy.key.args.is_empty() {
+        message.args().for_each(|arg| write_part(hasher, arg.value));
     }
-    let mut hasher = parts.clone();
-    hasher.write(&limit.suffix);
-    hasher.finish()
+    for name in &policy.key.args {
+        write_part(hasher, message.arg(name)?);
+    }
+    Some(())
+}
+
+/// Writes the parts of a key, some left out, some grouped, and finds out whether one of them is an exception.
+#[inline(never)]
+fn write_parts(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<Option<u32>> {
+    let mut exception = None;
+    policy.for_each_part(message, |value| {
+        exception = exception.or_else(|| policy.exception(value));
+        write_grouped(hasher, &policy.key, value);
+    })?;
+    Some(exception)
 }
 
 /// Writes a part of the key, as the policy groups it.
@@ -299,13 +315,15 @@ impl Handler for Limiter {
 
     #[inline(always)]
     fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Self::Prepared {
-        let question = Self::question(
-            &turn.table,
-            &turn.policies,
-            &request.messages().next().ok_or(NoQuestion::Unmatched)?,
-        )?;
-        for key in &question.keys {
-            turn.table.prefetch(*key);
+        let Turn { table, policies, .. } = turn;
+        let message = request.messages().next().ok_or(NoQuestion::NoMessage)?;
+        let question = Self::question(table, policies, &message)?;
+        if policies.is_fixed {
+            table.prefetch(question.parts);
+        } else {
+            for limit in policies.list[question.policy].rule(question.rule).limits() {
+                table.prefetch(key_of(table, question.parts, limit));
+            }
         }
         Ok(question)
     }
@@ -314,6 +332,37 @@ impl Handler for Limiter {
     /// is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
+        let Turn { table, policies, now } = turn;
+        // The usual case in the fewest steps: the flags' one policy, and one message.
+        if let Ok(question) = first
+            && policies.is_fixed
+            && request.messages().len() == 1
+        {
+            let blocked = match &policies.list[question.policy].rule {
+                Rule::Limits(limits) => {
+                    !table.charge(question.parts, limits[0].quota, question.cells, now).is_allowed()
+                }
+                Rule::Deny => true,
+                Rule::Unlimited => false,
+            };
+            // It fits: `limits` counted it.
+            let _ = reply.set_var(policies.answers.scope, policies.answers.blocked, blocked);
+            return;
+        }
+        self.answer_any(turn, first, request, reply);
+    }
+}
+
+impl Limiter {
+    /// As [`answer`](Self::answer), whatever is asked.
+    #[inline(never)]
+    fn answer_any(
+        &self,
+        turn: &mut Turn,
+        first: Result<Question, NoQuestion>,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    ) {
         let Turn { table, policies, now } = turn;
         let answers = &policies.answers;
         let wants_standings = !answers.others.is_empty();
@@ -333,8 +382,8 @@ impl Handler for Limiter {
                 }
             };
             let policy = &policies.list[question.policy];
-            let reason =
-                Self::verdict(table, now, policy, &question, wants_standings.then_some(&mut standings));
+            let wanted = wants_standings.then_some(&mut standings);
+            let reason = Self::verdict(table, now, policy, &question, wanted);
             let verdict = Report {
                 blocked: reason.is_some() && !policy.observes,
                 would_block: reason.is_some(),
@@ -344,7 +393,7 @@ impl Handler for Limiter {
             report = Some(report.map_or(verdict, |report| report.and(verdict)));
         }
         if let Some(report) = report {
-            // Where it does not fit, `limits` or the file's reader counted wrong: what was written stays.
+            // Where it does not fit, the file's reader counted wrong: what was written stays.
             let _ = answers.write(&report, &standings, reply);
         }
     }
@@ -354,6 +403,7 @@ impl Unclear {
     #[cold]
     fn count(&self, why: NoQuestion) {
         let counter = match why {
+            NoQuestion::NoMessage => return,
             NoQuestion::Unmatched => &self.unmatched,
             NoQuestion::Undecided => &self.undecided,
         };

@@ -229,6 +229,9 @@ impl<'t> Reader<'t> {
                 }
             }
         }
+        let groups_nothing = key.ipv4_prefix == 32 && key.ipv6_prefix == 128 && !key.lowercase;
+        let leaves_nothing_out = !key.args.is_empty() || (cost.is_none() && when.is_none());
+        let is_plain = groups_nothing && leaves_nothing_out && overrides.is_empty();
         Some(Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
@@ -239,6 +242,7 @@ impl<'t> Reader<'t> {
             overrides,
             observes,
             penalty,
+            is_plain,
         })
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Policy {
     /// Nobody is blocked; it is only said who would be.
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
+    /// The parts of a key are written as they are: nothing is grouped or left out, and there are no exceptions.
+    pub(crate) is_plain: bool,
 }
 
 /// An arg, and the values with which the policy holds.
@@ -151,7 +153,7 @@ pub(crate) struct Overrides {
 
 impl Overrides {
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
