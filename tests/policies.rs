@@ -413,3 +413,25 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
         assert!(allowed <= most, "{allowed} allowed, {most} would be right");
     }
 }
+
+/// Every example of the manual is a configuration that HAProxy runs with.
+#[test]
+fn the_examples_of_the_manual_are_run() {
+    let manual = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
+    let examples: Vec<_> =
+        manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(examples.len() >= 6, "{}", examples.len());
+    for example in examples {
+        let followed = Followed::start(example);
+        let haproxy = haproxy_for(&followed);
+        let mut client = Client::new(haproxy.frontend);
+        let response = client.get_with("/", &[("X-Api-Key", "secret")]).unwrap();
+        assert_eq!(response.status, 200, "{example}");
+        // And HAProxy sends what the policies are about: some request is denied, unless nobody is.
+        if !example.contains("observe") && !example.contains("500/s") && !example.contains("plan") {
+            wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
+        }
+        assert_eq!(followed.said("no policy is for them"), 0);
+        assert_eq!(followed.said("lack an arg"), 0, "{example}");
+    }
+}
