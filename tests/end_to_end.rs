@@ -98,8 +98,8 @@ fn an_agent_killed_under_load_costs_no_cell_too_many() {
         }
     });
     tally.assert_not_too_many(INTERVAL, BURST);
-    // Two thirds of what the remaining three seconds allow: HAProxy goes on with the other one.
-    assert!(tally.allowed > allowed_before + 200, "{allowed_before} before, {tally:?}");
+    // A third of what the remaining three seconds allow, for a busy machine may stand still: HAProxy goes on with the other one.
+    assert!(tally.allowed > allowed_before + 100, "{allowed_before} before, {tally:?}");
     haproxy.wait_for("gcra-agents", "agent1", "DOWN");
     haproxy.wait_for("gcra-agents", "agent2", "UP");
 }

@@ -15,7 +15,7 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do
     exact=$("$HAPROXY" -v | sed -n '1s/^HAProxy version \([^ ]*\).*/\1/p')
     echo "$exact in target/haproxy/$version"
 
-    "${CARGO:-cargo}" test --locked --test end_to_end --test live --test examples --test ask_less
+    "${CARGO:-cargo}" test --locked --test end_to_end --test live --test examples --test ask_less --test policies
     make --no-print-directory vtest
     summary="$summary
     ok  HAProxy $exact ($(($(date +%s) - began)) s)"

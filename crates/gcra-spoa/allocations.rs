@@ -37,8 +37,11 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
         };
         // So small that new keys soon have to take the slots of others.
         let table = Table::in_memory(Slots::new(4096).unwrap()).unwrap();
-        let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), &config);
-        let agent = Agent::new(limiter).limits(Limiter::limits(&config));
+        let (policies, _) = config.policies.read().expect("the flags are good");
+        let limits = Limiter::limits(&policies);
+        let policies = Arc::new(ArcSwap::from_pointee(policies));
+        let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
+        let agent = Agent::new(limiter).limits(limits);
         let counting = Counting::new(agent, notifies(addresses));
         counting.allocations(1000, 10);
         for (together, times) in [(1, 1000), (64, 100), (1000, 50)] {

@@ -2,15 +2,18 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use gcra_table::{Evictions, Occupancy, Quota, Table};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::config::{At, TableCommand, usage_error};
 use crate::key::Key;
+use crate::policy;
 
 /// Agents look for a successor of their table once a second.
 const NOTICE: Duration = Duration::from_millis(1500);
@@ -56,6 +59,45 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
         }
         TableCommand::Check(at) => return check(&at),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what is wrong with a configuration, a line for each mistake.
+pub(crate) fn tell(mistakes: &[String]) -> ExitCode {
+    mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));
+    ExitCode::FAILURE
+}
+
+/// Says what a configuration means, or what is wrong with it.
+pub(crate) fn check_config(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
+    let policies = match policy::file::read(config) {
+        Ok(policies) => policies,
+        Err(mistakes) => return Ok(tell(&mistakes)),
+    };
+    let text = if print_haproxy { policies.for_haproxy() } else { policies.in_words() };
+    writeln!(io::stdout().lock(), "{}", text.trim_end()).context("could not write the answer")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the agents of a table to read their configuration again, if there is nothing wrong with it.
+pub(crate) fn reload(config: &Path, table: &Path) -> anyhow::Result<ExitCode> {
+    if let Err(mistakes) = policy::file::read(config) {
+        let exit = tell(&mistakes);
+        eprintln!("nothing was reloaded");
+        return Ok(exit);
+    }
+    let processes = Table::inspect(table)?.processes();
+    if processes.is_empty() {
+        bail!("no agent uses {}; name the table with --table", table.display());
+    }
+    for process in &processes {
+        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} is no process", process.pid))?;
+        kill_process(pid, Signal::HUP)
+            .with_context(|| format!("could not tell the agent {}", process.pid))?;
+    }
+    let pids: Vec<_> = processes.iter().map(|process| process.pid.to_string()).collect();
+    println!("{}: nothing is wrong with it; told {}", config.display(), pids.join(", "));
     Ok(ExitCode::SUCCESS)
 }
 

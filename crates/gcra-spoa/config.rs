@@ -10,10 +10,12 @@ use std::{env, io};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_table::{Quota, Rate, RateError, Slots};
+use gcra_table::{Rate, RateError, Slots};
 use spop_agent::{ListenAddress, Scope, VarName};
 
 use crate::key::Key;
+use crate::policy::answer::Answers;
+use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
@@ -30,8 +32,12 @@ use crate::key::Key;
 struct Args {
     /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms; 'deny' for none
     /// at all, 'unlimited' for all of them
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true, required = true)]
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true, required_unless_present = "config")]
     rate: Option<RateArg>,
+
+    /// A file with policies, for more than one limit, instead of --rate and the flags that go with it. Read again on SIGHUP
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"])]
+    config: Option<PathBuf>,
 
     /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
     #[arg(long, value_name = "COUNT")]
@@ -97,6 +103,26 @@ enum Command {
     /// Look after a table, beside agents that use it or while none runs
     #[command(subcommand)]
     Table(TableCommand),
+    /// Check a configuration file, and say in words what it means; the exit status is 1 if anything is wrong
+    Check {
+        /// The file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+
+        /// Print a configuration of HAProxy that fits instead
+        #[arg(long)]
+        print_haproxy: bool,
+    },
+    /// Check a configuration file, and tell all agents of a table to read theirs again
+    Reload {
+        /// The file that the agents were started with
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+
+        /// The table that the agents use [default: as for an agent]
+        #[arg(long, value_name = "PATH")]
+        table: Option<PathBuf>,
+    },
 }
 
 /// What can be done to a table from the command line.
@@ -174,6 +200,10 @@ pub(crate) enum Task {
     Serve(Box<Config>),
     /// To look after a table.
     Table(TableCommand),
+    /// To check a configuration file, and print one for HAProxy.
+    Check { config: PathBuf, print_haproxy: bool },
+    /// To tell agents that their configuration has changed.
+    Reload { config: PathBuf, table: PathBuf },
 }
 
 const AFTER_HELP: &str = "\
@@ -216,28 +246,20 @@ impl FromStr for RateArg {
     }
 }
 
-/// What a key may do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Limit {
-    Deny,
-    Unlimited,
-    Quota(Quota),
+/// Where the policies are from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Flags(Box<Policies>),
+    File(PathBuf),
 }
 
 /// Everything the daemon needs to know.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) limit: Limit,
-    limit_in_words: String,
+    pub(crate) policies: Source,
     pub(crate) listen: Vec<ListenAddress>,
     pub(crate) table: PathBuf,
     pub(crate) slots: Option<Slots>,
-    /// Names of args; none means all args.
-    pub(crate) key: Vec<String>,
-    /// The name of the arg that carries the cost.
-    pub(crate) cost: Option<String>,
-    pub(crate) var: VarName<'static>,
-    pub(crate) scope: Scope,
     pub(crate) threads: NonZeroUsize,
     pub(crate) drain: Duration,
     pub(crate) busy_poll: Duration,
@@ -261,6 +283,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     })?;
     match args.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
+        Some(Command::Check { config, print_haproxy }) => Ok(Task::Check { config, print_haproxy }),
+        Some(Command::Reload { config, table }) => {
+            Ok(Task::Reload { config, table: table.unwrap_or_else(default_table) })
+        }
         None => Config::from_parsed(args)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
@@ -269,68 +295,74 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
 
 impl Config {
     fn from_parsed(args: Args) -> Result<Self, String> {
-        let rate = args.rate.ok_or("--rate is missing")?;
-        let (limit, limit_in_words) = match (rate, args.burst) {
-            (RateArg::Rate(rate), burst) => {
-                let quota = rate.quota(burst).map_err(|error| error.to_string())?;
-                (Limit::Quota(quota), format!("{rate}, up to {} at once", quota.burst()))
-            }
-            (RateArg::Deny, None) => (Limit::Deny, "nothing is let through".to_owned()),
-            (RateArg::Unlimited, None) => (Limit::Unlimited, "everything is let through".to_owned()),
-            (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
-                return Err(
-                    "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned()
-                );
-            }
+        let policies = match &args.config {
+            Some(file) => Source::File(file.clone()),
+            None => Source::Flags(Box::new(policies_of_flags(&args)?)),
         };
-        if args.key.iter().any(String::is_empty) {
-            return Err("--key has an empty name; write the names of args, like --key ip,path".to_owned());
-        }
-        if let Some(cost) = &args.cost {
-            if cost.is_empty() {
-                return Err("--cost has an empty name; write the name of an arg, like --cost cost".to_owned());
-            }
-            if args.key.contains(cost) {
-                return Err(format!(
-                    "--key and --cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of \
-                     --key"
-                ));
-            }
-        }
         Ok(Self {
-            limit,
-            limit_in_words,
+            policies,
             listen: args.listen,
             table: args.table.unwrap_or_else(default_table),
             slots: args.slots,
-            key: args.key,
-            cost: args.cost,
-            var: args.var,
-            scope: args.scope,
             threads: args.threads,
             drain: args.drain,
             busy_poll: args.busy_poll,
         })
     }
+}
 
-    /// The limit as one would say it: "100 per second, up to 20 at once, for each ip".
-    pub(crate) fn in_words(&self) -> String {
-        let each = match &self.key[..] {
-            [] => "for each value of the message's args".to_owned(),
-            names => format!("for each {}", names.join(" and ")),
-        };
-        let cost = match &self.cost {
-            None => String::new(),
-            Some(name) => format!(", at the cost that {name} says"),
-        };
-        format!("{}, {each}{cost}", self.limit_in_words)
+/// The flags' one policy, for every message.
+fn policies_of_flags(args: &Args) -> Result<Policies, String> {
+    let rule = match (args.rate.as_ref().ok_or("--rate is missing")?, args.burst) {
+        (RateArg::Rate(rate), burst) => {
+            let quota = rate.quota(burst).map_err(|error| error.to_string())?;
+            let text = format!("{rate}, up to {} at once", quota.burst()).into();
+            Rule::Limits(vec![Limit { label: "default".into(), suffix: Box::default(), quota, text }])
+        }
+        (RateArg::Deny, None) => Rule::Deny,
+        (RateArg::Unlimited, None) => Rule::Unlimited,
+        (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
+            return Err(
+                "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned()
+            );
+        }
+    };
+    if args.key.iter().any(String::is_empty) {
+        return Err("--key has an empty name; write the names of args, like --key ip,path".to_owned());
     }
+    if let Some(cost) = &args.cost {
+        if cost.is_empty() {
+            return Err("--cost has an empty name; write the name of an arg, like --cost cost".to_owned());
+        }
+        if args.key.contains(cost) {
+            return Err(format!(
+                "--key and --cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of \
+                 --key"
+            ));
+        }
+    }
+    let policy = Policy {
+        name: "default".into(),
+        message: None,
+        when: None,
+        key: KeyParts::exact(args.key.iter().map(|name| name.as_bytes().into()).collect()),
+        cost: args.cost.as_ref().map(|name| name.as_bytes().into()),
+        rule,
+        overrides: Overrides::default(),
+        observes: false,
+        penalty: None,
+        is_plain: args.cost.is_none() || !args.key.is_empty(),
+    };
+    let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
+    Ok(Policies { list: vec![policy], answers, is_fixed: true })
+}
 
-    /// The quota, where there is one.
-    pub(crate) fn quota(&self) -> Option<Quota> {
-        match self.limit {
-            Limit::Quota(quota) => Some(quota),
-            Limit::Deny | Limit::Unlimited => None,
+impl Source {
+    /// The policies, or what is wrong with them: a line for each mistake.
+    pub(crate) fn read(self) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
+        match self {
+            Self::Flags(policies) => Ok((*policies, None)),
+            Self::File(file) => policy::file::read(&file).map(|policies| (policies, Some(file))),
         }
     }
 }
@@ -411,7 +443,8 @@ mod tests {
     }
 
     fn words(args: &str) -> String {
-        parse(args).unwrap().in_words()
+        let Source::Flags(policies) = parse(args).unwrap().policies else { panic!("not the flags") };
+        policies.list[0].in_words()
     }
 
     fn error(args: &str) -> String {
@@ -477,12 +510,14 @@ mod tests {
     #[test]
     fn defaults() {
         let config = parse("--rate 100/s").unwrap();
-        assert_eq!(config.quota().map(Quota::burst), Some(100));
         assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
         assert_eq!(config.slots, None);
+        assert_eq!(config.threads.get(), 1);
+        let Source::Flags(policies) = config.policies else { panic!("not the flags") };
+        assert_eq!(policies.list[0].limits().map(|limit| limit.quota.burst()).collect::<Vec<_>>(), [100]);
         assert_eq!(
-            (config.var.as_str(), config.scope, config.threads.get()),
-            ("blocked", Scope::Transaction, 1)
+            (policies.answers.blocked.as_str(), policies.answers.scope),
+            ("blocked", Scope::Transaction)
         );
     }
 }

@@ -1,23 +1,27 @@
 //! What happens beside the requests: the table's heartbeat, warnings, and the signals that end the agent.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Quota, Table};
+use gcra_table::{Evictions, Table};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::limiter::Unclear;
+use crate::policy::{self, Policies, Policy};
 
 /// What the housekeeping watches.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
-    pub(crate) quota: Option<Quota>,
-    pub(crate) undecided: Arc<AtomicU64>,
-    /// Whether messages carry a cost.
-    pub(crate) has_cost: bool,
+    pub(crate) policies: Arc<ArcSwap<Policies>>,
+    /// Where the policies are from, if not from the command line.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) unclear: Arc<Unclear>,
 }
 
 /// Warnings of one kind come at most this often.
@@ -27,9 +31,14 @@ impl Housekeeping {
     /// Keeps the house until SIGTERM or SIGINT.
     pub(crate) async fn until_stopped(self) {
         let mut stop = std::pin::pin!(stop_signal());
+        let mut reload = match signal(SignalKind::hangup()) {
+            Ok(signal) => signal,
+            Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
+        };
         let mut beat = interval(Duration::from_secs(1));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported = Reported { evictions: self.table.load().evictions(), undecided: 0, lost_beats: 0 };
+        let mut reported =
+            Reported { evictions: self.table.load().evictions(), undecided: 0, unmatched: 0, lost_beats: 0 };
         let mut beats = 0_u32;
         loop {
             tokio::select! {
@@ -37,6 +46,7 @@ impl Housekeeping {
                     Ok(name) => return log::info!("{name} received"),
                     Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
                 },
+                _ = reload.recv() => self.reload().await,
                 _ = beat.tick() => {
                     self.table.load().beat();
                     self.follow(&mut reported);
@@ -74,7 +84,11 @@ impl Housekeeping {
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
-            let cells = self.quota.map_or(0, |quota| forgiven_ns.div_ceil(quota.emission_interval_ns()));
+            // By the fastest of the limits, which is the most that it can be.
+            let policies = self.policies.load();
+            let limits = policies.list.iter().flat_map(Policy::limits);
+            let fastest = limits.map(|limit| limit.quota.emission_interval_ns()).min();
+            let cells = fastest.map_or(0, |interval_ns| forgiven_ns.div_ceil(interval_ns));
             log::warn!(
                 "the table is too small: {evicted} keys that owed something were forgotten, and up to {cells} requests \
                  may be admitted too many; give it more slots with 'gcra-spoa table resize'"
@@ -82,17 +96,48 @@ impl Housekeeping {
         }
         reported.evictions = Evictions { evicted_live, forgiven_ns };
 
-        let undecided = self.undecided.load(Ordering::Relaxed);
+        let undecided = self.unclear.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
-            let or_cost =
-                if self.has_cost { ", or the arg of --cost is no integer of 0 or more" } else { "" };
+            let has_cost = self.policies.load().list.iter().any(|policy| policy.cost.is_some());
+            let or_cost = if has_cost { ", or the arg with the cost is no integer of 0 or more" } else { "" };
             log::warn!(
-                "{} messages got no decision, because they lack an arg that --key names{or_cost}; compare it with the \
-                 'args' line of the spoe-message",
+                "{} messages got no decision, because they lack an arg of the key{or_cost}; compare it with the 'args' line \
+                 of the spoe-message",
                 undecided - reported.undecided
             );
         }
         reported.undecided = undecided;
+        let unmatched = self.unclear.unmatched.load(Ordering::Relaxed);
+        if unmatched > reported.unmatched {
+            log::warn!(
+                "{} messages got no decision, because no policy is for them; compare the names of the spoe-messages with the \
+                 policies",
+                unmatched - reported.unmatched
+            );
+        }
+        reported.unmatched = unmatched;
+    }
+
+    /// Puts what the file says now in force, if there is nothing wrong with it.
+    async fn reload(&self) {
+        let Some(file) = self.file.clone() else {
+            log::warn!("SIGHUP received, and nothing to reload: the limit is from the command line");
+            return;
+        };
+        let name = file.display().to_string();
+        // Long lists take a while, and this thread serves connections.
+        match tokio::task::spawn_blocking(move || policy::file::read(&file)).await {
+            Ok(Ok(policies)) => {
+                log::info!("{name} was read again");
+                policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                self.policies.store(Arc::new(policies));
+            }
+            Ok(Err(mistakes)) => {
+                mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
+                log::error!("{name} is not taken; what was in force stays");
+            }
+            Err(error) => log::error!("{name} could not be read: {error}; what was in force stays"),
+        }
     }
 }
 
@@ -100,6 +145,7 @@ impl Housekeeping {
 struct Reported {
     evictions: Evictions,
     undecided: u64,
+    unmatched: u64,
     /// Beats since the table's successor could be opened.
     lost_beats: u32,
 }

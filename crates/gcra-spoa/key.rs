@@ -35,6 +35,18 @@ pub(crate) fn write_part(hasher: &mut KeyHasher, value: Value<'_>) {
     }
 }
 
+/// Writes a string as if it were in lower case.
+pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
+    hasher.write(&fixed::<8, 9>(8, (string.len() as u64).to_le_bytes()));
+    let mut lower = [0; 64];
+    for piece in string.chunks(lower.len()) {
+        let lower = &mut lower[..piece.len()];
+        lower.copy_from_slice(piece);
+        lower.make_ascii_lowercase();
+        hasher.write(lower);
+    }
+}
+
 /// A type and its value in one piece, because each write to the hasher costs more than its bytes.
 #[inline]
 fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {

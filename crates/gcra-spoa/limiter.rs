@@ -1,102 +1,278 @@
-//! From a request to its answer: which bucket its messages belong to, and whether they conform.
+//! From a request to its answer: which policy and which buckets its messages belong to, and whether they conform.
 //!
 //! No socket, no task: an ordinary function of a request and a reading of the clock.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
-use gcra_table::{KeyHash, Table};
-use spop_agent::{Handler, Limits, Message, Reply, Request, Scope, Value, VarName};
+use arrayvec::ArrayVec;
+use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
+use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
 
-use crate::config::{Config, Limit};
-use crate::key::write_part;
+use crate::key::{write_lowercase, write_part};
+use crate::policy::answer::{Reason, Report, Standing};
+use crate::policy::{KeyParts, Limit, MAX_LIMITS, Policies, Policy, Rule, RuleAt};
 
-/// Decides about requests by one limit.
+/// The limits of one request whose standing is told. Those of further messages count all the same.
+const MAX_STANDINGS: usize = 2 * MAX_LIMITS;
+
+/// Decides about requests by the policies in force.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
-    limit: Limit,
-    key: Box<[Box<[u8]>]>,
-    cost: Option<Box<[u8]>>,
-    var: VarName<'static>,
-    scope: Scope,
-    undecided: Arc<AtomicU64>,
+    /// What holds. A reload puts others in their place.
+    policies: Arc<ArcSwap<Policies>>,
+    unclear: Arc<Unclear>,
+}
+
+/// Messages that got no decision.
+#[derive(Debug, Default)]
+pub(crate) struct Unclear {
+    /// An arg that makes the key was not there, or the cost was none.
+    pub(crate) undecided: AtomicU64,
+    /// No policy is for them.
+    pub(crate) unmatched: AtomicU64,
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, config: &Config) -> Self {
-        Self {
-            table,
-            limit: config.limit,
-            key: config.key.iter().map(|name| name.as_bytes().into()).collect(),
-            cost: config.cost.as_ref().map(|name| name.as_bytes().into()),
-            var: config.var,
-            scope: config.scope,
-            undecided: Arc::default(),
-        }
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, policies: Arc<ArcSwap<Policies>>) -> Self {
+        Self { table, policies, unclear: Arc::default() }
     }
 
-    /// The largest ACK is known, and small: so HAProxy may keep 20 NOTIFYs in flight even where its frames are
-    /// small.
-    pub(crate) fn limits(config: &Config) -> Limits {
+    /// Where only `blocked` is answered, the largest ACK is known, and small: so HAProxy may keep 20 NOTIFYs in flight whatever its
+    /// buffers. More answers fit the library's default, as reading the file has made sure.
+    pub(crate) fn limits(policies: &Policies) -> Limits {
         // Type, flags and two ids of ten bytes; then action, count, scope, length, name and value.
         const HEADER: usize = 1 + 4 + 10 + 10;
-        let action = 4 + config.var.as_str().len() + 1;
-        let max_ack_size = u32::try_from(HEADER + action).unwrap_or(u32::MAX);
-        Limits { max_ack_size, ..Limits::default() }
+        let action = 4 + policies.answers.blocked.as_str().len() + 1;
+        match u32::try_from(HEADER + action) {
+            Ok(max_ack_size) if policies.is_fixed => Limits { max_ack_size, ..Limits::default() },
+            _ => Limits::default(),
+        }
     }
 
-    /// How many messages could not be decided, because an arg that makes the key was not there, or the cost was none.
-    pub(crate) fn undecided(&self) -> Arc<AtomicU64> {
-        self.undecided.clone()
+    /// Counts the messages that got no decision.
+    pub(crate) fn unclear(&self) -> Arc<Unclear> {
+        self.unclear.clone()
     }
 
-    /// What is asked about a message; `None` when it lacks an arg of the key, or its cost is none.
+    /// What is asked about a message; `None` when no policy is for it, when it lacks an arg of the key, or when its cost is none.
     #[inline(always)]
-    fn question(&self, table: &Table, message: &Message<'_>) -> Option<Question> {
-        let mut hasher = table.hasher();
-        if self.key.is_empty() {
-            for arg in message.args() {
-                // A filter would cost a tenth of all there is to do for a NOTIFY.
-                if self.cost.as_deref().is_some_and(|cost| cost == arg.name) {
-                    continue;
-                }
-                write_part(&mut hasher, arg.value);
-            }
-        } else {
-            for name in &self.key {
-                write_part(&mut hasher, message.arg(name)?);
-            }
-        }
-        let cells = match &self.cost {
+    fn question(table: &Table, policies: &Policies, message: &Message<'_>) -> Result<Question, NoQuestion> {
+        let index = policies.of(message).ok_or(NoQuestion::Unmatched)?;
+        let policy = &policies.list[index];
+        let cells = match &policy.cost {
             None => 1,
-            Some(name) => cells(message.arg(name).unwrap_or(Value::Null))?,
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided)?,
         };
-        Some(Question { key: hasher.finish(), cells })
+        let mut hasher = table.hasher();
+        let exception = match policy.is_plain {
+            true => write_plain(&mut hasher, policy, message).map(|()| None),
+            false => write_parts(&mut hasher, policy, message),
+        };
+        let rule = exception.ok_or(NoQuestion::Undecided)?.map_or(RuleAt::Default, RuleAt::Exception);
+        Ok(Question { policy: index, rule, cells, parts: hasher.finish() })
     }
 
-    /// Whether a message is blocked; `None` when that can't be decided.
+    /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key, where somebody wants to know.
     #[inline]
-    fn is_blocked(&self, turn: &mut Turn, question: Option<Question>) -> Option<bool> {
-        let Some(Question { key, cells }) = question else {
-            self.undecided.fetch_add(1, Ordering::Relaxed);
-            return None;
+    fn verdict<'p>(
+        table: &Table,
+        now: &mut u64,
+        policy: &'p Policy,
+        question: &Question,
+        standings: Option<&mut Standings<'p>>,
+    ) -> Option<Reason> {
+        let mut asked = Asked { table, now, policy, cells: question.cells };
+        let limits = match policy.rule(question.rule) {
+            Rule::Deny => return Some(Reason::Denied),
+            Rule::Unlimited => return None,
+            Rule::Limits(limits) => limits,
         };
-        match self.limit {
-            Limit::Quota(quota) => Some(!turn.table.charge(key, quota, cells, &mut turn.now).is_allowed()),
-            Limit::Deny => Some(true),
-            Limit::Unlimited => Some(false),
+        if let [limit] = &limits[..] {
+            let key = key_of(table, question.parts, limit);
+            let (standing, reason, _) = asked.charge(limit, key);
+            if let Some(standings) = standings {
+                let _ = standings.try_push(standing);
+            }
+            if reason.is_some() {
+                asked.punish(limit, key);
+            }
+            return reason;
         }
+        let keys: ArrayVec<_, MAX_LIMITS> =
+            limits.iter().take(MAX_LIMITS).map(|limit| key_of(table, question.parts, limit)).collect();
+        let (each, reason) = asked.charge_all(limits, &keys);
+        if let Some(standings) = standings {
+            let room = standings.remaining_capacity();
+            standings.extend(each.into_iter().take(room));
+        }
+        reason
     }
 }
 
-/// Whose bucket a message is charged to, and how many cells.
+type Standings<'p> = ArrayVec<Standing<'p>, MAX_STANDINGS>;
+
+/// One message's charge.
+struct Asked<'t, 'p> {
+    table: &'t Table,
+    now: &'t mut u64,
+    policy: &'p Policy,
+    cells: u32,
+}
+
+impl<'p> Asked<'_, 'p> {
+    /// Charges one limit, if the cells conform.
+    #[inline]
+    fn charge(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>, Decision) {
+        let decision = self.table.charge(key, limit.quota, self.cells, self.now);
+        let reason = match (decision.is_allowed(), decision.retry_after_ns()) {
+            (true, _) => None,
+            (false, Some(_)) => Some(Reason::Limit),
+            (false, None) => Some(Reason::Oversize),
+        };
+        // What costs more than the burst never passes; one burst later it will still not have passed.
+        let never = if reason.is_some() { limit.quota.drain_ns() } else { 0 };
+        let wait_ns = decision.retry_after_ns().unwrap_or(never);
+        (Standing { limit, owed_ns: decision.owed_ns(), wait_ns }, reason, decision)
+    }
+
+    /// Charges all limits, or none.
+    ///
+    /// Looks at all of them first, so that a client who is denied by one does not keep writing to the others, and learns how long to
+    /// wait for all. When somebody else was faster between the look and the charge, what was charged is given back.
+    fn charge_all(
+        &mut self,
+        limits: &'p [Limit],
+        keys: &[KeyHash],
+    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+        let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
+        let mut reason = None;
+        for (limit, key) in limits.iter().zip(keys) {
+            let (standing, denied) = self.look(limit, *key);
+            standings.push(standing);
+            if denied.is_some() {
+                self.punish(limit, *key);
+            }
+            reason = reason.or(denied);
+        }
+        if reason.is_some() || self.cells == 0 {
+            return (standings, reason);
+        }
+        let mut charged = ArrayVec::<(KeyHash, Quota, Decision), MAX_LIMITS>::new();
+        for ((limit, key), standing) in limits.iter().zip(keys).zip(&mut standings) {
+            let (now, denied, decision) = self.charge(limit, *key);
+            *standing = now;
+            if denied.is_some() {
+                for (key, quota, decision) in charged {
+                    // Too late to give back is too strict for a moment, and never too generous.
+                    let _ = self.table.refund(key, quota, self.cells, &decision);
+                }
+                return (standings, denied);
+            }
+            charged.push((*key, limit.quota, decision));
+        }
+        (standings, None)
+    }
+
+    /// What a charge would say now.
+    fn look(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>) {
+        let quota = limit.quota;
+        let mut owed_ns = self.table.owed_ns(key, *self.now);
+        if owed_ns > quota.most_owed_ns() {
+            // By an older quota, or by a later reading of the clock. The charge will tell.
+            owed_ns = quota.burst_tolerance_ns();
+        }
+        let (wait_ns, reason) = match quota.admit(owed_ns, 0, self.cells) {
+            Admission::Conforming { .. } => (0, None),
+            Admission::Early { wait_ns } => (wait_ns, Some(Reason::Limit)),
+            Admission::Oversize => (quota.drain_ns(), Some(Reason::Oversize)),
+        };
+        (Standing { limit, owed_ns, wait_ns }, reason)
+    }
+
+    /// Charges a client who goes on asking while it is blocked, up to the ceiling.
+    fn punish(&mut self, limit: &Limit, key: KeyHash) {
+        let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
+        // Beyond the ceiling nothing more is charged.
+        let _ = self.table.charge(key, limit.quota.punishing(), penalty.cells, self.now);
+    }
+}
+
+/// Why there is nothing to ask about a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoQuestion {
+    NoMessage,
+    Unmatched,
+    Undecided,
+}
+
+/// What is asked about a message: by which rule, about whom, and how many cells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
-    key: KeyHash,
+    policy: usize,
+    rule: RuleAt,
     cells: u32,
+    /// The hash of the key's parts.
+    parts: KeyHash,
+}
+
+/// The bucket of a key under one limit.
+#[inline]
+fn key_of(table: &Table, parts: KeyHash, limit: &Limit) -> KeyHash {
+    if limit.suffix.is_empty() { parts } else { table.derive(parts, &limit.suffix) }
+}
+
+/// Writes the parts of a key as they are. `None` when one is not there.
+#[inline(always)]
+fn write_plain(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<()> {
+    if policy.key.args.is_empty() {
+        message.args().for_each(|arg| write_part(hasher, arg.value));
+    }
+    for name in &policy.key.args {
+        write_part(hasher, message.arg(name)?);
+    }
+    Some(())
+}
+
+/// Writes the parts of a key, some left out, some grouped, and finds out whether one of them is an exception.
+#[inline(never)]
+fn write_parts(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<Option<u32>> {
+    let mut exception = None;
+    policy.for_each_part(message, |value| {
+        exception = exception.or_else(|| policy.exception(value));
+        write_grouped(hasher, &policy.key, value);
+    })?;
+    Some(exception)
+}
+
+/// Writes a part of the key, as the policy groups it.
+#[inline(always)]
+fn write_grouped(hasher: &mut KeyHasher, key: &KeyParts, value: Value<'_>) {
+    match value {
+        Value::Ipv4(ip) if key.ipv4_prefix < 32 => {
+            write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix)));
+        }
+        Value::Ipv6(ip) if key.ipv6_prefix < 128 => match ip.to_ipv4_mapped() {
+            Some(ip) => write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix))),
+            None => write_part(hasher, Value::Ipv6(network_v6(ip, key.ipv6_prefix))),
+        },
+        Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
+        value => write_part(hasher, value),
+    }
+}
+
+fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    (u32::from(ip) & mask).into()
+}
+
+fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
+    (u128::from(ip) & mask).into()
 }
 
 /// The cells that a cost stands for. Null, which HAProxy sends for what it could not find, is one cell as it would be without
@@ -120,50 +296,118 @@ fn cells(cost: Value<'_>) -> Option<u32> {
 #[derive(Debug)]
 pub(crate) struct Turn {
     table: Guard<Arc<Table>>,
+    policies: Guard<Arc<Policies>>,
     now: u64,
 }
 
 impl Handler for Limiter {
     type Turn = Turn;
 
-    /// What is asked about the first message. Its bucket is on its way from memory.
-    type Prepared = Option<Question>;
+    /// What is asked about the first message. Its buckets are on their way from memory.
+    type Prepared = Result<Question, NoQuestion>;
 
     #[inline]
     fn turn(&self) -> Turn {
         let table = self.table.load();
         let now = table.now();
-        Turn { table, now }
+        Turn { table, policies: self.policies.load(), now }
     }
 
     #[inline(always)]
-    fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Option<Question> {
-        let question = self.question(&turn.table, &request.messages().next()?)?;
-        turn.table.prefetch(question.key);
-        Some(question)
+    fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Self::Prepared {
+        let Turn { table, policies, .. } = turn;
+        let message = request.messages().next().ok_or(NoQuestion::NoMessage)?;
+        let question = Self::question(table, policies, &message)?;
+        if policies.is_fixed {
+            table.prefetch(question.parts);
+        } else {
+            for limit in policies.list[question.policy].rule(question.rule).limits() {
+                table.prefetch(key_of(table, question.parts, limit));
+            }
+        }
+        Ok(question)
     }
 
     /// Every message is charged; the request is blocked when one of them is. Where no message could be decided nothing
     /// is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
-    fn answer(&self, turn: &mut Turn, first: Option<Question>, request: &Request<'_>, reply: &mut Reply<'_>) {
-        let mut messages = request.messages();
-        if messages.next().is_none() {
+    fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
+        let Turn { table, policies, now } = turn;
+        // The usual case in the fewest steps: the flags' one policy, and one message.
+        if let Ok(question) = first
+            && policies.is_fixed
+            && request.messages().len() == 1
+        {
+            let blocked = match &policies.list[question.policy].rule {
+                Rule::Limits(limits) => {
+                    !table.charge(question.parts, limits[0].quota, question.cells, now).is_allowed()
+                }
+                Rule::Deny => true,
+                Rule::Unlimited => false,
+            };
+            // It fits: `limits` counted it.
+            let _ = reply.set_var(policies.answers.scope, policies.answers.blocked, blocked);
             return;
         }
-        let mut blocked = self.is_blocked(turn, first);
-        for message in messages {
-            let question = self.question(&turn.table, &message);
-            let next = self.is_blocked(turn, question);
-            blocked = match (blocked, next) {
-                (Some(one), Some(other)) => Some(one || other),
-                (one, other) => one.or(other),
+        self.answer_any(turn, first, request, reply);
+    }
+}
+
+impl Limiter {
+    /// As [`answer`](Self::answer), whatever is asked.
+    #[inline(never)]
+    fn answer_any(
+        &self,
+        turn: &mut Turn,
+        first: Result<Question, NoQuestion>,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    ) {
+        let Turn { table, policies, now } = turn;
+        let answers = &policies.answers;
+        let wants_standings = !answers.others.is_empty();
+        let mut standings = Standings::new();
+        let mut report = None::<Report<'_>>;
+        let mut first = Some(first);
+        for message in request.messages() {
+            let question = match first.take() {
+                Some(question) => question,
+                None => Self::question(table, policies, &message),
             };
+            let question = match question {
+                Ok(question) => question,
+                Err(why) => {
+                    self.unclear.count(why);
+                    continue;
+                }
+            };
+            let policy = &policies.list[question.policy];
+            let wanted = wants_standings.then_some(&mut standings);
+            let reason = Self::verdict(table, now, policy, &question, wanted);
+            let verdict = Report {
+                blocked: reason.is_some() && !policy.observes,
+                would_block: reason.is_some(),
+                policy: &policy.name,
+                reason,
+            };
+            report = Some(report.map_or(verdict, |report| report.and(verdict)));
         }
-        if let Some(blocked) = blocked {
-            // It fits: `limits` counted it.
-            let _ = reply.set_var(self.scope, self.var, blocked);
+        if let Some(report) = report {
+            // Where it does not fit, the file's reader counted wrong: what was written stays.
+            let _ = answers.write(&report, &standings, reply);
         }
+    }
+}
+
+impl Unclear {
+    #[cold]
+    fn count(&self, why: NoQuestion) {
+        let counter = match why {
+            NoQuestion::NoMessage => return,
+            NoQuestion::Unmatched => &self.unmatched,
+            NoQuestion::Undecided => &self.undecided,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 

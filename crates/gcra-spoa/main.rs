@@ -8,6 +8,7 @@ mod config;
 mod housekeeping;
 mod key;
 mod limiter;
+mod policy;
 
 #[cfg(test)]
 mod allocations;
@@ -33,8 +34,10 @@ fn main() -> ExitCode {
         .format_target(false)
         .init();
     let outcome = match config::parse(std::env::args_os()) {
-        Ok(Task::Serve(config)) => serve(*config).map(|()| ExitCode::SUCCESS),
+        Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => commands::run(command),
+        Ok(Task::Check { config, print_haproxy }) => commands::check_config(&config, print_haproxy),
+        Ok(Task::Reload { config, table }) => commands::reload(&config, &table),
         Err(exit) => return exit,
     };
     match outcome {
@@ -46,9 +49,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(config: Config) -> anyhow::Result<()> {
+fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    let (policies, file) = match config.policies.read() {
+        Ok(read) => read,
+        Err(mistakes) => return Ok(commands::tell(&mistakes)),
+    };
     let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
-    log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), config.in_words());
+    match &file {
+        None => log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), policies.list[0].in_words()),
+        Some(file) => {
+            log::info!("gcra-spoa {}, by {}", env!("CARGO_PKG_VERSION"), file.display());
+            policies.in_words().lines().for_each(|line| log::info!("{line}"));
+        }
+    }
     log::info!(
         "table {}: {} slots, {}",
         config.table.display(),
@@ -66,17 +79,14 @@ fn serve(config: Config) -> anyhow::Result<()> {
     }
 
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let limiter = Limiter::new(table.clone(), &config);
-    let housekeeping = Housekeeping {
-        table,
-        quota: config.quota(),
-        undecided: limiter.undecided(),
-        has_cost: config.cost.is_some(),
-    };
+    let limits = Limiter::limits(&policies);
+    let policies = Arc::new(ArcSwap::from_pointee(policies));
+    let limiter = Limiter::new(table.clone(), policies.clone());
+    let housekeeping = Housekeeping { table, policies, file, unclear: limiter.unclear() };
     raise_file_limit();
-    let agent =
-        Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain).busy_poll(config.busy_poll);
-    Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
+    let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
+    agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.

@@ -383,7 +383,6 @@ impl Client {
 }
 
 /// What one client got, and the clock readings that matter.
-#[derive(Debug)]
 pub struct Tally {
     pub allowed: u64,
     pub denied: u64,
@@ -395,6 +394,19 @@ pub struct Tally {
     allowed_at_last_denial: u64,
     /// From each request to the answer of the next: the longest time that may lie between the two decisions.
     gaps: Vec<Duration>,
+}
+
+impl std::fmt::Debug for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { allowed, denied, other, gaps, .. } = self;
+        let longest = gaps.iter().max();
+        f.debug_struct("Tally")
+            .field("allowed", allowed)
+            .field("denied", denied)
+            .field("other", other)
+            .field("longest_gap", &longest)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Tally {

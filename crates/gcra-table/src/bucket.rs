@@ -662,7 +662,7 @@ impl<'a> Bucket<'a> {
 fn is_damaged(tat: u64, now: u64, quota: Quota) -> bool {
     // Should the clocks of two CPUs not agree to the nanosecond, a sound TAT must not be taken for a damaged one.
     const SLACK_NS: u64 = 1_000_000;
-    tat > now.saturating_add(quota.drain_ns() + SLACK_NS)
+    tat > now.saturating_add(quota.most_owed_ns() + SLACK_NS)
 }
 
 /// Seals a slot, and returns what it holds now and for ever.

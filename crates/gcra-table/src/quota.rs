@@ -19,6 +19,7 @@ pub const MAX_DRAIN_NS: u64 = 4 * 365 * 86_400 * 1_000_000_000;
 pub struct Quota {
     emission_interval_ns: NonZeroU64,
     burst: NonZeroU32,
+    penalty_ns: u64,
 }
 
 impl Quota {
@@ -29,9 +30,39 @@ impl Quota {
     /// `burst` emission intervals are longer than [`MAX_DRAIN_NS`].
     pub const fn new(emission_interval_ns: NonZeroU64, burst: NonZeroU32) -> Result<Self, QuotaError> {
         match emission_interval_ns.get().checked_mul(burst.get() as u64) {
-            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self { emission_interval_ns, burst }),
+            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => {
+                Ok(Self { emission_interval_ns, burst, penalty_ns: 0 })
+            }
             _ => Err(QuotaError { emission_interval_ns, burst }),
         }
+    }
+
+    /// The same quota for keys that may owe up to `penalty_ns` more than a full burst, because they were charged for something else
+    /// than cells that conformed ([`punishing`](Self::punishing)). What a key owes beyond that is forgiven when it is used.
+    ///
+    /// # Errors
+    ///
+    /// All that is longer than [`MAX_DRAIN_NS`].
+    pub const fn with_penalty(self, penalty_ns: u64) -> Result<Self, QuotaError> {
+        match self.drain_ns().checked_add(penalty_ns) {
+            Some(most) if most <= MAX_DRAIN_NS => Ok(Self { penalty_ns, ..self }),
+            _ => Err(QuotaError { emission_interval_ns: self.emission_interval_ns, burst: self.burst }),
+        }
+    }
+
+    /// The quota to charge a penalty by: of the same rate, with a burst that reaches up to the penalty's end.
+    #[must_use]
+    pub const fn punishing(self) -> Self {
+        let more = self.penalty_ns / self.emission_interval_ns.get();
+        #[expect(clippy::cast_possible_truncation, reason = "compared before")]
+        let more = if more > u32::MAX as u64 { u32::MAX } else { more as u32 };
+        Self { burst: self.burst.saturating_add(more), ..self }
+    }
+
+    /// The most that a key can owe, in nanoseconds.
+    #[must_use]
+    pub const fn most_owed_ns(self) -> u64 {
+        self.drain_ns() + self.penalty_ns
     }
 
     /// The time per cell, T, in nanoseconds.

@@ -171,6 +171,16 @@ impl Table {
         KeyHasher(self.hasher)
     }
 
+    /// The key that stands for `key` in some other respect, named by `suffix`: another limit on the same client, say.
+    #[inline]
+    #[must_use]
+    pub fn derive(&self, key: KeyHash, suffix: &[u8]) -> KeyHash {
+        let mut hasher = self.hasher();
+        hasher.write(&key.0.to_le_bytes());
+        hasher.write(suffix);
+        hasher.finish()
+    }
+
     /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key. Worth it when a few
     /// other keys are decided in between.
     #[inline]

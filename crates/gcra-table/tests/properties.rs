@@ -173,3 +173,35 @@ fn a_spray_of_fresh_keys_frees_nobody_who_is_denied() {
     assert!(table.evictions().evicted_live > 500_000, "{:?}", table.evictions());
     assert_eq!(allowed, 20 + 100 * SECONDS - 1, "the bound, less the interval that has not passed");
 }
+
+/// A penalty keeps a key out for longer, up to its ceiling and no further; without one the same debt is forgiven at once.
+#[test]
+fn a_penalty_is_owed_up_to_its_ceiling() {
+    const MS: u64 = 1_000_000;
+    let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
+    let plain = quota((100 * MS, 5));
+    let quota = plain.with_penalty(10_000 * MS).unwrap();
+    assert_eq!((quota.most_owed_ns(), quota.punishing().burst()), (10_500 * MS, 105));
+    let key = table.hash(b"a");
+    let mut now = table.now();
+    assert!(table.charge(key, quota, 5, &mut now).is_allowed());
+    for _ in 0..200 {
+        assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
+        let _ = table.charge(key, quota.punishing(), 1, &mut now);
+    }
+    assert_eq!(table.owed_ns(key, now), 10_500 * MS, "the ceiling");
+    clock.advance(10_099 * MS);
+    let mut now = table.now();
+    assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
+    clock.advance(MS);
+    let mut now = table.now();
+    assert!(table.charge(key, quota, 1, &mut now).is_allowed(), "one cell, as promised");
+    assert!(!table.charge(key, quota, 1, &mut now).is_allowed(), "and no burst");
+
+    let _ = table.charge(key, quota.punishing(), 100, &mut now);
+    assert!(
+        table.charge(key, plain, 1, &mut now).is_allowed(),
+        "the penalty was taken out of the configuration"
+    );
+    assert!(!table.charge(key, plain, 1, &mut now).is_allowed());
+}

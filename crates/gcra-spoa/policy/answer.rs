@@ -1,0 +1,209 @@
+//! What is said about a decision: the variables, and the header fields of draft-ietf-httpapi-ratelimit-headers-11.
+
+use std::fmt::Write as _;
+
+use spop_agent::{BufferFull, Reply, Scope, VarName};
+
+use crate::policy::Limit;
+
+/// The variables that are set, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Answers {
+    pub(crate) scope: Scope,
+    /// The name of `blocked`, which the flags can change.
+    pub(crate) blocked: VarName<'static>,
+    pub(crate) others: Vec<Var>,
+}
+
+/// A variable beside `blocked`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Var {
+    WouldBlock,
+    Remaining,
+    Limit,
+    RetryAfter,
+    RetryAfterMs,
+    Reset,
+    Policy,
+    Reason,
+    RateLimit,
+    RateLimitPolicy,
+}
+
+impl Var {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::WouldBlock,
+        Self::Remaining,
+        Self::Limit,
+        Self::RetryAfter,
+        Self::RetryAfterMs,
+        Self::Reset,
+        Self::Policy,
+        Self::Reason,
+        Self::RateLimit,
+        Self::RateLimitPolicy,
+    ];
+
+    pub(crate) const fn name(self) -> VarName<'static> {
+        VarName::from_static(match self {
+            Self::WouldBlock => "would_block",
+            Self::Remaining => "remaining",
+            Self::Limit => "limit",
+            Self::RetryAfter => "retry_after",
+            Self::RetryAfterMs => "retry_after_ms",
+            Self::Reset => "reset",
+            Self::Policy => "policy",
+            Self::Reason => "reason",
+            Self::RateLimit => "ratelimit",
+            Self::RateLimitPolicy => "ratelimit_policy",
+        })
+    }
+}
+
+/// Why a request is blocked, or would be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reason {
+    /// A limit is used up.
+    Limit,
+    /// It costs more than the burst, and can never pass.
+    Oversize,
+    /// The rule says `deny`.
+    Denied,
+}
+
+impl Reason {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Oversize => "oversize",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// What one limit says of a key after a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'p> {
+    pub(crate) limit: &'p Limit,
+    pub(crate) owed_ns: u64,
+    /// How long until the request would pass; 0 when it does.
+    pub(crate) wait_ns: u64,
+}
+
+impl Standing<'_> {
+    fn remaining(&self) -> u32 {
+        self.limit.quota.remaining(self.owed_ns)
+    }
+}
+
+/// Everything there is to say about a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report<'p> {
+    pub(crate) blocked: bool,
+    pub(crate) would_block: bool,
+    /// The policy of the first message that is blocked, or would be, or else of the first.
+    pub(crate) policy: &'p str,
+    pub(crate) reason: Option<Reason>,
+}
+
+impl Report<'_> {
+    /// What there is to say about this and a further message.
+    pub(crate) fn and(self, next: Self) -> Self {
+        let (blocked, would_block) = (self.blocked || next.blocked, self.would_block || next.would_block);
+        let says_more = (next.blocked && !self.blocked) || (next.would_block && !self.would_block);
+        let report = if says_more { next } else { self };
+        Self { blocked, would_block, ..report }
+    }
+}
+
+impl Answers {
+    /// As with the flags: `txn.…blocked` and nothing else.
+    pub(crate) fn blocked_only() -> Self {
+        Self { scope: Scope::Transaction, blocked: VarName::from_static("blocked"), others: Vec::new() }
+    }
+
+    /// Sets the variables. The standings are of all limits that were asked, in order: none where everything is let through, or
+    /// nothing.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        report: &Report<'_>,
+        standings: &[Standing<'_>],
+        reply: &mut Reply<'_>,
+    ) -> Result<(), BufferFull> {
+        reply.set_var(self.scope, self.blocked, report.blocked)?;
+        if self.others.is_empty() { Ok(()) } else { self.write_others(report, standings, reply) }
+    }
+
+    fn write_others(
+        &self,
+        report: &Report<'_>,
+        standings: &[Standing<'_>],
+        reply: &mut Reply<'_>,
+    ) -> Result<(), BufferFull> {
+        // The one that says most: with which one must wait longest, or else may do least.
+        let tightest = standings.iter().max_by(|a, b| {
+            a.wait_ns.cmp(&b.wait_ns).then(b.remaining().cmp(&a.remaining())).then(a.owed_ns.cmp(&b.owed_ns))
+        });
+        // Allocates only for those who want header fields.
+        let mut text = String::new();
+        for var in &self.others {
+            let name = var.name();
+            match (var, tightest) {
+                (Var::WouldBlock, _) => reply.set_var(self.scope, name, report.would_block)?,
+                (Var::Policy, _) => reply.set_var(self.scope, name, report.policy)?,
+                (Var::Reason, _) => match report.reason {
+                    Some(reason) => reply.set_var(self.scope, name, reason.as_str())?,
+                    None => reply.unset_var(self.scope, name)?,
+                },
+                (_, None) => {}
+                (Var::Remaining, Some(standing)) => reply.set_var(self.scope, name, standing.remaining())?,
+                (Var::Limit, Some(standing)) => {
+                    reply.set_var(self.scope, name, standing.limit.quota.burst())?;
+                }
+                (Var::RetryAfter, Some(standing)) => {
+                    reply.set_var(self.scope, name, seconds(standing.wait_ns))?;
+                }
+                (Var::RetryAfterMs, Some(standing)) => {
+                    reply.set_var(self.scope, name, standing.wait_ns.div_ceil(1_000_000))?;
+                }
+                (Var::Reset, Some(standing)) => reply.set_var(self.scope, name, seconds(standing.owed_ns))?,
+                (Var::RateLimit, Some(_)) => {
+                    ratelimit(standings, &mut text);
+                    reply.set_var(self.scope, name, &*text)?;
+                }
+                (Var::RateLimitPolicy, Some(_)) => {
+                    ratelimit_policy(standings, &mut text);
+                    reply.set_var(self.scope, name, &*text)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const fn seconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000_000)
+}
+
+/// `"api";r=12;t=3`: so many more at once, and the window in which that is so. The one that says most is not put first: the list is
+/// in the order of the configuration, so that each member stays where it is.
+fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
+    text.clear();
+    for standing in standings {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let (label, remaining) = (&standing.limit.label, standing.remaining());
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}\"{label}\";r={remaining};t={}", seconds(standing.owed_ns).max(1));
+    }
+}
+
+/// `"api";q=20;w=2`: the burst, and the time in which it comes back.
+fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
+    text.clear();
+    for Standing { limit, .. } in standings {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let window = seconds(limit.quota.drain_ns()).max(1);
+        let _ = write!(text, "{comma}\"{}\";q={};w={window}", limit.label, limit.quota.burst());
+    }
+}

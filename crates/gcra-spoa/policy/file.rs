@@ -1,0 +1,663 @@
+//! The configuration file: read whole, every mistake in it told at once, with its line.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use gcra_table::Rate;
+use spop_agent::Scope;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::policy::answer::{Answers, Var};
+use crate::policy::{
+    KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule, When,
+};
+
+/// The longest name of a policy or a limit: it is part of header fields.
+const MAX_NAME: usize = 64;
+
+/// Reads the policies in a file. An error is one line for each mistake: `FILE:LINE: what is wrong; what would be right`.
+pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
+    let text = fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    parse(path, &text)
+}
+
+/// As [`read`], for a text that was read from `path`; other files are looked for beside it.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
+    let mut reader = Reader { path, text, mistakes: Vec::new() };
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        for error in errors {
+            let at = error.span().map_or(0, |span| span.start);
+            reader.wrong(at, &error.message().replace('\n', "; "));
+        }
+        return Err(reader.finish());
+    }
+    let policies = reader.document(document.get_ref());
+    if reader.mistakes.is_empty() { Ok(policies) } else { Err(reader.finish()) }
+}
+
+struct Reader<'t> {
+    path: &'t Path,
+    text: &'t str,
+    /// The line of each, and what it is.
+    mistakes: Vec<(usize, String)>,
+}
+
+/// The entries of a table, taken out one after another. What is left has no meaning.
+struct Entries<'d, 't> {
+    what: String,
+    known: &'static [&'static str],
+    left: Vec<(&'d Spanned<std::borrow::Cow<'t, str>>, &'d Spanned<DeValue<'t>>)>,
+}
+
+impl<'d, 't> Entries<'d, 't> {
+    fn new(what: String, known: &'static [&'static str], table: &'d DeTable<'t>) -> Self {
+        Self { what, known, left: table.iter().collect() }
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'d Spanned<DeValue<'t>>> {
+        debug_assert!(self.known.contains(&name));
+        let at = self.left.iter().position(|(key, _)| key.get_ref() == name)?;
+        Some(self.left.swap_remove(at).1)
+    }
+}
+
+impl<'t> Reader<'t> {
+    fn wrong(&mut self, at: usize, what: &str) {
+        let line = self.text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+        self.mistakes.push((line, what.to_owned()));
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        self.mistakes.sort();
+        let path = self.path.display();
+        self.mistakes.into_iter().map(|(line, what)| format!("{path}:{line}: {what}")).collect()
+    }
+
+    fn document(&mut self, table: &DeTable<'t>) -> Policies {
+        let mut entries = Entries::new("the file".to_owned(), &["scope", "answer", "policy"], table);
+        let scope = entries.take("scope").and_then(|value| {
+            let scope = self.string(value, "scope", "like \"txn\"")?.parse::<Scope>();
+            scope.map_err(|error| self.wrong(value.span().start, &error.to_string())).ok()
+        });
+        let mut others = Vec::new();
+        if let Some(value) = entries.take("answer") {
+            for (name, at) in self.strings(value, "answer", "like [\"remaining\", \"retry_after\"]") {
+                match Var::ALL.into_iter().find(|var| var.name().as_str() == name) {
+                    _ if name == "blocked" => {}
+                    Some(var) if !others.contains(&var) => others.push(var),
+                    Some(_) => self.wrong(at, &format!("answer names '{name}' twice; once is enough")),
+                    None => {
+                        let names: Vec<_> = Var::ALL.iter().map(|var| var.name().as_str()).collect();
+                        self.unknown(at, "a variable", &name, &names);
+                    }
+                }
+            }
+        }
+        let answers =
+            Answers { scope: scope.unwrap_or(Scope::Transaction), others, ..Answers::blocked_only() };
+        let mut list = Vec::new();
+        match entries.take("policy") {
+            None => self.wrong(
+                0,
+                "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]",
+            ),
+            Some(value) => match value.get_ref() {
+                DeValue::Table(policies) => {
+                    // In the order of the file, which a table does not keep.
+                    let mut policies: Vec<_> = policies.iter().collect();
+                    policies.sort_by_key(|(name, _)| name.span().start);
+                    for (name, policy) in policies {
+                        list.extend(self.policy(name, policy));
+                    }
+                }
+                _ => self.wrong(value.span().start, "policy is a table of policies, like [policy.api]"),
+            },
+        }
+        self.no_more(entries);
+        self.no_policy_hides_another(&list);
+        Policies { list, answers, is_fixed: false }
+    }
+
+    fn policy(
+        &mut self,
+        name: &Spanned<std::borrow::Cow<'t, str>>,
+        value: &Spanned<DeValue<'t>>,
+    ) -> Option<Policy> {
+        const KNOWN: &[&str] = &[
+            "message",
+            "when",
+            "limits",
+            "key",
+            "ipv4_prefix",
+            "ipv6_prefix",
+            "lowercase",
+            "cost",
+            "mode",
+            "penalty",
+            "overrides",
+            "lists",
+        ];
+        let at = name.span().start;
+        let name = &**name.get_ref();
+        if !is_name(name) {
+            self.wrong(at, &format!("'{name}' is no name for a policy: {NAME_RULE}"));
+        }
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong(value.span().start, &format!("policy.{name} is a table, like [policy.{name}]"));
+            return None;
+        };
+        let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
+        let message = match entries.take("message") {
+            Some(value) => self.string(value, "message", "the name of a spoe-message")?,
+            None => name.to_owned(),
+        };
+        let when = entries.take("when").and_then(|value| self.when(value));
+        let rule = match entries.take("limits") {
+            Some(value) => self.rule(name, value),
+            None => {
+                self.wrong(at, &format!("policy '{name}' has no limits; write limits = [\"100/s burst 20\"], \"deny\" or \"unlimited\""));
+                None
+            }
+        };
+        let args =
+            entries.take("key").map(|value| self.strings(value, "key", "like [\"ip\"]")).unwrap_or_default();
+        for (arg, at) in &args {
+            if arg.is_empty() {
+                self.wrong(*at, "key has an empty name; write the names of args, like [\"ip\", \"path\"]");
+            }
+        }
+        let cost = entries.take("cost").and_then(|value| {
+            let cost = self.string(value, "cost", "the name of an arg")?;
+            if args.iter().any(|(arg, _)| *arg == cost) {
+                let what = format!(
+                    "key and cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of key"
+                );
+                self.wrong(value.span().start, &what);
+            }
+            Some(cost.into_bytes().into())
+        });
+        let mut prefix =
+            |entries: &mut Entries<'_, 't>, name: &'static str, most: u8, default: u8| match entries
+                .take(name)
+            {
+                None => default,
+                Some(value) => self
+                    .number(value, name, u64::from(most))
+                    .and_then(|bits| u8::try_from(bits).ok())
+                    .unwrap_or(default),
+            };
+        let key = KeyParts {
+            ipv4_prefix: prefix(&mut entries, "ipv4_prefix", 32, 32),
+            ipv6_prefix: prefix(&mut entries, "ipv6_prefix", 128, 64),
+            lowercase: entries
+                .take("lowercase")
+                .and_then(|value| self.boolean(value, "lowercase"))
+                .unwrap_or(false),
+            args: args.into_iter().map(|(arg, _)| arg.into_bytes().into()).collect(),
+        };
+        let observes = entries.take("mode").is_some_and(|value| {
+            let mode = self.string(value, "mode", "\"enforce\" or \"observe\"");
+            match mode.as_deref() {
+                Some("observe") => true,
+                None | Some("enforce") => false,
+                Some(other) => {
+                    self.unknown(value.span().start, "a mode", other, &["enforce", "observe"]);
+                    false
+                }
+            }
+        });
+        let penalty = entries.take("penalty").and_then(|value| self.penalty(value));
+        let mut overrides = Overrides::default();
+        if let Some(value) = entries.take("overrides") {
+            self.overrides(name, value, &key, &mut overrides);
+        }
+        if let Some(value) = entries.take("lists") {
+            self.lists(name, value, &key, &mut overrides);
+        }
+        self.no_more(entries);
+        let mut rule = rule;
+        if let Some(Penalty { ceiling_ns, .. }) = penalty {
+            let rules = rule.iter_mut().chain(&mut overrides.rules);
+            for limit in rules.flat_map(Rule::limits_mut) {
+                match limit.quota.with_penalty(ceiling_ns) {
+                    Ok(quota) => limit.quota = quota,
+                    Err(error) => self.wrong(at, &format!("with its penalty, {error}")),
+                }
+            }
+        }
+        let groups_nothing = key.ipv4_prefix == 32 && key.ipv6_prefix == 128 && !key.lowercase;
+        let leaves_nothing_out = !key.args.is_empty() || (cost.is_none() && when.is_none());
+        let is_plain = groups_nothing && leaves_nothing_out && overrides.is_empty();
+        Some(Policy {
+            name: name.into(),
+            message: Some(message.into_bytes().into()),
+            when,
+            key,
+            cost,
+            rule: rule?,
+            overrides,
+            observes,
+            penalty,
+            is_plain,
+        })
+    }
+
+    /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.
+    fn when(&mut self, value: &Spanned<DeValue<'t>>) -> Option<When> {
+        const HOW: &str = "when names one arg and its values, like { plan = \"gold\" } or { plan = [\"gold\", \"silver\"] }";
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong(value.span().start, HOW);
+            return None;
+        };
+        let mut entries = table.iter();
+        let (Some((arg, values)), None) = (entries.next(), entries.next()) else {
+            self.wrong(value.span().start, HOW);
+            return None;
+        };
+        let values = match values.get_ref() {
+            DeValue::String(text) => vec![text.to_string()],
+            _ => self
+                .strings(values, "when", "like { plan = \"gold\" }")
+                .into_iter()
+                .map(|(value, _)| value)
+                .collect(),
+        };
+        let bytes = |text: &str| Box::from(text.as_bytes());
+        Some(When { arg: bytes(arg.get_ref()), values: values.iter().map(|value| bytes(value)).collect() })
+    }
+
+    /// `"deny"`, `"unlimited"`, one limit, or a list of them.
+    fn rule(&mut self, policy: &str, value: &Spanned<DeValue<'t>>) -> Option<Rule> {
+        let at = value.span().start;
+        match value.get_ref() {
+            DeValue::String(text) if text == "deny" => Some(Rule::Deny),
+            DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
+            DeValue::String(_) | DeValue::Table(_) => {
+                Some(Rule::Limits(vec![self.limit(policy, value, None)?]))
+            }
+            DeValue::Array(array) if array.is_empty() => {
+                self.wrong(at, "limits is empty; write \"unlimited\" to let everything through");
+                None
+            }
+            DeValue::Array(array) if array.len() > MAX_LIMITS => {
+                self.wrong(
+                    at,
+                    &format!("there are {} limits; at most {MAX_LIMITS} can be met at once", array.len()),
+                );
+                None
+            }
+            DeValue::Array(array) => {
+                let position = |number| (array.len() > 1).then_some(number);
+                let limits: Vec<_> = (1..)
+                    .zip(array.iter())
+                    .map(|(number, limit)| self.limit(policy, limit, position(number)))
+                    .collect();
+                let limits: Vec<_> = limits.into_iter().collect::<Option<_>>()?;
+                let mut labels: Vec<_> = limits.iter().map(|limit: &Limit| &limit.label).collect();
+                labels.sort();
+                if let Some(pair) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
+                    self.wrong(
+                        at,
+                        &format!("two limits are called '{}'; give each a name of its own", pair[0]),
+                    );
+                }
+                Some(Rule::Limits(limits))
+            }
+            _ => {
+                self.wrong(
+                    at,
+                    "limits is a list, like [\"10/s burst 20\", \"1000/h\"], \"deny\" or \"unlimited\"",
+                );
+                None
+            }
+        }
+    }
+
+    /// `"10/s burst 20"` or `{ name = "hourly", rate = "1000/h", burst = 100 }`.
+    fn limit(
+        &mut self,
+        policy: &str,
+        value: &Spanned<DeValue<'t>>,
+        position: Option<usize>,
+    ) -> Option<Limit> {
+        let at = value.span().start;
+        let rate;
+        let (mut burst, mut name) = (None, None);
+        match value.get_ref() {
+            DeValue::String(text) => {
+                let mut words = text.split_whitespace();
+                rate = words.next().map(str::to_owned);
+                match (words.next(), words.next(), words.next()) {
+                    (None, ..) => {}
+                    (Some("burst"), Some(count), None) if count.parse::<u64>().is_ok() => {
+                        burst = count.parse().ok();
+                    }
+                    _ => {
+                        self.wrong(
+                            at,
+                            &format!(
+                                "'{text}' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\""
+                            ),
+                        );
+                        return None;
+                    }
+                }
+                if matches!(rate.as_deref(), Some("deny" | "unlimited")) {
+                    self.wrong(
+                        at,
+                        &format!("'{text}' stands for itself: write limits = \"{text}\", not in a list"),
+                    );
+                    return None;
+                }
+            }
+            DeValue::Table(table) => {
+                let mut entries = Entries::new("a limit".to_owned(), &["name", "rate", "burst"], table);
+                rate = entries.take("rate").and_then(|value| self.string(value, "rate", "like \"10/s\""));
+                burst =
+                    entries.take("burst").and_then(|value| self.number(value, "burst", u64::from(u32::MAX)));
+                name = entries.take("name").and_then(|value| {
+                    let name = self.string(value, "name", "like \"hourly\"")?;
+                    if !is_name(&name) {
+                        self.wrong(
+                            value.span().start,
+                            &format!("'{name}' is no name for a limit: {NAME_RULE}"),
+                        );
+                    }
+                    Some(name)
+                });
+                self.no_more(entries);
+            }
+            _ => {
+                self.wrong(at, "a limit is a text like \"10/s burst 20\", or a table like { name = \"hourly\", rate = \"1000/h\", burst = 100 }");
+                return None;
+            }
+        }
+        let Some(rate) = rate else {
+            self.wrong(at, "the limit has no rate; write rate = \"10/s\"");
+            return None;
+        };
+        let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(burst)?)));
+        let (rate, quota) = parsed.map_err(|error| self.wrong(at, &error.to_string())).ok()?;
+        let text = format!("{rate}, up to {} at once", quota.burst());
+        // Its identity in the table: its own name, or its place.
+        let identity = name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());
+        let label = match (name, position) {
+            (Some(name), _) => format!("{policy}.{name}"),
+            (None, Some(position)) => format!("{policy}.{position}"),
+            (None, None) => policy.to_owned(),
+        };
+        Some(Limit::new(policy, &identity, label, quota, text))
+    }
+
+    /// `{ cells = 1, ceiling = "10m" }`.
+    fn penalty(&mut self, value: &Spanned<DeValue<'t>>) -> Option<Penalty> {
+        let at = value.span().start;
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong(at, "penalty is a table, like { cells = 1, ceiling = \"10m\" }");
+            return None;
+        };
+        let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
+        let cells =
+            entries.take("cells").map_or(Some(1), |value| self.number(value, "cells", u64::from(u32::MAX)));
+        let ceiling_ns = match entries.take("ceiling") {
+            Some(value) => {
+                let text = self.string(value, "ceiling", "like \"10m\"")?;
+                let ceiling = duration_ns(&text);
+                if ceiling.is_none() {
+                    let what = format!(
+                        "'{text}' is no time; write a number and ms, s, m, h or d, up to 30d, like \"10m\""
+                    );
+                    self.wrong(value.span().start, &what);
+                }
+                ceiling
+            }
+            None => {
+                self.wrong(at, "penalty has no ceiling, so that nobody could know when a client gets back in; write ceiling = \"10m\"");
+                None
+            }
+        };
+        self.no_more(entries);
+        Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
+    }
+
+    /// `"192.0.2.0/24" = "unlimited"`.
+    fn overrides(
+        &mut self,
+        policy: &str,
+        value: &Spanned<DeValue<'t>>,
+        parts: &KeyParts,
+        overrides: &mut Overrides,
+    ) {
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong(value.span().start, "overrides is a table, like \"192.0.2.0/24\" = \"unlimited\"");
+            return;
+        };
+        for (key, rule) in table {
+            let text = &**key.get_ref();
+            if looks_like_a_network(text) {
+                self.wrong(
+                    key.span().start,
+                    &format!("'{text}' is no network; write ADDRESS/BITS, like 192.0.2.0/24"),
+                );
+            }
+            if let Some(rule) = self.rule(policy, rule) {
+                let index = push(overrides, rule);
+                if overrides.insert(override_key(text, parts), index).is_some() {
+                    self.wrong(
+                        key.span().start,
+                        &format!("'{text}' is the same as another override; one is enough"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// `[[policy.api.lists]]` with `file` and `limits`.
+    fn lists(
+        &mut self,
+        policy: &str,
+        value: &Spanned<DeValue<'t>>,
+        key: &KeyParts,
+        overrides: &mut Overrides,
+    ) {
+        let DeValue::Array(array) = value.get_ref() else {
+            self.wrong(
+                value.span().start,
+                "lists is a list of tables, like [[policy.NAME.lists]] with file and limits",
+            );
+            return;
+        };
+        for list in array.iter() {
+            let at = list.span().start;
+            let DeValue::Table(table) = list.get_ref() else {
+                self.wrong(at, "a list is a table with file and limits");
+                continue;
+            };
+            let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
+            let file = entries.take("file").and_then(|value| self.string(value, "file", "a path"));
+            let rule = entries.take("limits").map(|value| self.rule(policy, value));
+            match (file, rule) {
+                (Some(file), Some(Some(rule))) => {
+                    let index = push(overrides, rule);
+                    self.list_file(at, &file, index, key, overrides);
+                }
+                (_, Some(None)) => {}
+                _ => self.wrong(
+                    at,
+                    "a list needs file and limits, like file = \"partners.txt\" and limits = \"unlimited\"",
+                ),
+            }
+            self.no_more(entries);
+        }
+    }
+
+    /// One entry a line, comments behind `#`.
+    fn list_file(&mut self, at: usize, file: &str, rule: u32, key: &KeyParts, overrides: &mut Overrides) {
+        let path: PathBuf = self.path.parent().unwrap_or(Path::new("")).join(file);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => {
+                return self.wrong(at, &format!("the list {} can't be read: {error}", path.display()));
+            }
+        };
+        let mut wrong = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let entry = line.split('#').next().unwrap_or_default().trim();
+            if entry.is_empty() {
+                continue;
+            }
+            if looks_like_a_network(entry) {
+                wrong.push(format!(
+                    "line {number}: '{entry}' is no network; write ADDRESS/BITS, like 192.0.2.0/24"
+                ));
+                continue;
+            }
+            // Of several lists with an entry the last one counts, as of several lines.
+            overrides.insert(override_key(entry, key), rule);
+        }
+        let more = wrong.len().saturating_sub(10);
+        for what in wrong.into_iter().take(10) {
+            self.wrong(at, &format!("the list {}, {what}", path.display()));
+        }
+        if more > 0 {
+            self.wrong(at, &format!("the list {} has {more} more lines like that", path.display()));
+        }
+    }
+
+    /// Of two policies for one message the first is taken, so one without `when` must be the last.
+    fn no_policy_hides_another(&mut self, list: &[Policy]) {
+        for (index, policy) in list.iter().enumerate() {
+            let hides = |other: &Policy| {
+                other.message == policy.message
+                    && (policy.when.is_none() || (other.when.is_some() && other.when == policy.when))
+            };
+            if let Some(hidden) = list[index + 1..].iter().find(|other| hides(other)) {
+                let at = self.text.find(&format!("policy.{}", hidden.name)).unwrap_or(0);
+                let what = format!(
+                    "policy '{}' is never taken: '{}' above it is for the same message; put it first, and give it a 'when'",
+                    hidden.name, policy.name
+                );
+                self.wrong(at, &what);
+            }
+        }
+    }
+
+    fn string(&mut self, value: &Spanned<DeValue<'t>>, name: &str, like: &str) -> Option<String> {
+        let text = value.get_ref().as_str().map(str::to_owned);
+        if text.is_none() {
+            self.wrong(value.span().start, &format!("{name} is a text, {like}"));
+        }
+        text
+    }
+
+    fn boolean(&mut self, value: &Spanned<DeValue<'t>>, name: &str) -> Option<bool> {
+        let boolean = value.get_ref().as_bool();
+        if boolean.is_none() {
+            self.wrong(value.span().start, &format!("{name} is true or false"));
+        }
+        boolean
+    }
+
+    fn number(&mut self, value: &Spanned<DeValue<'t>>, name: &str, most: u64) -> Option<u64> {
+        let number = value
+            .get_ref()
+            .as_integer()
+            .and_then(|integer| u64::from_str_radix(integer.as_str(), integer.radix()).ok());
+        let number = number.filter(|number| *number <= most);
+        if number.is_none() {
+            self.wrong(value.span().start, &format!("{name} is a whole number from 0 to {most}"));
+        }
+        number
+    }
+
+    /// The texts of a list, and where each stands.
+    fn strings(&mut self, value: &Spanned<DeValue<'t>>, name: &str, like: &str) -> Vec<(String, usize)> {
+        let texts = value.get_ref().as_array().and_then(|array| {
+            array.iter().map(|text| Some((text.get_ref().as_str()?.to_owned(), text.span().start))).collect()
+        });
+        if texts.is_none() {
+            self.wrong(value.span().start, &format!("{name} is a list of texts, {like}"));
+        }
+        texts.unwrap_or_default()
+    }
+
+    /// Every entry that was not taken out is a mistake.
+    fn no_more(&mut self, entries: Entries<'_, 't>) {
+        for (key, _) in &entries.left {
+            let kind = format!("a key of {}", entries.what);
+            self.unknown(key.span().start, &kind, key.get_ref(), entries.known);
+        }
+    }
+
+    /// A name that means nothing, and the one that may have been meant.
+    fn unknown(&mut self, at: usize, kind: &str, name: &str, known: &[&str]) {
+        let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
+        let mut what = format!("'{name}' is not {kind}; ");
+        match nearest {
+            Some((distance, nearest)) if distance <= 1 + name.len() / 4 => {
+                let _ = write!(what, "is it '{nearest}'?");
+            }
+            _ => {
+                let _ = write!(what, "there are {}", known.join(", "));
+            }
+        }
+        self.wrong(at, &what);
+    }
+}
+
+const NAME_RULE: &str = "letters, digits, '-' and '_', at most 64 of them";
+
+/// A name is part of header fields and metrics.
+fn is_name(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
+}
+
+/// Whether an address with a slash is meant, and is none. What has no digit or colon in front of a slash is a value.
+fn looks_like_a_network(text: &str) -> bool {
+    let address = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b".:".contains(&byte))
+    };
+    let meant = text.split_once('/').is_some_and(|(net, bits)| {
+        address(net) && net.contains(['.', ':']) && bits.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    meant && matches!(OverrideKey::from(text), OverrideKey::Value(_))
+}
+
+fn override_key(text: &str, parts: &KeyParts) -> OverrideKey {
+    match OverrideKey::from(text) {
+        OverrideKey::Value(value) if parts.lowercase => OverrideKey::Value(value.to_ascii_lowercase().into()),
+        key => key,
+    }
+}
+
+/// The rule's place. Overrides that say the same share one.
+fn push(overrides: &mut Overrides, rule: Rule) -> u32 {
+    let index = overrides.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
+        overrides.rules.push(rule);
+        overrides.rules.len() - 1
+    });
+    // A file has fewer.
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// `10m` in nanoseconds, up to 30 days.
+fn duration_ns(text: &str) -> Option<u64> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (count, unit) = text.split_at(unit_at);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let ms = count.parse::<NonZeroU32>().ok()?.get();
+    let ms = u64::from(ms).checked_mul(unit_ms)?;
+    (ms <= 30 * 86_400_000).then_some(ms * 1_000_000)
+}

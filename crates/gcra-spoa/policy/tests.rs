@@ -1,0 +1,233 @@
+use std::path::Path;
+
+use crate::policy::file;
+use crate::policy::{OverrideKey, Policies, Rule, RuleAt};
+use spop_agent::Value;
+
+fn parse(text: &str) -> Result<Policies, Vec<String>> {
+    file::parse(Path::new("gcra-spoa.toml"), text)
+}
+
+fn good(text: &str) -> Policies {
+    parse(text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+}
+
+#[test]
+fn a_file_in_words() {
+    let policies = good(
+        r#"
+answer = ["remaining", "retry_after"]
+
+[policy.gold]
+message = "api"
+when = { plan = ["gold", "silver"] }
+limits = ["100/s burst 200", { name = "hourly", rate = "10000/h", burst = 500 }]
+key = ["key"]
+lowercase = true
+
+[policy.api]
+limits = "10/s"
+key = ["ip", "path"]
+cost = "n"
+ipv4_prefix = 24
+penalty = { ceiling = "10m" }
+
+[policy.api.overrides]
+"192.0.2.0/24" = "unlimited"
+"2001:db8::/32" = "unlimited"
+"198.51.100.7" = "deny"
+
+[policy.login]
+limits = "deny"
+mode = "observe"
+"#,
+    );
+    assert_eq!(
+        policies.in_words(),
+        "policy 'gold', for the message 'api' when plan is 'gold' or 'silver': 100 per second, up to 200 at once; and \
+10000 per hour, up to 500 at once, for each key (IPv4 by /32, IPv6 by /64), upper and lower case alike
+policy 'api', for the message 'api': 10 per second, up to 10 at once, for each ip and path (IPv4 by /24, IPv6 by /64), \
+at the cost that n says; whoever goes on while blocked is charged 1 each time, and waits at most 600 s longer for it
+    but everything is let through: 1 IPv4 and 1 IPv6 networks, 0 values
+    but nothing is let through: 1 IPv4 and 0 IPv6 networks, 0 values
+policy 'login', for the message 'login': nothing is let through, for each value of the message's args \
+(IPv4 by /32, IPv6 by /64); only watched, nobody is blocked
+answered beside 'blocked': remaining, retry_after"
+    );
+}
+
+#[test]
+fn every_mistake_is_told_at_once_with_its_line() {
+    let mistakes = parse(
+        r#"scope = "transaction"
+answers = ["remaining"]
+answer = ["remaning", "remaining", "remaining"]
+[policy.api]
+limit = "10/s"
+limits = ["10/s brust 20", "10/fortnight", { rate = "10/s", brust = 5 }]
+key = ["ip", ""]
+cost = "ip"
+ipv6_prefix = 129
+mode = "observed"
+when = "gold"
+penalty = { cells = -1 }
+[policy.api.overrides]
+"192.0.2.0/33" = "unlimited"
+"10.0.0.1" = "100/s brust"
+[[policy.api.lists]]
+file = "nowhere.txt"
+limits = "unlimited"
+[policy."a b"]
+limits = []
+[policy.other]
+message = "api"
+"#,
+    )
+    .unwrap_err();
+    let expected = [
+        "1: a scope is one of proc, sess, txn, req, res",
+        "2: 'answers' is not a key of the file; is it 'answer'?",
+        "3: 'remaning' is not a variable; is it 'remaining'?",
+        "3: answer names 'remaining' twice; once is enough",
+        "5: 'limit' is not a key of policy 'api'; is it 'limits'?",
+        "6: '10/fortnight' is not a rate: the period must end in ms, s, m, h or d (rates are COUNT/PERIOD, like 100/s, 0.5/s, \
+         10/m, 1000/d or 100/250ms)",
+        "6: '10/s brust 20' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\"",
+        "6: 'brust' is not a key of a limit; is it 'burst'?",
+        "7: key has an empty name; write the names of args, like [\"ip\", \"path\"]",
+        "8: key and cost both name 'ip', so that each cost would have a bucket of its own; leave it out of key",
+        "9: ipv6_prefix is a whole number from 0 to 128",
+        "10: 'observed' is not a mode; is it 'observe'?",
+        "11: when names one arg and its values, like { plan = \"gold\" } or { plan = [\"gold\", \"silver\"] }",
+        "12: cells is a whole number from 0 to 4294967295",
+        "12: penalty has no ceiling, so that nobody could know when a client gets back in; write ceiling = \"10m\"",
+        "14: '192.0.2.0/33' is no network; write ADDRESS/BITS, like 192.0.2.0/24",
+        "15: '100/s brust' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\"",
+        "16: the list nowhere.txt can't be read: No such file or directory (os error 2)",
+        "19: 'a b' is no name for a policy: letters, digits, '-' and '_', at most 64 of them",
+        "20: limits is empty; write \"unlimited\" to let everything through",
+        "21: policy 'other' has no limits; write limits = [\"100/s burst 20\"], \"deny\" or \"unlimited\"",
+    ];
+    let expected: Vec<_> = expected.iter().map(|mistake| format!("gcra-spoa.toml:{mistake}")).collect();
+    assert_eq!(mistakes, expected);
+}
+
+#[test]
+fn what_is_no_toml_is_told_with_its_line() {
+    let mistakes = parse("[policy.api]\nlimits = [\"10/s\"\nkey = 5\n").unwrap_err();
+    assert!(mistakes[0].starts_with("gcra-spoa.toml:"), "{mistakes:?}");
+    assert_eq!(
+        parse("").unwrap_err(),
+        [
+            "gcra-spoa.toml:1: there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]"
+        ]
+    );
+}
+
+#[test]
+fn a_policy_that_is_never_taken_is_a_mistake() {
+    let mistakes =
+        parse("[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n")
+            .unwrap_err();
+    assert_eq!(
+        mistakes,
+        [
+            "gcra-spoa.toml:4: policy 'b' is never taken: 'a' above it is for the same message; put it first, and give it a 'when'"
+        ]
+    );
+    // The other way round it is right.
+    good(
+        "[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n",
+    );
+}
+
+#[test]
+fn of_networks_the_smallest_counts() {
+    let policies = good(
+        r#"[policy.api]
+limits = "1/s"
+[policy.api.overrides]
+"10.0.0.0/8" = "unlimited"
+"10.1.0.0/16" = "deny"
+"10.1.2.3" = "5/s"
+"2001:db8::/32" = "deny"
+"Partner" = "100/s"
+"#,
+    );
+    let policy = &policies.list[0];
+    let rule =
+        |value: Value<'_>| policy.rule(policy.exception(value).map_or(RuleAt::Default, RuleAt::Exception));
+    let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
+    let burst = |rule: &Rule| match rule {
+        Rule::Limits(limits) => limits[0].quota.burst(),
+        Rule::Deny | Rule::Unlimited => 0,
+    };
+    assert_eq!(*rule(ip("10.2.0.1")), Rule::Unlimited);
+    assert_eq!(*rule(ip("10.1.9.9")), Rule::Deny);
+    assert_eq!(*rule(ip("::ffff:10.1.9.9")), Rule::Deny, "the same address");
+    assert_eq!(burst(rule(ip("10.1.2.3"))), 5);
+    assert_eq!(*rule(ip("2001:db8:1::1")), Rule::Deny);
+    assert_eq!(burst(rule("Partner".into())), 100);
+    for other in [ip("192.0.2.1"), ip("2001:db9::1"), "partner".into(), Value::Null, 1_i64.into()] {
+        assert_eq!(burst(rule(other)), 1, "{other:?}");
+    }
+}
+
+#[test]
+fn an_exception_is_an_address_a_network_or_a_value() {
+    assert_eq!(
+        OverrideKey::from("10.1.2.3/8"),
+        OverrideKey::from("10.0.0.0/8"),
+        "what is beyond the prefix is cut"
+    );
+    assert_eq!(OverrideKey::from("10.1.2.3"), OverrideKey::from("10.1.2.3/32"));
+    assert_eq!(OverrideKey::from("a/b"), OverrideKey::Value(b"a/b"[..].into()));
+}
+
+/// Changed numbers meet the old debt: a limit is who it is by its names.
+#[test]
+fn numbers_are_no_part_of_a_limits_identity() {
+    let suffixes = |text: &str| {
+        good(text)
+            .list
+            .iter()
+            .flat_map(|policy| policy.limits().map(|limit| limit.suffix.clone()).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let first =
+        suffixes("[policy.a]\nlimits=[\"1/s\", {name=\"x\", rate=\"1/h\"}]\n[policy.b]\nlimits=\"1/s\"\n");
+    let second = suffixes(
+        "[policy.a]\nlimits=[\"9/s burst 3\", {name=\"x\", rate=\"7/d\"}]\n[policy.b]\nlimits=\"5/m\"\n",
+    );
+    assert_eq!(first, second);
+    assert!(first[0] != first[1] && first[0] != first[2], "and each its own");
+}
+
+#[test]
+fn what_haproxy_has_to_be_told_names_everything() {
+    let text = good(
+        r#"answer = ["retry_after", "ratelimit", "ratelimit_policy"]
+[policy.gold]
+message = "api"
+when = { plan = "gold" }
+limits = "10/s"
+key = ["ip"]
+[policy.api]
+limits = "1/s"
+key = ["ip", "path"]
+cost = "n"
+[policy.login]
+limits = "5/m"
+"#,
+    )
+    .for_haproxy();
+    for line in [
+        "    messages api login",
+        "    args ip=src plan=var(txn.plan) path=path",
+        "    args ip=src\n",
+        "http-after-response set-header RateLimit %[var(txn.gcra.ratelimit)]",
+        "hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if { var(txn.gcra.blocked) -m bool }",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}

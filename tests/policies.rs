@@ -1,0 +1,437 @@
+//! Policies from a file: asked frame by frame, and through a real HAProxy while the file changes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use spop_agent::testing::{self, Answer};
+use spop_agent::{Scope, Value};
+use support::{Agent, Client, Haproxy, directory, wait_until};
+use tempfile::TempDir;
+
+/// A folder with a configuration, and an agent that follows it.
+struct Followed {
+    directory: TempDir,
+    agent: Agent,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Followed {
+    fn start(config: &str) -> Self {
+        let directory = directory();
+        fs::write(directory.path().join("gcra-spoa.toml"), config).unwrap();
+        let file = directory.path().join("gcra-spoa.toml");
+        let args = [
+            "--config",
+            file.to_str().unwrap(),
+            "--slots",
+            "4096",
+            "--drain",
+            "0",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let agent = Agent::start_with(&directory.path().join("table"), &args);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { directory, agent, runtime }
+    }
+
+    /// What is answered to one NOTIFY.
+    fn ask(&self, messages: &[testing::Question<'_>]) -> Answer {
+        self.runtime.block_on(async {
+            let mut client = testing::Client::connect(&self.agent.address).await.unwrap();
+            client.ask(messages).await.unwrap()
+        })
+    }
+
+    /// How many of so many messages are let through.
+    fn passing(&self, message: &str, args: &[(&str, Value<'_>)], count: usize) -> usize {
+        (0..count).filter(|_| !is(&self.ask(&[(message, args)]), "blocked")).count()
+    }
+
+    fn write(&self, config: &str) {
+        fs::write(self.directory.path().join("gcra-spoa.toml"), config).unwrap();
+    }
+
+    /// Puts another configuration in force.
+    fn reload(&self, config: &str) {
+        let before = self.said("was read again");
+        self.write(config);
+        let output =
+            self.command("reload", &["--table", self.directory.path().join("table").to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        wait_until("it is read again", || self.said("was read again") > before);
+    }
+
+    fn command(&self, name: &str, args: &[&str]) -> Output {
+        let mut command = Command::new(support::agent_binary());
+        command.arg(name).arg("--config").arg(self.directory.path().join("gcra-spoa.toml")).args(args);
+        command.output().unwrap()
+    }
+
+    /// In how many lines the agent said this.
+    fn said(&self, text: &str) -> usize {
+        self.agent.process.lines().iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+fn is(answer: &Answer, name: &str) -> bool {
+    answer.var(Scope::Transaction, name) == Some(Value::Bool(true))
+}
+
+fn number(answer: &Answer, name: &str) -> i128 {
+    answer
+        .var(Scope::Transaction, name)
+        .and_then(|value| value.as_integer())
+        .unwrap_or_else(|| panic!("{name}: {answer:?}"))
+}
+
+fn text<'a>(answer: &'a Answer, name: &str) -> &'a str {
+    answer
+        .var(Scope::Transaction, name)
+        .and_then(|value| value.as_str())
+        .unwrap_or_else(|| panic!("{name}: {answer:?}"))
+}
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<IpAddr>().unwrap())
+}
+
+#[test]
+fn all_limits_are_charged_or_none() {
+    let followed = Followed::start("[policy.api]\nlimits = [\"10/h\", \"3/d\"]\n");
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(followed.passing("api", &client, 8), 3);
+    // The five that the second limit denied have cost nothing of the first.
+    followed.reload("[policy.api]\nlimits = \"10/h\"\n");
+    assert_eq!(followed.passing("api", &client, 12), 7);
+    // A message no policy is for gets no answer, and it is told.
+    assert!(followed.ask(&[("other", &client)]).is_empty());
+}
+
+#[test]
+fn a_debt_stays_when_the_numbers_change_and_a_name_is_what_counts() {
+    let followed = Followed::start("[policy.api]\nlimits = [{ name = \"x\", rate = \"5/h\" }, \"100/h\"]\n");
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(followed.passing("api", &client, 9), 5);
+    followed.reload("[policy.api]\nlimits = [\"100/h\", { name = \"x\", rate = \"4/h\" }]\n");
+    assert_eq!(followed.passing("api", &client, 3), 0, "in debt under the new numbers, too");
+    // A new name is a new limit.
+    followed.reload("[policy.api]\nlimits = [{ name = \"y\", rate = \"4/h\" }]\n");
+    assert_eq!(followed.passing("api", &client, 9), 4);
+}
+
+#[test]
+fn networks_share_a_bucket_and_exceptions_do_not() {
+    let directory = directory();
+    let many: String =
+        (0..100_000_u32).map(|n| format!("{}\n", Ipv4Addr::from(0x0a00_0000 + n * 7))).collect();
+    fs::write(directory.path().join("partners.txt"), format!("# partners\n{many}192.0.2.7 # one more\n"))
+        .unwrap();
+    fs::write(directory.path().join("offices.txt"), "2001:db8:ff::/48\n").unwrap();
+    let config = format!(
+        r#"[policy.api]
+limits = "2/h"
+key = ["ip"]
+ipv4_prefix = 24
+[policy.api.overrides]
+"198.51.100.0/24" = "deny"
+"198.51.100.9" = "unlimited"
+[[policy.api.lists]]
+file = "{0}/partners.txt"
+limits = "5/h"
+[[policy.api.lists]]
+file = "{0}/offices.txt"
+limits = "unlimited"
+"#,
+        directory.path().display()
+    );
+    let followed = Followed::start(&config);
+    let passing = |address: &str| followed.passing("api", &[("ip", ip(address))], 8);
+    assert_eq!(passing("203.0.113.1"), 2);
+    assert_eq!(passing("203.0.113.200"), 0, "the same /24");
+    assert_eq!(passing("::ffff:203.0.113.3"), 0, "in its other form, too");
+    assert_eq!((passing("198.51.100.8"), passing("198.51.100.9")), (0, 8));
+    assert_eq!((passing("10.0.0.7"), passing("192.0.2.7")), (5, 5), "from the list");
+    assert_eq!((passing("2001:db8:1::1"), passing("2001:db8:1:0:ffff::1")), (2, 0), "the same /64");
+    assert_eq!((passing("2001:db8:1:1::1"), passing("2001:db8:ff:7::1")), (2, 8));
+}
+
+#[test]
+fn a_policy_is_chosen_by_an_arg_and_letters_can_be_alike() {
+    let followed = Followed::start(
+        r#"[policy.gold]
+message = "api"
+when = { plan = ["gold", "silver"] }
+limits = "6/h"
+key = ["key"]
+lowercase = true
+[policy.api]
+limits = "2/h"
+key = ["key"]
+"#,
+    );
+    let passing =
+        |key: &str, plan: &str| followed.passing("api", &[("key", key.into()), ("plan", plan.into())], 8);
+    assert_eq!(passing("Alice", "gold"), 6);
+    assert_eq!(passing("ALICE", "silver"), 0, "the same policy, and the same key");
+    assert_eq!(
+        (passing("Alice", "free"), passing("ALICE", "free")),
+        (2, 2),
+        "another one, where case counts"
+    );
+}
+
+#[test]
+fn who_is_only_watched_is_not_blocked() {
+    let followed = Followed::start(
+        "answer = [\"would_block\", \"reason\", \"policy\"]\n[policy.api]\nlimits = \"2/h\"\nmode = \"observe\"\n[policy.bad]\nlimits = \"deny\"\n",
+    );
+    let client = [("ip", ip("192.0.2.1"))];
+    for round in 0..4 {
+        let answer = followed.ask(&[("api", &client)]);
+        assert_eq!((is(&answer, "blocked"), is(&answer, "would_block")), (false, round >= 2));
+        let reason = answer.var(Scope::Transaction, "reason");
+        assert_eq!(reason, (round >= 2).then_some(Value::from("limit")));
+    }
+    // Two messages at once: what one denies, the other doesn't allow.
+    let answer = followed.ask(&[("api", &client), ("bad", &client)]);
+    assert!(is(&answer, "blocked") && is(&answer, "would_block"));
+    assert_eq!((text(&answer, "policy"), text(&answer, "reason")), ("bad", "denied"));
+}
+
+#[test]
+fn whoever_goes_on_asking_waits_longer() {
+    let config = "answer = [\"retry_after\"]\n[policy.api]\nlimits = \"6/m burst 1\"\npenalty = { cells = 2, ceiling = \"1m\" }\n";
+    let followed = Followed::start(config);
+    let client = [("ip", ip("192.0.2.1"))];
+    let retry_after = || number(&followed.ask(&[("api", &client)]), "retry_after");
+    assert_eq!(retry_after(), 0);
+    assert_eq!(retry_after(), 10);
+    assert_eq!(retry_after(), 30, "two cells more");
+    let last = (0..20).map(|_| retry_after()).fold(0, |_, now| now);
+    assert!((69..=70).contains(&last), "at most the ceiling more: {last}");
+    // Without the penalty its debt is what one can owe without it.
+    followed.reload("answer = [\"retry_after\"]\n[policy.api]\nlimits = \"6/m burst 1\"\n");
+    assert!(retry_after() <= 10);
+}
+
+/// RFC 9651 by somebody else's parser, and what the draft says about its members.
+#[test]
+fn header_fields_are_what_the_draft_says() {
+    let followed = Followed::start(
+        "answer = [\"ratelimit\", \"ratelimit_policy\", \"remaining\", \"limit\", \"retry_after\", \"retry_after_ms\", \"reset\"]\n\
+         [policy.api]\nlimits = [\"10/s burst 20\", { name = \"daily\", rate = \"1000/d\", burst = 5 }]\n",
+    );
+    let client = [("ip", ip("192.0.2.1"))];
+    let members = |field: &str| -> Vec<(String, Vec<(String, i64)>)> {
+        let list: sfv::List =
+            sfv::Parser::new(field).parse().unwrap_or_else(|error| panic!("{field}: {error}"));
+        let member = |entry: &sfv::ListEntry| {
+            let sfv::ListEntry::Item(item) = entry else { panic!("{field}") };
+            let name = item.bare_item.as_string().unwrap().as_str().to_owned();
+            let params = item
+                .params
+                .iter()
+                .map(|(key, value)| (key.as_str().to_owned(), i64::from(value.as_integer().unwrap())));
+            (name, params.collect())
+        };
+        list.iter().map(member).collect()
+    };
+    let param = |name: &str, value: i64| (name.to_owned(), value);
+    for left in (0..5).rev() {
+        let answer = followed.ask(&[("api", &client)]);
+        assert_eq!(
+            members(text(&answer, "ratelimit_policy")),
+            [
+                ("api.1".to_owned(), vec![param("q", 20), param("w", 2)]),
+                ("api.daily".to_owned(), vec![param("q", 5), param("w", 432)]),
+            ]
+        );
+        let ratelimit = members(text(&answer, "ratelimit"));
+        assert_eq!(ratelimit.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["api.1", "api.daily"]);
+        let (r, t) = (&ratelimit[1].1[0], &ratelimit[1].1[1]);
+        assert_eq!(*r, param("r", left));
+        assert!(t.0 == "t" && t.1 > 0 && t.1 <= 432, "{t:?}");
+        // The numbers are of the limit that says most.
+        assert_eq!((number(&answer, "remaining"), number(&answer, "limit")), (i128::from(left), 5));
+        assert_eq!((number(&answer, "retry_after"), number(&answer, "retry_after_ms")), (0, 0));
+    }
+    let answer = followed.ask(&[("api", &client)]);
+    assert!(is(&answer, "blocked"));
+    assert_eq!(number(&answer, "remaining"), 0);
+    let retry_after = number(&answer, "retry_after");
+    assert!((80..=87).contains(&retry_after), "{retry_after}");
+    assert!((retry_after - number(&answer, "retry_after_ms") / 1000) <= 1);
+    assert!((425..=432).contains(&number(&answer, "reset")));
+}
+
+#[test]
+fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
+    let followed = Followed::start("[policy.api]\nlimits = \"3/h\"\n");
+    let table = followed.directory.path().join("table");
+    followed.write("[policy.api]\nlimits = \"3/fortnight\"\nmod = \"observe\"\n");
+    // The command tells nobody about it,
+    let output = followed.command("reload", &["--table", table.to_str().unwrap()]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("gcra-spoa.toml:2: '3/fortnight' is not a rate"), "{error}");
+    assert!(error.contains("gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; is it 'mode'?"), "{error}");
+    assert!(error.ends_with("nothing was reloaded\n"), "{error}");
+    assert_eq!(followed.said("fortnight"), 0);
+    // and an agent that is told by other means keeps what it has.
+    followed.agent.process.signal(Signal::HUP);
+    wait_until("it complains", || followed.said("is not taken; what was in force stays") == 1);
+    assert_eq!((followed.said("gcra-spoa.toml:2"), followed.said("gcra-spoa.toml:3")), (1, 1));
+    assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.1"))], 9), 3);
+    // An agent with a bad file does not start.
+    let output = Command::new(support::agent_binary())
+        .args(["--config", followed.directory.path().join("gcra-spoa.toml").to_str().unwrap(), "--table"])
+        .arg(&table)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("gcra-spoa.toml:2"));
+}
+
+#[test]
+fn a_file_is_checked_in_words() {
+    let followed = Followed::start("[policy.api]\nlimits = \"3/h\"\n");
+    let output = followed.command("check", &[]);
+    assert!(output.status.success());
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.starts_with("policy 'api', for the message 'api': 3 per hour, up to 3 at once"), "{words}");
+    followed.write("[policy.api]\n");
+    assert_eq!(followed.command("check", &[]).status.code(), Some(1));
+}
+
+/// What is printed for HAProxy, in an HAProxy.
+fn haproxy_for(followed: &Followed) -> Haproxy {
+    let output = followed.command("check", &["--print-haproxy"]);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let [_, spoe, frontend, backend] = printed.split("# ---- ").collect::<Vec<_>>()[..] else {
+        panic!("{printed}")
+    };
+    let folder = followed.directory.path();
+    let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
+    fs::write(folder.join("spoe-gcra.conf"), body(spoe)).unwrap();
+    let frontend = body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
+    let backend = body(backend).replace("127.0.0.1:9000", &followed.agent.address);
+    let config = format!(
+        "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout server 10s\n\
+         frontend web\n    bind \"${{GCRA_HTTP}}\"\n    http-request set-var(txn.plan) str(gold)\n{frontend}    \
+         http-request return status 200\n{backend}"
+    );
+    let file: &Path = &folder.join("haproxy.cfg");
+    fs::write(file, config).unwrap();
+    let haproxy = Haproxy::start(file.to_str().unwrap(), &[]);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    haproxy
+}
+
+#[test]
+fn haproxy_runs_with_what_is_printed_for_it() {
+    let followed = Followed::start(
+        "answer = [\"retry_after\", \"ratelimit\", \"ratelimit_policy\"]\n\
+         [policy.check]\nlimits = \"3/h\"\nkey = [\"ip\", \"path\", \"host\"]\n",
+    );
+    let haproxy = haproxy_for(&followed);
+    let mut client = Client::new(haproxy.frontend);
+    for left in [2, 1, 0] {
+        let response = client.get("/").unwrap();
+        assert_eq!(response.status, 200);
+        assert!(response.head.contains(&format!("\nratelimit: \"check\";r={left};t=")), "{}", response.head);
+        assert!(response.head.contains("\nratelimit-policy: \"check\";q=3;w=3600"), "{}", response.head);
+    }
+    let response = client.get("/").unwrap();
+    assert_eq!(response.status, 429);
+    let retry_after = response.head.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
+    assert!((1190..=1200).contains(&retry_after.trim().parse::<u32>().unwrap()), "{retry_after}");
+    assert_eq!(client.get("/other").unwrap().status, 200, "another key");
+}
+
+/// Fifty reloads while HAProxy asks: nobody is without an answer, and each limit holds for as long as it is in force. That something
+/// else in the file has changed makes no difference to it.
+#[test]
+fn fifty_reloads_cost_no_request_and_no_cell() {
+    let config = |rate: u32, round: u32| {
+        let others = format!("[policy.other{}]\nlimits = \"{}/s\"\n", round % 3, round + 1);
+        let answer = if round.is_multiple_of(2) { "" } else { "answer = [\"remaining\", \"policy\"]\n" };
+        format!("{answer}{others}[policy.check]\nlimits = \"{rate}/s burst 20\"\nkey = [\"ip\"]\n")
+    };
+    let followed = Followed::start(&config(100, 0));
+    let haproxy = haproxy_for(&followed);
+    let stop = AtomicBool::new(false);
+    let start = Instant::now();
+    let (tallies, changed) = thread::scope(|scope| {
+        let hammer = |number: u8| {
+            let source = Ipv4Addr::new(127, 0, 0, number).into();
+            let (frontend, stop) = (haproxy.frontend, &stop);
+            move || {
+                let mut client = Client::from(frontend, source);
+                let (mut allowed, mut denied, mut other) = (0_u64, 0, 0);
+                while !stop.load(Ordering::Relaxed) {
+                    match client.get("/").map(|response| response.status) {
+                        Ok(200) => allowed += 1,
+                        Ok(429) => denied += 1,
+                        _ => other += 1,
+                    }
+                    thread::sleep(Duration::from_millis(2));
+                }
+                (allowed, denied, other, start.elapsed())
+            }
+        };
+        let clients: Vec<_> = (2..5).map(|number| scope.spawn(hammer(number))).collect();
+        let mut changed = start.elapsed();
+        for round in 1..=50 {
+            followed.reload(&config(if round < 25 { 100 } else { 50 }, round));
+            if round == 25 {
+                changed = start.elapsed();
+            }
+            thread::sleep(Duration::from_millis(60));
+        }
+        stop.store(true, Ordering::Relaxed);
+        (clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>(), changed)
+    });
+    assert_eq!(followed.said("was read again"), 50);
+    assert_eq!(followed.said("ERROR"), 0);
+    for (allowed, denied, other, elapsed) in tallies {
+        assert_eq!(other, 0, "an answer to each");
+        assert!(denied > 0, "more was asked than allowed");
+        let cells =
+            |time: Duration, interval_ms: u128| u64::try_from(time.as_millis() / interval_ms).unwrap() + 1;
+        // Halving the rate gives nobody a second burst: what is owed in time is owed still.
+        let most = 20 + cells(changed, 10) + 20 / 2 + cells(elapsed - changed, 20);
+        assert!(allowed <= most, "{allowed} allowed, {most} would be right");
+    }
+}
+
+/// Every example of the manual is a configuration that HAProxy runs with.
+#[test]
+fn the_examples_of_the_manual_are_run() {
+    let manual = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
+    let examples: Vec<_> =
+        manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(examples.len() >= 6, "{}", examples.len());
+    for example in examples {
+        let followed = Followed::start(example);
+        let haproxy = haproxy_for(&followed);
+        let mut client = Client::new(haproxy.frontend);
+        let response = client.get_with("/", &[("X-Api-Key", "secret")]).unwrap();
+        assert_eq!(response.status, 200, "{example}");
+        // And HAProxy sends what the policies are about: some request is denied, unless nobody is.
+        if !example.contains("observe") && !example.contains("500/s") && !example.contains("plan") {
+            wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
+        }
+        assert_eq!(followed.said("no policy is for them"), 0);
+        assert_eq!(followed.said("lack an arg"), 0, "{example}");
+    }
+}
