@@ -10,12 +10,15 @@ use gcra_table::{Evictions, Quota, Table};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::stats::Stats;
+
 /// What the housekeeping watches.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
     pub(crate) quota: Option<Quota>,
     pub(crate) undecided: Arc<AtomicU64>,
+    pub(crate) stats: Arc<Stats>,
     /// Whether messages carry a cost.
     pub(crate) has_cost: bool,
 }
@@ -24,8 +27,13 @@ pub(crate) struct Housekeeping {
 const BEATS_PER_REPORT: u32 = 60;
 
 impl Housekeeping {
-    /// Keeps the house until SIGTERM or SIGINT.
+    /// Keeps the house until SIGTERM or SIGINT. From then on the agent drains.
     pub(crate) async fn until_stopped(self) {
+        self.keep().await;
+        self.stats.drain();
+    }
+
+    async fn keep(&self) {
         let mut stop = std::pin::pin!(stop_signal());
         let mut beat = interval(Duration::from_secs(1));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -39,6 +47,7 @@ impl Housekeeping {
                 },
                 _ = beat.tick() => {
                     self.table.load().beat();
+                    self.stats.beat();
                     self.follow(&mut reported);
                     if beats.is_multiple_of(BEATS_PER_REPORT) {
                         self.report(&mut reported);
@@ -68,8 +77,11 @@ impl Housekeeping {
         }
     }
 
-    /// Says what went wrong since the last report.
+    /// Says who was blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
+        if let Some(said) = self.stats.end_minute() {
+            log::info!("{said}");
+        }
         let Evictions { evicted_live, forgiven_ns } = self.table.load().evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {

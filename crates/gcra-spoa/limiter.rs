@@ -11,6 +11,8 @@ use spop_agent::{Handler, Limits, Message, Reply, Request, Scope, Value, VarName
 
 use crate::config::{Config, Limit};
 use crate::key::write_part;
+use crate::name::write_name;
+use crate::stats::{Lane, Outcome, PolicyStats};
 
 /// Decides about requests by one limit.
 #[derive(Debug)]
@@ -23,10 +25,11 @@ pub(crate) struct Limiter {
     var: VarName<'static>,
     scope: Scope,
     undecided: Arc<AtomicU64>,
+    stats: Arc<PolicyStats>,
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, config: &Config) -> Self {
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, config: &Config, stats: Arc<PolicyStats>) -> Self {
         Self {
             table,
             limit: config.limit,
@@ -35,6 +38,7 @@ impl Limiter {
             var: config.var,
             scope: config.scope,
             undecided: Arc::default(),
+            stats,
         }
     }
 
@@ -75,15 +79,35 @@ impl Limiter {
 
     /// Whether a message is blocked; `None` when that can't be decided.
     #[inline]
-    fn is_blocked(&self, turn: &mut Turn, question: Option<Question>) -> Option<bool> {
+    fn is_blocked(
+        &self,
+        turn: &mut Turn,
+        question: Option<Question>,
+        message: &Message<'_>,
+    ) -> Option<bool> {
         let Some(Question { key, cells }) = question else {
             self.undecided.fetch_add(1, Ordering::Relaxed);
+            self.stats.count_undecided(turn.lane);
             return None;
         };
-        match self.limit {
-            Limit::Quota(quota) => Some(!turn.table.charge(key, quota, cells, &mut turn.now).is_allowed()),
-            Limit::Deny => Some(true),
-            Limit::Unlimited => Some(false),
+        let blocked = match self.limit {
+            Limit::Quota(quota) => !turn.table.charge(key, quota, cells, &mut turn.now).is_allowed(),
+            Limit::Deny => true,
+            Limit::Unlimited => false,
+        };
+        let outcome = if blocked { Outcome::Blocked } else { Outcome::Allowed };
+        self.stats.count(turn.lane, outcome, key, |name| self.write_name(name, key, message));
+        Some(blocked)
+    }
+
+    /// Writes what the client of a message is called.
+    #[cold]
+    fn write_name(&self, name: &mut String, key: KeyHash, message: &Message<'_>) {
+        if self.key.is_empty() {
+            let args = message.args().filter(|arg| self.cost.as_deref() != Some(arg.name));
+            write_name(name, key, args.map(|arg| arg.value));
+        } else {
+            write_name(name, key, self.key.iter().filter_map(|name| message.arg(name)));
         }
     }
 }
@@ -117,6 +141,7 @@ fn cells(cost: Value<'_>) -> Option<u32> {
 pub(crate) struct Turn {
     table: Guard<Arc<Table>>,
     now: u64,
+    lane: Lane,
 }
 
 impl Handler for Limiter {
@@ -129,7 +154,7 @@ impl Handler for Limiter {
     fn turn(&self) -> Turn {
         let table = self.table.load();
         let now = table.now();
-        Turn { table, now }
+        Turn { table, now, lane: Lane::of_this_thread() }
     }
 
     #[inline(always)]
@@ -144,13 +169,13 @@ impl Handler for Limiter {
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Option<Question>, request: &Request<'_>, reply: &mut Reply<'_>) {
         let mut messages = request.messages();
-        if messages.next().is_none() {
+        let Some(message) = messages.next() else {
             return;
-        }
-        let mut blocked = self.is_blocked(turn, first);
+        };
+        let mut blocked = self.is_blocked(turn, first, &message);
         for message in messages {
             let question = self.question(&turn.table, &message);
-            let next = self.is_blocked(turn, question);
+            let next = self.is_blocked(turn, question, &message);
             blocked = match (blocked, next) {
                 (Some(one), Some(other)) => Some(one || other),
                 (one, other) => one.or(other),

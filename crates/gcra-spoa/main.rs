@@ -1,13 +1,20 @@
 //! `gcra-spoa`: an exact rate limiter for HAProxy, as an SPOE agent.
 //!
 //! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` are for looking
-//! after a table.
+//! after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
 
+mod admin;
 mod commands;
 mod config;
+mod hitters;
 mod housekeeping;
 mod key;
 mod limiter;
+mod metrics;
+mod name;
+mod stats;
+mod status;
+mod top;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +28,8 @@ use spop_agent::Agent;
 use crate::config::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::limiter::Limiter;
+use crate::stats::Stats;
+use crate::status::Watched;
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
@@ -29,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match config::parse(std::env::args_os()) {
         Ok(Task::Serve(config)) => serve(*config).map(|()| ExitCode::SUCCESS),
         Ok(Task::Table(command)) => commands::run(command),
+        Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
     match outcome {
@@ -60,16 +70,21 @@ fn serve(config: Config) -> anyhow::Result<()> {
     }
 
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let limiter = Limiter::new(table.clone(), &config);
+    let stats = Arc::new(Stats::new(config.threads));
+    let limiter = Limiter::new(table.clone(), &config, stats.policy("default"));
     let housekeeping = Housekeeping {
-        table,
+        table: table.clone(),
         quota: config.quota(),
         undecided: limiter.undecided(),
         has_cost: config.cost.is_some(),
+        stats: stats.clone(),
     };
     raise_file_limit();
     let agent =
         Agent::new(limiter).limits(Limiter::limits(&config)).drain(config.drain).busy_poll(config.busy_poll);
+    if let Some(address) = config.admin {
+        admin::start(address, Watched::new(table, agent.counters(), stats))?;
+    }
     Ok(agent.run(config.threads, &config.listen, housekeeping.until_stopped())?)
 }
 
