@@ -2,7 +2,8 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy haproxy \
+	promtool
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -10,7 +11,7 @@ demo: haproxy
 	target/release/examples/demo
 
 # Everything quick: units, properties, the table between processes, and real HAProxy end to end.
-test: haproxy
+test: haproxy promtool
 	$(CARGO) test --workspace --locked
 
 # HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2"), fetched into target/haproxy/.
@@ -61,6 +62,7 @@ bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench full_table
+	$(CARGO) bench --locked --bench stats
 
 # What limiting costs through real HAProxys, with wrk: HAPROXY_VERSIONS are fetched, GCRA_GO_PEER=/path is another agent to compare with.
 # BENCH_ARGS=--quick for a short look that writes nothing.
@@ -71,3 +73,6 @@ bench-haproxy:
 
 haproxy:
 	@tests/install-haproxy.sh
+
+promtool:
+	@tests/get-promtool.sh target/promtool

@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
 #[path = "../crates/gcra-spoa/hitters.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the daemon's own")]
+#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
 mod hitters;
 #[path = "../crates/gcra-spoa/stats.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the daemon's own")]
+#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
 mod stats;
 
 use std::fmt::Write as _;

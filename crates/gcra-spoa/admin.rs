@@ -57,7 +57,8 @@ pub(crate) fn start(address: SocketAddr, watched: Watched) -> anyhow::Result<()>
     })?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let runtime = Builder::new_current_thread().enable_all().build().context("could not start the admin thread")?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().context("could not start the admin thread")?;
     thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || runtime.block_on(serve(listener, watched)))

@@ -79,12 +79,7 @@ impl Limiter {
 
     /// Whether a message is blocked; `None` when that can't be decided.
     #[inline]
-    fn is_blocked(
-        &self,
-        turn: &mut Turn,
-        question: Option<Question>,
-        message: &Message<'_>,
-    ) -> Option<bool> {
+    fn is_blocked(&self, turn: &mut Turn, question: Option<Question>, message: &Message<'_>) -> Option<bool> {
         let Some(Question { key, cells }) = question else {
             self.undecided.fetch_add(1, Ordering::Relaxed);
             self.stats.count_undecided(turn.lane);

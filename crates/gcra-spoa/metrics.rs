@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::proto::{
-    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
-};
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder as _, TextEncoder};
 
 use crate::status::{Latency, Status};
@@ -145,21 +143,19 @@ fn histogram(name: &str, help: &str, latency: &Latency) -> MetricFamily {
     let mut buckets = Vec::new();
     for bucket in &latency.buckets {
         total += bucket.count;
-        let mut cumulative = Bucket::default();
-        cumulative.set_cumulative_count(total);
-        cumulative.set_upper_bound(bucket.at_most_seconds.unwrap_or(f64::INFINITY));
-        buckets.push(cumulative);
+        // The one without an end is written by the encoder, from the total.
+        if let Some(bound) = bucket.at_most_seconds {
+            let mut cumulative = Bucket::default();
+            cumulative.set_cumulative_count(total);
+            cumulative.set_upper_bound(bound);
+            buckets.push(cumulative);
+        }
     }
     let mut histogram = Histogram::default();
     histogram.set_bucket(buckets);
     histogram.set_sample_count(total);
     histogram.set_sample_sum(latency.sum_seconds);
-    family(
-        name,
-        help,
-        MetricType::HISTOGRAM,
-        [metric(&[], |metric| metric.set_histogram(histogram))],
-    )
+    family(name, help, MetricType::HISTOGRAM, [metric(&[], |metric| metric.set_histogram(histogram))])
 }
 
 fn family(

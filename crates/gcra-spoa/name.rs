@@ -13,11 +13,7 @@ const LONG: usize = 64;
 /// Writes the name of the client whose key has these parts. Strings are cut to a quarter of their bytes, at most four, with their length;
 /// then a few digits of the whole key's hash tell apart who looks alike. (They follow from the table's secret, so that no
 /// guess can be tried on them.)
-pub(crate) fn write_name<'a>(
-    name: &mut String,
-    client: KeyHash,
-    parts: impl IntoIterator<Item = Value<'a>>,
-) {
+pub(crate) fn write_name<'a>(name: &mut String, client: KeyHash, parts: impl IntoIterator<Item = Value<'a>>) {
     let mut is_cut = false;
     for (number, part) in parts.into_iter().enumerate() {
         if number > 0 {

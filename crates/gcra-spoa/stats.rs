@@ -124,9 +124,7 @@ impl PolicyStats {
                 stripe.counts[place].store(count, Ordering::Relaxed);
                 (stripe, count)
             }
-            None => {
-                (&self.shared, self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1))
-            }
+            None => (&self.shared, self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1)),
         }
     }
 
@@ -409,8 +407,7 @@ mod tests {
         });
         let found = policy.refused(Window::Now);
         assert!(found.complete);
-        let found: Vec<_> =
-            found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
+        let found: Vec<_> = found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
         assert!(policy.admitted(Window::Now).hitters.is_empty());
     }
@@ -434,7 +431,10 @@ mod tests {
         assert_eq!(policy.refused(Window::Now).hitters.len(), 1);
         policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
         let said = stats.end_minute().unwrap();
-        assert!(said.starts_with("would have been blocked in the last minute: 1 requests of 1 client;"), "{said}");
+        assert!(
+            said.starts_with("would have been blocked in the last minute: 1 requests of 1 client;"),
+            "{said}"
+        );
         assert_eq!(stats.end_minute(), None);
         assert!(policy.refused(Window::Now).hitters.is_empty());
         assert_eq!(policy.counts(), [1, 3, 1, 0], "and counted for ever");

@@ -2,6 +2,7 @@
 //! metrics by `/metrics`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -23,6 +24,9 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// And where looking takes long, it is done so seldom that it takes no more than this part of the time.
 const SHARE: u32 = 20;
+
+/// The statuses that tell a peer what is wrong with what it sent (SPOE.txt section 3.5).
+const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
 
 /// Without a sign of life for so long, the worker that keeps the house hangs.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
@@ -272,7 +276,9 @@ fn connections(snapshot: &Snapshot) -> Connections {
             ("truncated", snapshot.truncated),
             ("failed", snapshot.failed),
         ]),
-        // Those below are no errors of a peer's.
-        protocol_errors: statuses.skip(3).map(|(status, count)| (status.to_string(), *count)).collect(),
+        protocol_errors: statuses
+            .filter(|(status, _)| PROTOCOL_ERRORS.contains(status))
+            .map(|(status, count)| (status.to_string(), *count))
+            .collect(),
     }
 }

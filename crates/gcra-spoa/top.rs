@@ -86,9 +86,8 @@ fn fetch(address: SocketAddr) -> anyhow::Result<Status> {
         stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
         Ok(answer)
     };
-    let answer = ask().with_context(|| {
-        format!("no answer from {address}; is an agent running with --admin {address}?")
-    })?;
+    let answer = ask()
+        .with_context(|| format!("no answer from {address}; is an agent running with --admin {address}?"))?;
     let body = answer.windows(4).position(|four| four == b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
     match body {
         Some(body) if answer.starts_with(b"HTTP/1.") && answer.get(8..12) == Some(b" 200") => {
