@@ -111,7 +111,7 @@ fn families(status: &Status) -> Vec<MetricFamily> {
         ),
         counters(
             "gcra_table_gave_up_total",
-            "Decisions that were given up and denied, because the shared table was changed too fast.",
+            "Decisions that were given up and denied, because others got ahead too often.",
             [counted(&[], table.gave_up)],
         ),
         gauges(

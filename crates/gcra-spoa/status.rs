@@ -140,7 +140,9 @@ impl Watched {
     /// Why the agent is not well, if so.
     pub(crate) fn complaint(&self) -> Option<String> {
         let silent = self.stats.silent();
-        (silent > MAX_SILENCE).then(|| format!("no sign of life from the worker for {} s", silent.as_secs()))
+        // Who takes its leave keeps no house any more.
+        let is_stuck = silent > MAX_SILENCE && self.stats.phase() != Phase::Draining;
+        is_stuck.then(|| format!("no sign of life from the worker for {} s", silent.as_secs()))
     }
 
     /// Why nobody should ask the agent, if so.

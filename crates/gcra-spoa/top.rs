@@ -32,7 +32,13 @@ const WIDTH: u16 = 100;
 /// Watches an agent until 'q' is pressed, or for one second.
 pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
     let first = fetch(what.admin)?;
-    let mut screen = Screen { address: what.admin, before: Status::default(), now: first, trouble: None };
+    let mut screen = Screen {
+        address: what.admin,
+        before: Status::default(),
+        now: first,
+        trouble: None,
+        is_live: !what.once,
+    };
     if what.once {
         thread::sleep(PERIOD);
         screen.update();
@@ -105,6 +111,8 @@ struct Screen {
     now: Status,
     /// Why `now` is old.
     trouble: Option<String>,
+    /// Somebody sits there.
+    is_live: bool,
 }
 
 impl Screen {
@@ -155,9 +163,10 @@ impl Screen {
     fn head(&self) -> Vec<Line<'static>> {
         let Status { version, state, uptime_seconds, .. } = &self.now;
         let title = format!(
-            "gcra-spoa {version} at {}: {state}, up {}; q quits",
+            "gcra-spoa {version} at {}: {state}, up {}{}",
             self.address,
-            duration(*uptime_seconds)
+            duration(*uptime_seconds),
+            if self.is_live { "; q quits" } else { "" }
         );
         let mut lines = vec![Line::from(title).bold()];
         lines.extend(self.trouble.iter().map(|trouble| Line::from(trouble.clone()).red()));
@@ -214,7 +223,7 @@ impl Screen {
                 (client.requests, of + &client.client)
             }));
         }
-        clients.sort_by(|a, b| b.cmp(a));
+        clients.sort_by(|(a, a_name), (b, b_name)| b.cmp(a).then_with(|| a_name.cmp(b_name)));
         let about = if self.now.policies.iter().all(|policy| policy.top_is_exact) { "" } else { "about " };
         let mut rows = vec![ClientRow {
             name: format!("{title}, last {}", duration(self.now.window_seconds)),
@@ -438,23 +447,24 @@ mod tests {
             before: status(100.0, 0, 0),
             now: status(102.0, 2000, 500),
             trouble: None,
+            is_live: false,
         }
     }
 
     #[test]
     fn what_an_operator_reads() {
         let wanted = "\
-gcra-spoa 0.1.0 at 127.0.0.1:9101: serving, up 102 s; q quits
+gcra-spoa 0.1.0 at 127.0.0.1:9101: serving, up 102 s
 
 POLICY                  ALLOWED/S    BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S    BLOCKED
 default                      1000          250              0            0     20.0 %
 login                        2000          500              0            0     20.0 %
 
 MOST BLOCKED, last 75 s                  REQUESTS  MOST ADMITTED, last 75 s                 REQUESTS
-login: 192.0.2.1                             1000  login: sk_l…(24)#a1b2c3                      2000
-default: 192.0.2.1                            500  default: sk_l…(24)#a1b2c3                    2000
-login: 2001:db8:1:2::                           3
+login: 192.0.2.1                             1000  default: sk_l…(24)#a1b2c3                    2000
+default: 192.0.2.1                            500  login: sk_l…(24)#a1b2c3                      2000
 default: 2001:db8:1:2::                         3
+login: 2001:db8:1:2::                           3
 
 Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots live; 2 agents use it
 Connections  12 open, 345 accepted in all
