@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy
+.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy promtool
 
 # Two agents on one table behind a real HAProxy, and clients at three times their limit.
 demo: haproxy
@@ -10,7 +10,7 @@ demo: haproxy
 	target/release/examples/demo
 
 # Everything quick: units, properties, the table between processes, system calls, and real HAProxy end to end.
-test: haproxy
+test: haproxy promtool
 	@tests/install.sh strace strace
 	$(CARGO) test --workspace --locked
 
@@ -63,6 +63,7 @@ bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench full_table
+	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers
 
 # The agent beside published ones, which are built into target/peers/. PEERS_ARGS=--quick for a short look that writes nothing.
@@ -85,3 +86,6 @@ guard:
 
 haproxy:
 	@tests/install-haproxy.sh
+
+promtool:
+	@tests/get-promtool.sh target/promtool

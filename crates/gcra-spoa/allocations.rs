@@ -11,7 +11,8 @@ use spop_codec::haproxy::NotifyWriter;
 
 use crate::config::{self, Task};
 use crate::counting::Counting;
-use crate::limiter::Limiter;
+use crate::limiter::{InForce, Limiter};
+use crate::stats::Stats;
 
 /// Writes NOTIFYs that ask for so many addresses in turn.
 fn notifies(addresses: u32) -> impl FnMut(&mut Vec<u8>) + Send {
@@ -39,7 +40,8 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
         let table = Table::in_memory(Slots::new(4096).unwrap()).unwrap();
         let (policies, _) = config.policies.read().expect("the flags are good");
         let limits = Limiter::limits(&policies);
-        let policies = Arc::new(ArcSwap::from_pointee(policies));
+        let stats = Stats::new(config.threads);
+        let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
         let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
         let agent = Agent::new(limiter).limits(limits);
         let counting = Counting::new(agent, notifies(addresses));

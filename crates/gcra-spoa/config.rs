@@ -1,6 +1,7 @@
 //! What the operator asks for, checked, and why it can't be had if so.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -94,6 +95,11 @@ struct Args {
     #[arg(long, value_name = "MICROS", default_value = "0", value_parser = parse_busy_poll)]
     busy_poll: Duration,
 
+    /// Where to answer what is counted and who is blocked, over HTTP: /metrics, /status, /healthz and /readyz. Nobody is asked
+    /// who they are, so it should be an address that only operators reach [default: nowhere]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
+    admin: Option<SocketAddr>,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -103,6 +109,8 @@ enum Command {
     /// Look after a table, beside agents that use it or while none runs
     #[command(subcommand)]
     Table(TableCommand),
+    /// Watch an agent that was started with --admin: who is blocked, how many, how fast. 'q' ends it
+    Top(Top),
     /// Check a configuration file, and say in words what it means; the exit status is 1 if anything is wrong
     Check {
         /// The file
@@ -123,6 +131,17 @@ enum Command {
         #[arg(long, value_name = "PATH")]
         table: Option<PathBuf>,
     },
+}
+
+/// Which agent to watch, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Top {
+    /// What the agent's --admin is
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9101", value_parser = parse_admin)]
+    pub(crate) admin: SocketAddr,
+    /// Watch for one second and print that as plain text
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// What can be done to a table from the command line.
@@ -204,6 +223,8 @@ pub(crate) enum Task {
     Check { config: PathBuf, print_haproxy: bool },
     /// To tell agents that their configuration has changed.
     Reload { config: PathBuf, table: PathBuf },
+    /// To watch an agent.
+    Top(Top),
 }
 
 const AFTER_HELP: &str = "\
@@ -218,6 +239,8 @@ Examples:
 
   gcra-spoa table info
       How full the table is, and who uses it. 'gcra-spoa table --help' has more.
+  gcra-spoa top
+      Who is blocked now, beside an agent that was started with --admin 127.0.0.1:9101.
 
 In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
@@ -263,6 +286,7 @@ pub(crate) struct Config {
     pub(crate) threads: NonZeroUsize,
     pub(crate) drain: Duration,
     pub(crate) busy_poll: Duration,
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
@@ -287,6 +311,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         Some(Command::Reload { config, table }) => {
             Ok(Task::Reload { config, table: table.unwrap_or_else(default_table) })
         }
+        Some(Command::Top(top)) => Ok(Task::Top(top)),
         None => Config::from_parsed(args)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
@@ -307,6 +332,7 @@ impl Config {
             threads: args.threads,
             drain: args.drain,
             busy_poll: args.busy_poll,
+            admin: args.admin,
         })
     }
 }
@@ -416,6 +442,10 @@ fn parse_busy_poll(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn parse_admin(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
+}
+
 fn parse_drain(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 0..=300) => Ok(Duration::from_secs(seconds)),
@@ -494,6 +524,7 @@ mod tests {
             ("--rate 1/s --slots many", "'many' is not a whole number"),
             ("--rate 1/s --threads 0", "from 1 to 1024"),
             ("--rate 1/s --drain 1h", "from 0 to 300"),
+            ("--rate 1/s --admin localhost:9101", "'localhost:9101' is not IP:PORT"),
             ("--rate 1/s --busy-poll 1ms", "from 0 (off) to 1000000"),
             ("--rate 1/s --key ip,,path", "empty name"),
             ("--rate 1/s --key ip,n --cost n", "both name 'n'"),

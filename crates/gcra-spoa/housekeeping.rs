@@ -11,25 +11,32 @@ use gcra_table::{Evictions, Table};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::limiter::Unclear;
-use crate::policy::{self, Policies, Policy};
+use crate::limiter::{InForce, Unclear};
+use crate::policy::{self, Policy};
+use crate::stats::Stats;
 
 /// What the housekeeping watches.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
-    pub(crate) policies: Arc<ArcSwap<Policies>>,
+    pub(crate) policies: Arc<ArcSwap<InForce>>,
     /// Where the policies are from, if not from the command line.
     pub(crate) file: Option<PathBuf>,
     pub(crate) unclear: Arc<Unclear>,
+    pub(crate) stats: Arc<Stats>,
 }
 
 /// Warnings of one kind come at most this often.
 const BEATS_PER_REPORT: u32 = 60;
 
 impl Housekeeping {
-    /// Keeps the house until SIGTERM or SIGINT.
+    /// Keeps the house until SIGTERM or SIGINT. From then on the agent drains.
     pub(crate) async fn until_stopped(self) {
+        self.keep().await;
+        self.stats.drain();
+    }
+
+    async fn keep(&self) {
         let mut stop = std::pin::pin!(stop_signal());
         let mut reload = match signal(SignalKind::hangup()) {
             Ok(signal) => signal,
@@ -49,6 +56,7 @@ impl Housekeeping {
                 _ = reload.recv() => self.reload().await,
                 _ = beat.tick() => {
                     self.table.load().beat();
+                    self.stats.beat();
                     self.follow(&mut reported);
                     if beats.is_multiple_of(BEATS_PER_REPORT) {
                         self.report(&mut reported);
@@ -78,15 +86,18 @@ impl Housekeeping {
         }
     }
 
-    /// Says what went wrong since the last report.
+    /// Says who was blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
+        if let Some(said) = self.stats.end_minute() {
+            log::info!("{said}");
+        }
         let Evictions { evicted_live, forgiven_ns } = self.table.load().evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
             // By the fastest of the limits, which is the most that it can be.
             let policies = self.policies.load();
-            let limits = policies.list.iter().flat_map(Policy::limits);
+            let limits = policies.policies.list.iter().flat_map(Policy::limits);
             let fastest = limits.map(|limit| limit.quota.emission_interval_ns()).min();
             let cells = fastest.map_or(0, |interval_ns| forgiven_ns.div_ceil(interval_ns));
             log::warn!(
@@ -98,7 +109,7 @@ impl Housekeeping {
 
         let undecided = self.unclear.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
-            let has_cost = self.policies.load().list.iter().any(|policy| policy.cost.is_some());
+            let has_cost = self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
             let or_cost = if has_cost { ", or the arg with the cost is no integer of 0 or more" } else { "" };
             log::warn!(
                 "{} messages got no decision, because they lack an arg of the key{or_cost}; compare it with the 'args' line \
@@ -130,9 +141,11 @@ impl Housekeeping {
             Ok(Ok(policies)) => {
                 log::info!("{name} was read again");
                 policies.in_words().lines().for_each(|line| log::info!("{line}"));
-                self.policies.store(Arc::new(policies));
+                self.policies.store(Arc::new(InForce::new(policies, &self.stats)));
+                self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
             }
             Ok(Err(mistakes)) => {
+                self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
                 log::error!("{name} is not taken; what was in force stays");
             }

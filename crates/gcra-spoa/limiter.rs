@@ -12,11 +12,16 @@ use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
 use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
 
 use crate::key::{write_lowercase, write_part};
+use crate::name::write_name;
 use crate::policy::answer::{Reason, Report, Standing};
 use crate::policy::{KeyParts, Limit, MAX_LIMITS, Policies, Policy, Rule, RuleAt};
+use crate::stats::{Lane, Outcome, PolicyStats, Stats};
 
 /// The limits of one request whose standing is told. Those of further messages count all the same.
 const MAX_STANDINGS: usize = 2 * MAX_LIMITS;
+
+/// The parts of a key that are told when a client is named.
+const MAX_NAMED_PARTS: usize = 8;
 
 /// Decides about requests by the policies in force.
 #[derive(Debug)]
@@ -24,8 +29,23 @@ pub(crate) struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
     /// What holds. A reload puts others in their place.
-    policies: Arc<ArcSwap<Policies>>,
+    policies: Arc<ArcSwap<InForce>>,
     unclear: Arc<Unclear>,
+}
+
+/// Policies, and where the decisions of each are counted.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) policies: Policies,
+    stats: Vec<Arc<PolicyStats>>,
+}
+
+impl InForce {
+    /// A policy goes on with the numbers that there are under its name.
+    pub(crate) fn new(policies: Policies, stats: &Stats) -> Self {
+        let stats = policies.list.iter().map(|policy| stats.policy(&policy.name)).collect();
+        Self { policies, stats }
+    }
 }
 
 /// Messages that got no decision.
@@ -38,7 +58,7 @@ pub(crate) struct Unclear {
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, policies: Arc<ArcSwap<Policies>>) -> Self {
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, policies: Arc<ArcSwap<InForce>>) -> Self {
         Self { table, policies, unclear: Arc::default() }
     }
 
@@ -66,14 +86,16 @@ impl Limiter {
         let policy = &policies.list[index];
         let cells = match &policy.cost {
             None => 1,
-            Some(name) => cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided)?,
+            Some(name) => {
+                cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided(index))?
+            }
         };
         let mut hasher = table.hasher();
         let exception = match policy.is_plain {
             true => write_plain(&mut hasher, policy, message).map(|()| None),
             false => write_parts(&mut hasher, policy, message),
         };
-        let rule = exception.ok_or(NoQuestion::Undecided)?.map_or(RuleAt::Default, RuleAt::Exception);
+        let rule = exception.ok_or(NoQuestion::Undecided(index))?.map_or(RuleAt::Default, RuleAt::Exception);
         Ok(Question { policy: index, rule, cells, parts: hasher.finish() })
     }
 
@@ -207,7 +229,8 @@ impl<'p> Asked<'_, 'p> {
 pub(crate) enum NoQuestion {
     NoMessage,
     Unmatched,
-    Undecided,
+    /// By the policy at this place.
+    Undecided(usize),
 }
 
 /// What is asked about a message: by which rule, about whom, and how many cells.
@@ -249,19 +272,36 @@ fn write_parts(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -
     Some(exception)
 }
 
+/// Writes what the client of a message is called.
+#[cold]
+fn write_client(name: &mut String, policy: &Policy, client: KeyHash, message: Option<Message<'_>>) {
+    let mut parts = ArrayVec::<Value<'_>, MAX_NAMED_PARTS>::new();
+    if let Some(message) = message {
+        // What is beyond them is left out of the name, and of nothing else.
+        let _ = policy.for_each_part(&message, |value| {
+            let _ = parts.try_push(grouped(&policy.key, value));
+        });
+    }
+    write_name(name, client, parts);
+}
+
+/// An address as the policy groups it.
+fn grouped<'a>(key: &KeyParts, value: Value<'a>) -> Value<'a> {
+    match value {
+        Value::Ipv4(ip) => Value::Ipv4(network_v4(ip, key.ipv4_prefix)),
+        Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => Value::Ipv4(network_v4(ip, key.ipv4_prefix)),
+            None => Value::Ipv6(network_v6(ip, key.ipv6_prefix)),
+        },
+        value => value,
+    }
+}
+
 /// Writes a part of the key, as the policy groups it.
-#[inline(always)]
 fn write_grouped(hasher: &mut KeyHasher, key: &KeyParts, value: Value<'_>) {
     match value {
-        Value::Ipv4(ip) if key.ipv4_prefix < 32 => {
-            write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix)));
-        }
-        Value::Ipv6(ip) if key.ipv6_prefix < 128 => match ip.to_ipv4_mapped() {
-            Some(ip) => write_part(hasher, Value::Ipv4(network_v4(ip, key.ipv4_prefix))),
-            None => write_part(hasher, Value::Ipv6(network_v6(ip, key.ipv6_prefix))),
-        },
         Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
-        value => write_part(hasher, value),
+        value => write_part(hasher, grouped(key, value)),
     }
 }
 
@@ -296,8 +336,9 @@ fn cells(cost: Value<'_>) -> Option<u32> {
 #[derive(Debug)]
 pub(crate) struct Turn {
     table: Guard<Arc<Table>>,
-    policies: Guard<Arc<Policies>>,
+    in_force: Guard<Arc<InForce>>,
     now: u64,
+    lane: Lane,
 }
 
 impl Handler for Limiter {
@@ -310,12 +351,12 @@ impl Handler for Limiter {
     fn turn(&self) -> Turn {
         let table = self.table.load();
         let now = table.now();
-        Turn { table, policies: self.policies.load(), now }
+        Turn { table, in_force: self.policies.load(), now, lane: Lane::of_this_thread() }
     }
 
     #[inline(always)]
     fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Self::Prepared {
-        let Turn { table, policies, .. } = turn;
+        let (table, policies) = (&turn.table, &turn.in_force.policies);
         let message = request.messages().next().ok_or(NoQuestion::NoMessage)?;
         let question = Self::question(table, policies, &message)?;
         if policies.is_fixed {
@@ -332,19 +373,25 @@ impl Handler for Limiter {
     /// is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
-        let Turn { table, policies, now } = turn;
+        let Turn { table, in_force, now, lane } = turn;
+        let InForce { policies, stats } = &***in_force;
         // The usual case in the fewest steps: the flags' one policy, and one message.
         if let Ok(question) = first
             && policies.is_fixed
             && request.messages().len() == 1
         {
-            let blocked = match &policies.list[question.policy].rule {
+            let policy = &policies.list[question.policy];
+            let blocked = match &policy.rule {
                 Rule::Limits(limits) => {
                     !table.charge(question.parts, limits[0].quota, question.cells, now).is_allowed()
                 }
                 Rule::Deny => true,
                 Rule::Unlimited => false,
             };
+            let outcome = if blocked { Outcome::Blocked } else { Outcome::Allowed };
+            stats[question.policy].count(*lane, outcome, question.parts, |name| {
+                write_client(name, policy, question.parts, request.messages().next());
+            });
             // It fits: `limits` counted it.
             let _ = reply.set_var(policies.answers.scope, policies.answers.blocked, blocked);
             return;
@@ -363,7 +410,8 @@ impl Limiter {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        let Turn { table, policies, now } = turn;
+        let Turn { table, in_force, now, lane } = turn;
+        let InForce { policies, stats } = &***in_force;
         let answers = &policies.answers;
         let wants_standings = !answers.others.is_empty();
         let mut standings = Standings::new();
@@ -377,6 +425,9 @@ impl Limiter {
             let question = match question {
                 Ok(question) => question,
                 Err(why) => {
+                    if let NoQuestion::Undecided(policy) = why {
+                        stats[policy].count_undecided(*lane);
+                    }
                     self.unclear.count(why);
                     continue;
                 }
@@ -384,6 +435,14 @@ impl Limiter {
             let policy = &policies.list[question.policy];
             let wanted = wants_standings.then_some(&mut standings);
             let reason = Self::verdict(table, now, policy, &question, wanted);
+            let outcome = match reason {
+                None => Outcome::Allowed,
+                Some(_) if policy.observes => Outcome::WouldBlock,
+                Some(_) => Outcome::Blocked,
+            };
+            stats[question.policy].count(*lane, outcome, question.parts, |name| {
+                write_client(name, policy, question.parts, Some(message));
+            });
             let verdict = Report {
                 blocked: reason.is_some() && !policy.observes,
                 would_block: reason.is_some(),
@@ -405,7 +464,7 @@ impl Unclear {
         let counter = match why {
             NoQuestion::NoMessage => return,
             NoQuestion::Unmatched => &self.unmatched,
-            NoQuestion::Undecided => &self.undecided,
+            NoQuestion::Undecided(_) => &self.undecided,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

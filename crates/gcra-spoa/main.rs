@@ -1,14 +1,21 @@
 //! `gcra-spoa`: an exact rate limiter for HAProxy, as an SPOE agent.
 //!
 //! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` are for looking
-//! after a table.
+//! after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
 
+mod admin;
 mod commands;
 mod config;
+mod hitters;
 mod housekeeping;
 mod key;
 mod limiter;
+mod metrics;
+mod name;
 mod policy;
+mod stats;
+mod status;
+mod top;
 
 #[cfg(test)]
 mod allocations;
@@ -27,7 +34,9 @@ use spop_agent::Agent;
 
 use crate::config::{Config, Task};
 use crate::housekeeping::Housekeeping;
-use crate::limiter::Limiter;
+use crate::limiter::{InForce, Limiter};
+use crate::stats::Stats;
+use crate::status::Watched;
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
@@ -38,6 +47,7 @@ fn main() -> ExitCode {
         Ok(Task::Table(command)) => commands::run(command),
         Ok(Task::Check { config, print_haproxy }) => commands::check_config(&config, print_haproxy),
         Ok(Task::Reload { config, table }) => commands::reload(&config, &table),
+        Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
     match outcome {
@@ -80,11 +90,21 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
 
     let table = Arc::new(ArcSwap::from_pointee(table));
     let limits = Limiter::limits(&policies);
-    let policies = Arc::new(ArcSwap::from_pointee(policies));
+    let stats = Arc::new(Stats::new(config.threads));
+    let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
     let limiter = Limiter::new(table.clone(), policies.clone());
-    let housekeeping = Housekeeping { table, policies, file, unclear: limiter.unclear() };
+    let housekeeping = Housekeeping {
+        table: table.clone(),
+        policies,
+        file,
+        unclear: limiter.unclear(),
+        stats: stats.clone(),
+    };
     raise_file_limit();
     let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
+    if let Some(address) = config.admin {
+        admin::start(address, Watched::new(table, agent.counters(), stats))?;
+    }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     Ok(ExitCode::SUCCESS)
 }

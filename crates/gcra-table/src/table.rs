@@ -66,7 +66,7 @@ impl KeyHasher {
 }
 
 /// A key, hashed for one table and its successors.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct KeyHash(u64);
 
 impl Table {

@@ -1,0 +1,81 @@
+//! What counting a decision costs: nanoseconds beside the loop that only goes round.
+//!
+//! `cargo bench --bench stats`. Keys are hashed before, and names are addresses, as in the daemon.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
+
+#[path = "../crates/gcra-spoa/hitters.rs"]
+#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
+mod hitters;
+#[path = "../crates/gcra-spoa/stats.rs"]
+#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
+mod stats;
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Instant;
+
+use gcra_table::{KeyHash, Slots, Table};
+use stats::{Lane, Outcome, Stats};
+
+const ROUNDS: usize = 9;
+const DECISIONS: u32 = 20_000_000;
+
+fn main() {
+    let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+    println!("{:<44} {:>8} {:>8} {:>8}", "ns a decision, medians of 9 rounds", "loop", "counted", "costs");
+    for threads in [1, 2] {
+        for keys in [1_usize, 1 << 16] {
+            let clients: Vec<_> = (0..u32::try_from(keys).unwrap())
+                .map(|key| (table.hash(&key.to_le_bytes()), Ipv4Addr::from(key)))
+                .collect();
+            let (mut bare, mut counted) = (Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                bare.push(on(threads, &|| round(&clients, |_, _, _| {})));
+                // A new minute for each, which is when most is sampled.
+                let stats = Stats::new(NonZeroUsize::new(4096).unwrap());
+                let policy = stats.policy("default");
+                counted.push(on(threads, &|| {
+                    round(&clients, |lane, outcome, (key, ip)| {
+                        policy.count(lane, outcome, key, |name| write!(name, "{ip}").unwrap());
+                    })
+                }));
+                assert_eq!(policy.counts().iter().sum::<u64>(), u64::from(DECISIONS) * threads as u64);
+            }
+            let (bare, counted) = (median(bare), median(counted));
+            let name = format!("{threads} thread(s), {keys} client(s)");
+            println!("{name:<44} {bare:>8.2} {counted:>8.2} {:>8.2}", counted - bare);
+        }
+    }
+}
+
+/// Nanoseconds a decision, on the slowest of so many threads.
+fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(round)).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
+    })
+}
+
+fn round(clients: &[(KeyHash, Ipv4Addr)], each: impl Fn(Lane, Outcome, (KeyHash, Ipv4Addr))) -> f64 {
+    let mut random = 1_u64;
+    let start = Instant::now();
+    for read in 0..DECISIONS / 32 {
+        // Once a read, as the daemon does.
+        let lane = Lane::of_this_thread();
+        for _ in 0..32 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let place = usize::try_from(random >> 33).unwrap() & (clients.len() - 1);
+            let outcome = if read & 3 == 0 { Outcome::Blocked } else { Outcome::Allowed };
+            each(lane, outcome, black_box(clients[place]));
+        }
+    }
+    start.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

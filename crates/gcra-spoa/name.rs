@@ -1,0 +1,123 @@
+//! What a client is called in logs and on the admin address: its key as an operator writes it, but no string in full, because it may
+//! be a secret.
+
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
+use gcra_table::KeyHash;
+use spop_agent::Value;
+
+/// A name ends with the part that reaches this length.
+const LONG: usize = 64;
+
+/// Writes the name of the client whose key has these parts. Strings are cut to a quarter of their bytes, at most four, with their length;
+/// then a few digits of the whole key's hash tell apart who looks alike. (They follow from the table's secret, so that no
+/// guess can be tried on them.)
+pub(crate) fn write_name<'a>(name: &mut String, client: KeyHash, parts: impl IntoIterator<Item = Value<'a>>) {
+    let mut is_cut = false;
+    for (number, part) in parts.into_iter().enumerate() {
+        if number > 0 {
+            name.push(',');
+        }
+        if name.len() >= LONG {
+            name.push('…');
+            is_cut = true;
+            break;
+        }
+        // Writing to a string can't fail.
+        let _ = match part {
+            Value::Null => name.write_str("null:"),
+            Value::Bool(bool) => write!(name, "bool:{bool}"),
+            Value::Int32(integer) => write!(name, "int32:{integer}"),
+            Value::Uint32(integer) => write!(name, "uint32:{integer}"),
+            Value::Int64(integer) => write!(name, "int64:{integer}"),
+            Value::Uint64(integer) => write!(name, "uint64:{integer}"),
+            Value::Ipv4(ip) => write!(name, "{ip}"),
+            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+                Some(ip) => write!(name, "{ip}"),
+                None => write!(name, "{ip}"),
+            },
+            Value::String(bytes) => {
+                is_cut = true;
+                name.extend(beginning(bytes).iter().map(|byte| printable(*byte)));
+                write!(name, "…({})", bytes.len())
+            }
+            Value::Binary(bytes) => {
+                is_cut = true;
+                name.push_str("hex:");
+                for byte in beginning(bytes) {
+                    let _ = write!(name, "{byte:02x}");
+                }
+                write!(name, "…({})", bytes.len())
+            }
+        };
+    }
+    if is_cut {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(client);
+        let _ = write!(name, "#{:06x}", hash >> 40);
+    }
+}
+
+fn beginning(bytes: &[u8]) -> &[u8] {
+    &bytes[..(bytes.len() / 4).min(4)]
+}
+
+/// Clients choose these bytes, and they go to logs and terminals.
+fn printable(byte: u8) -> char {
+    match byte {
+        b',' | b'\\' => '?',
+        _ if byte.is_ascii_graphic() => char::from(byte),
+        _ => '?',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gcra_table::{Slots, Table};
+
+    use super::*;
+
+    fn name(parts: &[Value<'_>]) -> String {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let mut name = String::new();
+        write_name(&mut name, table.hash(b"key"), parts.iter().copied());
+        name
+    }
+
+    fn ip(text: &str) -> Value<'static> {
+        text.parse::<std::net::IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn addresses_and_numbers_are_written_as_an_operator_does() {
+        assert_eq!(name(&[ip("192.0.2.1")]), "192.0.2.1");
+        assert_eq!(name(&[ip("::ffff:192.0.2.1")]), "192.0.2.1");
+        assert_eq!(name(&[ip("2001:db8::"), 7_i64.into()]), "2001:db8::,int64:7");
+        assert_eq!(name(&[Value::Null, true.into()]), "null:,bool:true");
+        assert_eq!(name(&[]), "");
+    }
+
+    #[test]
+    fn no_string_is_shown_in_full() {
+        let shown = |text: &str| name(&[text.into()]).split('#').next().unwrap().to_owned();
+        assert_eq!(shown("sk_live_0123456789abcdef"), "sk_l…(24)");
+        assert_eq!(shown("/login"), "/…(6)");
+        assert_eq!(shown("abc"), "…(3)");
+        assert_eq!(shown(""), "…(0)");
+        assert!(name(&[ip("192.0.2.1"), "/login".into()]).starts_with("192.0.2.1,/…(6)#"));
+        assert!(name(&[b"\x00\xff0123456789abcdef"[..].into()]).starts_with("hex:00ff3031…(18)#"));
+    }
+
+    #[test]
+    fn nothing_in_it_moves_a_terminals_cursor_or_ends_a_line() {
+        let hostile = b"\x1b[2\n\xff,\\0000000000000000000000000000000";
+        let name = name(&[Value::String(hostile)]);
+        assert!(name.starts_with("?[2?…("), "{name}");
+    }
+
+    #[test]
+    fn a_name_has_an_end() {
+        let name = name(&[ip("2001:db8:1111:2222:3333:4444:5555:6666"); 100]);
+        assert!(name.len() < 140, "{name}");
+    }
+}

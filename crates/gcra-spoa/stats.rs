@@ -1,0 +1,441 @@
+//! What was decided, and about whom: counted by policy where it happens, summed when somebody asks.
+//!
+//! Each worker thread counts on cache lines of its own, which nobody else writes: an addition is a load, an add and a store, and no
+//! locked instruction. A registry keeps a policy's numbers under its name, so that they go on when the configuration is read anew.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_utils::CachePadded;
+use gcra_table::KeyHash;
+
+use crate::hitters::{Found, Hitter, Hitters, Window};
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Outcome {
+    Allowed,
+    Blocked,
+    /// Let through by a policy that only tries what it would do.
+    WouldBlock,
+}
+
+/// Every outcome that is counted, by name: those of a decision, and that there was none.
+pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "blocked", "would_block", "undecided"];
+const UNDECIDED: usize = 3;
+
+/// The thread that counts. Found once for all that came in one read, and of use to that thread alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane {
+    number: usize,
+    /// Two threads on one lane would lose counts.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Lane {
+    #[inline]
+    pub(crate) fn of_this_thread() -> Self {
+        const NONE: usize = usize::MAX;
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: Cell<usize> = const { Cell::new(NONE) };
+        }
+        let number = NUMBER.with(|number| {
+            if number.get() == NONE {
+                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            number.get()
+        });
+        Self { number, not_send: PhantomData }
+    }
+}
+
+/// The numbers of one policy.
+#[derive(Debug)]
+pub(crate) struct PolicyStats {
+    /// One for each worker.
+    own: Box<[CachePadded<Stripe>]>,
+    /// For any other thread; there is none in the daemon.
+    shared: Stripe,
+    /// What the last minute's report has told.
+    reported: Mutex<[u64; OUTCOMES.len()]>,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    counts: [AtomicU64; OUTCOMES.len()],
+    refused: Hitters,
+    admitted: Hitters,
+}
+
+impl Stripe {
+    #[inline(always)]
+    fn decided(&self, outcome: Outcome, count: u64, client: KeyHash, name: impl FnOnce(&mut String)) {
+        let hitters = match outcome {
+            Outcome::Allowed => &self.admitted,
+            Outcome::Blocked | Outcome::WouldBlock => &self.refused,
+        };
+        if hitters.samples(count) {
+            hitters.offer(client, name);
+        }
+    }
+}
+
+impl PolicyStats {
+    fn new(lanes: usize) -> Self {
+        Self {
+            own: (0..lanes).map(|_| CachePadded::default()).collect(),
+            shared: Stripe::default(),
+            reported: Mutex::default(),
+        }
+    }
+
+    /// Counts a decision about a client. `name` writes what to call it, and is only asked now and then.
+    #[inline(always)]
+    pub(crate) fn count(
+        &self,
+        lane: Lane,
+        outcome: Outcome,
+        client: KeyHash,
+        name: impl FnOnce(&mut String),
+    ) {
+        let (stripe, count) = self.add(lane, outcome as usize);
+        stripe.decided(outcome, count, client, name);
+    }
+
+    /// Counts a message that could not be decided.
+    pub(crate) fn count_undecided(&self, lane: Lane) {
+        self.add(lane, UNDECIDED);
+    }
+
+    /// Returns where it was counted, and what that count is now.
+    #[inline(always)]
+    fn add(&self, lane: Lane, place: usize) -> (&Stripe, u64) {
+        match self.own.get(lane.number) {
+            Some(stripe) => {
+                // Nobody else writes it.
+                let count = stripe.counts[place].load(Ordering::Relaxed).wrapping_add(1);
+                stripe.counts[place].store(count, Ordering::Relaxed);
+                (stripe, count)
+            }
+            None => (&self.shared, self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1)),
+        }
+    }
+
+    /// How often there was each of [`OUTCOMES`].
+    pub(crate) fn counts(&self) -> [u64; OUTCOMES.len()] {
+        let mut sums = [0_u64; OUTCOMES.len()];
+        for stripe in self.stripes() {
+            for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
+                *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
+            }
+        }
+        sums
+    }
+
+    /// The clients with the most requests that were blocked (or would have been), the heaviest first.
+    pub(crate) fn refused(&self, window: Window) -> Found {
+        Self::heaviest(self.stripes().map(|stripe| &stripe.refused), window)
+    }
+
+    /// The clients with the most requests that were let through, the heaviest first.
+    pub(crate) fn admitted(&self, window: Window) -> Found {
+        Self::heaviest(self.stripes().map(|stripe| &stripe.admitted), window)
+    }
+
+    /// One client may have come to several workers.
+    fn heaviest<'a>(all: impl Iterator<Item = &'a Hitters>, window: Window) -> Found {
+        let mut found = Found { hitters: Vec::new(), complete: true };
+        let mut places: HashMap<KeyHash, usize> = HashMap::new();
+        for hitters in all {
+            found.complete &= hitters.collect(window, |client, name, requests| {
+                let place = *places.entry(client).or_insert_with(|| {
+                    found.hitters.push(Hitter { client: name.to_owned(), requests: 0 });
+                    found.hitters.len() - 1
+                });
+                if let Some(hitter) = found.hitters.get_mut(place) {
+                    hitter.requests += requests;
+                }
+            });
+        }
+        found.hitters.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
+        found
+    }
+
+    fn stripes(&self) -> impl Iterator<Item = &Stripe> {
+        self.own.iter().map(|stripe| &**stripe).chain([&self.shared])
+    }
+
+    fn rotate(&self) {
+        for stripe in self.stripes() {
+            stripe.refused.rotate();
+            stripe.admitted.rotate();
+        }
+    }
+
+    /// What was counted since this was last asked.
+    fn news(&self) -> [u64; OUTCOMES.len()] {
+        let counts = self.counts();
+        let mut reported = lock(&self.reported);
+        let news = std::array::from_fn(|place| counts[place].saturating_sub(reported[place]));
+        *reported = counts;
+        news
+    }
+}
+
+/// How far the daemon's life has come, as a load balancer wants to know it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    Starting,
+    Serving,
+    Draining,
+}
+
+/// Everything that is counted by the daemon itself. One of them lives as long as the process.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    lanes: usize,
+    policies: Mutex<BTreeMap<String, Arc<PolicyStats>>>,
+    started: Instant,
+    started_wall: SystemTime,
+    /// When the last full window of the heavy hitters began, and the current one.
+    windows: Mutex<(Instant, Instant)>,
+    phase: AtomicU8,
+    /// Milliseconds after the start.
+    last_beat: AtomicU64,
+    pub(crate) reloads: Reloads,
+}
+
+/// How often the configuration was read anew.
+#[derive(Debug, Default)]
+pub(crate) struct Reloads {
+    pub(crate) ok: AtomicU64,
+    /// It was wrong, and the old one went on.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Stats {
+    pub(crate) fn new(threads: NonZeroUsize) -> Self {
+        let now = Instant::now();
+        Self {
+            lanes: threads.get(),
+            policies: Mutex::default(),
+            started: now,
+            started_wall: SystemTime::now(),
+            windows: Mutex::new((now, now)),
+            phase: AtomicU8::new(Phase::Starting as u8),
+            last_beat: AtomicU64::new(0),
+            reloads: Reloads::default(),
+        }
+    }
+
+    /// The numbers of the policy of this name: always the same ones.
+    pub(crate) fn policy(&self, name: &str) -> Arc<PolicyStats> {
+        let mut policies = lock(&self.policies);
+        if let Some(policy) = policies.get(name) {
+            return policy.clone();
+        }
+        let policy = Arc::new(PolicyStats::new(self.lanes));
+        policies.insert(name.to_owned(), policy.clone());
+        policy
+    }
+
+    /// All policies there were since the start, by name.
+    pub(crate) fn policies(&self) -> Vec<(String, Arc<PolicyStats>)> {
+        lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
+    }
+
+    /// Called once a minute: the last one in a sentence if somebody was blocked in it. After this it is what
+    /// [`Window::Last`] is.
+    pub(crate) fn end_minute(&self) -> Option<String> {
+        let policies = self.policies();
+        for (_, policy) in &policies {
+            policy.rotate();
+        }
+        {
+            let mut windows = lock(&self.windows);
+            *windows = (windows.1, Instant::now());
+        }
+
+        let (mut requests, mut clients, mut complete, mut tried) = (0_u64, 0, true, 0_u64);
+        let mut heaviest: Option<(Hitter, String)> = None;
+        for (name, policy) in policies {
+            let [_, blocked, would_block, _] = policy.news();
+            if blocked + would_block == 0 {
+                continue;
+            }
+            requests += blocked;
+            tried += would_block;
+            let found = policy.refused(Window::Last);
+            clients += found.hitters.len();
+            complete &= found.complete;
+            if let Some(first) = found.hitters.into_iter().next()
+                && heaviest.as_ref().is_none_or(|(other, _)| first.requests > other.requests)
+            {
+                heaviest = Some((first, name));
+            }
+        }
+        let (first, policy) = heaviest?;
+        let (at_least, about) = if complete { ("", "") } else { ("at least ", "about ") };
+        let what = match (requests, tried) {
+            (_, 0) => format!("blocked in the last minute: {requests} requests"),
+            (0, _) => format!("would have been blocked in the last minute: {tried} requests"),
+            _ => format!("blocked in the last minute: {requests} requests, and {tried} would have been,"),
+        };
+        Some(format!(
+            "{what} of {at_least}{clients} {}; {about}{} of them of {} (policy {policy})",
+            if clients == 1 { "client" } else { "clients" },
+            first.requests,
+            first.client
+        ))
+    }
+
+    /// How long the windows of the heavy hitters have been open that [`Window::Now`] has together.
+    pub(crate) fn window(&self) -> Duration {
+        lock(&self.windows).0.elapsed()
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(crate) fn started(&self) -> SystemTime {
+        self.started_wall
+    }
+
+    /// A sign of life from the worker that keeps the house.
+    pub(crate) fn beat(&self) {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_beat.store(now, Ordering::Relaxed);
+        let _ = self.phase.compare_exchange(
+            Phase::Starting as u8,
+            Phase::Serving as u8,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// How long there was no sign of life.
+    pub(crate) fn silent(&self) -> Duration {
+        self.started.elapsed().saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
+    }
+
+    /// From now on the daemon takes its leave.
+    pub(crate) fn drain(&self) {
+        self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Starting,
+            1 => Phase::Serving,
+            _ => Phase::Draining,
+        }
+    }
+}
+
+/// What these locks guard is true after each statement, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use gcra_table::{Slots, Table};
+
+    use super::*;
+
+    fn stats() -> Stats {
+        // Threads of other tests have taken numbers, too.
+        Stats::new(NonZeroUsize::new(4096).unwrap())
+    }
+
+    fn client(table: &Table, name: &str) -> KeyHash {
+        table.hash(name.as_bytes())
+    }
+
+    #[test]
+    fn the_threads_counts_add_up() {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let key = client(&table, "a");
+        // With a lane for each thread, and with none.
+        for stats in [stats(), Stats::new(NonZeroUsize::MIN)] {
+            let policy = stats.policy("default");
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let lane = Lane::of_this_thread();
+                        for n in 0..30_000 {
+                            match n % 3 {
+                                0 => policy.count(lane, Outcome::Allowed, key, |_| {}),
+                                1 => policy.count(lane, Outcome::Blocked, key, |_| {}),
+                                _ => policy.count_undecided(lane),
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(stats.policy("default").counts(), [40_000, 40_000, 0, 40_000]);
+            assert_eq!(stats.policy("other").counts(), [0; 4]);
+        }
+    }
+
+    #[test]
+    fn a_client_of_several_workers_is_one() {
+        let stats = stats();
+        let policy = stats.policy("default");
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let (a, b) = (client(&table, "a"), client(&table, "b"));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let lane = Lane::of_this_thread();
+                    for _ in 0..100 {
+                        policy.count(lane, Outcome::Blocked, a, |name| name.push('a'));
+                    }
+                    policy.count(lane, Outcome::WouldBlock, b, |name| name.push('b'));
+                });
+            }
+        });
+        let found = policy.refused(Window::Now);
+        assert!(found.complete);
+        let found: Vec<_> = found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
+        assert_eq!(found, [("a", 200), ("b", 2)]);
+        assert!(policy.admitted(Window::Now).hitters.is_empty());
+    }
+
+    #[test]
+    fn a_minute_is_told_once_and_seen_for_two() {
+        let stats = stats();
+        let policy = stats.policy("login");
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
+        assert_eq!(stats.end_minute(), None);
+        policy.count(lane, Outcome::Allowed, key, |name| name.push('a'));
+        assert_eq!(stats.end_minute(), None, "nobody was blocked");
+        for _ in 0..3 {
+            policy.count(lane, Outcome::Blocked, key, |name| name.push('a'));
+        }
+        assert_eq!(
+            stats.end_minute().as_deref(),
+            Some("blocked in the last minute: 3 requests of 1 client; 3 of them of a (policy login)")
+        );
+        assert_eq!(policy.refused(Window::Now).hitters.len(), 1);
+        policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
+        let said = stats.end_minute().unwrap();
+        assert!(
+            said.starts_with("would have been blocked in the last minute: 1 requests of 1 client;"),
+            "{said}"
+        );
+        assert_eq!(stats.end_minute(), None);
+        assert!(policy.refused(Window::Now).hitters.is_empty());
+        assert_eq!(policy.counts(), [1, 3, 1, 0], "and counted for ever");
+    }
+}

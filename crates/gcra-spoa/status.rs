@@ -1,0 +1,286 @@
+//! What can be known of a running agent, gathered when somebody asks. It is sent as JSON by `/status`, read by `top`, and turned into
+//! metrics by `/metrics`.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use gcra_table::{Evictions, Occupancy, Table};
+use serde::{Deserialize, Serialize};
+use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
+use tokio::sync::Mutex;
+
+use crate::hitters::{Found, Hitter, Window};
+use crate::stats::{OUTCOMES, Phase, Stats};
+
+/// So many of the heaviest clients are told.
+const TOP: usize = 10;
+
+/// How old the table's occupancy may be: looking through a million slots takes milliseconds.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// And where looking takes long, it is done so seldom that it takes no more than this part of the time.
+const SHARE: u32 = 20;
+
+/// The statuses that tell a peer what is wrong with what it sent (SPOE.txt section 3.5).
+const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
+
+/// Without a sign of life for so long, the worker that keeps the house hangs.
+const MAX_SILENCE: Duration = Duration::from_secs(10);
+
+/// What the agent is asked about.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    table: Arc<ArcSwap<Table>>,
+    counters: Arc<Counters>,
+    stats: Arc<Stats>,
+    scan: Mutex<Option<Scan>>,
+}
+
+/// The table's occupancy when it was last looked at.
+#[derive(Clone, Copy, Debug)]
+struct Scan {
+    occupancy: Occupancy,
+    at: Instant,
+    took: Duration,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Status {
+    pub(crate) version: String,
+    pub(crate) state: String,
+    pub(crate) start_time_seconds: f64,
+    pub(crate) uptime_seconds: f64,
+    /// How long the time has been that the heaviest clients are of.
+    pub(crate) window_seconds: f64,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) notifies: Notifies,
+    pub(crate) latency: Latency,
+    pub(crate) connections: Connections,
+    pub(crate) table: TableStatus,
+    /// By result.
+    pub(crate) config_reloads: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Policy {
+    pub(crate) name: String,
+    /// By outcome.
+    pub(crate) decisions: BTreeMap<String, u64>,
+    pub(crate) top_blocked: Vec<Client>,
+    pub(crate) top_admitted: Vec<Client>,
+    /// Every request was looked at, so the numbers above are exact.
+    pub(crate) top_is_exact: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Client {
+    pub(crate) client: String,
+    pub(crate) requests: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Notifies {
+    pub(crate) answered: u64,
+    pub(crate) shed: u64,
+    pub(crate) reassembled: u64,
+    pub(crate) overdue: u64,
+    pub(crate) waiting: u64,
+    pub(crate) handler_panics: u64,
+    pub(crate) ack_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Latency {
+    /// Each counts what took longer than the one before allows.
+    pub(crate) buckets: Vec<Bucket>,
+    pub(crate) sum_seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Bucket {
+    /// None has an end.
+    pub(crate) at_most_seconds: Option<f64>,
+    pub(crate) count: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Connections {
+    pub(crate) open: u64,
+    pub(crate) accepted: u64,
+    pub(crate) accept_errors: u64,
+    /// By how they ended.
+    pub(crate) ended: BTreeMap<String, u64>,
+    /// By the status (SPOE.txt section 3.5) they were ended with.
+    pub(crate) protocol_errors: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct TableStatus {
+    pub(crate) slots: u64,
+    /// By what they hold.
+    pub(crate) states: BTreeMap<String, u64>,
+    /// How old these numbers are.
+    pub(crate) scanned_seconds_ago: f64,
+    pub(crate) evictions: u64,
+    pub(crate) forgiven_seconds: f64,
+    pub(crate) gave_up: u64,
+    /// Agents that use it.
+    pub(crate) processes: u64,
+}
+
+impl Watched {
+    pub(crate) fn new(table: Arc<ArcSwap<Table>>, counters: Arc<Counters>, stats: Arc<Stats>) -> Self {
+        Self { table, counters, stats, scan: Mutex::default() }
+    }
+
+    /// Why the agent is not well, if so.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let silent = self.stats.silent();
+        // Who takes its leave keeps no house any more.
+        let is_stuck = silent > MAX_SILENCE && self.stats.phase() != Phase::Draining;
+        is_stuck.then(|| format!("no sign of life from the worker for {} s", silent.as_secs()))
+    }
+
+    /// Why nobody should ask the agent, if so.
+    pub(crate) fn excuse(&self) -> Option<String> {
+        match self.stats.phase() {
+            Phase::Serving => self.complaint(),
+            phase => Some(word(phase).to_owned()),
+        }
+    }
+
+    /// Everything, now.
+    pub(crate) async fn status(&self) -> Status {
+        let scan = self.scan().await;
+        let snapshot = self.counters.snapshot();
+        let reloads = &self.stats.reloads;
+        let since_epoch = self.stats.started().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: word(self.stats.phase()).to_owned(),
+            start_time_seconds: since_epoch.as_secs_f64(),
+            uptime_seconds: self.stats.uptime().as_secs_f64(),
+            window_seconds: self.stats.window().as_secs_f64(),
+            policies: self.policies(),
+            notifies: Notifies {
+                answered: snapshot.notifies,
+                shed: snapshot.shed,
+                reassembled: snapshot.reassembled,
+                overdue: snapshot.overdue,
+                waiting: snapshot.waiting,
+                handler_panics: snapshot.handler_panics,
+                ack_bytes: snapshot.ack_bytes,
+            },
+            latency: latency(&snapshot.latency),
+            connections: connections(&snapshot),
+            table: self.table(&scan),
+            config_reloads: named([
+                ("ok", reloads.ok.load(Ordering::Relaxed)),
+                ("refused", reloads.refused.load(Ordering::Relaxed)),
+            ]),
+        }
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        let policy = |(name, stats): (String, Arc<crate::stats::PolicyStats>)| {
+            let (blocked, admitted) = (stats.refused(Window::Now), stats.admitted(Window::Now));
+            Policy {
+                name,
+                decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
+                top_is_exact: blocked.complete && admitted.complete,
+                top_blocked: top(blocked),
+                top_admitted: top(admitted),
+            }
+        };
+        self.stats.policies().into_iter().map(policy).collect()
+    }
+
+    fn table(&self, scan: &Scan) -> TableStatus {
+        let table = self.table.load();
+        let Occupancy { live, idle, pending, sealed } = scan.occupancy;
+        let Evictions { evicted_live, forgiven_ns } = table.evictions();
+        TableStatus {
+            slots: table.slots().get().into(),
+            states: named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)]),
+            scanned_seconds_ago: scan.at.elapsed().as_secs_f64(),
+            evictions: evicted_live,
+            forgiven_seconds: Duration::from_nanos(forgiven_ns).as_secs_f64(),
+            gave_up: table.gave_up(),
+            processes: table.processes().len() as u64,
+        }
+    }
+
+    /// Looks through the table, unless that was done just now. Who comes meanwhile waits for the same look.
+    async fn scan(&self) -> Scan {
+        let mut last = self.scan.lock().await;
+        if let Some(scan) = *last
+            && scan.at.elapsed() < MAX_AGE.max(scan.took * SHARE)
+        {
+            return scan;
+        }
+        let table = self.table.load_full();
+        let began = Instant::now();
+        // Not on this thread, which has others to answer.
+        let occupancy = tokio::task::spawn_blocking(move || table.occupancy()).await;
+        // It does not panic; if it did, an empty answer would be better than none.
+        let occupancy = occupancy.unwrap_or_default();
+        let scan = Scan { occupancy, at: Instant::now(), took: began.elapsed() };
+        *last = Some(scan);
+        scan
+    }
+}
+
+fn word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting => "starting",
+        Phase::Serving => "serving",
+        Phase::Draining => "draining",
+    }
+}
+
+fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
+    numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
+}
+
+fn top(found: Found) -> Vec<Client> {
+    let client = |Hitter { client, requests }| Client { client, requests };
+    found.hitters.into_iter().take(TOP).map(client).collect()
+}
+
+fn latency(counts: &LatencyCounts) -> Latency {
+    let bucket = |(place, count): (usize, &u64)| Bucket {
+        at_most_seconds: LatencyCounts::upper_bound(place).map(|bound| bound.as_secs_f64()),
+        count: *count,
+    };
+    Latency {
+        buckets: counts.buckets.iter().enumerate().map(bucket).collect(),
+        sum_seconds: Duration::from_nanos(counts.sum_ns).as_secs_f64(),
+    }
+}
+
+fn connections(snapshot: &Snapshot) -> Connections {
+    let statuses = snapshot.protocol_error_statuses.iter().enumerate();
+    Connections {
+        open: snapshot.open,
+        accepted: snapshot.connections,
+        accept_errors: snapshot.accept_errors,
+        ended: named([
+            ("closed", snapshot.closed),
+            ("disconnected", snapshot.disconnected),
+            ("health_check", snapshot.health_checks),
+            ("stopped", snapshot.stopped),
+            ("protocol_error", snapshot.protocol_errors),
+            ("timeout", snapshot.timeouts),
+            ("truncated", snapshot.truncated),
+            ("failed", snapshot.failed),
+        ]),
+        protocol_errors: statuses
+            .filter(|(status, _)| PROTOCOL_ERRORS.contains(status))
+            .map(|(status, count)| (status.to_string(), *count))
+            .collect(),
+    }
+}

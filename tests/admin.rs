@@ -1,0 +1,369 @@
+//! What the daemon tells over HTTP, and `top` on a terminal: that it is true, that Prometheus can read it, and that it has bounds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use spop_codec::Value;
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+fn start(table: &Path, args: &[&str]) -> (Agent, String) {
+    let agent = Agent::start(table, &[&ADMIN, args].concat());
+    let lines = agent.process.lines();
+    let address = lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
+    let address = address.expect("it says where").to_owned();
+    // The listeners are announced before they are served.
+    wait_until("it is ready", || get(&address, "/readyz").status == 200);
+    (agent, address)
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+fn send(address: &str, request: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    // It may be a reset, where not all was read.
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+fn get(address: &str, path: &str) -> Answer {
+    send(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+}
+
+fn status(address: &str) -> Json {
+    serde_json::from_str(&get(address, "/status").body).unwrap()
+}
+
+/// Every series with its value.
+fn scrape(address: &str) -> BTreeMap<String, f64> {
+    let answer = get(address, "/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    let lines = answer.body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+fn promtool() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/promtool/promtool");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::var_os("PROMTOOL")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(std::env::split_paths(&path).map(|directory| directory.join("promtool")))
+        .chain([own])
+        .find(|path| path.is_file())
+        .expect("there is no promtool: run 'make promtool', or name one with PROMTOOL=/path")
+}
+
+#[test]
+#[expect(clippy::float_cmp, reason = "they are counts")]
+fn what_was_asked_is_what_is_told() {
+    let directory = directory();
+    let args = ["--rate", "10/h", "--key", "ip", "--threads", "2"];
+    let (agent, admin) = start(&directory.path().join("table"), &args);
+    // On both workers.
+    let mut connections = [Spop::connect(&agent.address), Spop::connect(&agent.address)];
+    for spop in &mut connections {
+        spop.allowed(&[("ip", ip("192.0.2.1"))], 20);
+        spop.allowed(&[("ip", ip("2001:db8::"))], 3);
+    }
+    connections[0].ask(&[("check", &[("path", "/".into())])]);
+    connections[0].ask(&[]);
+    drop(Spop::connect(&agent.address));
+    // Something that is no SPOP.
+    send(&agent.address, b"GET / HTTP/1.1\r\n\r\n");
+
+    wait_until("both have ended", || {
+        scrape(&admin).get("gcra_connections_total{end=\"protocol_error\"}") == Some(&1.0)
+            && scrape(&admin).get("gcra_connections_total{end=\"closed\"}") == Some(&1.0)
+    });
+    let metrics = scrape(&admin);
+    let decision =
+        |outcome| metrics[&format!("gcra_decisions_total{{policy=\"default\",outcome=\"{outcome}\"}}")];
+    assert_eq!(["allowed", "blocked", "would_block", "undecided"].map(decision), [16.0, 30.0, 0.0, 1.0]);
+    for (series, value) in [
+        ("gcra_notifies_total", 48.0),
+        ("gcra_latency_seconds_count", 48.0),
+        ("gcra_latency_seconds_bucket{le=\"+Inf\"}", 48.0),
+        ("gcra_connections_open", 2.0),
+        ("gcra_connections_accepted_total", 4.0),
+        ("gcra_handler_panics_total", 0.0),
+        ("gcra_table_processes", 1.0),
+        ("gcra_table_evictions_total", 0.0),
+        ("gcra_config_reloads_total{result=\"refused\"}", 0.0),
+        (concat!("gcra_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
+    ] {
+        assert_eq!(metrics[series], value, "{series}");
+    }
+    // Which status it is depends on what a stranger sends; that there is one does not.
+    let errors = metrics.iter().filter(|(series, _)| series.starts_with("gcra_protocol_errors_total"));
+    assert_eq!(errors.map(|(_, value)| value).sum::<f64>(), 1.0);
+    let slots = ["live", "idle", "pending", "sealed"];
+    let slots: f64 =
+        slots.iter().map(|state| metrics[&format!("gcra_table_slots{{state=\"{state}\"}}")]).sum();
+    assert_eq!(slots, 4096.0);
+
+    let status = status(&admin);
+    assert_eq!(status["state"], "serving");
+    assert_eq!(status["policies"][0]["decisions"]["blocked"], 30);
+    let top = |which: &str| {
+        let clients = status["policies"][0][which].as_array().unwrap();
+        clients
+            .iter()
+            .map(|client| (client["client"].as_str().unwrap(), client["requests"].as_u64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(top("top_blocked"), [("192.0.2.1", 30)]);
+    assert_eq!(top("top_admitted"), [("192.0.2.1", 10), ("2001:db8::", 6)]);
+    assert_eq!(status["policies"][0]["top_is_exact"], true);
+}
+
+#[test]
+fn prometheus_can_read_it_and_finds_nothing_to_improve() {
+    let directory = directory();
+    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.1"))], 20);
+    let mut check = Command::new(promtool())
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = get(&admin, "/metrics").body;
+    check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    assert!(output.status.success() && said.trim().is_empty(), "{said}\n{text}");
+}
+
+/// The names in a text that look like ours.
+fn metric_names(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words
+        .filter(|word| word.starts_with("gcra_") || *word == "process_start_time_seconds")
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_documents_name_metrics_that_exist() {
+    let directory = directory();
+    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let scraped: BTreeSet<_> =
+        scrape(&admin).into_keys().map(|series| series.split('{').next().unwrap().to_owned()).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+
+    let dashboard = fs::read_to_string(root.join("deploy/grafana/gcra-spoa.json")).unwrap();
+    let json: Json = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
+    let mut queries = 0;
+    for panel in json["panels"].as_array().unwrap() {
+        assert!(panel["title"].is_string() && panel["gridPos"]["w"].is_u64(), "{panel}");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let names = metric_names(expression);
+            assert!(!names.is_empty() && names.is_subset(&scraped), "{expression}");
+            queries += 1;
+        }
+    }
+    assert!(queries >= 10);
+
+    let alerts = root.join("deploy/prometheus/alerts.yml");
+    assert!(metric_names(&fs::read_to_string(&alerts).unwrap()).is_subset(&scraped));
+    let output = Command::new(promtool()).args(["check", "rules"]).arg(alerts).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // Every metric is explained, and nothing else is.
+    let explained = metric_names(&fs::read_to_string(root.join("docs/METRICS.md")).unwrap());
+    let families: BTreeSet<_> = get(&admin, "/metrics")
+        .body
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned()))
+        .collect();
+    let unexplained: Vec<_> = families.difference(&explained).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    let unknown: Vec<_> =
+        explained.iter().filter(|name| !families.contains(*name) && !scraped.contains(*name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn a_secret_is_not_told() {
+    let directory = directory();
+    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h", "--key", "key"]);
+    let secret = "sk_live_0123456789abcdef";
+    Spop::connect(&agent.address).allowed(&[("key", secret.into())], 12);
+    let told = get(&admin, "/status").body;
+    assert!(told.contains("sk_l…(24)#") && !told.contains("sk_li"), "{told}");
+}
+
+#[test]
+fn an_agent_that_takes_its_leave_is_not_ready() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "10/h", "--slots", "4096", "--drain", "4", "--listen", "127.0.0.1:0"];
+    let mut agent = Agent::start_with(&table, &[&ADMIN[..], &args].concat());
+    let lines = agent.process.lines();
+    let admin =
+        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/')).unwrap();
+    let mut spop = Spop::connect(&agent.address);
+    wait_until("it is ready", || get(admin, "/readyz").status == 200);
+    agent.process.signal(Signal::TERM);
+    wait_until("it is not ready any more", || get(admin, "/readyz").status == 503);
+    assert_eq!(get(admin, "/readyz").body, "draining\n");
+    assert_eq!(get(admin, "/healthz").status, 200, "but well");
+    assert_eq!(status(admin)["state"], "draining");
+    assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]), "and it answers");
+    assert!(agent.process.wait().success());
+}
+
+#[test]
+fn paths_and_methods() {
+    let directory = directory();
+    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    for path in ["/metrics", "/status", "/healthz", "/readyz", "/", "/healthz?x=1"] {
+        assert_eq!(get(&admin, path).status, 200, "{path}");
+    }
+    let missing = get(&admin, "/stats");
+    assert!(missing.status == 404 && missing.body.contains("/status") && missing.body.contains("/metrics"));
+    let head = send(&admin, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(head.status == 200 && head.body.is_empty(), "{head:?}");
+    let post = send(&admin, b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+    assert!(post.status == 405 && post.head.contains("allow: get, head"), "{post:?}");
+}
+
+#[test]
+fn hostile_requests_cost_little_and_hurt_nobody() {
+    let directory = directory();
+    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let mut spop = Spop::connect(&agent.address);
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", agent.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = memory();
+
+    // Endless lines, endless headers, many headers, bytes that are no HTTP, a body without an end.
+    let line = [b"GET /", &[b'a'; 100_000][..]].concat();
+    let long = [b"GET / HTTP/1.1\r\nx: ", &[b'a'; 100_000][..]].concat();
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500)).into_bytes();
+    let noise: Vec<u8> = (0..20_000_u32).map(|n| u8::try_from(n * 7919 % 251).unwrap()).collect();
+    let body =
+        [b"GET /status HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n", &[b'a'; 100_000][..]]
+            .concat();
+    for request in [&line, &long, &many, &noise] {
+        let mut stream = TcpStream::connect(&admin).unwrap();
+        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        // It may be refused before all is written.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+    let mut stream = TcpStream::connect(&admin).unwrap();
+    let _ = stream.write_all(&body);
+    drop(stream);
+
+    // Many who say half of something and wait: they are few at a time, and not for ever.
+    let began = Instant::now();
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&admin).unwrap();
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost:").unwrap();
+            stream
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(200));
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", agent.process.id())).unwrap().count();
+    assert!(descriptors < 60, "{descriptors} open files");
+    assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]), "decisions go on");
+    let mut first = waiting[0].try_clone().unwrap();
+    first.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let _ = first.read_to_end(&mut Vec::new());
+    assert!(began.elapsed() < Duration::from_secs(15), "it was cut off after {:?}", began.elapsed());
+    drop(waiting);
+    assert_eq!(get(&admin, "/healthz").status, 200);
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 8192, "{grown} KiB more");
+}
+
+#[test]
+fn a_taken_port_is_one_sentence() {
+    let directory = directory();
+    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let output = Command::new(support::agent_binary())
+        .args(["--rate", "10/h", "--listen", "127.0.0.1:0", "--admin", &admin, "--table"])
+        .arg(directory.path().join("table"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let sentence = said.lines().find(|line| line.starts_with("gcra-spoa: ")).expect(&said);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        sentence.contains(&format!("{admin} for --admin")) && sentence.contains("a port of its own"),
+        "{said}"
+    );
+}
+
+#[test]
+fn top_once_is_a_page_of_plain_text() {
+    let directory = directory();
+    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let mut spop = Spop::connect(&agent.address);
+    spop.allowed(&[("ip", ip("192.0.2.1"))], 25);
+    let top = |address: &str| {
+        Command::new(support::agent_binary()).args(["top", "--once", "--admin", address]).output().unwrap()
+    };
+    let output = top(&admin);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for said in [": serving, up ", "\ndefault ", "MOST BLOCKED", "192.0.2.1 ", " 15 ", "Connections  1 open"]
+    {
+        assert!(page.contains(said), "{said:?} is missing: {page}");
+    }
+    assert!(!page.contains('\x1b'), "{page:?}");
+
+    // Where nobody answers, and where somebody else does.
+    let nowhere = support::free_port([127, 0, 0, 1].into()).to_string();
+    for address in [&nowhere, &agent.address] {
+        let output = top(address);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("gcra-spoa: ") && said.trim().lines().count() == 1, "{said}");
+        assert!(said.contains(address), "{said}");
+    }
+}
