@@ -237,8 +237,12 @@ Examples:
   gcra-spoa --rate 100/s --burst 20 --cost cost
       The arg 'cost' of a message says how many requests it is charged for.
 
+  gcra-spoa --config gcra-spoa.toml --admin 127.0.0.1:9101
+      As the policies in the file say, which docs/CONFIG.md explains; and what happens can be watched.
+
   gcra-spoa table info
       How full the table is, and who uses it. 'gcra-spoa table --help' has more.
+
   gcra-spoa top
       Who is blocked now, beside an agent that was started with --admin 127.0.0.1:9101.
 
