@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use gcra_table::Rate;
-use spop_agent::Scope;
+use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -119,6 +119,7 @@ impl<'t> Reader<'t> {
         }
         self.no_more(entries);
         self.no_policy_hides_another(&list);
+        self.answers_fit(&answers, &list);
         Policies { list, answers, is_fixed: false }
     }
 
@@ -540,6 +541,37 @@ impl<'t> Reader<'t> {
                 let what = format!(
                     "policy '{}' is never taken: '{}' above it is for the same message; put it first, and give it a 'when'",
                     hidden.name, policy.name
+                );
+                self.wrong(at, &what);
+            }
+        }
+    }
+
+    /// An ACK has 815 bytes at most, as HAProxy's buffers want it, and the header fields grow with the names in them.
+    fn answers_fit(&mut self, answers: &Answers, list: &[Policy]) {
+        // The ids; then for each variable what is around its value, and a value that is no header field.
+        const HEADER: usize = 25;
+        const VARIABLE: usize = 4 + 16 + 12;
+        // `"";r=4294967295;t=4294967295, `
+        const MEMBER: usize = 30;
+        let fields =
+            answers.others.iter().filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy)).count();
+        let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
+        let messages: std::collections::BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+        for policy in list {
+            let rules = std::iter::once(&policy.rule).chain(&policy.overrides.rules);
+            let members =
+                rules.map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
+            // One NOTIFY may have messages for two policies.
+            let longest = members.max().unwrap_or(0) * messages.len().min(2);
+            let bytes = HEADER + (answers.others.len() + 1) * VARIABLE + names + fields * longest;
+            let most = Limits::default().max_ack_size as usize;
+            if fields > 0 && bytes > most {
+                let at = self.text.find(&format!("policy.{}", policy.name)).unwrap_or(0);
+                let what = format!(
+                    "with the header fields of policy '{}' an answer may have {bytes} bytes, and {most} fit; give it shorter \
+                     names or fewer limits, or leave ratelimit or ratelimit_policy out of answer",
+                    policy.name
                 );
                 self.wrong(at, &what);
             }

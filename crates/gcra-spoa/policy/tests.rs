@@ -231,3 +231,19 @@ limits = "5/m"
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
 }
+
+#[test]
+fn header_fields_that_do_not_fit_are_a_mistake() {
+    let config = |name: &str, answer: &str| {
+        let limits = r#"limits = ["1/s", "2/m", "3/h", "4/d"]"#;
+        parse(&format!("answer = [{answer}]\n[policy.{name}]\n{limits}\n[policy.other]\nlimits = \"1/s\"\n"))
+    };
+    assert!(config("api", "\"ratelimit\", \"ratelimit_policy\"").is_ok());
+    let long = "a".repeat(64);
+    let mistakes = config(&long, "\"ratelimit\", \"ratelimit_policy\"").unwrap_err();
+    assert!(
+        mistakes[0].contains("an answer may have 1721 bytes, and 815 fit; give it shorter names"),
+        "{mistakes:?}"
+    );
+    assert!(config(&long, "\"retry_after\"").is_ok());
+}
