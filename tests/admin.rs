@@ -169,6 +169,58 @@ fn prometheus_can_read_it_and_finds_nothing_to_improve() {
     assert!(output.status.success() && said.trim().is_empty(), "{said}\n{text}");
 }
 
+#[test]
+#[expect(clippy::float_cmp, reason = "they are counts")]
+fn each_policy_has_numbers_that_outlive_a_reload() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let policies = |burst: u32| {
+        let text = format!(
+            "[policy.login]\nmessage = \"login\"\nlimits = [\"{burst}/h\", \"1000/d\"]\nkey = [\"ip\"]\nipv6_prefix = 64\n\n\
+             [policy.trial]\nmessage = \"trial\"\nlimits = [\"5/h\"]\nkey = [\"user\"]\nmode = \"observe\"\n"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    policies(10);
+    let table = directory.path().join("table");
+    let (agent, admin) = start(&table, &["--config", file.to_str().unwrap()]);
+    let mut spop = Spop::connect(&agent.address);
+    let mut ask = |message: &str, key: &str, value: Value<'_>, times: usize| {
+        for _ in 0..times {
+            spop.ask(&[(message, &[(key, value)])]);
+        }
+    };
+    ask("login", "ip", ip("2001:db8:1:2:3:4:5:6"), 15);
+    ask("login", "ip", ip("2001:db8:1:2:6:5:4:3"), 5);
+    ask("login", "path", "/".into(), 2);
+    ask("trial", "user", "somebody-known".into(), 8);
+    ask("other", "ip", ip("192.0.2.1"), 3);
+    let counts = |policy: &str| {
+        let metrics = scrape(&admin);
+        ["allowed", "blocked", "would_block", "undecided"].map(|outcome| {
+            metrics[&format!("gcra_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}")]
+        })
+    };
+    assert_eq!(counts("login"), [10.0, 10.0, 0.0, 2.0]);
+    assert_eq!(counts("trial"), [5.0, 0.0, 3.0, 0.0]);
+    assert_eq!(scrape(&admin)["gcra_unmatched_total"], 3.0);
+    let blocked = |place: usize| status(&admin)["policies"][place]["top_blocked"][0].clone();
+    assert_eq!(blocked(0)["client"], "2001:db8:1:2::");
+    assert_eq!(blocked(0)["requests"], 10);
+    assert!(blocked(1)["client"].as_str().unwrap().starts_with("som…(14)#"), "{}", blocked(1));
+
+    let reloads = |result: &str| scrape(&admin)[&format!("gcra_config_reloads_total{{result=\"{result}\"}}")];
+    policies(40);
+    agent.process.signal(Signal::HUP);
+    wait_until("it is read again", || reloads("ok") == 1.0);
+    ask("login", "ip", ip("192.0.2.9"), 20);
+    assert_eq!(counts("login"), [30.0, 10.0, 0.0, 2.0]);
+    fs::write(&file, "nonsense").unwrap();
+    agent.process.signal(Signal::HUP);
+    wait_until("it is refused", || reloads("refused") == 1.0);
+    assert_eq!(reloads("ok"), 1.0);
+}
+
 /// The names in a text that look like ours.
 fn metric_names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));

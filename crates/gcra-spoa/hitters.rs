@@ -18,6 +18,9 @@ use gcra_table::KeyHash;
 /// Clients in one sketch.
 const COUNTERS: usize = 128;
 
+/// Room for a usual name, so that it is not made when the next one is a little longer.
+const NAME: usize = 48;
+
 /// So many samples of one weight are taken in a minute.
 const UNTIL_RARER: u64 = 4096;
 
@@ -161,7 +164,7 @@ impl Sketch {
             return;
         }
         if self.clients.len() < COUNTERS {
-            let mut entry = Entry { requests: weight, error: 0, name: String::new() };
+            let mut entry = Entry { requests: weight, error: 0, name: String::with_capacity(NAME) };
             name(&mut entry.name);
             self.clients.push(client);
             self.entries.push(entry);

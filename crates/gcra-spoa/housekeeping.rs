@@ -149,7 +149,10 @@ impl Housekeeping {
                 mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
                 log::error!("{name} is not taken; what was in force stays");
             }
-            Err(error) => log::error!("{name} could not be read: {error}; what was in force stays"),
+            Err(error) => {
+                self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
+                log::error!("{name} could not be read: {error}; what was in force stays");
+            }
         }
     }
 }

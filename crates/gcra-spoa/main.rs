@@ -93,17 +93,13 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let stats = Arc::new(Stats::new(config.threads));
     let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
     let limiter = Limiter::new(table.clone(), policies.clone());
-    let housekeeping = Housekeeping {
-        table: table.clone(),
-        policies,
-        file,
-        unclear: limiter.unclear(),
-        stats: stats.clone(),
-    };
+    let unclear = limiter.unclear();
+    let housekeeping =
+        Housekeeping { table: table.clone(), policies, file, unclear: unclear.clone(), stats: stats.clone() };
     raise_file_limit();
     let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
     if let Some(address) = config.admin {
-        admin::start(address, Watched::new(table, agent.counters(), stats))?;
+        admin::start(address, Watched::new(table, agent.counters(), unclear, stats))?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     Ok(ExitCode::SUCCESS)

@@ -37,6 +37,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
             "Messages by policy and what became of them. Blocked ones were answered with blocked=true.",
             decisions,
         ),
+        counters(
+            "gcra_unmatched_total",
+            "Messages that got no decision, because no policy is for them.",
+            [counted(&[], status.unmatched)],
+        ),
         counters("gcra_notifies_total", "NOTIFYs answered.", [counted(&[], notifies.answered)]),
         histogram(
             "gcra_latency_seconds",

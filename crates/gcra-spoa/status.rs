@@ -14,6 +14,7 @@ use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::hitters::{Found, Hitter, Window};
+use crate::limiter::Unclear;
 use crate::stats::{OUTCOMES, Phase, Stats};
 
 /// So many of the heaviest clients are told.
@@ -36,6 +37,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Watched {
     table: Arc<ArcSwap<Table>>,
     counters: Arc<Counters>,
+    unclear: Arc<Unclear>,
     stats: Arc<Stats>,
     scan: Mutex<Option<Scan>>,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Status {
     /// How long the time has been that the heaviest clients are of.
     pub(crate) window_seconds: f64,
     pub(crate) policies: Vec<Policy>,
+    /// Messages that no policy is for.
+    pub(crate) unmatched: u64,
     pub(crate) notifies: Notifies,
     pub(crate) latency: Latency,
     pub(crate) connections: Connections,
@@ -133,8 +137,13 @@ pub(crate) struct TableStatus {
 }
 
 impl Watched {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, counters: Arc<Counters>, stats: Arc<Stats>) -> Self {
-        Self { table, counters, stats, scan: Mutex::default() }
+    pub(crate) fn new(
+        table: Arc<ArcSwap<Table>>,
+        counters: Arc<Counters>,
+        unclear: Arc<Unclear>,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Self { table, counters, unclear, stats, scan: Mutex::default() }
     }
 
     /// Why the agent is not well, if so.
@@ -166,6 +175,7 @@ impl Watched {
             uptime_seconds: self.stats.uptime().as_secs_f64(),
             window_seconds: self.stats.window().as_secs_f64(),
             policies: self.policies(),
+            unmatched: self.unclear.unmatched.load(Ordering::Relaxed),
             notifies: Notifies {
                 answered: snapshot.notifies,
                 shed: snapshot.shed,

@@ -271,6 +271,7 @@ impl Screen {
             (notifies.handler_panics, "panics"),
             (notifies.shed, "NOTIFYs answered without a decision"),
             (notifies.overdue, "NOTIFYs answered too late"),
+            (self.now.unmatched, "messages that no policy is for"),
             (errors, "protocol errors"),
             (timeouts, "connections timed out"),
             (connections.accept_errors, "connections not accepted"),
