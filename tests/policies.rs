@@ -435,3 +435,54 @@ fn the_examples_of_the_manual_are_run() {
         assert_eq!(followed.said("lack an arg"), 0, "{example}");
     }
 }
+
+/// The file that operators copy: fields on every answer, a body that programs understand, and no patience with those who do not stop.
+#[test]
+fn the_shipped_policies_answer_as_they_say() {
+    let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
+    let unwanted = IpAddr::from([127, 0, 0, 9]);
+    let followed = Followed::start(&shipped.replace("198.51.100.0/24", &unwanted.to_string()));
+    let address = followed.agent.address.as_str();
+    let haproxy = Haproxy::start("policies.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
+    let mut client = Client::new(haproxy.frontend);
+
+    let policy = "\nratelimit-policy: \"check.1\";q=20;w=1, \"check.hourly\";q=2000;w=720\r";
+    let response = client.get("/").unwrap();
+    assert_eq!(response.status, 200);
+    assert!(response.head.contains(policy), "{}", response.head);
+    assert!(
+        response.head.contains("\nratelimit: \"check.1\";r=19;t=1, \"check.hourly\";r=1999;t=1\r"),
+        "{}",
+        response.head
+    );
+
+    let mut denied = None;
+    wait_until("one is denied", || {
+        denied = client.get("/").ok().filter(|response| response.status == 429);
+        denied.is_some() || (0..30).any(|_| client.get("/").unwrap().status == 429)
+    });
+    let response = denied.unwrap_or_else(|| client.get("/").unwrap());
+    assert_eq!(response.status, 429);
+    assert!(
+        response.head.contains(policy) && response.head.contains("\nratelimit: \"check.1\";r=0;"),
+        "{}",
+        response.head
+    );
+    assert!(response.head.contains("\ncontent-type: application/problem+json\r"), "{}", response.head);
+    assert!(response.head.contains("\nretry-after: "), "{}", response.head);
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(body["violated-policies"], serde_json::json!(["check"]));
+
+    // Ten cells for each: in some hundred requests it is late.
+    let start = Instant::now();
+    let late = (0..2000).find(|_| {
+        let start = Instant::now();
+        client.get("/").unwrap();
+        start.elapsed() > Duration::from_secs(4)
+    });
+    assert!(late.is_some_and(|number| number > 100), "{late:?} in {:?}", start.elapsed());
+
+    // Who is not wanted hears nothing at all.
+    let mut client = Client::from(haproxy.frontend, unwanted);
+    assert!(client.get("/").is_err());
+}

@@ -45,13 +45,13 @@ mode = "observe"
     assert_eq!(
         policies.in_words(),
         "policy 'gold', for the message 'api' when plan is 'gold' or 'silver': 100 per second, up to 200 at once; and \
-10000 per hour, up to 500 at once, for each key (IPv4 by /32, IPv6 by /64), upper and lower case alike
+10000 per hour, up to 500 at once, for each key (IPv6 by /64), upper and lower case alike
 policy 'api', for the message 'api': 10 per second, up to 10 at once, for each ip and path (IPv4 by /24, IPv6 by /64), \
 at the cost that n says; whoever goes on while blocked is charged 1 each time, and waits at most 600 s longer for it
     but everything is let through: 1 IPv4 and 1 IPv6 networks, 0 values
     but nothing is let through: 1 IPv4 and 0 IPv6 networks, 0 values
 policy 'login', for the message 'login': nothing is let through, for each value of the message's args \
-(IPv4 by /32, IPv6 by /64); only watched, nobody is blocked
+(IPv6 by /64); only watched, nobody is blocked
 answered beside 'blocked': remaining, retry_after"
     );
 }

@@ -15,9 +15,14 @@ impl Policy {
             _ => ", for each ",
         });
         words.push_str(&parts.join(" and "));
-        // The flags group nothing, and that needs no words.
-        if self.message.is_some() && (self.key.ipv4_prefix < 32 || self.key.ipv6_prefix < 128) {
-            let _ = write!(words, " (IPv4 by /{}, IPv6 by /{})", self.key.ipv4_prefix, self.key.ipv6_prefix);
+        let groups = [("IPv4", self.key.ipv4_prefix, 32), ("IPv6", self.key.ipv6_prefix, 128)];
+        let groups: Vec<_> = groups
+            .iter()
+            .filter(|(_, prefix, whole)| prefix < whole)
+            .map(|(family, prefix, _)| format!("{family} by /{prefix}"))
+            .collect();
+        if !groups.is_empty() {
+            let _ = write!(words, " ({})", groups.join(", "));
         }
         if self.key.lowercase {
             words.push_str(", upper and lower case alike");
