@@ -376,21 +376,20 @@ impl Handler for Limiter {
         let Turn { table, in_force, now, lane } = turn;
         let InForce { policies, stats } = &***in_force;
         // The usual case in the fewest steps: the flags' one policy, and one message.
-        if let Ok(question) = first
+        // Taken apart, and moved below: a reference to a part would have it all copied to the stack and wait there.
+        if let Ok(Question { policy: index, cells, parts, .. }) = first
             && policies.is_fixed
             && request.messages().len() == 1
         {
-            let policy = &policies.list[question.policy];
+            let policy = &policies.list[index];
             let blocked = match &policy.rule {
-                Rule::Limits(limits) => {
-                    !table.charge(question.parts, limits[0].quota, question.cells, now).is_allowed()
-                }
+                Rule::Limits(limits) => !table.charge(parts, limits[0].quota, cells, now).is_allowed(),
                 Rule::Deny => true,
                 Rule::Unlimited => false,
             };
             let outcome = if blocked { Outcome::Blocked } else { Outcome::Allowed };
-            stats[question.policy].count(*lane, outcome, question.parts, |name| {
-                write_client(name, policy, question.parts, request.messages().next());
+            stats[index].count(*lane, outcome, parts, move |name| {
+                write_client(name, policy, parts, request.messages().next());
             });
             // It fits: `limits` counted it.
             let _ = reply.set_var(policies.answers.scope, policies.answers.blocked, blocked);
