@@ -1,8 +1,9 @@
 //! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with every ACK checked.
 //!
 //! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME]`. Three loads: bursts of 8192 NOTIFYs, windows of 64, and
-//! one at a time; each on 100 000 keys in random order and on one hot key, with the default table. Throughput is of agent
-//! and generator together and moves with the machine; CPU per NOTIFY is steadier.
+//! one at a time; each on 100 000 keys in random order and on one hot key, with the default table. `AGENT_ARGS` replaces the
+//! agent's `--rate 100/s --burst 20`. Throughput is of agent and generator together and moves with the machine; CPU per NOTIFY is
+//! steadier.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
 #[path = "support/notifies.rs"]
@@ -75,10 +76,8 @@ struct Round {
 #[expect(clippy::cast_precision_loss, reason = "a few million")]
 fn run(load: Load, keys: u32) -> Round {
     let directory = support::directory();
-    // Further arguments for the agent, to compare.
-    let more = std::env::var("AGENT_ARGS").unwrap_or_default();
-    let mut args = vec!["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0"];
-    args.extend(more.split_whitespace());
+    let other = std::env::var("AGENT_ARGS").unwrap_or_else(|_| "--rate 100/s --burst 20".to_owned());
+    let args: Vec<_> = ["--listen", "127.0.0.1:0"].into_iter().chain(other.split_whitespace()).collect();
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut stream = Spop::connect(&agent.address).into_stream();
     let notifies = Notifies::new(load.notifies, keys);
