@@ -63,6 +63,7 @@
 //! denied owe most. Its key starts over with a full burst: this is the one way to admit too many,
 //! and it is counted.
 
+use core::cmp;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering as MemoryOrdering};
 
 use crate::quota::{Admission, MAX_DRAIN_NS, Quota};
@@ -182,18 +183,19 @@ impl Counters {
 
 /// Where one attachment to the table gets the tickets of its announcements.
 ///
-/// A ticket is 26 bits of time in milliseconds, 16 bits that name the attachment, and 20 bits that count. For a
-/// ticket to come back, one attachment would have to announce a million keys within a millisecond, or two
-/// attachments live at once be 65 536 attachments apart *and* agree in millisecond and count.
+/// A ticket is 18 bits of time in milliseconds, 16 bits that name the attachment, and 28 bits that count. For a
+/// ticket to come back, one attachment would have to announce 268 million keys while a thread of it stands still
+/// between reading the clock and announcing, or two attachments live at once be 65 536 attachments apart *and* agree in
+/// millisecond and count.
 #[derive(Debug)]
 pub(crate) struct Announcer {
     attachment: u16,
     count: AtomicU32,
 }
 
-const STAMP_BITS: u32 = 26;
-const STAMP_SHIFT: u32 = 36;
-const ATTACHMENT_SHIFT: u32 = 20;
+const STAMP_BITS: u32 = 18;
+const STAMP_SHIFT: u32 = 44;
+const ATTACHMENT_SHIFT: u32 = 28;
 const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
 
 impl Announcer {
@@ -226,13 +228,14 @@ impl Announcer {
     }
 }
 
-/// The time in milliseconds (of 2^20 ns), as far as a ticket keeps it: it wraps after 19 hours.
-#[expect(clippy::cast_possible_truncation, reason = "masked to 26 bits")]
+/// The time in milliseconds (of 2^20 ns), as far as a ticket keeps it: it wraps after four and a half minutes.
+#[expect(clippy::cast_possible_truncation, reason = "masked to 18 bits")]
 const fn stamp_ms(now: u64) -> u32 {
     (now >> 20) as u32 & STAMP_MASK
 }
 
-/// Whether an announcement is so old that its author is dead or stopped. One from the future is a damaged one.
+/// Whether an announcement is so old that its author is dead or stopped. (Or 20 ms of each four and a half minutes, when a dead
+/// one looks young once more. Then a slot is not free for as long.)
 fn is_stale(ticket: u64, now: u64) -> bool {
     #[cfg(gcra_model)]
     if cfg!(gcra_model) {
@@ -319,6 +322,19 @@ impl<'a> Bucket<'a> {
     #[inline]
     pub(crate) fn try_charge(&self, quota: Quota, cells: u32, now: u64) -> Option<Decision> {
         let (slot, word, tat) = self.find()?;
+        self.charge_found(slot, word, tat, quota, cells, now)
+    }
+
+    #[inline]
+    fn charge_found(
+        &self,
+        slot: &Slot,
+        word: Word,
+        tat: u64,
+        quota: Quota,
+        cells: u32,
+        now: u64,
+    ) -> Option<Decision> {
         if is_damaged(tat, now, quota) {
             return None;
         }
@@ -336,6 +352,7 @@ impl<'a> Bucket<'a> {
     ///
     /// The clock is read again where `now` may be too old: before a bucket is opened or found damaged. `now` is brought
     /// forward then, so that the cells decided next are not measured with an older time than this bucket.
+    #[inline]
     pub(crate) fn charge<C: Fn() -> u64>(
         &self,
         quota: Quota,
@@ -344,20 +361,22 @@ impl<'a> Bucket<'a> {
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
         for _ in 0..ROUNDS {
-            if let Some(decision) = self.try_charge(quota, cells, *now) {
-                return Ok(decision);
-            }
-            match self.find() {
-                Some((slot, word, tat)) => self.mend(slot, word, tat, quota, now, context),
-                None => match self.open_and_charge(quota, cells, now, context) {
+            let look = self.look();
+            let Some((position, tat)) = look.bucket() else {
+                match self.open_and_charge(look, quota, cells, now, context) {
                     Opening::Opened(tat) => {
                         return Ok(Decision::new(Admission::Conforming { tat }, tat, *now));
                     }
                     Opening::Decided(decision) => return Ok(decision),
-                    Opening::Exists => {}
+                    Opening::Exists => continue,
                     Opening::Moved => return Err(Moved),
                     Opening::GaveUp => break,
-                },
+                }
+            };
+            let (slot, word) = (self.slot(position), look.words[position]);
+            match self.charge_found(slot, word, tat, quota, cells, *now) {
+                Some(decision) => return Ok(decision),
+                None => self.mend(slot, word, tat, quota, now, context),
             }
         }
         context.counters.gave_up();
@@ -384,10 +403,10 @@ impl<'a> Bucket<'a> {
 
     /// The bucket's TAT, 0 when there is no bucket. Changes nothing.
     pub(crate) fn tat<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> Result<u64, Moved> {
-        let words = self.look();
-        match self.confirmed_in(&words) {
+        let look = self.look();
+        match look.bucket() {
             Some((_, tat)) => Ok(tat),
-            None if self.is_moved(&words, context) => Err(Moved),
+            None if look.is_moved(context) => Err(Moved),
             None => Ok(0),
         }
     }
@@ -395,19 +414,19 @@ impl<'a> Bucket<'a> {
     /// Forgives the key all it owes, and returns the TAT it had (0 when there was no bucket).
     pub(crate) fn reset<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> Result<u64, Moved> {
         for _ in 0..ROUNDS {
-            let words = self.look();
-            match self.confirmed_in(&words) {
+            let look = self.look();
+            match look.bucket() {
                 Some((position, tat)) => {
                     if broken(Mutation::ResetStores) {
                         #[cfg(gcra_model)]
                         self.slot(position).store(Word::EMPTY);
                         return Ok(tat);
                     }
-                    if self.slot(position).exchange(words[position], Word::EMPTY) {
+                    if self.slot(position).exchange(look.words[position], Word::EMPTY) {
                         return Ok(tat);
                     }
                 }
-                None if self.is_moved(&words, context) => return Err(Moved),
+                None if look.is_moved(context) => return Err(Moved),
                 None => return Ok(0),
             }
         }
@@ -417,7 +436,7 @@ impl<'a> Bucket<'a> {
 
     /// Opens the bucket with the TAT that it had in another table. Where there is one by now it already knew of that.
     pub(crate) fn carry<C: Fn() -> u64>(&self, tat: u64, now: &mut u64, context: &Context<'_, C>) {
-        if let Opening::GaveUp = self.open(now, context, |_| Ok::<_, ()>(tat)) {
+        if let Opening::GaveUp = self.open(self.look(), now, context, |_| Ok::<_, ()>(tat)) {
             context.counters.gave_up();
         }
     }
@@ -426,7 +445,7 @@ impl<'a> Bucket<'a> {
     pub(crate) fn seal(&self) -> u64 {
         self.slots()
             .map(seal)
-            .filter(|word| self.is_mine(*word))
+            .filter(|word| word.fingerprint() == self.fingerprint)
             .filter_map(Word::sealed_tat)
             .max()
             .unwrap_or(0)
@@ -474,14 +493,16 @@ impl<'a> Bucket<'a> {
     }
 
     /// Opens the bucket with `cells` cells charged, unless they don't conform.
+    #[inline]
     fn open_and_charge<C: Fn() -> u64>(
         &self,
+        look: Look,
         quota: Quota,
         cells: u32,
         now: &mut u64,
         context: &Context<'_, C>,
     ) -> Opening<Decision> {
-        self.open(now, context, |now| {
+        self.open(look, now, context, |now| {
             // What the key owes to the table before this one, it owes here.
             let tat = match context.predecessor {
                 Some(predecessor) if !broken(Mutation::NothingInherited) => predecessor.seal(),
@@ -494,9 +515,12 @@ impl<'a> Bucket<'a> {
         })
     }
 
-    /// Opens the bucket with the TAT that `first_tat` gives for a fresh reading of the clock, or not at all if it decides so.
+    /// Opens the bucket that a first look did not find, with the TAT that `first_tat` gives for a reading of the clock from
+    /// after the last look; or not at all if it decides so.
+    #[inline]
     fn open<C: Fn() -> u64, D>(
         &self,
+        mut look: Look,
         now: &mut u64,
         context: &Context<'_, C>,
         first_tat: impl Fn(u64) -> Result<u64, D>,
@@ -504,129 +528,116 @@ impl<'a> Bucket<'a> {
         // The announcement that was there before the fence.
         let mut known: Option<(usize, Word)> = None;
         for _ in 0..ROUNDS {
-            if known.is_some() && !broken(Mutation::NoFence) {
-                fence(Ordering::SeqCst);
-            }
-            let words = self.look();
-            if !broken(Mutation::NoLook) && self.confirmed_in(&words).is_some() {
-                self.remove_announcements(&words, None);
+            if !broken(Mutation::NoLook) && look.bucket().is_some() {
+                self.remove_announcements(&look, None);
                 return Opening::Exists;
             }
-            if self.is_moved(&words, context) {
+            if look.is_moved(context) {
                 return Opening::Moved;
             }
-            context.refresh(now);
-            let lowest = self.announced_in(&words).next();
-            let Some(lowest) = lowest else {
+            if let Some(lowest) = look.announcements().next() {
+                if self.remove_announcements(&look, Some(lowest.0)) {
+                    if known == Some(lowest) {
+                        context.refresh(now);
+                        match first_tat(*now) {
+                            Err(decision) => return Opening::Decided(decision),
+                            Ok(tat) => {
+                                let bucket = Word::confirmed(self.fingerprint, tat);
+                                if self.slot(lowest.0).exchange(lowest.1, bucket) {
+                                    return Opening::Opened(tat);
+                                }
+                            }
+                        }
+                    }
+                    known = Some(lowest);
+                }
+            } else {
                 // Nothing is announced for cells that don't conform.
                 if let Err(decision) = first_tat(*now) {
                     return Opening::Decided(decision);
                 }
-                known = self.announce(&words, *now, context);
+                known = self.announce(&look, now, context);
                 if broken(Mutation::NoLook)
                     && let (Some((position, announced)), Ok(tat)) = (known, first_tat(*now))
                     && self.slot(position).exchange(announced, Word::confirmed(self.fingerprint, tat))
                 {
                     return Opening::Opened(tat);
                 }
-                continue;
-            };
-            if !self.remove_announcements(&words, Some(lowest.0)) {
-                continue;
             }
-            if known != Some(lowest) {
-                known = Some(lowest);
-                continue;
+            if known.is_some() && !broken(Mutation::NoFence) {
+                fence(Ordering::SeqCst);
             }
-            match first_tat(*now) {
-                Err(decision) => return Opening::Decided(decision),
-                Ok(tat) => {
-                    if self.slot(lowest.0).exchange(lowest.1, Word::confirmed(self.fingerprint, tat)) {
-                        return Opening::Opened(tat);
-                    }
-                }
-            }
+            look = self.look();
         }
         Opening::GaveUp
     }
 
-    /// Announces the bucket in the best slot: a reclaimable one, in the line that has more of them; else the
+    /// Announces the bucket in the best slot: of the line that has more reclaimable ones, the one used least recently; else the
     /// one that owes least. `None` when that slot changed meanwhile.
+    #[inline]
     fn announce<C: Fn() -> u64>(
         &self,
-        words: &[Word; CANDIDATES],
-        now: u64,
+        look: &Look,
+        now: &mut u64,
         context: &Context<'_, C>,
     ) -> Option<(usize, Word)> {
-        let (first, second) = words.split_at(LINE_SLOTS);
-        let free = |line: &[Word]| line.iter().filter(|word| is_reclaimable(**word, now)).count();
-        let position = match (free(first), free(second)) {
-            (0, 0) => self.least_owing(words),
-            (in_first, in_second) => {
-                let start = if in_first >= in_second { 0 } else { LINE_SLOTS };
-                (start..CANDIDATES).find(|position| is_reclaimable(words[*position], now)).unwrap_or(start)
-            }
-        };
-        let victim = words[position];
-        let announced = Word::pending(self.fingerprint, context.announcer.ticket(now));
+        let position = look.reclaimable(*now).or_else(|| {
+            // Something may have become so since the caller read the clock.
+            context.refresh(now);
+            look.reclaimable(*now)
+        });
+        let position = position.unwrap_or_else(|| self.least_owing(look));
+        let victim = look.words[position];
+        let announced = Word::pending(self.fingerprint, context.announcer.ticket(*now));
         if !self.slot(position).exchange(victim, announced) {
             return None;
         }
         if let Some(tat) = victim.tat()
-            && !is_reclaimable(victim, now)
+            && !is_reclaimable(victim, *now)
         {
-            context.counters.evicted(tat - now);
+            context.counters.evicted(tat - *now);
         }
         Some((position, announced))
     }
 
     /// The position of the bucket with the smallest TAT. Where all are fresh announcements, one that other keys are unlikely
     /// to choose as well.
+    #[cold]
     #[expect(clippy::cast_possible_truncation, reason = "below the number of candidates")]
-    fn least_owing(&self, words: &[Word; CANDIDATES]) -> usize {
-        let owing =
-            words.iter().enumerate().filter_map(|(position, word)| word.tat().map(|tat| (tat, position)));
+    fn least_owing(&self, look: &Look) -> usize {
+        let words = look.words.iter().enumerate();
+        let owing = words.filter_map(|(position, word)| word.tat().map(|tat| (tat, position)));
         owing.min().map_or((self.fingerprint % CANDIDATES as u64) as usize, |(_, position)| position)
     }
 
-    /// Removes this key's announcements in `words`, but for the one to `keep`. False when one of them has
-    /// changed since it was seen.
-    fn remove_announcements(&self, words: &[Word; CANDIDATES], keep: Option<usize>) -> bool {
+    /// Removes this key's announcements that were seen, but for the one to `keep`. False when one of them has
+    /// changed since.
+    #[inline]
+    fn remove_announcements(&self, look: &Look, keep: Option<usize>) -> bool {
         if broken(Mutation::KeepOthers) {
             return true;
         }
-        self.announced_in(words)
+        look.announcements()
             .filter(|(position, _)| Some(*position) != keep)
             .all(|(position, announced)| self.slot(position).exchange(announced, Word::EMPTY))
     }
 
-    /// Whether the key's bucket has gone to another table: its slots here are no longer for it.
-    fn is_moved<C: Fn() -> u64>(&self, words: &[Word; CANDIDATES], context: &Context<'_, C>) -> bool {
-        words.iter().any(|word| word.sealed_tat().is_some()) && context.is_moving()
+    /// Loads the eight slots, one after another.
+    #[inline]
+    fn look(&self) -> Look {
+        let mut look = Look { words: [Word::EMPTY; CANDIDATES], buckets: 0, announcements: 0, sealed: 0 };
+        for position in 0..CANDIDATES {
+            let word = self.slot(position).load();
+            look.words[position] = word;
+            let mine = word.fingerprint() == self.fingerprint;
+            look.buckets |= u8::from(mine & word.tat().is_some()) << position;
+            look.announcements |= u8::from(mine & word.ticket().is_some()) << position;
+            look.sealed |= u8::from(word.sealed_tat().is_some()) << position;
+        }
+        look
     }
 
-    fn look(&self) -> [Word; CANDIDATES] {
-        core::array::from_fn(|position| self.slot(position).load())
-    }
-
-    /// Where in `words` the key's bucket is, and its TAT.
-    fn confirmed_in(&self, words: &[Word; CANDIDATES]) -> Option<(usize, u64)> {
-        (0..CANDIDATES)
-            .filter(|position| self.is_mine(words[*position]))
-            .find_map(|position| words[position].tat().map(|tat| (position, tat)))
-    }
-
-    /// The key's announcements in `words`, the lowest first.
-    fn announced_in(&self, words: &[Word; CANDIDATES]) -> impl Iterator<Item = (usize, Word)> {
-        (0..CANDIDATES)
-            .map(|position| (position, words[position]))
-            .filter(|(_, word)| self.is_mine(*word) && word.ticket().is_some())
-    }
-
-    fn is_mine(&self, word: Word) -> bool {
-        word.fingerprint() == self.fingerprint
-    }
-
+    #[inline]
     fn slot(&self, position: usize) -> &'a Slot {
         &self.lines[position / LINE_SLOTS].slots[position % LINE_SLOTS]
     }
@@ -655,6 +666,71 @@ impl<'a> Bucket<'a> {
         }
         slot.exchange(current, new)
     }
+}
+
+/// The eight slots as they were seen, one after another, and what there is of the key: a bit for each position.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    words: [Word; CANDIDATES],
+    /// Its confirmed slot. (Damage can make it more than one.)
+    buckets: u8,
+    announcements: u8,
+    /// Slots of any key that were moved to another table.
+    sealed: u8,
+}
+
+impl Look {
+    /// Where the key's bucket is, and its TAT.
+    #[inline]
+    fn bucket(&self) -> Option<(usize, u64)> {
+        let position = positions(self.buckets).next()?;
+        self.words[position].tat().map(|tat| (position, tat))
+    }
+
+    /// The key's announcements, the lowest first.
+    #[inline]
+    fn announcements(&self) -> impl Iterator<Item = (usize, Word)> {
+        positions(self.announcements).map(|position| (position, self.words[position]))
+    }
+
+    /// Whether the key's bucket has gone to another table: its slots here are no longer for it.
+    #[inline]
+    fn is_moved<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> bool {
+        self.sealed != 0 && context.is_moving()
+    }
+
+    /// The slot to reclaim: in the line that has more of them, so that both fill alike, the one with the smallest TAT, so that
+    /// who comes back finds its own. Of two lines that have as many the one that has such a slot.
+    #[inline]
+    fn reclaimable(&self, now: u64) -> Option<usize> {
+        let mut best: [Option<(u64, usize)>; 2] = [None; 2];
+        let mut free = [0; 2];
+        for (position, word) in self.words.iter().enumerate() {
+            if is_reclaimable(*word, now) {
+                let line = position / LINE_SLOTS;
+                free[line] += 1;
+                let used = (word.tat().unwrap_or(0), position);
+                best[line] = Some(best[line].map_or(used, |best| best.min(used)));
+            }
+        }
+        let [first, second] = best;
+        match free[0].cmp(&free[1]) {
+            cmp::Ordering::Greater => first,
+            cmp::Ordering::Less => second,
+            cmp::Ordering::Equal => first.into_iter().chain(second).min_by_key(|(tat, _)| *tat),
+        }
+        .map(|(_, position)| position)
+    }
+}
+
+/// The places of the bits that are set, the lowest first.
+#[inline]
+fn positions(mut bits: u8) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let lowest = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (lowest < CANDIDATES).then_some(lowest)
+    })
 }
 
 /// Whether a TAT lies further in the future than the quota can have led to.

@@ -15,7 +15,7 @@ pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/TABLE.md.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;

@@ -114,7 +114,7 @@ impl Actor {
 
     fn decide(&self, table: &Table, key: u64, burst: u32) -> Decision {
         let context = self.context(table, None);
-        table.bucket(key).charge(quota(burst), 1, &mut self.next_reading.get(), &context).unwrap()
+        table.bucket(key).charge(quota(burst), 1, &mut self.read_clock(), &context).unwrap()
     }
 
     /// Charges one cell. 1 when it was allowed.
@@ -283,14 +283,14 @@ fn charge_against_eviction() {
 fn apart<const N: usize>(actors: [fn(&Table, Actor) -> u64; N]) {
     let table = Arc::new(Table::new());
     table.put(0, OTHER, CLOCK);
-    table.put(1, OTHER + 1, 500);
+    table.put(1, OTHER + 1, CLOCK);
     table.put(3, OTHER + 2, 500);
     let allowed = together(&table, actors);
     assert_eq!(allowed.iter().sum::<u64>(), 1, "a burst of 1");
     assert_eq!(table.owed(K), 1);
 }
 
-/// A moment ago the first slot was not idle yet: this one announces in the second line.
+/// A moment ago the first line was not idle yet: this one announces in the second.
 const EARLIER: fn(&Table, Actor) -> u64 = |table, actor| actor.late().charge(table, K, 1);
 const NOW: fn(&Table, Actor) -> u64 = |table, actor| actor.charge(table, K, 1);
 

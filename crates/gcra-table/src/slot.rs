@@ -44,6 +44,9 @@ impl Slot {
 
     #[inline]
     pub(crate) fn load(&self) -> Word {
+        #[cfg(not(gcra_model))]
+        return Word(crate::region::load(&self.0));
+        #[cfg(gcra_model)]
         Word(self.0.load(Ordering::Relaxed))
     }
 

@@ -161,7 +161,7 @@ fn a_table_of_another_size_or_layout_is_refused() {
     };
     assert_eq!(
         refusal_with(8, &[9]),
-        format!("table {name} has layout 9, and this version reads layout 2; {ANEW}")
+        format!("table {name} has layout 9, and this version reads layout 3; {ANEW}")
     );
     assert_eq!(
         refusal_with(40, &[0; 8]),

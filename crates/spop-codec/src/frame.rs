@@ -102,7 +102,7 @@ pub(crate) struct RawFrame<'a> {
 }
 
 impl<'a> RawFrame<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn split(input: &'a [u8], max_frame_size: u32) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(size) = frame_size(input, max_frame_size)? else {
             return Ok(None);
@@ -150,7 +150,7 @@ impl<'a> RawFrame<'a> {
         self.ids().map(|(id, payload)| (id, payload.rest()))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn notify(self) -> Result<Notify<'a>, DecodeError> {
         let (id, payload) = self.ids()?;
         Notify::parse(id, payload)
@@ -164,7 +164,7 @@ impl<'a> RawFrame<'a> {
         Disconnect::parse(self.control()?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ids(self) -> Result<(FrameId, Reader<'a>), DecodeError> {
         let mut reader = self.after_flags;
         let id = FrameId { stream: reader.varint()?, frame: reader.varint()? };

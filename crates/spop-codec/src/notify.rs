@@ -17,7 +17,7 @@ pub struct Notify<'a> {
 
 impl<'a> Notify<'a> {
     /// Walks the list once, so that nobody after this has to deal with errors.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(id: FrameId, payload: Reader<'a>) -> Result<Self, DecodeError> {
         let (mut reader, mut count) = (payload, 0);
         while !reader.is_empty() {
