@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
 use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
-use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
+use spop_agent::{Actions, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::key::{write_lowercase, write_part};
 use crate::name::write_name;
@@ -38,13 +38,21 @@ pub(crate) struct Limiter {
 pub(crate) struct InForce {
     pub(crate) policies: Policies,
     stats: Vec<Arc<PolicyStats>>,
+    /// What is answered where only `blocked` is: when it is false, and when it is true.
+    blocked: [Actions; 2],
 }
 
 impl InForce {
     /// A policy goes on with the numbers that there are under its name.
     pub(crate) fn new(policies: Policies, stats: &Stats) -> Self {
         let stats = policies.list.iter().map(|policy| stats.policy(&policy.name)).collect();
-        Self { policies, stats }
+        let blocked = [false, true].map(|blocked| {
+            let mut actions = Actions::new();
+            // It fits: a name has 56 characters at most.
+            let _ = actions.set_var(policies.answers.scope, policies.answers.blocked, blocked.into());
+            actions
+        });
+        Self { policies, stats, blocked }
     }
 }
 
@@ -93,7 +101,8 @@ impl Limiter {
         let mut hasher = table.hasher();
         let exception = match policy.is_plain {
             true => write_plain(&mut hasher, policy, message).map(|()| None),
-            false => write_parts(&mut hasher, policy, message),
+            // A copy, so that the message itself need not be in memory.
+            false => write_parts(&mut hasher, policy, &message.clone()),
         };
         let rule = exception.ok_or(NoQuestion::Undecided(index))?.map_or(RuleAt::Default, RuleAt::Exception);
         Ok(Question { policy: index, rule, cells, parts: hasher.finish() })
@@ -377,7 +386,7 @@ impl Handler for Limiter {
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Turn { table, in_force, now, lane } = turn;
-        let InForce { policies, stats } = &***in_force;
+        let InForce { policies, stats, blocked: answers } = &***in_force;
         // The usual case in the fewest steps: the flags' one policy, and one message.
         // Taken apart, and moved below: a reference to a part would have it all copied to the stack and wait there.
         if let Ok(Question { policy: index, cells, parts, .. }) = first
@@ -395,7 +404,7 @@ impl Handler for Limiter {
                 write_client(name, policy, parts, request.messages().next());
             });
             // It fits: `limits` counted it.
-            let _ = reply.set_var(policies.answers.scope, policies.answers.blocked, blocked);
+            let _ = reply.append(&answers[usize::from(blocked)]);
             return;
         }
         self.answer_any(turn, first, request, reply);
@@ -413,7 +422,7 @@ impl Limiter {
         reply: &mut Reply<'_>,
     ) {
         let Turn { table, in_force, now, lane } = turn;
-        let InForce { policies, stats } = &***in_force;
+        let InForce { policies, stats, .. } = &***in_force;
         let answers = &policies.answers;
         let wants_standings = !answers.others.is_empty();
         let mut standings = Standings::new();

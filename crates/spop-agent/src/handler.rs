@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use spop_codec::{AckWriter, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName};
+use spop_codec::{AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName};
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is one.
 ///
@@ -133,6 +133,16 @@ impl<'a> Reply<'a> {
     /// As [`set_var`](Self::set_var).
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
         self.ack.unset_var(scope, name)
+    }
+
+    /// Sets and unsets what was encoded before: for the answer that is given again and again.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_var`](Self::set_var).
+    #[inline]
+    pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
+        self.ack.append(actions)
     }
 
     /// Forgets everything that was set so far, and what was to be answered later.

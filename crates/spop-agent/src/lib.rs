@@ -137,5 +137,5 @@ pub use counters::{Counters, Latency, Snapshot};
 pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
 pub use spop_codec::{
-    Arg, Args, BufferFull, HeaderList, Limits, Message, Messages, NameError, Scope, Value, VarName,
+    Actions, Arg, Args, BufferFull, HeaderList, Limits, Message, Messages, NameError, Scope, Value, VarName,
 };

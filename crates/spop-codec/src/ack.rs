@@ -74,11 +74,7 @@ impl<'b> AckWriter<'b> {
     /// There is no room for it. What was written before stays as it was.
     #[inline]
     pub fn set_var(&mut self, scope: Scope, name: VarName<'_>, value: Value<'_>) -> Result<(), BufferFull> {
-        self.action(|writer| {
-            writer.bytes(&[SET_VAR, SET_VAR_ARGS, scope as u8])?;
-            writer.string(name.as_str().as_bytes())?;
-            writer.value(value)
-        })
+        self.action(|writer| set_var(writer, scope, name, value))
     }
 
     /// Unsets a variable.
@@ -88,10 +84,17 @@ impl<'b> AckWriter<'b> {
     /// There is no room for it. What was written before stays as it was.
     #[inline]
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        self.action(|writer| {
-            writer.bytes(&[UNSET_VAR, UNSET_VAR_ARGS, scope as u8])?;
-            writer.string(name.as_str().as_bytes())
-        })
+        self.action(|writer| unset_var(writer, scope, name))
+    }
+
+    /// Appends actions that were encoded before: for the answer that is given again and again.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for all of them. What was written before stays as it was.
+    #[inline]
+    pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
+        self.action(|writer| writer.prefix(&actions.bytes, actions.length))
     }
 
     /// Writes an action whole or not at all.
@@ -119,6 +122,90 @@ impl<'b> AckWriter<'b> {
     #[must_use]
     pub fn finish(self) -> usize {
         self.writer.finish()
+    }
+}
+
+#[inline]
+fn set_var(
+    writer: &mut Writer<'_>,
+    scope: Scope,
+    name: VarName<'_>,
+    value: Value<'_>,
+) -> Result<(), BufferFull> {
+    writer.bytes(&[SET_VAR, SET_VAR_ARGS, scope as u8])?;
+    writer.string(name.as_str().as_bytes())?;
+    writer.value(value)
+}
+
+#[inline]
+fn unset_var(writer: &mut Writer<'_>, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+    writer.bytes(&[UNSET_VAR, UNSET_VAR_ARGS, scope as u8])?;
+    writer.string(name.as_str().as_bytes())
+}
+
+/// Actions that many ACKs have in common, encoded once. [`AckWriter::append`] then copies them.
+///
+/// ```
+/// use spop_codec::{AckWriter, Actions, FrameId, Scope, VarName};
+///
+/// let mut denied = Actions::new();
+/// denied.set_var(Scope::Transaction, VarName::new("allowed")?, false.into())?;
+///
+/// let mut out = [0; 64];
+/// let mut ack = AckWriter::new(&mut out, FrameId { stream: 1, frame: 1 }, 815)?;
+/// ack.append(&denied)?;
+/// let length = ack.finish();
+/// assert_eq!(&out[..length], b"\0\0\0\x13\x67\0\0\0\x01\x01\x01\x01\x03\x02\x07allowed\x01");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Actions {
+    bytes: [u8; Self::CAPACITY],
+    length: usize,
+}
+
+impl Actions {
+    /// The bytes that all of them may take together. A boolean takes 5 beside its name.
+    pub const CAPACITY: usize = 256;
+
+    /// No action.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: [0; Self::CAPACITY], length: 0 }
+    }
+
+    /// Sets a variable. The last value of a name wins.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for it in [`CAPACITY`](Self::CAPACITY). What was there before stays as it was.
+    pub fn set_var(&mut self, scope: Scope, name: VarName<'_>, value: Value<'_>) -> Result<(), BufferFull> {
+        self.add(|writer| set_var(writer, scope, name, value))
+    }
+
+    /// Unsets a variable.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_var`](Self::set_var).
+    pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+        self.add(|writer| unset_var(writer, scope, name))
+    }
+
+    fn add(
+        &mut self,
+        write: impl FnOnce(&mut Writer<'_>) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
+        let mut writer = Writer::new(&mut self.bytes[self.length..]);
+        write(&mut writer)?;
+        self.length += writer.used();
+        Ok(())
+    }
+}
+
+impl Default for Actions {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -188,8 +188,12 @@ impl<'a> RawFrame<'a> {
 pub(crate) fn begin<'b>(out: &'b mut [u8], kind: u8, id: FrameId) -> Result<Writer<'b>, BufferFull> {
     let mut writer = Writer::new(out);
     let [a, b, c, d] = FIN.to_be_bytes();
-    writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d])?;
-    writer.varint(id.stream)?;
-    writer.varint(id.frame)?;
+    if let (Ok(stream @ ..240), Ok(frame @ ..240)) = (u8::try_from(id.stream), u8::try_from(id.frame)) {
+        writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d, stream, frame])?;
+    } else {
+        writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d])?;
+        writer.varint(id.stream)?;
+        writer.varint(id.frame)?;
+    }
     Ok(writer)
 }

@@ -72,7 +72,7 @@ mod value;
 mod varint;
 mod writer;
 
-pub use ack::{Ack, AckWriter, Action};
+pub use ack::{Ack, AckWriter, Action, Actions};
 pub use connection::{Connection, Event, Fragment, Limits, Place, ProtocolError, Welcome};
 pub use disconnect::{Disconnect, encode_agent_disconnect};
 pub use error::DecodeError;

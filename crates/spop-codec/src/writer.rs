@@ -52,6 +52,20 @@ impl<'b> Writer<'b> {
         Ok(())
     }
 
+    /// The first `length` bytes of `bytes`. A copy of fixed length is a store or two, one of any length a call: so a few bytes too
+    /// many are copied where there is room for them, and overwritten by what follows.
+    #[inline]
+    pub(crate) fn prefix<const N: usize>(&mut self, bytes: &[u8; N], length: usize) -> Result<(), BufferFull> {
+        const SHORT: usize = 32;
+        let room = self.out.get_mut(self.used..).and_then(|room| room.first_chunk_mut::<SHORT>());
+        if let (..=SHORT, Some(room), Some(bytes)) = (length, room, bytes.first_chunk()) {
+            *room = *bytes;
+            self.used += length;
+            return Ok(());
+        }
+        self.bytes(bytes.get(..length).ok_or(BufferFull)?)
+    }
+
     #[inline]
     pub(crate) fn u8(&mut self, byte: u8) -> Result<(), BufferFull> {
         self.bytes(&[byte])
