@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
 use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
-use spop_agent::{Actions, Handler, Limits, Message, Reply, Request, Value};
+use spop_agent::{Actions, Args, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::key::{write_lowercase, write_part};
 use crate::name::write_name;
@@ -90,7 +90,8 @@ impl Limiter {
     /// What is asked about a message; `None` when no policy is for it, when it lacks an arg of the key, or when its cost is none.
     #[inline(always)]
     fn question(table: &Table, policies: &Policies, message: &Message<'_>) -> Result<Question, NoQuestion> {
-        let index = policies.of(message).ok_or(NoQuestion::Unmatched)?;
+        let args = message.args();
+        let index = policies.of(&message.clone()).ok_or(NoQuestion::Unmatched)?;
         let policy = &policies.list[index];
         let cells = match &policy.cost {
             None => 1,
@@ -98,14 +99,14 @@ impl Limiter {
                 cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided(index))?
             }
         };
-        let mut hasher = table.hasher();
-        let exception = match policy.is_plain {
-            true => write_plain(&mut hasher, policy, message).map(|()| None),
-            // A copy, so that the message itself need not be in memory.
-            false => write_parts(&mut hasher, policy, &message.clone()),
-        };
-        let rule = exception.ok_or(NoQuestion::Undecided(index))?.map_or(RuleAt::Default, RuleAt::Exception);
-        Ok(Question { policy: index, rule, cells, parts: hasher.finish() })
+        let (parts, exception) = match policy.is_plain {
+            true => hash_plain(table.hasher(), policy, args).map(|parts| (parts, None)),
+            // Both are copies, so that the path without them keeps message and hasher in registers.
+            false => hash_parts(table.hasher(), policy, &message.clone()),
+        }
+        .ok_or(NoQuestion::Undecided(index))?;
+        let rule = RuleAt::new(exception);
+        Ok(Question { policy: index, rule, cells, parts })
     }
 
     /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key, where somebody wants to know.
@@ -258,30 +259,34 @@ fn key_of(table: &Table, parts: KeyHash, limit: &Limit) -> KeyHash {
     if limit.suffix.is_empty() { parts } else { table.derive(parts, &limit.suffix) }
 }
 
-/// Writes the parts of a key as they are. `None` when one is not there.
+/// Hashes the parts of a key as they are. `None` when one is not there.
 #[inline(always)]
-fn write_plain(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<()> {
+fn hash_plain(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<KeyHash> {
+    for name in &policy.key.args {
+        write_part(&mut hasher, args.clone().find(|arg| arg.name == &**name)?.value);
+    }
     if policy.key.args.is_empty() {
         // A loop of its own: `for_each` would not be inlined.
-        for arg in message.args() {
-            write_part(hasher, arg.value);
+        for arg in args {
+            write_part(&mut hasher, arg.value);
         }
     }
-    for name in &policy.key.args {
-        write_part(hasher, message.arg(name)?);
-    }
-    Some(())
+    Some(hasher.finish())
 }
 
-/// Writes the parts of a key, some left out, some grouped, and finds out whether one of them is an exception.
+/// Hashes the parts of a key, some left out, some grouped, and finds out whether one of them is an exception.
 #[inline(never)]
-fn write_parts(hasher: &mut KeyHasher, policy: &Policy, message: &Message<'_>) -> Option<Option<u32>> {
+fn hash_parts(
+    mut hasher: KeyHasher,
+    policy: &Policy,
+    message: &Message<'_>,
+) -> Option<(KeyHash, Option<u32>)> {
     let mut exception = None;
     policy.for_each_part(message, |value| {
         exception = exception.or_else(|| policy.exception(value));
-        write_grouped(hasher, &policy.key, value);
+        write_grouped(&mut hasher, &policy.key, value);
     })?;
-    Some(exception)
+    Some((hasher.finish(), exception))
 }
 
 /// Writes what the client of a message is called.

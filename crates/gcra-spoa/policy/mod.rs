@@ -32,11 +32,16 @@ pub(crate) struct Policies {
     pub(crate) is_fixed: bool,
 }
 
-/// Which of a policy's rules holds.
+/// Which of a policy's rules holds: that of an exception, or the default.
+// No enum: one in what is kept for each request would have it copied in pieces that don't fit how they are read again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum RuleAt {
-    Default,
-    Exception(u32),
+pub(crate) struct RuleAt(u32);
+
+impl RuleAt {
+    /// The place of an exception, if there is one for the key.
+    pub(crate) fn new(exception: Option<u32>) -> Self {
+        Self(exception.unwrap_or(u32::MAX))
+    }
 }
 
 /// Who is limited, and how.
@@ -274,11 +279,7 @@ impl Policy {
 
     #[inline]
     pub(crate) fn rule(&self, at: RuleAt) -> &Rule {
-        match at {
-            RuleAt::Default => &self.rule,
-            // Found among them, and they do not change.
-            RuleAt::Exception(index) => self.overrides.rules.get(index as usize).unwrap_or(&self.rule),
-        }
+        self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
     /// All limits, those of exceptions too.

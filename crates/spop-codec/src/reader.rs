@@ -1,6 +1,7 @@
 //! A cursor over bytes that are all there: running out of them is the peer's error.
 
 use crate::error::DecodeError;
+use crate::varint;
 
 /// What is left to read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,11 +25,17 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    /// An option is `Truncated` when it is `None`. (A `Result` of a byte would be packed into a word and taken apart again.)
+    #[inline]
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(byte)
+    }
+
     #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
-        let (&byte, rest) = self.rest.split_first().ok_or(DecodeError::Truncated)?;
-        self.rest = rest;
-        Ok(byte)
+        self.byte().ok_or(DecodeError::Truncated)
     }
 
     #[inline]
@@ -41,7 +48,11 @@ impl<'a> Reader<'a> {
     /// A varint length and so many bytes (STRING in SPOE.txt section 3.1).
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a [u8], DecodeError> {
-        let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
+        let length = match self.byte() {
+            None => return Err(DecodeError::Truncated),
+            Some(byte) if varint::is_whole(byte) => byte.into(),
+            Some(byte) => usize::try_from(self.long_varint(byte)?).map_err(|_| DecodeError::Truncated)?,
+        };
         let (bytes, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(bytes)

@@ -12,16 +12,26 @@ pub(crate) const MAX_BYTES: usize = 10;
 /// The first value that takes a second byte.
 const TWO_BYTES: u64 = 240;
 
+/// Whether a varint with this first byte is that byte.
+#[inline]
+pub(crate) fn is_whole(first: u8) -> bool {
+    u64::from(first) < TWO_BYTES
+}
+
 impl Reader<'_> {
     /// Reads one varint.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
-        let first = u64::from(self.u8()?);
-        if first < TWO_BYTES { Ok(first) } else { self.long_varint(first) }
+        match self.byte() {
+            None => Err(DecodeError::Truncated),
+            Some(first) if is_whole(first) => Ok(first.into()),
+            Some(first) => self.long_varint(first),
+        }
     }
 
-    fn long_varint(&mut self, first: u64) -> Result<u64, DecodeError> {
-        let mut value = first;
+    /// Reads on, after a `first` byte that is not all.
+    pub(crate) fn long_varint(&mut self, first: u8) -> Result<u64, DecodeError> {
+        let mut value = u64::from(first);
         // Nine continuation bytes reach the last bit of a u64; `shift` cannot pass it.
         for shift in (4..64).step_by(7) {
             let byte = u64::from(self.u8()?);
