@@ -155,8 +155,7 @@ limits = "1/s"
 "#,
     );
     let policy = &policies.list[0];
-    let rule =
-        |value: Value<'_>| policy.rule(policy.exception(value).map_or(RuleAt::Default, RuleAt::Exception));
+    let rule = |value: Value<'_>| policy.rule(RuleAt::new(policy.exception(value)));
     let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
     let burst = |rule: &Rule| match rule {
         Rule::Limits(limits) => limits[0].quota.burst(),

@@ -55,7 +55,11 @@ impl<'b> Writer<'b> {
     /// The first `length` bytes of `bytes`. A copy of fixed length is a store or two, one of any length a call: so a few bytes too
     /// many are copied where there is room for them, and overwritten by what follows.
     #[inline]
-    pub(crate) fn prefix<const N: usize>(&mut self, bytes: &[u8; N], length: usize) -> Result<(), BufferFull> {
+    pub(crate) fn prefix<const N: usize>(
+        &mut self,
+        bytes: &[u8; N],
+        length: usize,
+    ) -> Result<(), BufferFull> {
         const SHORT: usize = 32;
         let room = self.out.get_mut(self.used..).and_then(|room| room.first_chunk_mut::<SHORT>());
         if let (..=SHORT, Some(room), Some(bytes)) = (length, room, bytes.first_chunk()) {

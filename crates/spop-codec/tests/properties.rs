@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, Action, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits, Scope, Status,
-    Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits, Scope,
+    Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
 /// A value that owns its bytes.
@@ -173,6 +173,60 @@ proptest! {
         }
         if room >= 3_000 - 100 && limit >= 2_900 && length < 500 {
             prop_assert_eq!(ack.actions().count(), actions.len(), "something that fits was refused");
+        }
+    }
+
+    /// Whatever the ids, the limit and the room are: the same bytes, or the same refusal.
+    #[test]
+    fn actions_encoded_before_are_those_written_one_by_one(
+        id in ids(),
+        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(any::<bool>())), 0..6),
+        first in any::<bool>(),
+        limit in 0_u32..300,
+        room in 0_usize..300,
+    ) {
+        const FIRST: VarName<'_> = VarName::from_static("first");
+        let mut prepared = Actions::new();
+        let mut taken = Vec::new();
+        for (scope, name, value) in &actions {
+            let name = VarName::new(name).unwrap();
+            let outcome = match value {
+                Some(value) => prepared.set_var(*scope, name, (*value).into()),
+                None => prepared.unset_var(*scope, name),
+            };
+            if outcome.is_ok() {
+                taken.push((*scope, name, *value));
+            }
+        }
+        let write = |out: &mut [u8], all_at_once: bool| -> Option<(usize, bool)> {
+            let mut ack = AckWriter::new(out, id, limit).ok()?;
+            if first {
+                ack.set_var(Scope::Session, FIRST, 7_u32.into()).ok()?;
+            }
+            let fits = match all_at_once {
+                true => ack.append(&prepared).is_ok(),
+                false => taken.iter().all(|(scope, name, value)| match value {
+                    Some(value) => ack.set_var(*scope, *name, (*value).into()).is_ok(),
+                    None => ack.unset_var(*scope, *name).is_ok(),
+                }),
+            };
+            Some((ack.finish(), fits))
+        };
+        let (mut one, mut other) = (vec![0; room], vec![0; room]);
+        match (write(&mut one, true), write(&mut other, false)) {
+            (Some((length, true)), Some(expected)) => {
+                prop_assert_eq!((length, true), expected);
+                prop_assert_eq!(&one[..length], &other[..length]);
+                prop_assert!(length <= limit as usize + 4);
+            }
+            (Some((length, false)), Some((_, fits))) => {
+                prop_assert!(!fits);
+                let frame = decode(&one[..length], limit).unwrap();
+                let Some((Frame::Ack(ack), _)) = frame else { panic!("{frame:?}") };
+                prop_assert_eq!(ack.actions().count(), usize::from(first), "all of them or none");
+            }
+            (None, None) => {}
+            outcomes => prop_assert!(false, "{outcomes:?}"),
         }
     }
 
