@@ -19,6 +19,8 @@
 mod bars;
 #[path = "support/haproxy_report.rs"]
 mod haproxy_report;
+#[path = "support/machine.rs"]
+mod machine;
 #[path = "support/page.rs"]
 mod page;
 #[path = "support/setups.rs"]
@@ -199,9 +201,9 @@ fn run(row: &Row, seconds: u64) -> Figures {
     drop(client);
     let pids = [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
     let cpu = || pids.map(|pid| pid.map_or(Duration::ZERO, usage::cpu_time));
-    let (start, before, machine_before) = (Instant::now(), cpu(), machine());
+    let (start, before, machine_before) = (Instant::now(), cpu(), machine::busy_seconds());
     let [requests, micros, failed, denied, p50, p99, p999] = wrk(&started, row.setup.load, seconds);
-    let (elapsed, after, machine_after) = (start.elapsed(), cpu(), machine());
+    let (elapsed, after, machine_after) = (start.elapsed(), cpu(), machine::busy_seconds());
     assert!(failed == 0.0, "{failed} requests failed: {:#?}", started.haproxy.lines());
     match row.setup.load {
         Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
@@ -209,8 +211,9 @@ fn run(row: &Row, seconds: u64) -> Figures {
         Load::Heavy | Load::Light => {}
     }
     let each = |number: usize| (after[number] - before[number]).as_secs_f64() * 1e6 / requests;
-    let (busy, wrk) = (machine_after.0 - machine_before.0, machine_after.1 - machine_before.1);
-    let ours = wrk + (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum::<f64>();
+    // Ours: this program, wrk, and those that are still running.
+    let (busy, ended) = (machine_after.0 - machine_before.0, machine_after.1 - machine_before.1);
+    let ours = ended + (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum::<f64>();
     let cores = std::thread::available_parallelism().unwrap().get() as f64;
     let mut figures = Figures {
         per_second: requests / micros * 1e6,
@@ -226,23 +229,6 @@ fn run(row: &Row, seconds: u64) -> Figures {
         figures.asked = Some(started.agent.unwrap().stop() as f64 / requests);
     }
     figures
-}
-
-/// Seconds that the machine's cores were busy, and that children of this process were which have ended: wrk.
-fn machine() -> (f64, f64) {
-    // The kernel counts hundredths of a second in both.
-    let ticks = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap();
-        let line = text.lines().next().unwrap();
-        // The second field of a process is a name in parentheses, the first of the machine is "cpu".
-        let fields = line.rsplit(')').next().unwrap().split_whitespace();
-        fields.filter_map(|field| field.parse::<f64>().ok()).collect::<Vec<_>>()
-    };
-    let [user, nice, system, _idle, _waiting, irq, softirq, ..] = ticks("/proc/stat")[..] else {
-        panic!("/proc/stat");
-    };
-    let own = ticks("/proc/self/stat");
-    ((user + nice + system + irq + softirq) / 100.0, (own[12] + own[13]) / 100.0)
 }
 
 /// Requests, microseconds, socket errors, answers other than 200, and three percentiles.

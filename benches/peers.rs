@@ -6,6 +6,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     reason = "a bench may end with a message, and its numbers are small"
@@ -15,6 +16,8 @@
 mod bars;
 #[path = "support/load.rs"]
 mod load;
+#[path = "support/machine.rs"]
+mod machine;
 #[path = "support/page.rs"]
 mod page;
 #[path = "support/peers_report.rs"]
@@ -27,19 +30,21 @@ mod usage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use load::{Check, Fault, Generator, NOTIFY_BYTES, Offer};
 use peers_report::{Figures, Report};
 use support::Agent;
 
 /// Who is compared, in the order of the columns.
-const PEERS: [&str; 5] = ["gcra-spoa", "echo", "spawn + mpsc", "spop crate", "negasus"];
+const PEERS: [&str; 6] = ["gcra-spoa", "echo", "spawn + mpsc", "spop crate", "negasus", "DropMorePackets"];
 const OURS: usize = 0;
 const ECHO: usize = 1;
 const SPAWN: usize = 2;
 const SPOP: usize = 3;
 const NEGASUS: usize = 4;
+/// Its answers to NOTIFYs that come together get mixed up on their way, so it gets one at a time.
+const ONE_BY_ONE: usize = 5;
 
 #[derive(Clone, Copy)]
 struct Load {
@@ -71,16 +76,18 @@ fn main() {
     let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
     let (rounds, seconds) = if quick { (1, 0.2) } else { (3, 1.0) };
 
-    let load_average = fs::read_to_string("/proc/loadavg").unwrap();
-    let load_average = load_average.split(' ').next().unwrap();
     let mut left_out = Vec::new();
     let peers: Vec<_> = (0..PEERS.len()).filter(|peer| is_built(*peer, &mut left_out)).collect();
     let mut samples: [Samples; 2] = Default::default();
+    let (start, before) = (Instant::now(), machine::busy_seconds());
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (socket, samples) in ["TCP", "Unix socket"].iter().zip(&mut samples) {
             for (load, row) in LOADS.iter().zip(samples).filter(|(load, _)| load.name.contains(wanted)) {
                 for peer in &peers {
+                    if *peer == ONE_BY_ONE && !matches!(load.offer, Offer::Window(1)) {
+                        continue;
+                    }
                     match measure(*peer, *load, *socket == "Unix socket", Duration::from_secs_f64(seconds)) {
                         Ok(figures) => row[*peer].push(figures),
                         Err(fault) => {
@@ -92,12 +99,17 @@ fn main() {
         }
     }
 
+    let after = machine::busy_seconds();
+    let cores = std::thread::available_parallelism().unwrap().get() as f64;
+    let others =
+        ((after.0 - before.0 - (after.1 - before.1)) / (start.elapsed().as_secs_f64() * cores)).max(0.0);
+
     let mut command = String::from("make bench-peers");
     if args != ["--write"] {
         command = format!("cargo bench --bench peers -- {}", args.join(" "));
     }
     let [tcp, unix] = samples.map(|samples| samples.map(|row| row.map(medians)));
-    let report = Report { tcp, unix, rounds, seconds, load_average, command, left_out: &left_out };
+    let report = Report { tcp, unix, rounds, seconds, others, command, left_out: &left_out };
     let section = report.section();
     println!("{section}");
     if write {
@@ -182,7 +194,9 @@ fn start(peer: usize, directory: &Path, unix: bool) -> Agent {
 fn program(peer: usize) -> PathBuf {
     let bench = std::env::current_exe().expect("this program");
     let target = bench.ancestors().nth(3).expect("it is TARGET/PROFILE/deps/peers-HASH");
-    target.join("peers/release").join(["", "echo", "spawn-mpsc", "spop-crate", "negasus"][peer])
+    target
+        .join("peers/release")
+        .join(["", "echo", "spawn-mpsc", "spop-crate", "negasus", "dropmorepackets"][peer])
 }
 
 fn is_built(peer: usize, left_out: &mut Vec<String>) -> bool {

@@ -25,8 +25,8 @@ pub(crate) struct Report<'a> {
     pub unix: Results,
     pub rounds: usize,
     pub seconds: f64,
-    /// Over the minute before it began: what else the machine had to do.
-    pub load_average: &'a str,
+    /// The share of the machine's cores that other programs took meanwhile.
+    pub others: f64,
     pub command: String,
     /// What could not be measured, and why.
     pub left_out: &'a [String],
@@ -41,9 +41,9 @@ const LEGEND: &str = "\
 * **spop crate**: spop 0.12.0 with tokio, as its example is written, with TCP_NODELAY and without its printing.
 * **negasus**: github.com/negasus/haproxy-spoe-go 1.0.7, as its readme is written, without a log. It gets smaller bursts (200 000 and
   4 x 50 000): it keeps all that has come in memory.
-
-Not compared: DropMorePackets' haproxy-go 0.1.1, whose source could not be verified against Go's checksum database when this was
-written.
+* **DropMorePackets**: github.com/dropmorepackets/haproxy-go 0.1.1, with a handler as its tests have them. Several workers write to one
+  connection, so it is offered one NOTIFY at a time only. (Go's checksum database does not know this version. benches/peers/go/go.sum
+  names what it was when it was first fetched here.)
 
 A NOTIFY has one message with one IPv4 arg, random among a million addresses; the answer sets one variable. The others answer
 `false` without deciding anything. The load generator is one thread on the same cores and checks every ACK: it must name a NOTIFY
@@ -66,12 +66,17 @@ impl Report<'_> {
     pub(crate) fn section(&self) -> String {
         let mut section = String::from("## The agent beside others\n\n");
         let out = &mut section;
-        let Self { rounds, seconds, load_average, command, .. } = self;
+        let Self { rounds, seconds, others, command, .. } = self;
         writeln!(out, "Medians of {rounds} interleaved rounds, {seconds} s or one burst for each figure.")
             .unwrap();
-        writeln!(out, "{}, load average {load_average} before it began (0 is a quiet machine). The command was\n\n    {command}\n", machine())
-            .unwrap();
-        if load_average.parse().is_ok_and(|load: f64| load > 0.5) {
+        writeln!(
+            out,
+            "{}; other programs took {:.0} % of it meanwhile. The command was\n\n    {command}\n",
+            machine(),
+            100.0 * others
+        )
+        .unwrap();
+        if *others > 0.1 {
             writeln!(out, "{BUSY}").unwrap();
         }
         writeln!(out, "![The same as bars](bench-peers.svg)\n").unwrap();
@@ -99,8 +104,10 @@ impl Report<'_> {
     }
 
     pub(crate) fn plot(&self) -> String {
-        let series: Vec<_> =
-            PEERS.into_iter().zip(["#1f6fb4", "#c4c4c4", "#8c8c8c", "#6d6d6d", "#4d4d4d"]).collect();
+        let series: Vec<_> = PEERS
+            .into_iter()
+            .zip(["#1f6fb4", "#c4c4c4", "#8c8c8c", "#6d6d6d", "#4d4d4d", "#2e2e2e"])
+            .collect();
         let groups = |figure: Figure| -> Vec<_> {
             let row = |(load, row): (&Load, &[Option<Figures>; PEERS.len()])| {
                 (load.name.to_owned(), row.iter().map(|figures| figures.as_ref().map(figure)).collect())
