@@ -10,6 +10,9 @@ use crate::writer::{BufferFull, Writer};
 const SET_VAR: u8 = 1;
 const UNSET_VAR: u8 = 2;
 
+/// Prepared actions of so many bytes are appended without a call.
+const SHORT: usize = 32;
+
 /// Args of an action, counted with the scope.
 const SET_VAR_ARGS: u8 = 3;
 const UNSET_VAR_ARGS: u8 = 2;
@@ -94,7 +97,10 @@ impl<'b> AckWriter<'b> {
     /// There is no room for all of them. What was written before stays as it was.
     #[inline]
     pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
-        self.action(|writer| writer.prefix(&actions.bytes, actions.length))
+        self.action(|writer| match actions.bytes.first_chunk::<SHORT>() {
+            Some(bytes) if actions.length <= SHORT => writer.prefix(bytes, actions.length),
+            _ => writer.bytes(&actions.bytes[..actions.length]),
+        })
     }
 
     /// Writes an action whole or not at all.

@@ -60,14 +60,15 @@ impl<'b> Writer<'b> {
         bytes: &[u8; N],
         length: usize,
     ) -> Result<(), BufferFull> {
-        const SHORT: usize = 32;
-        let room = self.out.get_mut(self.used..).and_then(|room| room.first_chunk_mut::<SHORT>());
-        if let (..=SHORT, Some(room), Some(bytes)) = (length, room, bytes.first_chunk()) {
-            *room = *bytes;
-            self.used += length;
-            return Ok(());
+        let room = self.out.get_mut(self.used..).and_then(|room| room.first_chunk_mut());
+        match room {
+            Some(room) if length <= N => {
+                *room = *bytes;
+                self.used += length;
+                Ok(())
+            }
+            _ => self.bytes(bytes.get(..length).ok_or(BufferFull)?),
         }
-        self.bytes(bytes.get(..length).ok_or(BufferFull)?)
     }
 
     #[inline]
@@ -81,7 +82,7 @@ impl<'b> Writer<'b> {
             Ok(byte @ ..240) => self.u8(byte),
             _ => {
                 let (bytes, length) = varint::encode(value);
-                self.bytes(&bytes[..length])
+                self.prefix(&bytes, length)
             }
         }
     }
