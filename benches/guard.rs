@@ -46,42 +46,42 @@ enum Work {
 const GENEROUS: u32 = 1_000_000_000;
 
 const ROWS: [Row; 7] = [
-    Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 295 },
+    Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 260 },
     Row {
         name: "decide: known key, allowed",
         count: 100_000,
         work: Work::Decide { keys: 1, burst: GENEROUS },
-        bound: 220,
+        bound: 225,
     },
     Row {
         name: "decide: known key, denied",
         count: 100_000,
         work: Work::Decide { keys: 1, burst: 20 },
-        bound: 205,
+        bound: 210,
     },
     Row {
         name: "decide: new key",
         count: 50_000,
         work: Work::Decide { keys: usize::MAX, burst: GENEROUS },
-        bound: 1850,
+        bound: 1780,
     },
     Row {
         name: "the agent: 2000 NOTIFYs together",
         count: 100_000,
         work: Work::Answer { together: 2000 },
-        bound: 1240,
+        bound: 920,
     },
     Row {
         name: "the agent: 32 NOTIFYs together",
         count: 32_000,
         work: Work::Answer { together: 32 },
-        bound: 1350,
+        bound: 1040,
     },
     Row {
         name: "the agent: one NOTIFY at a time",
         count: 4_000,
         work: Work::Answer { together: 1 },
-        bound: 4930,
+        bound: 4760,
     },
 ];
 

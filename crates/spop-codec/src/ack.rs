@@ -99,7 +99,7 @@ impl<'b> AckWriter<'b> {
     pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
         self.action(|writer| match actions.bytes.first_chunk::<SHORT>() {
             Some(bytes) if actions.length <= SHORT => writer.prefix(bytes, actions.length),
-            _ => writer.bytes(&actions.bytes[..actions.length]),
+            _ => writer.any_bytes(&actions.bytes[..actions.length]),
         })
     }
 

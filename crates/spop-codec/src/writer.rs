@@ -67,8 +67,15 @@ impl<'b> Writer<'b> {
                 self.used += length;
                 Ok(())
             }
-            _ => self.bytes(bytes.get(..length).ok_or(BufferFull)?),
+            _ => self.any_bytes(bytes.get(..length).ok_or(BufferFull)?),
         }
+    }
+
+    /// As [`bytes`](Self::bytes), but never inlined: the compiler would make one call of this copy and those of fixed length.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn any_bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
+        self.bytes(bytes)
     }
 
     #[inline]
