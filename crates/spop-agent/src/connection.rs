@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -33,6 +34,9 @@ const HELD_IN_FRONT_BYTES: usize = 4096;
 
 /// Room for one frame of our own that is not an ACK.
 const CONTROL_FRAME_BYTES: usize = 512;
+
+/// HAProxy's have 36. Who sends more gets no more kept.
+const MAX_ENGINE_ID_BYTES: usize = 255;
 
 /// How long a peer may leave answers unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,6 +133,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         shared,
         room,
         greeted: false,
+        engine_id: Arc::default(),
         held: Vec::new(),
         unanswered: false,
         payload: Vec::new(),
@@ -176,6 +181,8 @@ struct Link<'h, H, S> {
     room: Room,
     /// The HELLO has come.
     greeted: bool,
+    /// Who said it.
+    engine_id: Arc<[u8]>,
     /// What has come and is not answered: the beginning of a frame, as a rule.
     held: Vec<u8>,
     /// Whole frames are held, because their answers would have been too much for one write, or too many wait already.
@@ -352,6 +359,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         let mut answer = Answer::begin();
         let mut turn = None;
         self.unanswered = false;
+        let engine_id = self.engine_id.clone();
         loop {
             let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
             // Each of them may turn out to be answered later.
@@ -370,8 +378,13 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 };
                 used += length;
                 match event {
-                    Event::Notify(notify) => batch.push(Request::new(notify)),
-                    Event::Hello(welcome) => self.welcome(&welcome, output, &mut answer),
+                    Event::Notify(notify) => batch.push(Request::new(notify, &engine_id)),
+                    Event::Hello(welcome) => {
+                        self.welcome(&welcome, output, &mut answer);
+                        // It wants a write of its own, and what may follow knows who asks.
+                        self.unanswered = used < input.len() && answer.end.is_none();
+                        return (used, answer);
+                    }
                     Event::Disconnect(disconnect) => {
                         answer.end = Some(End::Disconnected(disconnect.status));
                         break false;
@@ -421,13 +434,20 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.shared.counters.reassembled();
         let payload = std::mem::take(&mut self.payload);
         match self.connection.reassembled(id, &payload) {
-            Ok(notify) => self.answer_batch(&[Request::new(notify)], turn, output, answer),
+            Ok(notify) => {
+                let engine_id = self.engine_id.clone();
+                self.answer_batch(&[Request::new(notify, &engine_id)], turn, output, answer);
+            }
             Err(error) => answer.end = Some(End::Protocol(error)),
         }
     }
 
     fn welcome(&mut self, welcome: &Welcome<'_>, output: &mut Vec<u8>, answer: &mut Answer) {
         self.greeted = true;
+        let engine_id = welcome.hello.engine_id.unwrap_or_default();
+        if engine_id.len() <= MAX_ENGINE_ID_BYTES {
+            self.engine_id = engine_id.into();
+        }
         if welcome.hello.healthcheck {
             self.shared.counters.health_check();
             if self.shared.leaving.load(Ordering::Relaxed) {

@@ -57,15 +57,28 @@ where
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     notify: Notify<'a>,
+    engine_id: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    pub(crate) const fn new(notify: Notify<'a>) -> Self {
-        Self { notify }
+    pub(crate) const fn new(notify: Notify<'a>, engine_id: &'a [u8]) -> Self {
+        Self { notify, engine_id }
     }
 
-    pub(crate) const fn id(&self) -> FrameId {
+    /// What HAProxy calls this NOTIFY, for a log. It repeats: up to 3.0 the stream's number counts the streams of a process, later
+    /// those of a connection.
+    #[inline]
+    #[must_use]
+    pub const fn id(&self) -> FrameId {
         self.notify.id
+    }
+
+    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID, another one for each engine and each start of HAProxy.
+    /// Empty where it gave none, or one of more than 255 bytes.
+    #[inline]
+    #[must_use]
+    pub const fn engine_id(&self) -> &'a [u8] {
+        self.engine_id
     }
 
     /// The messages, in the order of HAProxy's configuration. There may be none.

@@ -110,8 +110,19 @@
 //! | an arg | `mes.KV.Get("ip")`, an `interface{}` | `message.arg(b"ip")`, a [`Value`] |
 //! | set | `req.Actions.SetVar(action.ScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
 //! | unset | `req.Actions.UnsetVar(action.ScopeSession, "score")` | `reply.unset_var(Scope::Session, SCORE)` |
+//! | ids | `req.EngineID`, `req.StreamID`, `req.FrameID` | [`Request::engine_id`], [`Request::id`] |
 //! | wait | block: each NOTIFY has its goroutine | [`Reply::later`] |
 //! | stop | close the listener | [`Agent::serve_until`] |
+//!
+//! | | dropmorepackets/haproxy-go | here |
+//! |---|---|---|
+//! | serve | `agent := spop.Agent{Handler: h}; agent.Serve(listener)` | `Agent::new(handler).serve(listener)` |
+//! | handler | `HandleSPOE(ctx, writer, message)`, once for each message | once for each NOTIFY, with all its messages |
+//! | an arg | `for message.KV.Next(entry)`, `entry.NameEquals("ip")`, `entry.ValueAddr()` | `message.arg(b"ip")?.as_ip()` |
+//! | into a struct | `message.KV.Unmarshal(&args)` | one `arg` and one `as_…` for each field |
+//! | set | `writer.SetInt64(encoding.VarScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_i64)` |
+//! | headers | `encoding.AcquireKVScanner` over the bytes | `message.arg(b"headers")?.headers()` |
+//! | stop | cancel `BaseContext` | [`Agent::serve_until`] |
 //!
 //! | | the crate `spop` | here |
 //! |---|---|---|
@@ -137,5 +148,6 @@ pub use counters::{Counters, Latency, Snapshot};
 pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
 pub use spop_codec::{
-    Actions, Arg, Args, BufferFull, HeaderList, Limits, Message, Messages, NameError, Scope, Value, VarName,
+    Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages, NameError, Scope, Value,
+    VarName,
 };

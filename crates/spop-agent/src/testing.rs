@@ -59,6 +59,9 @@ pub struct Client {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// The engine id of a [`Client`].
+pub const ENGINE_ID: &str = "testing";
+
 impl Client {
     /// Serves an agent in this tokio runtime, on a port of 127.0.0.1 that is free, and connects to it. The agent ends with the client.
     ///
@@ -96,7 +99,7 @@ impl Client {
             versions: "2.0",
             max_frame_size: MAX_FRAME_SIZE,
             capabilities: "pipelining",
-            engine_id: None,
+            engine_id: Some(ENGINE_ID),
             healthcheck: None,
         };
         let mut frame = [0; 256];

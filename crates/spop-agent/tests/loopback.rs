@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use peer::{LENGTH, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within};
 use spop_agent::{Agent, Handler, Limits, ListenAddress, Reply, Request, Scope, Value};
+use spop_codec::haproxy::{HelloFields, encode_hello};
 use spop_codec::{Frame, Status, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -126,6 +127,43 @@ async fn an_idle_listener_takes_no_room_from_another() {
         within(stream.read_exact(&mut answer)).await.unwrap();
     }
     serving.abort();
+}
+
+/// Answers the lengths of both ids together.
+fn tell_ids(request: &Request<'_>, reply: &mut Reply<'_>) {
+    let length = request.engine_id().len() + usize::try_from(request.id().stream).unwrap();
+    reply.set_var(Scope::Transaction, LENGTH, u32::try_from(length).unwrap()).unwrap();
+}
+
+/// Also for a client that does not wait for the AGENT-HELLO, whose frames may end anywhere.
+#[tokio::test]
+async fn a_handler_is_told_the_ids_of_engine_and_request() {
+    let hello_of = |engine_id: Option<&str>| {
+        let mut out = vec![0; 512];
+        let fields = HelloFields {
+            versions: "2.0",
+            max_frame_size: 16380,
+            capabilities: "pipelining",
+            engine_id,
+            healthcheck: None,
+        };
+        let length = encode_hello(&mut out, &fields).unwrap();
+        out.truncate(length);
+        out
+    };
+    let served = serve(Agent::new(tell_ids)).await;
+    let long = "x".repeat(256);
+    for (engine_id, expected) in [(None, 1000), (Some("engine"), 1006), (Some(&*long), 1000)] {
+        let request = notify(1000, b"");
+        for cut in [0, 1, request.len()] {
+            let mut peer = Peer::connect(&served).await;
+            peer.send(&[&hello_of(engine_id), &request[..cut]].concat()).await;
+            assert_eq!(peer.next().await, welcome(16380));
+            peer.send(&request[cut..]).await;
+            assert_eq!(peer.next().await, ack(1000, expected), "{engine_id:?} {cut}");
+        }
+    }
+    served.stop().await;
 }
 
 #[tokio::test]
