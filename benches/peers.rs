@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick] [--write]`. Throughput, latency, CPU and memory, medians of
 //! interleaved rounds. `--quick` is one short round; `--write` also writes the figures into docs/BENCHMARKS.md, and a plot
-//! beside it.
+//! beside it. `AGENT_ARGS` are arguments of the daemon beside its limit.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -179,8 +179,10 @@ fn start(peer: usize, directory: &Path, unix: bool) -> Agent {
         "127.0.0.1:0".to_owned()
     };
     if peer == OURS {
-        let limit = ["--rate", "100/s", "--burst", "20", "--slots", "1048576", "--listen", &address];
-        return Agent::start_with(&directory.join("table"), &limit);
+        let mut args = vec!["--rate", "100/s", "--burst", "20", "--slots", "1048576", "--listen", &address];
+        let more = std::env::var("AGENT_ARGS").unwrap_or_default();
+        args.extend(more.split_whitespace());
+        return Agent::start_with(&directory.join("table"), &args);
     }
     let mut command = Command::new(program(peer));
     command.arg(address);

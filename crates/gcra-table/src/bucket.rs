@@ -74,7 +74,7 @@ use crate::sync::{Ordering, fence};
 /// Slots that may hold a key.
 const CANDIDATES: usize = 2 * LINE_SLOTS;
 
-/// The age in milliseconds from which an announcement may be taken by another key. It bounds nothing but how
+/// The age in milliseconds, by the clock reading of its author, from which an announcement may be taken by another key. It bounds nothing but how
 /// long a dead process's announcement occupies a slot: removing a live one only makes its author start over.
 const PENDING_MS: u32 = 10;
 
@@ -183,10 +183,11 @@ impl Counters {
 
 /// Where one attachment to the table gets the tickets of its announcements.
 ///
-/// A ticket is 18 bits of time in milliseconds, 16 bits that name the attachment, and 28 bits that count. For a
-/// ticket to come back, one attachment would have to announce 268 million keys while a thread of it stands still
-/// between reading the clock and announcing, or two attachments live at once be 65 536 attachments apart *and* agree in
-/// millisecond and count.
+/// A ticket is 18 bits of time in milliseconds, 16 bits that name the attachment, and 28 bits that count. One that comes back harms
+/// only if somebody still holds the first, having stood still between a look and an exchange. Meanwhile the attachment would
+/// have to announce a multiple of 268 million keys to the very number, the last one of the same key in the same slot, and in the
+/// same millisecond of 275 s (or by a thread of it that stood still as long, between reading the clock and announcing). Or
+/// two attachments would have to live at once that are 65 536 apart *and* agree in millisecond and count.
 #[derive(Debug)]
 pub(crate) struct Announcer {
     attachment: u16,
@@ -234,8 +235,8 @@ const fn stamp_ms(now: u64) -> u32 {
     (now >> 20) as u32 & STAMP_MASK
 }
 
-/// Whether an announcement is so old that its author is dead or stopped. (Or 20 ms of each four and a half minutes, when a dead
-/// one looks young once more. Then a slot is not free for as long.)
+/// Whether an announcement is so old that its author is dead or stopped, or had read its clock long before. (For 20 ms of each
+/// four and a half minutes a dead one looks young once more, and its slot is not free for as long.)
 fn is_stale(ticket: u64, now: u64) -> bool {
     #[cfg(gcra_model)]
     if cfg!(gcra_model) {
@@ -250,7 +251,8 @@ fn is_stale(ticket: u64, now: u64) -> bool {
 /// Whether anyone may take the slot without forgetting anything.
 fn is_reclaimable(word: Word, now: u64) -> bool {
     match (word.tat(), word.ticket()) {
-        (Some(tat), _) => tat <= now || tat - now > MAX_DRAIN_NS,
+        // A sound TAT is no further ahead than the longest drain time of the clock; `now` may be a reading from before.
+        (Some(tat), _) => tat <= now || tat - now > 2 * MAX_DRAIN_NS,
         (None, Some(ticket)) => is_stale(ticket, now),
         // Sealed, and by nobody who is resizing this table: damaged.
         (None, None) => true,
@@ -527,7 +529,7 @@ impl<'a> Bucket<'a> {
     ) -> Opening<D> {
         // The announcement that was there before the fence.
         let mut known: Option<(usize, Word)> = None;
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             if !broken(Mutation::NoLook) && look.bucket().is_some() {
                 self.remove_announcements(&look, None);
                 return Opening::Exists;
@@ -552,6 +554,10 @@ impl<'a> Bucket<'a> {
                     known = Some(lowest);
                 }
             } else {
+                if round > 0 {
+                    // Ours is gone: to others it may look old, and theirs to us as if from the future.
+                    context.refresh(now);
+                }
                 // Nothing is announced for cells that don't conform.
                 if let Err(decision) = first_tat(*now) {
                     return Opening::Decided(decision);

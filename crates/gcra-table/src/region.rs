@@ -87,9 +87,10 @@ pub(crate) fn load(word: &AtomicU128) -> u128 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {
         let loaded: core::arch::x86_64::__m128i;
-        // SAFETY: the pointer is a live reference's, to 16 bytes that are aligned to 16. Aligned 16-byte loads are atomic on
-        // every CPU with AVX (Intel SDM volume 3A, 9.1.1; AMD64 APM volume 2, 7.3.2), and the compiler knows nothing of what
-        // an asm block reads, so it takes it for the relaxed load that it is.
+        // SAFETY: the pointer is a live reference's, to 16 bytes that are aligned to 16. Aligned 16-byte loads are atomic on the
+        // CPUs with AVX of Intel (SDM volume 3A, 9.1.1) and AMD (APM volume 2, 7.3.2), and portable-atomic, whose load this
+        // stands for, takes it so for all. The compiler knows nothing of what an asm block reads, so this is the relaxed load that
+        // it looks like.
         unsafe {
             core::arch::asm!(
                 "movdqa {loaded}, xmmword ptr [{word}]",

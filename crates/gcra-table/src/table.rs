@@ -471,6 +471,24 @@ mod tests {
         assert_eq!(evictions.forgiven_ns.div_ceil(hour.emission_interval_ns()), 1);
     }
 
+    /// So that who comes back finds its own.
+    #[test]
+    fn of_idle_slots_the_oldest_goes() {
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let keys: Vec<_> = (0..9_u32).map(|n| table.hash(&n.to_ne_bytes())).collect();
+        for key in &keys[..8] {
+            assert!(table.charge(*key, quota(1), 1, &mut table.now()).is_allowed());
+            // All before it are idle by now, and yet a slot never used is taken.
+            clock.advance(1_000_000_000);
+        }
+        let known =
+            |table: &Table| -> Vec<_> { keys.iter().map(|key| words_of(table, *key).len()).collect() };
+        assert_eq!(known(&table), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+        assert!(table.charge(keys[8], quota(1), 1, &mut table.now()).is_allowed());
+        assert_eq!(known(&table), [0, 1, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(table.evictions(), Evictions::default());
+    }
+
     /// A process read its clock, was stopped, and meanwhile the bucket drained and went to other keys.
     #[test]
     fn a_stale_now_does_not_give_a_second_burst() {
@@ -490,6 +508,8 @@ mod tests {
             assert!(table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed());
         }
         assert_eq!(words_of(&table, key), []);
+        // One slot is free at any time, so that none has to be looked for with another reading.
+        assert!(table.reset(table.hash(&0_u32.to_ne_bytes()), table.now()).is_some());
         let late = table.charge(key, brief, 1, &mut { read_long_ago });
         assert!(late.is_allowed());
         assert!(words_of(&table, key)[0].tat().unwrap() > drained, "the TAT went back");

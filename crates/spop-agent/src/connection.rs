@@ -185,7 +185,8 @@ struct Link<'h, H, S> {
     engine_id: Arc<[u8]>,
     /// What has come and is not answered: the beginning of a frame, as a rule.
     held: Vec<u8>,
-    /// Whole frames are held, because their answers would have been too much for one write, or too many wait already.
+    /// What is held may have whole frames: their answers would have been too much for one write, or too many wait already, or they came
+    /// behind a HELLO.
     unanswered: bool,
     /// The pieces of a payload that have come.
     payload: Vec<u8>,
@@ -353,7 +354,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         Poll::Ready(answer.end.map_or(Ok(()), Err))
     }
 
-    /// Answers every whole frame of `input` into `output`. Returns how much of the input that was.
+    /// Answers every whole frame of `input` into `output`, or as many as one write should have. Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
         let mut used = 0;
         let mut answer = Answer::begin();

@@ -73,8 +73,8 @@ impl<'a> Request<'a> {
         self.notify.id
     }
 
-    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID, another one for each engine and each start of HAProxy.
-    /// Empty where it gave none, or one of more than 255 bytes.
+    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID of the engine, or up to 3.0 of the engine in one thread.
+    /// New at each reload. Empty where there was none, or one of more than 255 bytes.
     #[inline]
     #[must_use]
     pub const fn engine_id(&self) -> &'a [u8] {

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use peer::{LENGTH, Peer, Sent, ack, disconnect, notify, serve, within};
-use spop_agent::{Agent, Handler, Reply, Request, Scope, Value};
+use spop_agent::{Agent, Handler, Reply, Request, Scope, Value, VarName};
 use spop_codec::Status;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+
+const OTHER: VarName<'_> = VarName::from_static("other");
 
 /// Answers the length of the arg after as many milliseconds. What is longer than 1000 is answered at once, and until there is an
 /// answer the length is 7.
@@ -50,6 +52,26 @@ async fn answers_leave_in_the_order_in_which_they_are_ready() {
     }
     let counted = served.counters.snapshot();
     assert_eq!((counted.notifies, counted.overdue), (4, 0));
+    served.stop().await;
+}
+
+/// Two variables, under ids of several bytes.
+#[tokio::test]
+async fn a_late_reply_may_have_several_variables() {
+    let twice = |_: &Request<'_>, reply: &mut Reply<'_>| {
+        reply.later(async |mut reply| {
+            reply.set_var(Scope::Session, OTHER, 5_u32).unwrap();
+            reply.set_var(Scope::Transaction, LENGTH, 6_u32).unwrap();
+            reply
+        });
+    };
+    let served = serve(Agent::new(twice)).await;
+    let mut peer = Peer::greeted(&served).await;
+    for id in [1, 240, 1000, 1 << 20, u64::MAX] {
+        peer.send(&notify(id, b"")).await;
+        let Sent::Ack(stream, 1, actions) = peer.next().await else { panic!() };
+        assert_eq!((stream, actions.len()), (id, 2));
+    }
     served.stop().await;
 }
 

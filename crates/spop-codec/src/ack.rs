@@ -62,12 +62,18 @@ impl<'b> AckWriter<'b> {
     ///
     /// `out` is shorter than that, or has no room for an ACK without actions.
     pub fn resume(out: &'b mut [u8], id: FrameId, limit: u32, written: usize) -> Result<Self, BufferFull> {
+        if written == 0 {
+            return Self::new(out, id, limit);
+        }
         if out.len() < written {
             return Err(BufferFull);
         }
-        let mut ack = Self::new(out, id, limit)?;
-        ack.writer.advance(written);
-        Ok(ack)
+        // What is there stays: how long the header is comes from another one.
+        let mut scratch = [0; Self::EMPTY];
+        let AckWriter { header, limit, .. } = AckWriter::new(&mut scratch, id, limit)?;
+        let mut writer = Writer::new(out);
+        writer.advance(written);
+        Ok(Self { writer, header, limit })
     }
 
     /// Sets a variable. The last value of a name wins.

@@ -230,6 +230,29 @@ proptest! {
         }
     }
 
+    /// What is there stays, whatever the ids are, and where there is no room for more too.
+    #[test]
+    fn an_ack_resumed_after_each_action_is_the_one_written_in_one_go(
+        id in ids(),
+        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", any::<u32>()), 0..6),
+        limit in 25_u32..300,
+    ) {
+        let (mut one, mut other) = ([0; 400], [0; 400]);
+        let mut whole = AckWriter::new(&mut one, id, limit).unwrap();
+        let mut written = 0;
+        for (scope, name, value) in &actions {
+            let name = VarName::new(name).unwrap();
+            let mut resumed = AckWriter::resume(&mut other, id, limit, written).unwrap();
+            let outcome = resumed.set_var(*scope, name, (*value).into());
+            prop_assert_eq!(outcome, whole.set_var(*scope, name, (*value).into()));
+            written = resumed.finish();
+        }
+        let length = whole.finish();
+        if !actions.is_empty() {
+            prop_assert_eq!(&one[..length], &other[..written]);
+        }
+    }
+
     #[test]
     fn frames_in_a_buffer_too_small_are_refused(messages in messages(), room in 0_usize..200) {
         let mut out = vec![0; 200_000];
