@@ -30,24 +30,26 @@ fn passing(client: &mut Client, requests: u32) -> u32 {
 
 #[test]
 fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
-    let directory = directory();
-    let table = directory.path().join("table");
-    let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
-    let haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
+    // HAProxy decides whom it asks. As long as one agent answers in time it may have no need of another connection.
+    let both_were_asked = (0..4).any(|_| {
+        let directory = directory();
+        let table = directory.path().join("table");
+        let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
+        let haproxy = Haproxy::start("haproxy.cfg", &behind([&agents[0], &agents[1]]));
 
-    let hammer = |source| {
-        let mut client = Client::from(haproxy.frontend, source);
-        move || Tally::of(&mut client, 300, Duration::from_secs(4))
-    };
-    let (one, other) = (thread::spawn(hammer(ONE)), thread::spawn(hammer(OTHER)));
-    for tally in [one.join().unwrap(), other.join().unwrap()] {
-        assert_eq!(tally.other, 0, "{tally:?}");
-        tally.assert_not_too_many(INTERVAL, BURST);
-        tally.assert_not_too_few(INTERVAL, BURST);
-    }
-
-    let [first, second] = agents.map(Agent::stop);
-    assert!(first > 0 && second > 0, "both agents were asked: {first} and {second} times");
+        let hammer = |source| {
+            let mut client = Client::from(haproxy.frontend, source);
+            move || Tally::of(&mut client, 300, Duration::from_secs(4))
+        };
+        let (one, other) = (thread::spawn(hammer(ONE)), thread::spawn(hammer(OTHER)));
+        for tally in [one.join().unwrap(), other.join().unwrap()] {
+            assert_eq!(tally.other, 0, "{tally:?}");
+            tally.assert_not_too_many(INTERVAL, BURST);
+            tally.assert_not_too_few(INTERVAL, BURST);
+        }
+        agents.map(Agent::stop).iter().all(|asked| *asked > 0)
+    });
+    assert!(both_were_asked, "in four runs HAProxy asked one agent only");
 }
 
 #[test]

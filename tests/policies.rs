@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +27,14 @@ struct Followed {
 
 impl Followed {
     fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    fn start_with(config: &str, more: &[&str]) -> Self {
         let directory = directory();
         fs::write(directory.path().join("gcra-spoa.toml"), config).unwrap();
         let file = directory.path().join("gcra-spoa.toml");
-        let args = [
+        let mut args = vec![
             "--config",
             file.to_str().unwrap(),
             "--slots",
@@ -39,6 +44,7 @@ impl Followed {
             "--listen",
             "127.0.0.1:0",
         ];
+        args.extend(more);
         let agent = Agent::start_with(&directory.path().join("table"), &args);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { directory, agent, runtime }
@@ -300,6 +306,33 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("gcra-spoa.toml:2"));
+}
+
+/// The file itself, a list, and a folder that is exchanged as a whole by its link.
+#[test]
+fn a_watched_file_is_read_again_when_it_changes() {
+    const LISTED: &str = "[policy.api]\nlimits = \"2/h\"\n[[policy.api.lists]]\nfile = \"now/partners.txt\"\nlimits = \"unlimited\"\n";
+    let followed = Followed::start_with("[policy.api]\nlimits = \"3/h\"\n", &["--watch"]);
+    let partner = [("ip", ip("192.0.2.7"))];
+    assert_eq!(followed.passing("api", &partner, 9), 3);
+    let folder = followed.directory.path();
+    for (name, partners) in [("old", "# none yet\n"), ("new", "192.0.2.7\n")] {
+        fs::create_dir(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("partners.txt"), partners).unwrap();
+    }
+    symlink("old", folder.join("now")).unwrap();
+    followed.write(LISTED);
+    wait_until("the file is read again", || followed.said("was read again") >= 1);
+    assert_eq!(followed.passing("api", &partner, 9), 0, "what it owes is more than the new limit");
+    // The list is new to the agent, which reads it once more; then it is known.
+    wait_until("the list is known", || followed.said("was read again") == 2);
+    symlink("new", folder.join("next")).unwrap();
+    fs::rename(folder.join("next"), folder.join("now")).unwrap();
+    wait_until("the list is read again", || followed.said("was read again") == 3);
+    assert_eq!(followed.passing("api", &partner, 9), 9);
+    followed.write("[policy.api]\nlimits = \"3/fortnight\"\n");
+    wait_until("it complains", || followed.said("is not taken; what was in force stays") == 1);
+    assert_eq!(followed.passing("api", &partner, 9), 9);
 }
 
 #[test]

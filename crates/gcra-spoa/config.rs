@@ -40,6 +40,10 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"])]
     config: Option<PathBuf>,
 
+    /// Read the file of --config again when it, or a list that it names, has changed, not only on SIGHUP. Looked at once a second
+    #[arg(long, requires = "config")]
+    watch: bool,
+
     /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
     #[arg(long, value_name = "COUNT")]
     burst: Option<u64>,
@@ -284,6 +288,8 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policies: Source,
+    /// Whether the file is read again when it changes.
+    pub(crate) watch: bool,
     pub(crate) listen: Vec<ListenAddress>,
     pub(crate) table: PathBuf,
     pub(crate) slots: Option<Slots>,
@@ -330,6 +336,7 @@ impl Config {
         };
         Ok(Self {
             policies,
+            watch: args.watch,
             listen: args.listen,
             table: args.table.unwrap_or_else(default_table),
             slots: args.slots,
@@ -384,7 +391,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         is_plain: args.cost.is_none() || !args.key.is_empty(),
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-    Ok(Policies { list: vec![policy], answers, is_fixed: true })
+    Ok(Policies { list: vec![policy], answers, is_fixed: true, lists: Vec::new() })
 }
 
 impl Source {

@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::limiter::{InForce, Unclear};
 use crate::policy::{self, Policy};
 use crate::stats::Stats;
+use crate::watch::Watch;
 
 /// What the housekeeping watches.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Housekeeping {
     pub(crate) policies: Arc<ArcSwap<InForce>>,
     /// Where the policies are from, if not from the command line.
     pub(crate) file: Option<PathBuf>,
+    /// Whether it is read again when it changes.
+    pub(crate) watches: bool,
     pub(crate) unclear: Arc<Unclear>,
     pub(crate) stats: Arc<Stats>,
 }
@@ -47,6 +50,7 @@ impl Housekeeping {
         let mut reported =
             Reported { evictions: self.table.load().evictions(), undecided: 0, unmatched: 0, lost_beats: 0 };
         let mut beats = 0_u32;
+        let mut watch = Watch::default();
         loop {
             tokio::select! {
                 stopped = &mut stop => match stopped {
@@ -58,6 +62,9 @@ impl Housekeeping {
                     self.table.load().beat();
                     self.stats.beat();
                     self.follow(&mut reported);
+                    if self.watches && watch.has_changed(self.files()).await {
+                        self.reload().await;
+                    }
                     if beats.is_multiple_of(BEATS_PER_REPORT) {
                         self.report(&mut reported);
                     }
@@ -65,6 +72,12 @@ impl Housekeeping {
                 }
             }
         }
+    }
+
+    /// What the policies in force were read from.
+    fn files(&self) -> Vec<PathBuf> {
+        let in_force = self.policies.load();
+        self.file.iter().chain(&in_force.policies.lists).cloned().collect()
     }
 
     /// Goes on with the table that a resize has put in the place of ours.

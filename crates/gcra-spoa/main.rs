@@ -16,6 +16,7 @@ mod policy;
 mod stats;
 mod status;
 mod top;
+mod watch;
 
 #[cfg(test)]
 mod allocations;
@@ -94,8 +95,14 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
     let limiter = Limiter::new(table.clone(), policies.clone());
     let unclear = limiter.unclear();
-    let housekeeping =
-        Housekeeping { table: table.clone(), policies, file, unclear: unclear.clone(), stats: stats.clone() };
+    let housekeeping = Housekeeping {
+        table: table.clone(),
+        policies,
+        file,
+        watches: config.watch,
+        unclear: unclear.clone(),
+        stats: stats.clone(),
+    };
     raise_file_limit();
     let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
     if let Some(address) = config.admin {

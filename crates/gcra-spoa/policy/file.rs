@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
 
 /// As [`read`], for a text that was read from `path`; other files are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    let mut reader = Reader { path, text, mistakes: Vec::new() };
+    let mut reader = Reader { path, text, mistakes: Vec::new(), lists: Vec::new() };
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         for error in errors {
@@ -44,6 +44,8 @@ struct Reader<'t> {
     text: &'t str,
     /// The line of each, and what it is.
     mistakes: Vec<(usize, String)>,
+    /// Other files that were read.
+    lists: Vec<PathBuf>,
 }
 
 /// The entries of a table, taken out one after another. What is left has no meaning.
@@ -120,7 +122,7 @@ impl<'t> Reader<'t> {
         self.no_more(entries);
         self.no_policy_hides_another(&list);
         self.answers_fit(&answers, &list);
-        Policies { list, answers, is_fixed: false }
+        Policies { list, answers, is_fixed: false, lists: std::mem::take(&mut self.lists) }
     }
 
     fn policy(
@@ -505,6 +507,7 @@ impl<'t> Reader<'t> {
                 return self.wrong(at, &format!("the list {} can't be read: {error}", path.display()));
             }
         };
+        self.lists.push(path.clone());
         let mut wrong = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
             let entry = line.split('#').next().unwrap_or_default().trim();

@@ -10,6 +10,7 @@ mod tests;
 mod words;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
@@ -30,6 +31,8 @@ pub(crate) struct Policies {
     pub(crate) answers: Answers,
     /// They are those of the command line, and never change.
     pub(crate) is_fixed: bool,
+    /// The lists that were read for them.
+    pub(crate) lists: Vec<PathBuf>,
 }
 
 /// Which of a policy's rules holds: that of an exception, or the default.
