@@ -4,10 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use spop_codec::haproxy::{HelloFields, encode_hello};
+use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, BufferFull, Connection, DecodeError, Event, Frame, FrameId, Limits, NameError, ProtocolError,
-    Scope, Status, Value, VarName, decode,
+    AckWriter, Actions, BufferFull, Connection, DecodeError, Event, Frame, FrameId, Limits, NameError,
+    ProtocolError, Scope, Status, Value, VarName, decode,
 };
 
 #[test]
@@ -64,6 +64,52 @@ fn values_are_had_by_kind_or_not_at_all() {
     assert_eq!(strings, ["text"], "not what is binary, or no UTF-8");
     let bytes: Vec<_> = all.iter().filter_map(Value::as_bytes).collect();
     assert_eq!(bytes, [&b"text"[..], b"\xff", b"\xff"]);
+    let bools: Vec<_> = all.iter().filter_map(Value::as_bool).collect();
+    assert_eq!(bools, [true]);
+    assert_eq!(all.iter().filter_map(Value::headers).count(), 1, "what is binary");
+}
+
+#[test]
+fn args_are_had_by_place_and_name_whatever_their_types() {
+    let values: [Value<'_>; 10] = [
+        Value::Null,
+        true.into(),
+        Value::Int32(-1),
+        7_u32.into(),
+        (-7_i64).into(),
+        u64::MAX.into(),
+        Ipv4Addr::LOCALHOST.into(),
+        Ipv6Addr::LOCALHOST.into(),
+        "text".into(),
+        b"\xff"[..].into(),
+    ];
+    let mut out = [0; 256];
+    let mut writer = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
+    writer.message(b"m").unwrap();
+    for (name, value) in (b'a'..).zip(values) {
+        writer.arg(&[name], value).unwrap();
+    }
+    let length = writer.finish();
+    let frame = decode(&out[..length], 16_380).unwrap();
+    let Some((Frame::Notify(notify), _)) = frame else { panic!("{frame:?}") };
+    let message = notify.messages().next().unwrap();
+    for ((index, name), value) in (0..).zip(b'a'..).zip(values) {
+        assert_eq!((message.arg_at(index), message.arg(&[name])), (Some(value), Some(value)));
+    }
+    assert_eq!((message.arg_at(10), message.arg(b"z")), (None, None));
+}
+
+#[test]
+fn names_that_are_wrong_stop_the_compiler_or_the_caller() {
+    assert_eq!(VarName::from_static("blocked").as_str(), "blocked");
+    for wrong in ["", "no-dashes"] {
+        assert!(std::panic::catch_unwind(|| VarName::from_static(wrong)).is_err());
+    }
+    let mut out = [0; 64];
+    let mut ack = AckWriter::new(&mut out, FrameId::default(), 60).unwrap();
+    ack.append(&Actions::default()).unwrap();
+    assert_eq!(ack.finish(), 11, "no action");
+    assert_eq!(AckWriter::resume(&mut [0; 4], FrameId::default(), 60, 11).unwrap_err(), BufferFull);
 }
 
 #[test]
