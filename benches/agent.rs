@@ -6,6 +6,8 @@
 //! steadier.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
 
+#[path = "support/limit.rs"]
+mod limit;
 #[path = "support/notifies.rs"]
 mod notifies;
 #[path = "../tests/support/mod.rs"]
@@ -24,7 +26,7 @@ use usage::cpu_time;
 const ROUNDS: usize = 5;
 /// Each load is offered so often in a round: the kernel counts user time in hundredths of a second.
 const REPEATS: usize = 4;
-/// A million are as many as the default table has slots: about every second NOTIFY then opens a bucket.
+/// A million are nearly as many as the default table has slots.
 const KEYS: [(u32, &str); 3] = [(1_000_000, "1 000 000 keys"), (100_000, "100 000 keys"), (1, "one key")];
 
 /// How a load is offered.
@@ -77,8 +79,8 @@ struct Round {
 #[expect(clippy::cast_precision_loss, reason = "a few million")]
 fn run(load: Load, keys: u32) -> Round {
     let directory = support::directory();
-    let other = std::env::var("AGENT_ARGS").unwrap_or_else(|_| "--rate 100/s --burst 20".to_owned());
-    let args: Vec<_> = ["--listen", "127.0.0.1:0"].into_iter().chain(other.split_whitespace()).collect();
+    let limit = limit::args();
+    let args: Vec<_> = ["--listen", "127.0.0.1:0"].into_iter().chain(limit.split_whitespace()).collect();
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut stream = Spop::connect(&agent.address).into_stream();
     let notifies = Notifies::new(load.notifies, keys);

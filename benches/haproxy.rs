@@ -201,9 +201,11 @@ fn run(row: &Row, seconds: u64) -> Figures {
     drop(client);
     let pids = [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
     let cpu = || pids.map(|pid| pid.map_or(Duration::ZERO, usage::cpu_time));
-    let (start, before, machine_before) = (Instant::now(), cpu(), machine::busy_seconds());
+    let (since, before) = (machine::Since::now(), cpu());
     let [requests, micros, failed, denied, p50, p99, p999] = wrk(&started, row.setup.load, seconds);
-    let (elapsed, after, machine_after) = (start.elapsed(), cpu(), machine::busy_seconds());
+    let after = cpu();
+    let running = (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum();
+    let others = since.others(running);
     assert!(failed == 0.0, "{failed} requests failed: {:#?}", started.haproxy.lines());
     match row.setup.load {
         Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
@@ -211,10 +213,6 @@ fn run(row: &Row, seconds: u64) -> Figures {
         Load::Heavy | Load::Light => {}
     }
     let each = |number: usize| (after[number] - before[number]).as_secs_f64() * 1e6 / requests;
-    // Ours: this program, wrk, and those that are still running.
-    let (busy, ended) = (machine_after.0 - machine_before.0, machine_after.1 - machine_before.1);
-    let ours = ended + (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum::<f64>();
-    let cores = std::thread::available_parallelism().unwrap().get() as f64;
     let mut figures = Figures {
         per_second: requests / micros * 1e6,
         p50_us: p50,
@@ -223,7 +221,7 @@ fn run(row: &Row, seconds: u64) -> Figures {
         haproxy_us: each(0),
         agent_us: each(1),
         asked: None,
-        others: ((busy - ours) / (elapsed.as_secs_f64() * cores)).max(0.0),
+        others,
     };
     if row.setup.counts() {
         figures.asked = Some(started.agent.unwrap().stop() as f64 / requests);

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick] [--write]`. Throughput, latency, CPU and memory, medians of
 //! interleaved rounds. `--quick` is one short round; `--write` also writes the figures into docs/BENCHMARKS.md, and a plot
-//! beside it. `AGENT_ARGS` are arguments of the daemon beside its limit.
+//! beside it. `AGENT_ARGS` replaces the daemon's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,6 +14,8 @@
 
 #[path = "support/bars.rs"]
 mod bars;
+#[path = "support/limit.rs"]
+mod limit;
 #[path = "support/load.rs"]
 mod load;
 #[path = "support/machine.rs"]
@@ -30,7 +32,7 @@ mod usage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use load::{Check, Fault, Generator, NOTIFY_BYTES, Offer};
 use peers_report::{Figures, Report};
@@ -79,7 +81,7 @@ fn main() {
     let mut left_out = Vec::new();
     let peers: Vec<_> = (0..PEERS.len()).filter(|peer| is_built(*peer, &mut left_out)).collect();
     let mut samples: [Samples; 2] = Default::default();
-    let (start, before) = (Instant::now(), machine::busy_seconds());
+    let since = machine::Since::now();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (socket, samples) in ["TCP", "Unix socket"].iter().zip(&mut samples) {
@@ -99,10 +101,8 @@ fn main() {
         }
     }
 
-    let after = machine::busy_seconds();
-    let cores = std::thread::available_parallelism().unwrap().get() as f64;
-    let others =
-        ((after.0 - before.0 - (after.1 - before.1)) / (start.elapsed().as_secs_f64() * cores)).max(0.0);
+    // All agents have ended by now.
+    let others = since.others(0.0);
 
     let mut command = String::from("make bench-peers");
     if args != ["--write"] {
@@ -179,9 +179,11 @@ fn start(peer: usize, directory: &Path, unix: bool) -> Agent {
         "127.0.0.1:0".to_owned()
     };
     if peer == OURS {
-        let mut args = vec!["--rate", "100/s", "--burst", "20", "--slots", "1048576", "--listen", &address];
-        let more = std::env::var("AGENT_ARGS").unwrap_or_default();
-        args.extend(more.split_whitespace());
+        let limit = limit::args();
+        let args: Vec<_> = ["--slots", "1048576", "--listen", &address]
+            .into_iter()
+            .chain(limit.split_whitespace())
+            .collect();
         return Agent::start_with(&directory.join("table"), &args);
     }
     let mut command = Command::new(program(peer));

@@ -1,9 +1,32 @@
 //! What the whole machine did meanwhile, by the kernel's accounting.
 
 use std::fs;
+use std::time::Instant;
+
+/// A moment from which the machine is watched.
+pub(crate) struct Since {
+    at: Instant,
+    busy: f64,
+    ours: f64,
+}
+
+impl Since {
+    pub(crate) fn now() -> Self {
+        let (busy, ours) = busy_seconds();
+        Self { at: Instant::now(), busy, ours }
+    }
+
+    /// The share of the machine's cores that other programs have taken, where children that are still running took so many seconds.
+    pub(crate) fn others(&self, running: f64) -> f64 {
+        let cores = std::thread::available_parallelism().unwrap().get() as f64;
+        let (busy, ours) = busy_seconds();
+        let others = (busy - self.busy) - (ours - self.ours) - running;
+        (others / (self.at.elapsed().as_secs_f64() * cores)).max(0.0)
+    }
+}
 
 /// Seconds that the machine's cores were busy, and that this process and its children were which have ended.
-pub(crate) fn busy_seconds() -> (f64, f64) {
+fn busy_seconds() -> (f64, f64) {
     // The kernel counts hundredths of a second in both.
     let ticks = |path: &str| {
         let text = fs::read_to_string(path).unwrap();

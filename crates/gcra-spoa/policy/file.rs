@@ -107,17 +107,15 @@ impl<'t> Reader<'t> {
                 0,
                 "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]",
             ),
-            Some(value) => match value.get_ref() {
-                DeValue::Table(policies) => {
-                    // In the order of the file, which a table does not keep.
-                    let mut policies: Vec<_> = policies.iter().collect();
-                    policies.sort_by_key(|(name, _)| name.span().start);
-                    for (name, policy) in policies {
-                        list.extend(self.policy(name, policy));
-                    }
+            Some(value) => {
+                let policies = self.table(value, "policy is a table of policies, like [policy.api]");
+                // In the order of the file, which a table does not keep.
+                let mut policies: Vec<_> = policies.into_iter().flatten().collect();
+                policies.sort_by_key(|(name, _)| name.span().start);
+                for (name, policy) in policies {
+                    list.extend(self.policy(name, policy));
                 }
-                _ => self.wrong(value.span().start, "policy is a table of policies, like [policy.api]"),
-            },
+            }
         }
         self.no_more(entries);
         self.no_policy_hides_another(&list);
@@ -149,10 +147,7 @@ impl<'t> Reader<'t> {
         if !is_name(name) {
             self.wrong(at, &format!("'{name}' is no name for a policy: {NAME_RULE}"));
         }
-        let DeValue::Table(table) = value.get_ref() else {
-            self.wrong(value.span().start, &format!("policy.{name} is a table, like [policy.{name}]"));
-            return None;
-        };
+        let table = self.table(value, &format!("policy.{name} is a table, like [policy.{name}]"))?;
         let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
         let message = match entries.take("message") {
             Some(value) => self.string(value, "message", "the name of a spoe-message")?,
@@ -252,11 +247,7 @@ impl<'t> Reader<'t> {
     /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.
     fn when(&mut self, value: &Spanned<DeValue<'t>>) -> Option<When> {
         const HOW: &str = "when names one arg and its values, like { plan = \"gold\" } or { plan = [\"gold\", \"silver\"] }";
-        let DeValue::Table(table) = value.get_ref() else {
-            self.wrong(value.span().start, HOW);
-            return None;
-        };
-        let mut entries = table.iter();
+        let mut entries = self.table(value, HOW)?.iter();
         let (Some((arg, values)), None) = (entries.next(), entries.next()) else {
             self.wrong(value.span().start, HOW);
             return None;
@@ -399,10 +390,7 @@ impl<'t> Reader<'t> {
     /// `{ cells = 1, ceiling = "10m" }`.
     fn penalty(&mut self, value: &Spanned<DeValue<'t>>) -> Option<Penalty> {
         let at = value.span().start;
-        let DeValue::Table(table) = value.get_ref() else {
-            self.wrong(at, "penalty is a table, like { cells = 1, ceiling = \"10m\" }");
-            return None;
-        };
+        let table = self.table(value, "penalty is a table, like { cells = 1, ceiling = \"10m\" }")?;
         let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
         let cells =
             entries.take("cells").map_or(Some(1), |value| self.number(value, "cells", u64::from(u32::MAX)));
@@ -435,10 +423,8 @@ impl<'t> Reader<'t> {
         parts: &KeyParts,
         overrides: &mut Overrides,
     ) {
-        let DeValue::Table(table) = value.get_ref() else {
-            self.wrong(value.span().start, "overrides is a table, like \"192.0.2.0/24\" = \"unlimited\"");
-            return;
-        };
+        let what = "overrides is a table, like \"192.0.2.0/24\" = \"unlimited\"";
+        let Some(table) = self.table(value, what) else { return };
         for (key, rule) in table {
             let text = &**key.get_ref();
             if looks_like_a_network(text) {
@@ -476,10 +462,7 @@ impl<'t> Reader<'t> {
         };
         for list in array.iter() {
             let at = list.span().start;
-            let DeValue::Table(table) = list.get_ref() else {
-                self.wrong(at, "a list is a table with file and limits");
-                continue;
-            };
+            let Some(table) = self.table(list, "a list is a table with file and limits") else { continue };
             let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
             let file = entries.take("file").and_then(|value| self.string(value, "file", "a path"));
             let rule = entries.take("limits").map(|value| self.rule(policy, value));
@@ -562,9 +545,9 @@ impl<'t> Reader<'t> {
         let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
         let messages: std::collections::BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
         for policy in list {
-            let rules = std::iter::once(&policy.rule).chain(&policy.overrides.rules);
-            let members =
-                rules.map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
+            let members = policy
+                .rules()
+                .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
             // One NOTIFY may have messages for two policies.
             let longest = members.max().unwrap_or(0) * messages.len().min(2);
             let bytes = HEADER + (answers.others.len() + 1) * VARIABLE + names + fields * longest;
@@ -579,6 +562,15 @@ impl<'t> Reader<'t> {
                 self.wrong(at, &what);
             }
         }
+    }
+
+    /// A table; where it is none, `what` is wrong.
+    fn table<'v>(&mut self, value: &'v Spanned<DeValue<'t>>, what: &str) -> Option<&'v DeTable<'t>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.wrong(value.span().start, what);
+        }
+        table
     }
 
     fn string(&mut self, value: &Spanned<DeValue<'t>>, name: &str, like: &str) -> Option<String> {

@@ -285,8 +285,13 @@ impl Policy {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
-    /// All limits, those of exceptions too.
+    /// All rules, those of exceptions too.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        std::iter::once(&self.rule).chain(&self.overrides.rules)
+    }
+
+    /// The limits of all rules.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
-        std::iter::once(&self.rule).chain(&self.overrides.rules).flat_map(Rule::limits)
+        self.rules().flat_map(Rule::limits)
     }
 }

@@ -6,6 +6,7 @@ use crate::error::DecodeError;
 use crate::hello::{AgentHello, Hello};
 use crate::notify::Notify;
 use crate::reader::Reader;
+use crate::varint;
 use crate::writer::{BufferFull, Writer};
 
 /// The smallest LENGTH: type, flags, and two ids of one byte.
@@ -188,7 +189,7 @@ impl<'a> RawFrame<'a> {
 pub(crate) fn begin<'b>(out: &'b mut [u8], kind: u8, id: FrameId) -> Result<Writer<'b>, BufferFull> {
     let mut writer = Writer::new(out);
     let [a, b, c, d] = FIN.to_be_bytes();
-    if let (Ok(stream @ ..240), Ok(frame @ ..240)) = (u8::try_from(id.stream), u8::try_from(id.frame)) {
+    if let (Some(stream), Some(frame)) = (varint::short(id.stream), varint::short(id.frame)) {
         writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d, stream, frame])?;
     } else {
         writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d])?;

@@ -1,7 +1,6 @@
 //! A cursor over bytes that are all there: running out of them is the peer's error.
 
 use crate::error::DecodeError;
-use crate::varint;
 
 /// What is left to read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,11 +47,7 @@ impl<'a> Reader<'a> {
     /// A varint length and so many bytes (STRING in SPOE.txt section 3.1).
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a [u8], DecodeError> {
-        let length = match self.byte() {
-            None => return Err(DecodeError::Truncated),
-            Some(byte) if varint::is_whole(byte) => byte.into(),
-            Some(byte) => usize::try_from(self.long_varint(byte)?).map_err(|_| DecodeError::Truncated)?,
-        };
+        let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
         let (bytes, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(bytes)

@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     // read in large ones, and each such read waits for the writes. It took a third of the time of a NOTIFY.
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
-        let byte = self.byte().ok_or(DecodeError::Truncated)?;
+        let byte = self.u8()?;
         let out_of_range = |_| DecodeError::IntegerOutOfRange;
         Ok(match byte & kind::MASK {
             kind::NULL => Value::Null,

@@ -14,8 +14,14 @@ const TWO_BYTES: u64 = 240;
 
 /// Whether a varint with this first byte is that byte.
 #[inline]
-pub(crate) fn is_whole(first: u8) -> bool {
+fn is_whole(first: u8) -> bool {
     u64::from(first) < TWO_BYTES
+}
+
+/// The varint of a value that takes one byte.
+#[inline]
+pub(crate) fn short(value: u64) -> Option<u8> {
+    u8::try_from(value).ok().filter(|byte| is_whole(*byte))
 }
 
 impl Reader<'_> {
@@ -30,7 +36,7 @@ impl Reader<'_> {
     }
 
     /// Reads on, after a `first` byte that is not all.
-    pub(crate) fn long_varint(&mut self, first: u8) -> Result<u64, DecodeError> {
+    fn long_varint(&mut self, first: u8) -> Result<u64, DecodeError> {
         let mut value = u64::from(first);
         // Nine continuation bytes reach the last bit of a u64; `shift` cannot pass it.
         for shift in (4..64).step_by(7) {
@@ -47,16 +53,12 @@ impl Reader<'_> {
     }
 }
 
-/// The bytes of a varint.
+/// The bytes of a varint that is not [`short`].
 #[inline]
-pub(crate) fn encode(mut value: u64) -> ([u8; MAX_BYTES], usize) {
+pub(crate) fn encode(value: u64) -> ([u8; MAX_BYTES], usize) {
     let mut bytes = [0; MAX_BYTES];
-    if value < TWO_BYTES {
-        bytes[0] = low_byte(value);
-        return (bytes, 1);
-    }
     bytes[0] = low_byte(value | 0xf0);
-    value = (value - TWO_BYTES) >> 4;
+    let mut value = value.saturating_sub(TWO_BYTES) >> 4;
     let mut length = 1;
     // Ends: nine shifts by seven bits leave nothing of 64, so `length` stays below the array's.
     while value >= 128 {

@@ -85,9 +85,9 @@ impl<'b> Writer<'b> {
 
     #[inline]
     pub(crate) fn varint(&mut self, value: u64) -> Result<(), BufferFull> {
-        match u8::try_from(value) {
-            Ok(byte @ ..240) => self.u8(byte),
-            _ => {
+        match varint::short(value) {
+            Some(byte) => self.u8(byte),
+            None => {
                 let (bytes, length) = varint::encode(value);
                 self.prefix(&bytes, length)
             }

@@ -39,22 +39,27 @@ fn every_status_has_a_name_and_unknown_codes_pass_through() {
     }
 }
 
-#[test]
-fn values_are_had_by_kind_or_not_at_all() {
-    let (v4, v6) = (Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
-    let all = [
+/// One of each type, and a string that is no text.
+fn all_values() -> [Value<'static>; 11] {
+    [
         Value::Null,
         true.into(),
         Value::Int32(-1),
         7_u32.into(),
         (-7_i64).into(),
         u64::MAX.into(),
-        v4.into(),
-        IpAddr::from(v6).into(),
+        Ipv4Addr::LOCALHOST.into(),
+        IpAddr::from(Ipv6Addr::LOCALHOST).into(),
         "text".into(),
         b"\xff"[..].into(),
         Value::String(b"\xff"),
-    ];
+    ]
+}
+
+#[test]
+fn values_are_had_by_kind_or_not_at_all() {
+    let (v4, v6) = (Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+    let all = all_values();
     let integers: Vec<_> = all.iter().filter_map(Value::as_integer).collect();
     assert_eq!(integers, [-1, 7, -7, u64::MAX.into()]);
     let ips: Vec<_> = all.iter().filter_map(Value::as_ip).collect();
@@ -71,18 +76,7 @@ fn values_are_had_by_kind_or_not_at_all() {
 
 #[test]
 fn args_are_had_by_place_and_name_whatever_their_types() {
-    let values: [Value<'_>; 10] = [
-        Value::Null,
-        true.into(),
-        Value::Int32(-1),
-        7_u32.into(),
-        (-7_i64).into(),
-        u64::MAX.into(),
-        Ipv4Addr::LOCALHOST.into(),
-        Ipv6Addr::LOCALHOST.into(),
-        "text".into(),
-        b"\xff"[..].into(),
-    ];
+    let values = all_values();
     let mut out = [0; 256];
     let mut writer = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
     writer.message(b"m").unwrap();
@@ -96,7 +90,7 @@ fn args_are_had_by_place_and_name_whatever_their_types() {
     for ((index, name), value) in (0..).zip(b'a'..).zip(values) {
         assert_eq!((message.arg_at(index), message.arg(&[name])), (Some(value), Some(value)));
     }
-    assert_eq!((message.arg_at(10), message.arg(b"z")), (None, None));
+    assert_eq!((message.arg_at(values.len()), message.arg(b"z")), (None, None));
 }
 
 #[test]

@@ -3,33 +3,18 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log"
-	"net"
 	"net/netip"
-	"os"
-	"strings"
 
 	"github.com/dropmorepackets/haproxy-go/pkg/encoding"
 	"github.com/dropmorepackets/haproxy-go/spop"
+
+	"peers/listen"
 )
 
 func main() {
-	network, address := "tcp", os.Args[1]
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	listener, err := net.Listen(network, address)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if network == "unix" {
-		fmt.Printf("listening on unix:%s\n", address)
-	} else {
-		fmt.Printf("listening on %s\n", listener.Addr())
-	}
 	agent := spop.Agent{Handler: spop.HandlerFunc(answer)}
-	log.Fatal(agent.Serve(listener))
+	log.Fatal(agent.Serve(listen.Open()))
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})

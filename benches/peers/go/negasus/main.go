@@ -2,33 +2,19 @@
 package main
 
 import (
-	"fmt"
 	"log"
 	"net"
-	"os"
-	"strings"
 
 	"github.com/negasus/haproxy-spoe-go/action"
 	"github.com/negasus/haproxy-spoe-go/agent"
 	"github.com/negasus/haproxy-spoe-go/logger"
 	"github.com/negasus/haproxy-spoe-go/request"
+
+	"peers/listen"
 )
 
 func main() {
-	network, address := "tcp", os.Args[1]
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	listener, err := net.Listen(network, address)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if network == "unix" {
-		fmt.Printf("listening on unix:%s\n", address)
-	} else {
-		fmt.Printf("listening on %s\n", listener.Addr())
-	}
-	log.Fatal(agent.New(answer, logger.NewNop()).Serve(listener))
+	log.Fatal(agent.New(answer, logger.NewNop()).Serve(listen.Open()))
 }
 
 func answer(req *request.Request) {
