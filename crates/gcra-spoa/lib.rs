@@ -1,0 +1,122 @@
+//! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the program is made of. It is not
+//! published: authors of other agents use `spop-agent`.
+//!
+//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` are for looking
+//! after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
+
+mod admin;
+mod commands;
+mod config;
+mod hitters;
+mod housekeeping;
+mod key;
+mod limiter;
+mod metrics;
+mod name;
+mod policy;
+mod stats;
+mod status;
+mod top;
+mod watch;
+
+#[cfg(test)]
+mod allocations;
+#[cfg(test)]
+#[path = "../spop-agent/tests/counting/mod.rs"]
+mod counting;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use gcra_table::{Opened, Table};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use spop_agent::Agent;
+
+use crate::config::{Config, Task};
+use crate::housekeeping::Housekeeping;
+use crate::limiter::{InForce, Limiter};
+use crate::stats::Stats;
+use crate::status::Watched;
+
+/// Runs the program: reads the command line, does what it says, and returns the exit status.
+pub fn run() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+        .format_target(false)
+        .init();
+    let outcome = match config::parse(std::env::args_os()) {
+        Ok(Task::Serve(config)) => serve(*config),
+        Ok(Task::Table(command)) => commands::run(command),
+        Ok(Task::Check { config, print_haproxy }) => commands::check_config(&config, print_haproxy),
+        Ok(Task::Reload { config, table }) => commands::reload(&config, &table),
+        Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
+        Err(exit) => return exit,
+    };
+    match outcome {
+        Ok(exit) => exit,
+        Err(error) => {
+            eprintln!("gcra-spoa: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    let (policies, file) = match config.policies.read() {
+        Ok(read) => read,
+        Err(mistakes) => return Ok(commands::tell(&mistakes)),
+    };
+    let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
+    match &file {
+        None => log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), policies.list[0].in_words()),
+        Some(file) => {
+            log::info!("gcra-spoa {}, by {}", env!("CARGO_PKG_VERSION"), file.display());
+            policies.in_words().lines().for_each(|line| log::info!("{line}"));
+        }
+    }
+    log::info!(
+        "table {}: {} slots, {}",
+        config.table.display(),
+        table.slots().get(),
+        match opened {
+            Opened::Created => "created",
+            Opened::Joined => "joined, its buckets go on",
+        }
+    );
+    if !config::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
+        log::warn!(
+            "table {} is not on a tmpfs, so the kernel will write it to disk over and over; better: /dev/shm or /run",
+            config.table.display()
+        );
+    }
+
+    let table = Arc::new(ArcSwap::from_pointee(table));
+    let limits = Limiter::limits(&policies);
+    let stats = Arc::new(Stats::new(config.threads));
+    let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
+    let limiter = Limiter::new(table.clone(), policies.clone());
+    let unclear = limiter.unclear();
+    let housekeeping = Housekeeping {
+        table: table.clone(),
+        policies,
+        file,
+        watches: config.watch,
+        unclear: unclear.clone(),
+        stats: stats.clone(),
+    };
+    raise_file_limit();
+    let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
+    if let Some(address) = config.admin {
+        admin::start(address, Watched::new(table, agent.counters(), unclear, stats))?;
+    }
+    agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // It is allowed up to the hard limit. Where it fails all the same, `accept` will say so if it matters.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
