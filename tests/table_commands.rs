@@ -75,7 +75,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     let pids: Vec<_> = info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
     assert!(agents.iter().all(|agent| pids.contains(&&agent.process.id().into())), "{info}");
     let words = answer(&table, &["info"]);
-    assert!(words.contains("4096 slots, 68 KiB; made "), "{words}");
+    assert!(words.contains("4096 slots, 320 KiB; made "), "{words}");
     assert!(words.contains("  live              3    0.0 %   keys that owe something"), "{words}");
     assert!(words.contains("used by 2 processes: "), "{words}");
 
@@ -158,7 +158,7 @@ fn check_finds_what_is_wrong() {
     assert!(answer(&table, &["check"]).contains("no fault in 4096 slots"));
 
     let file = OpenOptions::new().read(true).write(true).open(&table).unwrap();
-    let slot = |number: u64| 4096 + 16 * number;
+    let slot = |number: u64| 0x40000 + 16 * number;
     let read = |number: u64| {
         let mut bytes = [0; 16];
         file.read_exact_at(&mut bytes, slot(number)).unwrap();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use gcra_table::{Evictions, Occupancy, Quota, Table};
+use gcra_table::{Evictions, Occupancy, PidNamespace, Quota, Table};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -131,7 +131,7 @@ fn info(at: &At, table: &Table) -> Answer {
         "table {}: {} slots, {} KiB; made {} ago by {}",
         path.display(),
         slots.get(),
-        slots.bytes() / 1024 + 4,
+        table.bytes() / 1024,
         Span(age_ns),
         table.creator()
     )];
@@ -157,7 +157,13 @@ fn info(at: &At, table: &Table) -> Answer {
     }
     let listed: Vec<_> = processes
         .iter()
-        .map(|process| format!("{} (alive {} ago)", process.pid, Span(process.silent_ns)))
+        .map(|process| {
+            let elsewhere = match process.pid_namespace {
+                PidNamespace::Another => " in another pid namespace",
+                PidNamespace::Ours | PidNamespace::Unknown => "",
+            };
+            format!("{}{elsewhere} (alive {} ago)", process.pid, Span(process.silent_ns))
+        })
         .collect();
     lines.push(match &listed[..] {
         [] => "used by no process".to_owned(),
@@ -167,7 +173,7 @@ fn info(at: &At, table: &Table) -> Answer {
     let json = json!({
         "table": path.display().to_string(),
         "slots": slots.get(),
-        "bytes": slots.bytes() + 4096,
+        "bytes": table.bytes(),
         "generation": table.generation(),
         "creator": table.creator(),
         "age_ms": age_ns / 1_000_000,
@@ -182,7 +188,17 @@ fn info(at: &At, table: &Table) -> Answer {
         "attachments": table.attachments(),
         "processes": processes
             .iter()
-            .map(|process| json!({ "pid": process.pid, "silent_ms": process.silent_ns / 1_000_000 }))
+            .map(|process| {
+                json!({
+                    "pid": process.pid,
+                    "pid_namespace": match process.pid_namespace {
+                        PidNamespace::Ours => "ours",
+                        PidNamespace::Another => "another",
+                        PidNamespace::Unknown => "unknown",
+                    },
+                    "silent_ms": process.silent_ns / 1_000_000,
+                })
+            })
             .collect::<Vec<_>>(),
     });
     Answer { words: lines.join("\n"), json }

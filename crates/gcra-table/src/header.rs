@@ -1,21 +1,21 @@
-//! The first page of a table file: what it is, how large, with which hash key, and since when.
+//! The header of a table file: what it is, how large, with which hash key, since when, and who uses it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The few that do are
-//! atomics in the mapped page ([`Shared`]). docs/TABLE.md has the same as a drawing.
+//! atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has the same as a drawing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::bucket::Counters;
 use crate::hash::SipHasher;
 
-/// The header takes one page; the lines begin after it.
-pub(crate) const HEADER_BYTES: usize = 4096;
+/// The header's size; the lines begin after it.
+pub(crate) const HEADER_BYTES: usize = 0x40000;
 
-/// Where in the page the fields that change lie.
+/// Where in the first page the fields that change lie.
 pub(crate) const SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/TABLE.md.
-pub(crate) const LAYOUT: u32 = 3;
+pub(crate) const LAYOUT: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;
@@ -116,8 +116,12 @@ fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
 }
 
-/// Processes whose attachment is written down. Further ones work as well, and are not listed.
-pub(crate) const ATTACHED: usize = 64;
+/// Where in the header the entries of the processes lie. (The part before it, from 0x10000 on, is left for a
+/// register of limits.)
+pub(crate) const PROCESSES_AT: usize = 0x20000;
+
+/// How many processes can be listed. Further ones work as well.
+pub(crate) const PROCESSES: usize = 512;
 
 /// The fields that processes change while the table is in use, at [`SHARED_AT`] in the first page.
 #[derive(Debug)]
@@ -133,19 +137,22 @@ pub(crate) struct Shared {
     /// 1 when all buckets of the file before this one have been carried over.
     pub(crate) complete: AtomicU32,
     pub(crate) counters: CacheLine<Counters>,
-    pub(crate) attached: [Attached; ATTACHED],
+    /// How often processes that have no [`ProcessEntry`] wrote down that they were alive.
+    pub(crate) unlisted_beats: CacheLine<AtomicU64>,
 }
 
-/// One process that uses the table.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Attached {
+/// One process that uses the table. The entries lie at [`PROCESSES_AT`].
+#[derive(Debug, Default)]
+#[repr(C, align(256))]
+pub(crate) struct ProcessEntry {
     /// The table's time when it was last alive; 0 when it left.
     pub(crate) beat_ns: AtomicU64,
     /// Its process id, as it sees it itself.
     pub(crate) pid: AtomicU32,
     /// The number of its attachment.
     pub(crate) number: AtomicU32,
+    /// The inode number of its pid namespace; 0 when that is unknown.
+    pub(crate) pid_namespace: AtomicU64,
 }
 
 /// On a cache line of its own.
@@ -153,8 +160,13 @@ pub(crate) struct Attached {
 #[repr(C, align(64))]
 pub(crate) struct CacheLine<T>(pub(crate) T);
 
-const _: () = assert!(SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
+// `region.rs` rests on these.
+const _: () = assert!(SHARED_AT + size_of::<Shared>() <= 4096);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
+const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
+const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
+// The entries are where docs/TABLE.md says.
+const _: () = assert!(size_of::<ProcessEntry>() == 256);
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::attached::{self, Process};
 use crate::clock;
+use crate::header::PROCESSES;
 use crate::quota::MAX_DRAIN_NS;
 use crate::slot::{Slot, Word};
 use crate::table::Table;
@@ -79,7 +80,17 @@ impl Table {
     /// The processes that use the table, as far as they [`beat`](Self::beat) and there is room to list them.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        attached::alive(&self.shared().attached, self.now())
+        attached::alive(self.process_entries(), self.now())
+    }
+
+    /// How many processes can be listed.
+    pub const MOST_PROCESSES: usize = PROCESSES;
+
+    /// How often, in all, processes that are not listed for want of room called [`beat`](Self::beat). Each does so about
+    /// once a second, so two readings some seconds apart tell about how many there are.
+    #[must_use]
+    pub fn unlisted_beats(&self) -> u64 {
+        self.shared().unlisted_beats.0.load(Ordering::Relaxed)
     }
 
     /// How often the table was resized.

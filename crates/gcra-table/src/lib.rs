@@ -56,7 +56,7 @@ mod slot;
 mod sync;
 mod table;
 
-pub use attached::Process;
+pub use attached::{PidNamespace, Process};
 pub use bucket::{Decision, Evictions};
 pub use clock::ManualClock;
 pub use inspect::{Fault, Occupancy};

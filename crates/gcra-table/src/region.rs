@@ -12,12 +12,12 @@ use std::{io, slice};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use crate::header::{HEADER_BYTES, SHARED_AT, Shared};
+use crate::header::{HEADER_BYTES, PROCESSES, PROCESSES_AT, ProcessEntry, SHARED_AT, Shared};
 use crate::slot::{LINE_SLOTS, Line, Slots};
 #[cfg(not(gcra_model))]
 use crate::sync::{AtomicU128, Ordering};
 
-/// A mapping of one header page and the lines after it.
+/// A mapping of the header and the lines after it.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
@@ -25,7 +25,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps a file that holds the header page and `slots` slots.
+    /// Maps a file that holds the header and `slots` slots.
     pub(crate) fn map(file: &File, slots: Slots) -> io::Result<Self> {
         Self::new(MmapOptions::new().len(Self::bytes(slots)?).map_raw(file)?, slots)
     }
@@ -54,7 +54,7 @@ impl Region {
 
     /// The header fields that change.
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: `new` checked that the mapping holds the whole header page, and a constant assertion says that
+        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion says that
         // `Shared` at `SHARED_AT` ends inside it.
         let shared = unsafe { self.map.as_mut_ptr().add(SHARED_AT) }.cast::<Shared>();
         // SAFETY: the mapping is page aligned and `SHARED_AT` a multiple of `Shared`'s alignment; it lives as long
@@ -63,14 +63,31 @@ impl Region {
         unsafe { &*shared }
     }
 
+    /// The entries of the processes that use the table.
+    pub(crate) fn processes(&self) -> &[ProcessEntry; PROCESSES] {
+        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion says that the
+        // entries at `PROCESSES_AT` end inside it.
+        let processes =
+            unsafe { self.map.as_mut_ptr().add(PROCESSES_AT) }.cast::<[ProcessEntry; PROCESSES]>();
+        // SAFETY: the mapping is page aligned and `PROCESSES_AT` a multiple of an entry's alignment; it lives as
+        // long as `self`; an entry is made of atomics alone, for which every bit pattern is valid (its last bytes
+        // are padding, which is never read), and everyone else who changes them does so through the same atomics.
+        unsafe { &*processes }
+    }
+
     pub(crate) fn slots(&self) -> Slots {
         self.slots
+    }
+
+    /// The length of the mapping, which is the file's.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
     }
 
     /// All lines of the table.
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
-        // SAFETY: `new` checked that the mapping holds the header page and, after it, `slots` slots.
+        // SAFETY: `new` checked that the mapping holds the header and, after it, `slots` slots.
         let first = unsafe { self.map.as_mut_ptr().add(HEADER_BYTES) }.cast::<Line>();
         // SAFETY: the mapping is page aligned, as is the header's size, so lines of 64 bytes are aligned; it lives
         // as long as `self`; a line is made of atomics alone, for which every bit pattern is valid, and everyone

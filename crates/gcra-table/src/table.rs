@@ -9,7 +9,7 @@ use crate::attached::Attachment;
 use crate::bucket::{Announcer, Bucket, Context, Decision, Evictions, Moved};
 use crate::clock::{self, Clock, ManualClock};
 use crate::hash::SipHasher;
-use crate::header::{Header, Shared};
+use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
 use crate::open::{self, OpenError, Opened, TableFile, Who};
 use crate::quota::Quota;
 use crate::region::{self, Region};
@@ -28,7 +28,7 @@ pub struct Table {
     hasher: SipHasher,
     clock: Clock,
     announcer: Announcer,
-    /// Where this process is listed as one that uses the table; an inspector is not.
+    /// How this process is listed as one that uses the table; an inspector is not.
     attachment: Option<Attachment>,
     file: Option<Origin>,
     successor: OnceLock<Arc<Table>>,
@@ -126,8 +126,7 @@ impl Table {
         let origin = Origin { path: path.to_owned(), header: header.clone(), who };
         let mut table = Self::new(region, &header.hash_key, clock, Some(origin));
         if who == Who::Agent {
-            table.attachment =
-                Attachment::new(&table.shared().attached, table.announcer.attachment(), table.now());
+            table.attachment = Some(Attachment::new(table.announcer.attachment()));
             table.beat();
         }
         Ok(table)
@@ -272,6 +271,12 @@ impl Table {
         self.region.slots()
     }
 
+    /// The memory it takes in bytes, its header included: the length of its file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.region.len() as u64
+    }
+
     /// Writes down that time has come this far and that this process is alive.
     ///
     /// Called about once a second. It lets limits of hours and days go on after a reboot (where the file survives
@@ -281,7 +286,7 @@ impl Table {
         self.shared().last_ns.store(now, Ordering::Relaxed);
         self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
         if let Some(attachment) = &self.attachment {
-            attachment.beat(&self.shared().attached, now);
+            attachment.beat(self.process_entries(), &self.shared().unlisted_beats.0, now);
         }
     }
 
@@ -335,6 +340,10 @@ impl Table {
         self.region.shared()
     }
 
+    pub(crate) fn process_entries(&self) -> &[ProcessEntry; PROCESSES] {
+        self.region.processes()
+    }
+
     pub(crate) fn origin(&self) -> Option<&Origin> {
         self.file.as_ref()
     }
@@ -378,7 +387,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         if let Some(attachment) = &self.attachment {
-            attachment.leave(&self.shared().attached);
+            attachment.leave(self.process_entries());
         }
     }
 }

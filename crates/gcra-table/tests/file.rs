@@ -12,6 +12,12 @@ use std::time::Duration;
 use gcra_table::{Opened, Quota, Slots, Table};
 use tempfile::TempDir;
 
+/// Where the lines begin.
+const HEADER_BYTES: u64 = 0x40000;
+
+/// Where the entries of processes begin.
+const PROCESSES_AT: u64 = 0x20000;
+
 fn slots() -> Slots {
     Slots::new(64).unwrap()
 }
@@ -46,7 +52,8 @@ fn the_first_makes_it_and_the_others_join_it() {
     let (first, made) = open(&path);
     let (second, joined) = open(&path);
     assert_eq!((made, joined), (Opened::Created, Opened::Joined));
-    assert_eq!(fs::metadata(&path).unwrap().len(), 4096 + 64 * 16);
+    assert_eq!(fs::metadata(&path).unwrap().len(), HEADER_BYTES + 64 * 16);
+    assert_eq!(first.bytes(), HEADER_BYTES + 64 * 16);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
 
     let key = first.hash(b"a");
@@ -145,7 +152,7 @@ fn a_table_of_another_size_or_layout_is_refused() {
 
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let whole = file.metadata().unwrap().len();
-    for length in [whole - 1, whole + 4096, 4096, 128] {
+    for length in [whole - 1, whole + 4096, HEADER_BYTES, 4096, 128] {
         file.set_len(length).unwrap();
         let cut = format!("is {length} bytes long and its header says {whole}: it was cut or grown");
         assert_eq!(refusal(&path), format!("table {name} {cut}; {ANEW}"));
@@ -161,7 +168,7 @@ fn a_table_of_another_size_or_layout_is_refused() {
     };
     assert_eq!(
         refusal_with(8, &[9]),
-        format!("table {name} has layout 9, and this version reads layout 3; {ANEW}")
+        format!("table {name} has layout 9, and this version reads layout 4; {ANEW}")
     );
     assert_eq!(
         refusal_with(40, &[0; 8]),
@@ -193,10 +200,11 @@ fn a_header_of_random_bytes_does_no_harm() {
         let byte = u8::try_from(random >> 56).unwrap();
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&before, 0).unwrap();
-        // One byte of the fixed fields, or eight of those that change.
-        let (at, length) = match random >> 32 & 1 {
-            0 => ((random >> 33) % 128, 1),
-            _ => (1024 + (random >> 33) % 1_200, 8),
+        // One byte of the fixed fields, or eight of those that change, or of the first entries of processes.
+        let (at, length) = match random >> 32 & 3 {
+            0 | 1 => ((random >> 34) % 128, 1),
+            2 => (1024 + (random >> 34) % 192, 8),
+            _ => (PROCESSES_AT + (random >> 34) % 512, 8),
         };
         file.write_all_at(&vec![byte; length], at).unwrap();
         match Table::open_or_create(&path, Some(slots())) {
@@ -245,7 +253,7 @@ fn a_missing_directory_a_full_and_a_read_only_file_system_are_told() {
         )
     );
 
-    let Some(mount) = Mount::new(directory.path().join("small"), "size=64k") else {
+    let Some(mount) = Mount::new(directory.path().join("small"), "size=512k") else {
         return eprintln!("not allowed to mount: full and read-only file systems were not tried");
     };
     let path = mount.0.join("table");
@@ -339,7 +347,7 @@ fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
         return eprintln!("not allowed to make a cgroup: its memory limit was not tried");
     }
     let begin = format!(
-        "refused: table {} takes 67112960 bytes of memory, and the cgroup's limit leaves ",
+        "refused: table {} takes 67371008 bytes of memory, and the cgroup's limit leaves ",
         path.display()
     );
     assert!(said.contains(&begin), "{said}");
@@ -439,7 +447,7 @@ fn slots_of_random_bytes_heal() {
                 [0xff, 0x7f, u8::try_from(random >> 56).unwrap()][round % 3]
             })
             .collect();
-        file.write_all_at(&fill, 4096).unwrap();
+        file.write_all_at(&fill, HEADER_BYTES).unwrap();
         let (table, _) = open(&path);
         // A millisecond to drain.
         let quota = Quota::new(NonZeroU64::new(100_000).unwrap(), NonZeroU32::new(10).unwrap()).unwrap();
@@ -527,9 +535,8 @@ fn an_interrupted_resize_can_be_finished() {
     let mut header = fs::read(&path).unwrap();
     header[48] += 1;
     header[16..24].copy_from_slice(&32_u64.to_ne_bytes());
-    header.truncate(4096);
     header[1024..].fill(0);
-    header.resize(4096 + 32 * 16, 0);
+    header.resize(usize::try_from(HEADER_BYTES).unwrap() + 32 * 16, 0);
     fs::write(&next, header).unwrap();
     fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
     OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
@@ -616,6 +623,28 @@ fn processes_that_charge_together_share_one_limit() {
         }
         assert_eq!((created, allowed), (1, 10_000));
     }
+}
+
+/// Each open table is a process as far as the file can tell.
+#[test]
+fn there_is_room_to_list_512_processes_and_more_of_them_work() {
+    let (_directory, path) = place();
+    let looker = open(&path).0;
+    let mut others: Vec<_> = (1..Table::MOST_PROCESSES + 3).map(|_| open(&path).0).collect();
+    assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 3));
+    let key = looker.hash(b"a");
+    for table in &others {
+        table.beat();
+        let _ = table.charge(key, hourly(1000), 1, &mut table.now());
+    }
+    assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 6));
+    let left = (0..1000).filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.now()).is_allowed());
+    assert_eq!(left.count(), 1000 - others.len(), "all were charged");
+
+    others.truncate(256);
+    assert_eq!(looker.processes().len(), 257);
+    let last = open(&path).0;
+    assert_eq!((looker.processes().len(), last.unlisted_beats()), (258, 6));
 }
 
 /// The other end of the creation races: one line on standard input names each table.
