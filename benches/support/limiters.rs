@@ -114,7 +114,7 @@ fn ours_batched(table: Arc<Table>, rate: Rate) -> Limiter {
         for batch in keys.chunks(BATCH) {
             hashes.clear();
             hashes.extend(batch.iter().map(|key| hash(&table, address(*key))));
-            hashes.iter().for_each(|key| table.prefetch(*key));
+            hashes.iter().for_each(|key| table.prefetch(*key, quota));
             let mut now = table.now();
             allowed +=
                 hashes.iter().filter(|key| table.charge(**key, quota, 1, &mut now).is_allowed()).count();

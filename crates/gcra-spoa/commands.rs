@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use gcra_table::{Evictions, Occupancy, PidNamespace, Quota, Table};
+use gcra_table::{Evictions, Occupancy, PidNamespace, Quota, Registered, Table};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::config::{At, TableCommand, usage_error};
 use crate::key::Key;
+use crate::limiter;
 use crate::policy;
 
 /// Agents look for a successor of their table once a second.
@@ -205,7 +206,7 @@ fn info(at: &At, table: &Table) -> Answer {
 }
 
 fn get(table: &Table, quota: Quota, key: &Key) -> Answer {
-    let owed_ns = table.owed_ns(key.hash(table), table.now());
+    let owed_ns = table.owed_ns(key.hash(table), quota, table.now());
     let (remaining, burst) = (quota.remaining(owed_ns), quota.burst());
     let wait_ns = owed_ns.saturating_sub(quota.burst_tolerance_ns());
     let name = &key.text;
@@ -233,10 +234,16 @@ fn get(table: &Table, quota: Quota, key: &Key) -> Answer {
     Answer { words, json }
 }
 
+/// Forgives what a key owes under all numbers that the table's limits have or have had.
 fn reset(at: &At, table: &Table, key: &Key) -> anyhow::Result<Answer> {
-    let Some(forgiven_ns) = table.reset(key.hash(table), table.now()) else {
-        bail!("table {} is being resized; reset the key again when that is done", at.path().display());
-    };
+    let parts = key.hash(table);
+    let mut forgiven_ns = 0;
+    for Registered { limit, quota, .. } in table.registered() {
+        let Some(owed_ns) = table.reset(limiter::key_of(table, parts, limit), quota, table.now()) else {
+            bail!("table {} is being resized; reset the key again when that is done", at.path().display());
+        };
+        forgiven_ns = forgiven_ns.max(owed_ns);
+    }
     let name = &key.text;
     let words = match forgiven_ns {
         0 => format!("{name}: owed nothing"),

@@ -354,7 +354,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         (RateArg::Rate(rate), burst) => {
             let quota = rate.quota(burst).map_err(|error| error.to_string())?;
             let text = format!("{rate}, up to {} at once", quota.burst()).into();
-            Rule::Limits(vec![Limit { label: "default".into(), suffix: Box::default(), quota, text }])
+            Rule::Limits(vec![Limit { label: "default".into(), id: 0, quota, text }])
         }
         (RateArg::Deny, None) => Rule::Deny,
         (RateArg::Unlimited, None) => Rule::Unlimited,

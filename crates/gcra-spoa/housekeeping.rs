@@ -62,6 +62,7 @@ impl Housekeeping {
                     self.table.load().beat();
                     self.stats.beat();
                     self.follow(&mut reported);
+                    self.forget_old_past();
                     if self.watches && watch.has_changed(self.files()).await {
                         self.reload().await;
                     }
@@ -96,6 +97,14 @@ impl Housekeeping {
                 }
                 reported.lost_beats = reported.lost_beats.wrapping_add(1);
             }
+        }
+    }
+
+    /// Forgets the policies by which no client can owe anything any more.
+    fn forget_old_past(&self) {
+        let now = self.table.load().now();
+        if let Some(shorter) = self.policies.load().without_old_past(&self.stats, now) {
+            self.policies.store(Arc::new(shorter));
         }
     }
 
@@ -154,7 +163,8 @@ impl Housekeeping {
             Ok(Ok(policies)) => {
                 log::info!("{name} was read again");
                 policies.in_words().lines().for_each(|line| log::info!("{line}"));
-                self.policies.store(Arc::new(InForce::new(policies, &self.stats)));
+                let next = self.policies.load().replaced_by(policies, &self.stats, &self.table.load());
+                self.policies.store(Arc::new(next));
                 self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
             }
             Ok(Err(mistakes)) => {

@@ -47,6 +47,14 @@ pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
     }
 }
 
+/// Writes, behind an address, that it stands for an exception's network of this prefix length: what has the same beginning and is
+/// grouped by the policy is another key.
+pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
+    // Beside the types of parts (0 to 9) and the tag of a limit's name (10).
+    const TAG: u8 = 11;
+    hasher.write(&[TAG, prefix]);
+}
+
 /// A type and its value in one piece, because each write to the hasher costs more than its bytes.
 #[inline]
 fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {

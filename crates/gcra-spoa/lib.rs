@@ -13,6 +13,7 @@ mod key;
 mod limiter;
 mod metrics;
 mod name;
+mod past;
 mod policy;
 mod stats;
 mod status;
@@ -24,6 +25,8 @@ mod allocations;
 #[cfg(test)]
 #[path = "../spop-agent/tests/counting/mod.rs"]
 mod counting;
+#[cfg(test)]
+mod scenarios;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -91,10 +94,10 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         );
     }
 
-    let table = Arc::new(ArcSwap::from_pointee(table));
     let limits = Limiter::limits(&policies);
     let stats = Arc::new(Stats::new(config.threads));
-    let policies = Arc::new(ArcSwap::from_pointee(InForce::new(policies, &stats)));
+    let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
+    let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), policies.clone());
     let unclear = limiter.unclear();
     let housekeeping = Housekeeping {

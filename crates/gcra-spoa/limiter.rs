@@ -2,19 +2,19 @@
 //!
 //! No socket, no task: an ordinary function of a request and a reading of the clock.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
-use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
+use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Table};
 use spop_agent::{Actions, Args, Handler, Limits, Message, Reply, Request, Value};
 
-use crate::key::{write_lowercase, write_part};
+use crate::key::{write_lowercase, write_narrowed, write_part};
 use crate::name::write_name;
+use crate::past::{self, Past};
 use crate::policy::answer::{Reason, Report, Standing};
-use crate::policy::{KeyParts, Limit, MAX_LIMITS, Policies, Policy, Rule, RuleAt};
+use crate::policy::{Limit, MAX_LIMITS, Part, Policies, Policy, Rule, RuleAt};
 use crate::stats::{Lane, Outcome, PolicyStats, Stats};
 
 /// The limits of one request whose standing is told. Those of further messages count all the same.
@@ -36,15 +36,17 @@ pub(crate) struct Limiter {
 /// Policies, and where the decisions of each are counted.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    pub(crate) policies: Policies,
+    pub(crate) policies: Arc<Policies>,
+    /// What was in force before, as long as somebody may owe something by it; the latest last.
+    past: Vec<Past>,
     stats: Vec<Arc<PolicyStats>>,
     /// What is answered where only `blocked` is: when it is false, and when it is true.
     blocked: [Actions; 2],
 }
 
 impl InForce {
-    /// A policy goes on with the numbers that there are under its name.
-    pub(crate) fn new(policies: Policies, stats: &Stats) -> Self {
+    /// A policy goes on with the counts that there are under its name. What keys owe by what was in force before, they owe on.
+    fn new(policies: Arc<Policies>, past: Vec<Past>, stats: &Stats) -> Self {
         let stats = policies.list.iter().map(|policy| stats.policy(&policy.name)).collect();
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
@@ -52,7 +54,30 @@ impl InForce {
             let _ = actions.set_var(policies.answers.scope, policies.answers.blocked, blocked.into());
             actions
         });
-        Self { policies, stats, blocked }
+        Self { policies, past, stats, blocked }
+    }
+
+    /// The policies that a process starts with.
+    pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
+        let past = Past::at_start(&policies, table);
+        past::register(&policies, table);
+        Self::new(Arc::new(policies), past, stats)
+    }
+
+    /// What is to be in force instead, after a reload has read these policies.
+    pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
+        let policies = Arc::new(policies);
+        let past = Past::after(&self.past, &self.policies, &policies, table.now());
+        past::register(&policies, table);
+        Self::new(policies, past, stats)
+    }
+
+    /// The same without the past that nobody can owe anything by any more; `None` when there is none to leave out.
+    pub(crate) fn without_old_past(&self, stats: &Stats, now: u64) -> Option<Self> {
+        let past: Vec<_> =
+            self.past.iter().filter(|past| past.may_matter(&self.policies, now)).cloned().collect();
+        let is_shorter = past.len() < self.past.len();
+        is_shorter.then(|| Self::new(self.policies.clone(), past, stats))
     }
 }
 
@@ -114,30 +139,40 @@ impl Limiter {
     fn verdict<'p>(
         table: &Table,
         now: &mut u64,
-        policy: &'p Policy,
+        InForce { policies, past, .. }: &'p InForce,
         question: &Question,
+        message: &Message<'_>,
         standings: Option<&mut Standings<'p>>,
     ) -> Option<Reason> {
-        let mut asked = Asked { table, now, policy, cells: question.cells };
+        let policy = &policies.list[question.policy];
         let limits = match policy.rule(question.rule) {
             Rule::Deny => return Some(Reason::Denied),
             Rule::Unlimited => return None,
             Rule::Limits(limits) => limits,
         };
+        let claim = |limit: &'p Limit| {
+            let key = key_of(table, question.parts, limit.id);
+            // Only a copy of the message is lent, as above.
+            let least_tat = match &past[..] {
+                [] => 0,
+                past => least_tat(past, table, question, limit, &message.clone()),
+            };
+            Claim { limit, key, least_tat }
+        };
+        let mut asked = Asked { table, now, policy, cells: question.cells };
         if let [limit] = &limits[..] {
-            let key = key_of(table, question.parts, limit);
-            let (standing, reason, _) = asked.charge(limit, key);
+            let claim = claim(limit);
+            let (mut standing, reason, _) = asked.charge(&claim);
+            if reason.is_some() {
+                asked.punish(&claim, &mut standing);
+            }
             if let Some(standings) = standings {
                 let _ = standings.try_push(standing);
             }
-            if reason.is_some() {
-                asked.punish(limit, key);
-            }
             return reason;
         }
-        let keys: ArrayVec<_, MAX_LIMITS> =
-            limits.iter().take(MAX_LIMITS).map(|limit| key_of(table, question.parts, limit)).collect();
-        let (each, reason) = asked.charge_all(limits, &keys);
+        let claims: ArrayVec<_, MAX_LIMITS> = limits.iter().take(MAX_LIMITS).map(claim).collect();
+        let (each, reason) = asked.charge_all(&claims);
         if let Some(standings) = standings {
             let room = standings.remaining_capacity();
             standings.extend(each.into_iter().take(room));
@@ -147,6 +182,33 @@ impl Limiter {
 }
 
 type Standings<'p> = ArrayVec<Standing<'p>, MAX_STANDINGS>;
+
+/// A limit of the rule that holds for a message, and the key that it counts by.
+#[derive(Clone, Copy, Debug)]
+struct Claim<'p> {
+    limit: &'p Limit,
+    key: KeyHash,
+    /// The TAT that the key has at least, by what it owed under earlier numbers.
+    least_tat: u64,
+}
+
+/// What a key owes by what was in force before, as the least TAT that it has under this limit.
+#[cold]
+fn least_tat(
+    past: &[Past],
+    table: &Table,
+    Question { policy, rule, .. }: &Question,
+    limit: &Limit,
+    message: &Message<'_>,
+) -> u64 {
+    let (mut before, mut least_tat) = (None, 0);
+    for past in past {
+        before = past.owed(table, before, *policy, rule.is_exception(), limit, message).or(before);
+        // Not only by the latest: a limit with a small burst between two with larger ones forgives nothing.
+        least_tat = least_tat.max(before.map_or(0, |before| before.least_tat(limit.quota)));
+    }
+    least_tat
+}
 
 /// One message's charge.
 struct Asked<'t, 'p> {
@@ -159,8 +221,9 @@ struct Asked<'t, 'p> {
 impl<'p> Asked<'_, 'p> {
     /// Charges one limit, if the cells conform.
     #[inline]
-    fn charge(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>, Decision) {
-        let decision = self.table.charge(key, limit.quota, self.cells, self.now);
+    fn charge(&mut self, claim: &Claim<'p>) -> (Standing<'p>, Option<Reason>, Decision) {
+        let Claim { limit, key, least_tat } = *claim;
+        let decision = self.table.charge_owing(key, limit.quota, self.cells, self.now, least_tat);
         let reason = match (decision.is_allowed(), decision.retry_after_ns()) {
             (true, _) => None,
             (false, Some(_)) => Some(Reason::Limit),
@@ -176,61 +239,72 @@ impl<'p> Asked<'_, 'p> {
     ///
     /// Looks at all of them first, so that a client who is denied by one does not keep writing to the others, and learns how long to
     /// wait for all. When somebody else was faster between the look and the charge, what was charged is given back.
-    fn charge_all(
-        &mut self,
-        limits: &'p [Limit],
-        keys: &[KeyHash],
-    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+    fn charge_all(&mut self, claims: &[Claim<'p>]) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
-        for (limit, key) in limits.iter().zip(keys) {
-            let (standing, denied) = self.look(limit, *key);
-            standings.push(standing);
+        for claim in claims {
+            let (mut standing, denied) = self.look(claim);
             if denied.is_some() {
-                self.punish(limit, *key);
+                self.punish(claim, &mut standing);
             }
+            standings.push(standing);
             reason = reason.or(denied);
         }
         if reason.is_some() || self.cells == 0 {
             return (standings, reason);
         }
-        let mut charged = ArrayVec::<(KeyHash, Quota, Decision), MAX_LIMITS>::new();
-        for ((limit, key), standing) in limits.iter().zip(keys).zip(&mut standings) {
-            let (now, denied, decision) = self.charge(limit, *key);
-            *standing = now;
-            if denied.is_some() {
-                for (key, quota, decision) in charged {
-                    // Too late to give back is too strict for a moment, and never too generous.
-                    let _ = self.table.refund(key, quota, self.cells, &decision);
-                }
-                return (standings, denied);
+        let mut charged = ArrayVec::<Decision, MAX_LIMITS>::new();
+        for (place, claim) in claims.iter().enumerate() {
+            let (standing, denied, decision) = self.charge(claim);
+            standings[place] = standing;
+            if denied.is_none() {
+                charged.push(decision);
+                continue;
             }
-            charged.push((*key, limit.quota, decision));
+            self.punish(claim, &mut standings[place]);
+            for (place, (claim, decision)) in claims.iter().zip(&charged).enumerate() {
+                // Too late to give back is too strict for a moment, and never too generous.
+                let _ = self.table.refund(claim.key, claim.limit.quota, self.cells, decision);
+                standings[place] = self.look(claim).0;
+            }
+            return (standings, denied);
         }
         (standings, None)
     }
 
     /// What a charge would say now.
-    fn look(&mut self, limit: &'p Limit, key: KeyHash) -> (Standing<'p>, Option<Reason>) {
-        let quota = limit.quota;
-        let mut owed_ns = self.table.owed_ns(key, *self.now);
-        if owed_ns > quota.most_owed_ns() {
-            // By an older quota, or by a later reading of the clock. The charge will tell.
-            owed_ns = quota.burst_tolerance_ns();
+    fn look(&mut self, claim: &Claim<'p>) -> (Standing<'p>, Option<Reason>) {
+        let Claim { limit, key, least_tat } = *claim;
+        let tat = self.table.tat(key, limit.quota).max(least_tat);
+        let mut owed_ns = tat.saturating_sub(*self.now);
+        if owed_ns > limit.quota.most_owed_ns() {
+            // The slot is damaged, or was charged at a later reading of the clock. The charge will tell.
+            owed_ns = limit.quota.burst_tolerance_ns();
         }
-        let (wait_ns, reason) = match quota.admit(owed_ns, 0, self.cells) {
+        self.standing(limit, owed_ns)
+    }
+
+    /// What a limit says of the cells for a key that owes so much.
+    fn standing(&self, limit: &'p Limit, owed_ns: u64) -> (Standing<'p>, Option<Reason>) {
+        let (wait_ns, reason) = match limit.quota.admit(owed_ns, 0, self.cells) {
             Admission::Conforming { .. } => (0, None),
             Admission::Early { wait_ns } => (wait_ns, Some(Reason::Limit)),
-            Admission::Oversize => (quota.drain_ns(), Some(Reason::Oversize)),
+            Admission::Oversize => (limit.quota.drain_ns(), Some(Reason::Oversize)),
         };
         (Standing { limit, owed_ns, wait_ns }, reason)
     }
 
-    /// Charges a client who goes on asking while it is blocked, up to the ceiling.
-    fn punish(&mut self, limit: &Limit, key: KeyHash) {
+    /// Charges a client that goes on asking while it is blocked, up to the ceiling, and brings what it is told up to date: a
+    /// client that waits as long as it is told must get in.
+    fn punish(&mut self, claim: &Claim<'p>, standing: &mut Standing<'p>) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
-        // Beyond the ceiling nothing more is charged.
-        let _ = self.table.charge(key, limit.quota.punishing(), penalty.cells, self.now);
+        let Claim { limit, key, least_tat } = *claim;
+        let quota = limit.quota.punishing();
+        let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
+        // Beyond the ceiling nothing more is charged, and what is owed stays.
+        if decision.is_allowed() {
+            *standing = self.standing(limit, decision.owed_ns()).0;
+        }
     }
 }
 
@@ -253,10 +327,10 @@ pub(crate) struct Question {
     parts: KeyHash,
 }
 
-/// The bucket of a key under one limit.
+/// The key by which the limit with this id counts.
 #[inline]
-fn key_of(table: &Table, parts: KeyHash, limit: &Limit) -> KeyHash {
-    if limit.suffix.is_empty() { parts } else { table.derive(parts, &limit.suffix) }
+pub(crate) fn key_of(table: &Table, parts: KeyHash, limit: u64) -> KeyHash {
+    if limit == 0 { parts } else { table.derive(parts, limit) }
 }
 
 /// Hashes the parts of a key as they are. `None` when one is not there.
@@ -274,17 +348,21 @@ fn hash_plain(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<
     Some(hasher.finish())
 }
 
-/// Hashes the parts of a key, some left out, some grouped, and finds out whether one of them is an exception.
+/// Hashes the parts of a key, some left out, some grouped, and finds the rule of the exception that one of them may be.
 #[inline(never)]
-fn hash_parts(
+pub(crate) fn hash_parts(
     mut hasher: KeyHasher,
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let mut exception = None;
-    policy.for_each_part(message, |value| {
-        exception = exception.or_else(|| policy.exception(value));
-        write_grouped(&mut hasher, &policy.key, value);
+    let exception = policy.for_each_part(message, |Part { value, narrowed }| {
+        match value {
+            Value::String(bytes) if policy.key.lowercase => write_lowercase(&mut hasher, bytes),
+            value => write_part(&mut hasher, value),
+        }
+        if let Some(prefix) = narrowed {
+            write_narrowed(&mut hasher, prefix);
+        }
     })?;
     Some((hasher.finish(), exception))
 }
@@ -295,41 +373,11 @@ fn write_client(name: &mut String, policy: &Policy, client: KeyHash, message: Op
     let mut parts = ArrayVec::<Value<'_>, MAX_NAMED_PARTS>::new();
     if let Some(message) = message {
         // What is beyond them is left out of the name, and of nothing else.
-        let _ = policy.for_each_part(&message, |value| {
-            let _ = parts.try_push(grouped(&policy.key, value));
+        let _ = policy.for_each_part(&message, |part| {
+            let _ = parts.try_push(part.value);
         });
     }
     write_name(name, client, parts);
-}
-
-/// An address as the policy groups it.
-fn grouped<'a>(key: &KeyParts, value: Value<'a>) -> Value<'a> {
-    match value {
-        Value::Ipv4(ip) => Value::Ipv4(network_v4(ip, key.ipv4_prefix)),
-        Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => Value::Ipv4(network_v4(ip, key.ipv4_prefix)),
-            None => Value::Ipv6(network_v6(ip, key.ipv6_prefix)),
-        },
-        value => value,
-    }
-}
-
-/// Writes a part of the key, as the policy groups it.
-fn write_grouped(hasher: &mut KeyHasher, key: &KeyParts, value: Value<'_>) {
-    match value {
-        Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
-        value => write_part(hasher, grouped(key, value)),
-    }
-}
-
-fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-    (u32::from(ip) & mask).into()
-}
-
-fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
-    let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
-    (u128::from(ip) & mask).into()
 }
 
 /// The cells that a cost stands for. Null, which HAProxy sends for what it could not find, is one cell as it would be without
@@ -376,12 +424,8 @@ impl Handler for Limiter {
         let (table, policies) = (&turn.table, &turn.in_force.policies);
         let message = request.messages().next().ok_or(NoQuestion::NoMessage)?;
         let question = Self::question(table, policies, &message)?;
-        if policies.is_fixed {
-            table.prefetch(question.parts);
-        } else {
-            for limit in policies.list[question.policy].rule(question.rule).limits() {
-                table.prefetch(key_of(table, question.parts, limit));
-            }
+        for limit in policies.list[question.policy].rule(question.rule).limits() {
+            table.prefetch(key_of(table, question.parts, limit.id), limit.quota);
         }
         Ok(question)
     }
@@ -391,11 +435,12 @@ impl Handler for Limiter {
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Turn { table, in_force, now, lane } = turn;
-        let InForce { policies, stats, blocked: answers } = &***in_force;
+        let InForce { policies, past, stats, blocked: answers } = &***in_force;
         // The usual case in the fewest steps: the flags' one policy, and one message.
         // Taken apart, and moved below: a reference to a part would have it all copied to the stack and wait there.
         if let Ok(Question { policy: index, cells, parts, .. }) = first
             && policies.is_fixed
+            && past.is_empty()
             && request.messages().len() == 1
         {
             let policy = &policies.list[index];
@@ -450,7 +495,7 @@ impl Limiter {
             };
             let policy = &policies.list[question.policy];
             let wanted = wants_standings.then_some(&mut standings);
-            let reason = Self::verdict(table, now, policy, &question, wanted);
+            let reason = Self::verdict(table, now, in_force, &question, &message, wanted);
             let outcome = match reason {
                 None => Outcome::Allowed,
                 Some(_) if policy.observes => Outcome::WouldBlock,

@@ -9,12 +9,12 @@ pub(crate) mod file;
 mod tests;
 mod words;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::Quota;
+use gcra_table::{Quota, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
@@ -45,10 +45,15 @@ impl RuleAt {
     pub(crate) fn new(exception: Option<u32>) -> Self {
         Self(exception.unwrap_or(u32::MAX))
     }
+
+    /// Whether it is that of an exception.
+    pub(crate) fn is_exception(self) -> bool {
+        self.0 != u32::MAX
+    }
 }
 
 /// Who is limited, and how.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Box<str>,
     /// The message it is for; `None` for all of them.
@@ -74,7 +79,7 @@ pub(crate) struct When {
 }
 
 /// What makes the key of a message.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyParts {
     /// Names of args; none for all args, but that of the cost and that of `when`.
     pub(crate) args: Vec<Box<[u8]>>,
@@ -88,6 +93,50 @@ impl KeyParts {
     pub(crate) fn exact(args: Vec<Box<[u8]>>) -> Self {
         Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
     }
+
+    /// A value as it is part of a key: of an address the network, which has at least so many bits.
+    #[inline]
+    fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+        let v4 = |ip| {
+            let prefix = self.ipv4_prefix.max(least_prefix);
+            Part {
+                value: Value::Ipv4(network_v4(ip, prefix)),
+                narrowed: (prefix > self.ipv4_prefix).then_some(prefix),
+            }
+        };
+        match value {
+            Value::Ipv4(ip) => v4(ip),
+            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+                Some(ip) => v4(ip),
+                None => {
+                    let prefix = self.ipv6_prefix.max(least_prefix);
+                    Part {
+                        value: Value::Ipv6(network_v6(ip, prefix)),
+                        narrowed: (prefix > self.ipv6_prefix).then_some(prefix),
+                    }
+                }
+            },
+            value => Part { value, narrowed: None },
+        }
+    }
+}
+
+/// A part of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) value: Value<'a>,
+    /// The length of an address's network, where that is an exception's and not the policy's.
+    pub(crate) narrowed: Option<u8>,
+}
+
+fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    (u32::from(ip) & mask).into()
+}
+
+fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
+    (u128::from(ip) & mask).into()
 }
 
 /// What holds for a key.
@@ -120,9 +169,9 @@ impl Rule {
 pub(crate) struct Limit {
     /// For people and headers.
     pub(crate) label: Box<str>,
-    /// What tells this limit's bucket of a key from those of others. Empty for the flags' only one, so that its keys are what they
-    /// always were; else made of the names of policy and limit, never of numbers, so that a new number meets the old debt.
-    pub(crate) suffix: Box<[u8]>,
+    /// What tells this limit's buckets from those of other limits on the same key: it follows from the names of the policy and the
+    /// limit. 0 for the only limit that the flags can give. (The table tells apart the buckets of quotas with other numbers.)
+    pub(crate) id: u64,
     pub(crate) quota: Quota,
     /// As it was written: "10/s burst 20".
     pub(crate) text: Box<str>,
@@ -130,15 +179,8 @@ pub(crate) struct Limit {
 
 impl Limit {
     pub(crate) fn new(policy: &str, name: &str, label: String, quota: Quota, text: String) -> Self {
-        /// No type of a part of a key, so that no list of parts goes on like this.
-        const TAG: u8 = 10;
-        let mut suffix = vec![TAG];
-        for name in [policy, name] {
-            // Names have at most 64 bytes.
-            suffix.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
-            suffix.extend_from_slice(name.as_bytes());
-        }
-        Self { label: label.into(), suffix: suffix.into(), quota, text: text.into() }
+        let id = limit_id(&[policy.as_bytes(), name.as_bytes()]);
+        Self { label: label.into(), id, quota, text: text.into() }
     }
 }
 
@@ -151,7 +193,7 @@ pub(crate) struct Penalty {
 }
 
 /// Exceptions by address and by value: places in a list of rules.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Overrides {
     pub(crate) rules: Vec<Rule>,
     pub(crate) v4: PrefixMap<Ipv4Net, u32>,
@@ -181,15 +223,24 @@ impl Overrides {
         }
     }
 
-    /// The rule for a value of the key, if there is an exception for it. Of networks the smallest counts.
+    /// The exception for a value of the key, if there is one. Of networks the smallest counts.
     #[inline]
-    fn find(&self, value: Value<'_>, lowercase: bool) -> Option<u32> {
-        let index = match value {
-            Value::Ipv4(ip) => self.v4.get_lpm(&Ipv4Net::from(ip))?.1,
-            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
-                Some(ip) => self.v4.get_lpm(&Ipv4Net::from(ip))?.1,
-                None => self.v6.get_lpm(&Ipv6Net::from(ip))?.1,
-            },
+    fn find(&self, value: Value<'_>, lowercase: bool) -> Option<Exception> {
+        let v4 = |ip: Ipv4Addr| {
+            let (network, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
+            Some(Exception { rule: *rule, prefix: network.prefix_len() })
+        };
+        let rule = match value {
+            Value::Ipv4(ip) => return v4(ip),
+            Value::Ipv6(ip) => {
+                return match ip.to_ipv4_mapped() {
+                    Some(ip) => v4(ip),
+                    None => {
+                        let (network, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
+                        Some(Exception { rule: *rule, prefix: network.prefix_len() })
+                    }
+                };
+            }
             Value::String(bytes) if lowercase => {
                 // Longer ones are no exceptions.
                 let mut lower = ArrayVec::<u8, MAX_VALUE>::new();
@@ -205,8 +256,17 @@ impl Overrides {
             | Value::Int64(_)
             | Value::Uint64(_) => return None,
         };
-        Some(*index)
+        Some(Exception { rule: *rule, prefix: 0 })
     }
+}
+
+/// What holds for a value that is an exception.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exception {
+    /// Its place in the list of rules.
+    rule: u32,
+    /// For an address, how many bits it has in common with the exception's network; else 0.
+    prefix: u8,
 }
 
 /// The longest value that can be an exception, in bytes.
@@ -231,6 +291,11 @@ impl From<&str> for OverrideKey {
 }
 
 impl Policies {
+    /// The same with other policies.
+    pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
+        Self { list, answers: self.answers.clone(), is_fixed: self.is_fixed, lists: Vec::new() }
+    }
+
     /// The first policy that is for this message.
     #[inline]
     pub(crate) fn of(&self, message: &Message<'_>) -> Option<usize> {
@@ -249,13 +314,29 @@ impl Policy {
             })
     }
 
-    /// The parts of a message's key, in order. `None` when one is not there.
+    /// The parts of a message's key as they make its buckets, in order: addresses are grouped. Returns the place of the rule of the
+    /// first part that is an exception, if there is one. `None` when a part is not there.
+    ///
+    /// An address for which there is an exception is grouped by its exception's network where that is narrower than the policy's
+    /// groups, so that an exception never shares a bucket with the rest of its group.
     #[inline(always)]
     pub(crate) fn for_each_part<'a>(
         &self,
         message: &Message<'a>,
-        mut part: impl FnMut(Value<'a>),
-    ) -> Option<()> {
+        mut part: impl FnMut(Part<'a>),
+    ) -> Option<Option<u32>> {
+        let mut exception = None;
+        self.for_each_value(message, |value| {
+            let found = if exception.is_none() { self.exception(value) } else { None };
+            exception = exception.or(found.map(|found| found.rule));
+            part(self.key.group(value, found.map_or(0, |found| found.prefix)));
+        })?;
+        Some(exception)
+    }
+
+    /// The values that make a message's key, in order. `None` when one is not there.
+    #[inline(always)]
+    fn for_each_value<'a>(&self, message: &Message<'a>, mut value: impl FnMut(Value<'a>)) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
                 // Asked for each arg of each message: a test for `None` costs next to nothing, a comparison of names does not.
@@ -264,25 +345,39 @@ impl Policy {
                 {
                     continue;
                 }
-                part(arg.value);
+                value(arg.value);
             }
         } else {
             for name in &self.key.args {
-                part(message.arg(name)?);
+                value(message.arg(name)?);
             }
         }
         Some(())
     }
 
-    /// The rule for a key with this part, if it is an exception.
+    /// The exception that a part of a key is, if it is one.
     #[inline]
-    pub(crate) fn exception(&self, part: Value<'_>) -> Option<u32> {
+    fn exception(&self, part: Value<'_>) -> Option<Exception> {
         if self.overrides.is_empty() { None } else { self.overrides.find(part, self.key.lowercase) }
     }
 
     #[inline]
     pub(crate) fn rule(&self, at: RuleAt) -> &Rule {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
+    }
+
+    /// The same keys under another rule, without exceptions.
+    pub(crate) fn with_rule(&self, rule: Rule) -> Self {
+        Self {
+            name: self.name.clone(),
+            message: self.message.clone(),
+            when: self.when.clone(),
+            key: self.key.clone(),
+            cost: self.cost.clone(),
+            rule,
+            overrides: Overrides::default(),
+            ..*self
+        }
     }
 
     /// All rules, those of exceptions too.

@@ -81,6 +81,15 @@ const PENDING_MS: u32 = 10;
 /// Rounds that an operation may lose before it gives up. The models get along with fewer, and fail beyond.
 const ROUNDS: u32 = if cfg!(gcra_model) { 24 } else { 10_000 };
 
+/// What a key is to be charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) quota: Quota,
+    pub(crate) cells: u32,
+    /// The key is taken to have at least this TAT: what it owed under other numbers, brought over to these.
+    pub(crate) least_tat: u64,
+}
+
 /// What the table decided about some cells of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "a decision that nobody reads limits nobody"]
@@ -319,27 +328,21 @@ impl<'a> Bucket<'a> {
         Self { lines, fingerprint }
     }
 
-    /// Decides about `cells` cells at `now`, and charges them if they conform: the usual case, in which the key has a bucket
+    /// Decides about some cells at `now`, and charges them if they conform: the usual case, in which the key has a bucket
     /// and nobody else changes it now. `None` in any other.
     #[inline]
-    pub(crate) fn try_charge(&self, quota: Quota, cells: u32, now: u64) -> Option<Decision> {
+    pub(crate) fn try_charge(&self, charge: Charge, now: u64) -> Option<Decision> {
         let (slot, word, tat) = self.find()?;
-        self.charge_found(slot, word, tat, quota, cells, now)
+        self.charge_found(slot, word, tat, charge, now)
     }
 
     #[inline]
-    fn charge_found(
-        &self,
-        slot: &Slot,
-        word: Word,
-        tat: u64,
-        quota: Quota,
-        cells: u32,
-        now: u64,
-    ) -> Option<Decision> {
+    fn charge_found(&self, slot: &Slot, word: Word, tat: u64, charge: Charge, now: u64) -> Option<Decision> {
+        let Charge { quota, cells, least_tat } = charge;
         if is_damaged(tat, now, quota) {
             return None;
         }
+        let tat = tat.max(least_tat);
         let admission = quota.admit(tat, now, cells);
         match admission {
             Admission::Conforming { tat: charged } if cells > 0 => {
@@ -357,15 +360,14 @@ impl<'a> Bucket<'a> {
     #[inline]
     pub(crate) fn charge<C: Fn() -> u64>(
         &self,
-        quota: Quota,
-        cells: u32,
+        charge: Charge,
         now: &mut u64,
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
         for _ in 0..ROUNDS {
             let look = self.look();
             let Some((position, tat)) = look.bucket() else {
-                match self.open_and_charge(look, quota, cells, now, context) {
+                match self.open_and_charge(look, charge, now, context) {
                     Opening::Opened(tat) => {
                         return Ok(Decision::new(Admission::Conforming { tat }, tat, *now));
                     }
@@ -376,13 +378,13 @@ impl<'a> Bucket<'a> {
                 }
             };
             let (slot, word) = (self.slot(position), look.words[position]);
-            match self.charge_found(slot, word, tat, quota, cells, *now) {
+            match self.charge_found(slot, word, tat, charge, *now) {
                 Some(decision) => return Ok(decision),
-                None => self.mend(slot, word, tat, quota, now, context),
+                None => self.mend(slot, word, tat, charge.quota, now, context),
             }
         }
         context.counters.gave_up();
-        Ok(Decision::undecidable(quota))
+        Ok(Decision::undecidable(charge.quota))
     }
 
     /// Takes back a charge of `cost_ns` that led to `charged_tat`. Only if nobody has changed the bucket since: whoever
@@ -472,8 +474,9 @@ impl<'a> Bucket<'a> {
         })
     }
 
-    /// Brings back a TAT that this quota can't have led to: the limit was lowered, or the slot is damaged. The bucket
-    /// is left owing τ: the next cell conforms, and no burst after it.
+    /// Brings back a TAT that this quota can't have led to: the slot is damaged. (No other quota charges this bucket, because
+    /// the numbers of a quota are part of the fingerprint.) The bucket is left owing τ: the next cell conforms, and no
+    /// burst after it.
     ///
     /// Another process may have charged the bucket at a later time than our `now`, so that is read again first.
     fn mend<C: Fn() -> u64>(
@@ -499,17 +502,18 @@ impl<'a> Bucket<'a> {
     fn open_and_charge<C: Fn() -> u64>(
         &self,
         look: Look,
-        quota: Quota,
-        cells: u32,
+        charge: Charge,
         now: &mut u64,
         context: &Context<'_, C>,
     ) -> Opening<Decision> {
+        let Charge { quota, cells, least_tat } = charge;
         self.open(look, now, context, |now| {
             // What the key owes to the table before this one, it owes here.
             let tat = match context.predecessor {
                 Some(predecessor) if !broken(Mutation::NothingInherited) => predecessor.seal(),
                 _ => 0,
             };
+            let tat = tat.max(least_tat);
             match quota.admit(tat, now, cells) {
                 Admission::Conforming { tat } if cells > 0 => Ok(tat),
                 admission => Err(Decision::new(admission, tat.max(now), now)),

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::bucket::Counters;
 use crate::hash::SipHasher;
+use crate::register::{ENTRIES, Entry};
 
 /// The header's size; the lines begin after it.
 pub(crate) const HEADER_BYTES: usize = 0x40000;
@@ -116,8 +117,10 @@ fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
 }
 
-/// Where in the header the entries of the processes lie. (The part before it, from 0x10000 on, is left for a
-/// register of limits.)
+/// Where in the header the [register](crate::register) of limits lies.
+pub(crate) const REGISTER_AT: usize = 0x10000;
+
+/// Where in the header the entries of the processes lie.
 pub(crate) const PROCESSES_AT: usize = 0x20000;
 
 /// How many processes can be listed. Further ones work as well.
@@ -163,6 +166,8 @@ pub(crate) struct CacheLine<T>(pub(crate) T);
 // `region.rs` rests on these.
 const _: () = assert!(SHARED_AT + size_of::<Shared>() <= 4096);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
+const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
+const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
 // The entries are where docs/TABLE.md says.

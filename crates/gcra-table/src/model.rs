@@ -20,7 +20,7 @@ use loom::{sync::Arc, thread};
 use shuttle::{sync::Arc, thread};
 
 use crate::bucket::{
-    Announcer, Bucket, Changes, Context, Counters, Decision, Moved, Mutation, model_with, seal,
+    Announcer, Bucket, Changes, Charge, Context, Counters, Decision, Moved, Mutation, model_with, seal,
 };
 use crate::quota::Quota;
 use crate::slot::{Line, Slot, Word};
@@ -32,6 +32,10 @@ const OTHER: u64 = 8;
 
 fn quota(burst: u32) -> Quota {
     Quota::new(NonZeroU64::new(T).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+}
+
+fn one_cell(burst: u32) -> Charge {
+    Charge { quota: quota(burst), cells: 1, least_tat: 0 }
 }
 
 /// The lines of a table, and what its header counts.
@@ -114,7 +118,7 @@ impl Actor {
 
     fn decide(&self, table: &Table, key: u64, burst: u32) -> Decision {
         let context = self.context(table, None);
-        table.bucket(key).charge(quota(burst), 1, &mut self.read_clock(), &context).unwrap()
+        table.bucket(key).charge(one_cell(burst), &mut self.read_clock(), &context).unwrap()
     }
 
     /// Charges one cell. 1 when it was allowed.
@@ -129,12 +133,12 @@ impl Actor {
     /// As `charge`, in a table that is moving to another one.
     fn charge_moving(&self, tables: &[Table; 2], key: u64, burst: u32) -> u64 {
         let [old, new] = tables;
-        let (quota, now) = (quota(burst), &mut { CLOCK });
-        let decision = match old.bucket(key).charge(quota, 1, now, &self.context(old, None)) {
+        let (charge, now) = (one_cell(burst), &mut { CLOCK });
+        let decision = match old.bucket(key).charge(charge, now, &self.context(old, None)) {
             Ok(decision) => decision,
             Err(Moved) => {
                 let context = self.context(new, Some(old.bucket(key)));
-                new.bucket(key).charge(quota, 1, now, &context).unwrap()
+                new.bucket(key).charge(charge, now, &context).unwrap()
             }
         };
         decision.is_allowed().into()

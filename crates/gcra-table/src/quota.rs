@@ -20,6 +20,8 @@ pub struct Quota {
     emission_interval_ns: NonZeroU64,
     burst: NonZeroU32,
     penalty_ns: u64,
+    /// Follows from the three numbers above, as they were before [`punishing`](Self::punishing).
+    salt: u64,
 }
 
 impl Quota {
@@ -30,9 +32,12 @@ impl Quota {
     /// `burst` emission intervals are longer than [`MAX_DRAIN_NS`].
     pub const fn new(emission_interval_ns: NonZeroU64, burst: NonZeroU32) -> Result<Self, QuotaError> {
         match emission_interval_ns.get().checked_mul(burst.get() as u64) {
-            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => {
-                Ok(Self { emission_interval_ns, burst, penalty_ns: 0 })
-            }
+            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self {
+                emission_interval_ns,
+                burst,
+                penalty_ns: 0,
+                salt: salt(emission_interval_ns, burst, 0),
+            }),
             _ => Err(QuotaError { emission_interval_ns, burst }),
         }
     }
@@ -45,9 +50,17 @@ impl Quota {
     /// All that is longer than [`MAX_DRAIN_NS`].
     pub const fn with_penalty(self, penalty_ns: u64) -> Result<Self, QuotaError> {
         match self.drain_ns().checked_add(penalty_ns) {
-            Some(most) if most <= MAX_DRAIN_NS => Ok(Self { penalty_ns, ..self }),
+            Some(most) if most <= MAX_DRAIN_NS => {
+                Ok(Self { penalty_ns, salt: salt(self.emission_interval_ns, self.burst, penalty_ns), ..self })
+            }
             _ => Err(QuotaError { emission_interval_ns: self.emission_interval_ns, burst: self.burst }),
         }
+    }
+
+    /// How much more than a full burst a key may owe, in nanoseconds.
+    #[must_use]
+    pub const fn penalty_ns(self) -> u64 {
+        self.penalty_ns
     }
 
     /// The quota to charge a penalty by: of the same rate, with a burst that reaches up to the penalty's end.
@@ -57,6 +70,36 @@ impl Quota {
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
         let more = if more > u32::MAX as u64 { u32::MAX } else { more as u32 };
         Self { burst: self.burst.saturating_add(more), ..self }
+    }
+
+    /// What tells the buckets of this quota from those that the same keys have under other numbers.
+    ///
+    /// A TAT means something only together with the emission interval and the burst that led to it: a bucket that two quotas
+    /// charge would be found damaged by the one with the shorter drain time, again and again, and each repair would
+    /// forgive what the other one had charged. So no two quotas share a bucket.
+    #[inline]
+    pub(crate) const fn salt(self) -> u64 {
+        self.salt
+    }
+
+    /// The TAT that a key has at least under this quota, when at `changed_ns` this quota took the place of `before`, under which
+    /// the key has the TAT `tat`.
+    ///
+    /// What the key owed at the change counts in cells: 15 cells of a burst of 20 are 15 cells of a burst of 40. They drain at
+    /// the new rate, and are never more than the new burst. All times are nanoseconds of the table's clock.
+    #[must_use]
+    pub const fn carry_over(self, before: Self, tat: u64, changed_ns: u64) -> u64 {
+        let owed_ns = tat.saturating_sub(changed_ns) as u128;
+        // Rounded up, so that a change never forgives a part of a cell.
+        let owed_ns = (owed_ns * self.emission_interval_ns.get() as u128)
+            .div_ceil(before.emission_interval_ns.get() as u128);
+        if owed_ns == 0 {
+            return 0;
+        }
+        let most_ns = self.drain_ns();
+        #[expect(clippy::cast_possible_truncation, reason = "compared before")]
+        let owed_ns = if owed_ns < most_ns as u128 { owed_ns as u64 } else { most_ns };
+        changed_ns.saturating_add(owed_ns)
     }
 
     /// The most that a key can owe, in nanoseconds.
@@ -101,10 +144,14 @@ impl Quota {
     #[must_use]
     #[inline]
     pub const fn admit(self, tat: u64, now: u64, cells: u32) -> Admission {
+        let tat = if tat > now { tat } else { now };
+        if cells == 0 {
+            // Even where a penalty has made the key owe more than its burst.
+            return Admission::Conforming { tat };
+        }
         if cells > self.burst.get() {
             return Admission::Oversize;
         }
-        let tat = if tat > now { tat } else { now };
         let cost_ns = self.cost_ns(cells);
         // Conforming when `tat - now <= τ - (cells - 1) * T`, written without a difference that could go below 0.
         let room_ns = self.drain_ns() - cost_ns;
@@ -125,6 +172,21 @@ impl Quota {
         let cells = cells as u32;
         cells
     }
+}
+
+/// A number that differs wherever the numbers of two quotas differ (or with a chance of 2^-64 does not).
+const fn salt(emission_interval_ns: NonZeroU64, burst: NonZeroU32, penalty_ns: u64) -> u64 {
+    let salt = scramble(emission_interval_ns.get());
+    scramble(scramble(salt ^ burst.get() as u64) ^ penalty_ns)
+}
+
+/// The output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators"): a
+/// permutation of all 64-bit numbers in which each bit of the input moves half of the output's.
+const fn scramble(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// What [`Quota::admit`] says.
@@ -199,6 +261,41 @@ mod tests {
     }
 
     #[test]
+    fn quotas_with_other_numbers_have_another_salt() {
+        let quota = |interval: u64, burst: u32| {
+            Quota::new(NonZeroU64::new(interval).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+        };
+        let mut salts: Vec<_> = (1..40)
+            .flat_map(|interval| (1..40).map(move |burst| quota(interval, burst)))
+            .flat_map(|quota| (0..4).map(move |penalty| quota.with_penalty(penalty).unwrap().salt()))
+            .collect();
+        let count = salts.len();
+        salts.sort_unstable();
+        salts.dedup();
+        assert_eq!(salts.len(), count);
+        let quota = quota(10 * MS, 20).with_penalty(MS).unwrap();
+        assert_eq!(quota.salt(), quota.punishing().salt(), "a penalty is charged to the same bucket");
+    }
+
+    #[test]
+    fn a_debt_is_carried_over_in_cells() {
+        let every = |interval_ms: u64, burst: u32| {
+            Quota::new(NonZeroU64::new(interval_ms * MS).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+        };
+        let changed = 1_000 * MS;
+        let owed = |new: Quota, cells: u64| new.carry_over(quota(), changed + cells * 10 * MS, changed);
+        assert_eq!(owed(every(5, 40), 20), changed + 20 * 5 * MS, "a blocked key has 20 of 40 at once");
+        assert_eq!(owed(every(100, 20), 15), changed + 15 * 100 * MS, "15 of 20 are 15 of 20");
+        assert_eq!(owed(every(10, 5), 15), changed + 5 * 10 * MS, "and never more than the burst");
+        assert_eq!(owed(quota(), 15), changed + 15 * 10 * MS);
+        assert_eq!(owed(quota(), 0), 0);
+        assert_eq!(quota().carry_over(quota(), 0, changed), 0, "there was no bucket");
+        assert_eq!(every(3, 40).carry_over(every(2, 40), changed + 1, changed), changed + 2, "rounded up");
+        let longest = Quota::new(NonZeroU64::new(MAX_DRAIN_NS).unwrap(), NonZeroU32::MIN).unwrap();
+        assert_eq!(longest.carry_over(every(1, 1), u64::MAX, 0), MAX_DRAIN_NS);
+    }
+
+    #[test]
     fn a_cost_is_charged_whole_or_not_at_all() {
         assert_eq!(quota().admit(0, 0, 20), Admission::Conforming { tat: 200 * MS });
         assert_eq!(quota().admit(1, 0, 20), Admission::Early { wait_ns: 1 });
@@ -210,6 +307,8 @@ mod tests {
     fn a_peek_charges_nothing() {
         assert_eq!(quota().admit(200 * MS, 0, 0), Admission::Conforming { tat: 200 * MS });
         assert_eq!(quota().admit(0, 5, 0), Admission::Conforming { tat: 5 });
+        let beyond = Admission::Conforming { tat: 900 * MS };
+        assert_eq!(quota().admit(900 * MS, 0, 0), beyond, "owes more than its burst, by a penalty");
     }
 
     #[test]

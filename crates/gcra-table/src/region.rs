@@ -12,7 +12,8 @@ use std::{io, slice};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use crate::header::{HEADER_BYTES, PROCESSES, PROCESSES_AT, ProcessEntry, SHARED_AT, Shared};
+use crate::header::{HEADER_BYTES, PROCESSES, PROCESSES_AT, ProcessEntry, REGISTER_AT, SHARED_AT, Shared};
+use crate::register::{ENTRIES, Entry};
 use crate::slot::{LINE_SLOTS, Line, Slots};
 #[cfg(not(gcra_model))]
 use crate::sync::{AtomicU128, Ordering};
@@ -61,6 +62,17 @@ impl Region {
         // as `self`; `Shared` is made of atomics alone, for which every bit pattern is valid, and everyone else
         // who changes them does so through the same atomics.
         unsafe { &*shared }
+    }
+
+    /// The numbers that limits have and have had.
+    pub(crate) fn register(&self) -> &[Entry; ENTRIES] {
+        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion says that the
+        // entries at `REGISTER_AT` end inside it.
+        let entries = unsafe { self.map.as_mut_ptr().add(REGISTER_AT) }.cast::<[Entry; ENTRIES]>();
+        // SAFETY: the mapping is page aligned and `REGISTER_AT` a multiple of an entry's alignment; it lives as
+        // long as `self`; an entry is made of atomics alone, for which every bit pattern is valid, and everyone
+        // else who changes them does so through the same atomics.
+        unsafe { &*entries }
     }
 
     /// The entries of the processes that use the table.

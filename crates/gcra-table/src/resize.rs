@@ -63,6 +63,7 @@ impl Table {
         }
         let before = next.evictions();
         let carried = old.carry_all_to(&next);
+        next.take_over_register(&old);
         (next_file.header.base_ns, next_file.header.boot_id) = (old_header.base_ns, old_header.boot_id);
         open::adopt_clock(path, &next_file)?;
         next.beat();

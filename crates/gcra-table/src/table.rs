@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::attached::Attachment;
-use crate::bucket::{Announcer, Bucket, Context, Decision, Evictions, Moved};
+use crate::bucket::{Announcer, Bucket, Charge, Context, Decision, Evictions, Moved};
 use crate::clock::{self, Clock, ManualClock};
 use crate::hash::SipHasher;
 use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
 use crate::open::{self, OpenError, Opened, TableFile, Who};
 use crate::quota::Quota;
 use crate::region::{self, Region};
+use crate::register::{Register, Registered};
 use crate::slot::{Line, Slot, Slots};
 
 /// Buckets of many keys, shared by every process that has the file open.
@@ -60,14 +61,25 @@ impl KeyHasher {
     #[inline]
     #[must_use]
     pub fn finish(&self) -> KeyHash {
-        // 0 marks slots never used.
-        KeyHash(self.0.finish().max(1))
+        KeyHash(self.0.finish())
     }
 }
 
 /// A key, hashed for one table and its successors.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct KeyHash(u64);
+
+/// A number that stands for the name of a limit, which may have several parts: the same in every table and process, and never 0.
+#[must_use]
+pub fn limit_id(name: &[&[u8]]) -> u64 {
+    // No secret: what leads to a bucket is the hash of this and the key, with the table's own hash key.
+    let mut hasher = SipHasher::new(&[0; 16]);
+    for part in name {
+        hasher.write(&(part.len() as u64).to_le_bytes());
+        hasher.write(part);
+    }
+    hasher.finish().max(1)
+}
 
 impl Table {
     /// Opens the table file at `path`, or makes one with `slots` slots ([`Slots::DEFAULT`] without). Without `slots`, a
@@ -170,26 +182,29 @@ impl Table {
         KeyHasher(self.hasher)
     }
 
-    /// The key that stands for `key` in some other respect, named by `suffix`: another limit on the same client, say.
+    /// The key that stands for `key` under the limit with this [id](limit_id): several limits on one client have buckets of their own.
     #[inline]
     #[must_use]
-    pub fn derive(&self, key: KeyHash, suffix: &[u8]) -> KeyHash {
+    pub fn derive(&self, key: KeyHash, limit_id: u64) -> KeyHash {
         let mut hasher = self.hasher();
         hasher.write(&key.0.to_le_bytes());
-        hasher.write(suffix);
+        hasher.write(&limit_id.to_le_bytes());
         hasher.finish()
     }
 
-    /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key. Worth it when a few
+    /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key under this quota. Worth it when a few
     /// other keys are decided in between.
     #[inline]
-    pub fn prefetch(&self, key: KeyHash) {
-        let [first, second] = self.candidate_lines(key.0);
+    pub fn prefetch(&self, key: KeyHash, quota: Quota) {
+        let [first, second] = self.candidate_lines(fingerprint(key, quota));
         region::prefetch(first);
         region::prefetch(second);
     }
 
     /// Decides about `cells` cells of `key` at `now`, and charges them if they conform. Zero cells is a peek.
+    ///
+    /// A key has a bucket for each quota that it is charged by: the numbers of the quota tell them apart, and what is
+    /// charged by one is not seen by another.
     ///
     /// `now` is a reading of this table's clock, taken after the cells came, and can serve many decisions. It is
     /// brought forward when the clock had to be read again (a new bucket must not be opened with an old reading).
@@ -197,27 +212,43 @@ impl Table {
     /// Lock-free: only a process that got further can make another one try again.
     #[inline]
     pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
-        match self.bucket(key.0).try_charge(quota, cells, *now) {
+        self.charge_owing(key, quota, cells, now, 0)
+    }
+
+    /// As [`charge`](Self::charge), for a key that is taken to have at least the TAT `least_tat`, in nanoseconds of the table's
+    /// clock: what it owed under other numbers, as [`Quota::carry_over`] has brought it over to these. 0 for nothing.
+    #[inline]
+    pub fn charge_owing(
+        &self,
+        key: KeyHash,
+        quota: Quota,
+        cells: u32,
+        now: &mut u64,
+        least_tat: u64,
+    ) -> Decision {
+        let charge = Charge { quota, cells, least_tat };
+        let fingerprint = fingerprint(key, quota);
+        match self.bucket(fingerprint).try_charge(charge, *now) {
             Some(decision) => decision,
-            None => self.charge_anyhow(key, quota, cells, now),
+            None => self.charge_anyhow(fingerprint, charge, now),
         }
     }
 
     /// Where there is no bucket yet, or not here any more, or where somebody else was faster.
     #[cold]
-    fn charge_anyhow(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
-        let mut decided = self.bucket(key.0).charge(quota, cells, now, &self.context(None));
+    fn charge_anyhow(&self, fingerprint: u64, charge: Charge, now: &mut u64) -> Decision {
+        let mut decided = self.bucket(fingerprint).charge(charge, now, &self.context(None));
         let mut table = self;
         // Ends: a table has a higher generation than the one before it, and there is a last one.
         while let Err(Moved) = decided {
             let Some(next) = table.opened_successor() else {
-                return Decision::undecidable(quota);
+                return Decision::undecidable(charge.quota);
             };
-            let context = next.context(Some(table.bucket(key.0)));
-            decided = next.bucket(key.0).charge(quota, cells, now, &context);
+            let context = next.context(Some(table.bucket(fingerprint)));
+            decided = next.bucket(fingerprint).charge(charge, now, &context);
             table = next;
         }
-        decided.unwrap_or(Decision::undecidable(quota))
+        decided.unwrap_or(Decision::undecidable(charge.quota))
     }
 
     /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this number of cells, because
@@ -227,30 +258,74 @@ impl Table {
     /// generous, and at worst too strict by these cells until they drain.
     pub fn refund(&self, key: KeyHash, quota: Quota, cells: u32, decision: &Decision) -> bool {
         let cost_ns = quota.emission_interval_ns().saturating_mul(u64::from(cells));
-        decision.charged_tat().is_some_and(|tat| cells > 0 && self.bucket(key.0).refund(tat, cost_ns))
+        let bucket = self.bucket(fingerprint(key, quota));
+        decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost_ns))
     }
 
-    /// What `key` owes at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
+    /// The TAT of `key` under this quota, in nanoseconds of the table's clock; 0 when there is no bucket. Charges nothing.
     #[must_use]
-    pub fn owed_ns(&self, key: KeyHash, now: u64) -> u64 {
-        match self.bucket(key.0).tat(&self.context(None)) {
-            Ok(tat) => tat.saturating_sub(now),
+    pub fn tat(&self, key: KeyHash, quota: Quota) -> u64 {
+        self.tat_of(fingerprint(key, quota))
+    }
+
+    fn tat_of(&self, fingerprint: u64) -> u64 {
+        let bucket = self.bucket(fingerprint);
+        match bucket.tat(&self.context(None)) {
+            Ok(tat) => tat,
             Err(Moved) => {
-                let last = self.bucket(key.0).seal().saturating_sub(now);
-                self.opened_successor().map_or(last, |next| next.owed_ns(key, now).max(last))
+                let last = bucket.seal();
+                self.opened_successor().map_or(last, |next| next.tat_of(fingerprint).max(last))
             }
         }
     }
 
-    /// Forgives `key` all it owes, and returns how much that was at `now`, in nanoseconds.
+    /// What `key` owes under this quota at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
+    #[must_use]
+    pub fn owed_ns(&self, key: KeyHash, quota: Quota, now: u64) -> u64 {
+        self.tat(key, quota).saturating_sub(now)
+    }
+
+    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`, in nanoseconds.
     ///
     /// `None` while the table is being resized: then a reset could be undone by the move.
     #[must_use]
-    pub fn reset(&self, key: KeyHash, now: u64) -> Option<u64> {
+    pub fn reset(&self, key: KeyHash, quota: Quota, now: u64) -> Option<u64> {
         if self.is_superseded() {
             return None;
         }
-        self.bucket(key.0).reset(&self.context(None)).ok().map(|tat| tat.saturating_sub(now))
+        let bucket = self.bucket(fingerprint(key, quota));
+        bucket.reset(&self.context(None)).ok().map(|tat| tat.saturating_sub(now))
+    }
+
+    /// Writes down that the limit with this [id](limit_id) has these numbers from now on, unless it has them already, and returns
+    /// those that it had before in this table: the earliest first, each with the time in nanoseconds of the table's clock
+    /// when others took its place. What keys owe by those can be [carried over](Quota::carry_over).
+    ///
+    /// There is room for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier numbers. When there are
+    /// more, the earliest are forgotten.
+    #[must_use]
+    pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
+        self.register().put_in_force(limit, quota)
+    }
+
+    /// Writes down that exceptions of the limit with this [id](limit_id) have these numbers.
+    pub fn add_exception(&self, limit: u64, quota: Quota) {
+        self.register().add_exception(limit, quota);
+    }
+
+    /// All numbers that limits have, or have had, in no order.
+    #[must_use]
+    pub fn registered(&self) -> Vec<Registered> {
+        self.register().all().collect()
+    }
+
+    /// Takes over what the register of the table before this one says.
+    pub(crate) fn take_over_register(&self, old: &Self) {
+        self.register().take_over(old.register());
+    }
+
+    fn register(&self) -> Register<'_> {
+        Register::new(self.region.register(), self.hasher, self.now())
     }
 
     /// What it has cost so far that the table was too small, counted over all processes since it was made.
@@ -384,6 +459,12 @@ impl Table {
     }
 }
 
+/// What is written into the slot of a key's bucket under a quota. Never 0, which marks slots that were never used.
+#[inline]
+fn fingerprint(key: KeyHash, quota: Quota) -> u64 {
+    (key.0 ^ quota.salt()).max(1)
+}
+
 impl Drop for Table {
     fn drop(&mut self) {
         if let Some(attachment) = &self.attachment {
@@ -413,10 +494,10 @@ mod tests {
         Table::in_memory(Slots::new(slots).unwrap()).unwrap()
     }
 
-    /// All words of the table that carry this key's fingerprint.
-    fn words_of(table: &Table, key: KeyHash) -> Vec<Word> {
-        let slots = table.region.lines().iter().flat_map(|line| &line.slots);
-        slots.map(|slot| slot.load()).filter(|word| word.fingerprint() == key.0).collect()
+    /// All words of the table that carry this key's fingerprint under this quota.
+    fn words_of(table: &Table, key: KeyHash, quota: Quota) -> Vec<Word> {
+        let fingerprint = fingerprint(key, quota);
+        table.each_slot().map(Slot::load).filter(|word| word.fingerprint() == fingerprint).collect()
     }
 
     #[test]
@@ -435,7 +516,7 @@ mod tests {
         let denied = table.charge(key, quota(3), 1, &mut now);
         assert!(!denied.is_allowed());
         assert!(denied.owed_ns() <= 3 * T);
-        assert_eq!(words_of(&table, key).len(), 1);
+        assert_eq!(words_of(&table, key, quota(3)).len(), 1);
     }
 
     #[test]
@@ -447,7 +528,7 @@ mod tests {
         let oversize = table.charge(key, quota(3), 4, &mut now);
         assert!(!oversize.is_allowed());
         assert_eq!(oversize.retry_after_ns(), None);
-        assert_eq!(words_of(&table, key), []);
+        assert_eq!(words_of(&table, key, quota(3)), []);
     }
 
     #[test]
@@ -473,8 +554,8 @@ mod tests {
             }
         }
         assert!(table.charge(table.hash(b"the ninth"), hour, 1, &mut now).is_allowed());
-        assert_eq!(words_of(&table, keys[0]), []);
-        assert!(keys[1..].iter().all(|key| words_of(&table, *key).len() == 1));
+        assert_eq!(words_of(&table, keys[0], hour), []);
+        assert!(keys[1..].iter().all(|key| words_of(&table, *key, hour).len() == 1));
         let evictions = table.evictions();
         assert_eq!(evictions.evicted_live, 1);
         assert_eq!(evictions.forgiven_ns.div_ceil(hour.emission_interval_ns()), 1);
@@ -490,8 +571,9 @@ mod tests {
             // All before it are idle by now, and yet a slot never used is taken.
             clock.advance(1_000_000_000);
         }
-        let known =
-            |table: &Table| -> Vec<_> { keys.iter().map(|key| words_of(table, *key).len()).collect() };
+        let known = |table: &Table| -> Vec<_> {
+            keys.iter().map(|key| words_of(table, *key, quota(1)).len()).collect()
+        };
         assert_eq!(known(&table), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
         assert!(table.charge(keys[8], quota(1), 1, &mut table.now()).is_allowed());
         assert_eq!(known(&table), [0, 1, 1, 1, 1, 1, 1, 1, 1]);
@@ -509,19 +591,19 @@ mod tests {
         for _ in 0..3 {
             assert!(table.charge(key, brief, 1, &mut now).is_allowed());
         }
-        let drained = words_of(&table, key)[0].tat().unwrap();
+        let drained = words_of(&table, key, brief)[0].tat().unwrap();
         while table.now() <= drained {}
         // Everyone's slots are taken by keys that owe a lot.
         let hour = every(3_600_000_000_000, 1);
         for n in 0..8_u32 {
             assert!(table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed());
         }
-        assert_eq!(words_of(&table, key), []);
+        assert_eq!(words_of(&table, key, brief), []);
         // One slot is free at any time, so that none has to be looked for with another reading.
-        assert!(table.reset(table.hash(&0_u32.to_ne_bytes()), table.now()).is_some());
+        assert!(table.reset(table.hash(&0_u32.to_ne_bytes()), hour, table.now()).is_some());
         let late = table.charge(key, brief, 1, &mut { read_long_ago });
         assert!(late.is_allowed());
-        assert!(words_of(&table, key)[0].tat().unwrap() > drained, "the TAT went back");
+        assert!(words_of(&table, key, brief)[0].tat().unwrap() > drained, "the TAT went back");
     }
 
     #[test]
@@ -530,9 +612,9 @@ mod tests {
         let key = table.hash(b"a");
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
-        let slot = table.region.lines().iter().flat_map(|line| &line.slots);
-        let slot = slot.into_iter().find(|slot| slot.load().fingerprint() == key.0).unwrap();
-        slot.store(Word::confirmed(key.0, u64::MAX));
+        let fingerprint = fingerprint(key, quota(3));
+        let slot = table.each_slot().find(|slot| slot.load().fingerprint() == fingerprint).unwrap();
+        slot.store(Word::confirmed(fingerprint, u64::MAX));
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
@@ -557,7 +639,7 @@ mod tests {
             let mut now = table.now();
             let allowed = (0..10).filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 3, "{byte:x}");
-            assert_eq!(words_of(&table, key).len(), 1);
+            assert_eq!(words_of(&table, key, quota(3)).len(), 1);
         }
     }
 
@@ -566,11 +648,12 @@ mod tests {
     fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
         let table = table(8);
         let key = table.hash(b"a");
-        let [_, second] = table.candidate_lines(key.0);
-        second.slots[LINE_SLOTS - 1].store(Word::pending(key.0, 12345));
-        second.slots[0].store(Word::pending(key.0, 12346));
+        let fingerprint = fingerprint(key, quota(3));
+        let [_, second] = table.candidate_lines(fingerprint);
+        second.slots[LINE_SLOTS - 1].store(Word::pending(fingerprint, 12345));
+        second.slots[0].store(Word::pending(fingerprint, 12346));
         assert!(table.charge(key, quota(3), 1, &mut table.now()).is_allowed());
-        let words = words_of(&table, key);
+        let words = words_of(&table, key, quota(3));
         assert_eq!(words.len(), 1);
         assert!(words[0].tat().is_some());
         assert_eq!(second.slots[0].load(), words[0], "the lower announcement was confirmed");
@@ -615,7 +698,8 @@ mod tests {
             let bound = u64::from(BURST) + elapsed_ns / INTERVAL_NS + forgiven;
             assert!(allowed <= bound, "key {number}: {allowed} allowed, {bound} would be right");
             assert!(allowed > 0);
-            assert!(words_of(&table, *key).len() <= 1, "{:?}", words_of(&table, *key));
+            let words = words_of(&table, *key, every(INTERVAL_NS, BURST));
+            assert!(words.len() <= 1, "{words:?}");
         }
     }
 }

@@ -486,7 +486,7 @@ fn a_resized_table_keeps_what_is_owed() {
 
     // Who has the old file open finds the buckets, and is told where to go.
     let owed = |table: &Table, n: u32| {
-        let owed = table.owed_ns(table.hash(&n.to_ne_bytes()), table.now());
+        let owed = table.owed_ns(table.hash(&n.to_ne_bytes()), hourly(3), table.now());
         owed.div_ceil(hourly(3).emission_interval_ns())
     };
     let next = table.successor().unwrap().unwrap();
@@ -542,7 +542,7 @@ fn an_interrupted_resize_can_be_finished() {
     OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
     assert!(current.successor().unwrap().is_none(), "it is not complete");
     assert!(current.is_being_resized());
-    assert_eq!(current.reset(key, current.now()), None);
+    assert_eq!(current.reset(key, hourly(2), current.now()), None);
     assert!(current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(), "the second of two");
     let other = format!(
         "table {0} is being resized to 32 slots; if that was interrupted, finish it first: 'gcra-spoa table resize --table \

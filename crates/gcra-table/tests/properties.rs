@@ -118,7 +118,7 @@ proptest! {
             if let Some(wait_ns) = decision.retry_after_ns() {
                 prop_assert!(model.conforms(now + wait_ns, cells) && !model.conforms(now + wait_ns - 1, cells));
             }
-            prop_assert_eq!(table.owed_ns(key, now), decision.owed_ns());
+            prop_assert_eq!(table.owed_ns(key, quota, now), decision.owed_ns());
             match then {
                 0..50 if decision.is_allowed() && cells > 0 => {
                     clock.advance(u64::from(then));
@@ -126,7 +126,7 @@ proptest! {
                     model.admitted.pop();
                 }
                 250.. => {
-                    prop_assert_eq!(table.reset(key, now), Some(decision.owed_ns()));
+                    prop_assert_eq!(table.reset(key, quota, now), Some(decision.owed_ns()));
                     model.admitted.clear();
                 }
                 _ => {}
@@ -148,7 +148,7 @@ proptest! {
         prop_assert!(!table.refund(key, quota, 1, &first));
         prop_assert!(table.refund(key, quota, 1, &last));
         prop_assert!(!table.refund(key, quota, 1, &last), "once");
-        prop_assert_eq!(table.owed_ns(key, now), 1_000 * others as u64);
+        prop_assert_eq!(table.owed_ns(key, quota, now), 1_000 * others as u64);
     }
 }
 
@@ -189,7 +189,7 @@ fn a_penalty_is_owed_up_to_its_ceiling() {
         assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
         let _ = table.charge(key, quota.punishing(), 1, &mut now);
     }
-    assert_eq!(table.owed_ns(key, now), 10_500 * MS, "the ceiling");
+    assert_eq!(table.owed_ns(key, quota, now), 10_500 * MS, "the ceiling");
     clock.advance(10_099 * MS);
     let mut now = table.now();
     assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
@@ -199,9 +199,101 @@ fn a_penalty_is_owed_up_to_its_ceiling() {
     assert!(!table.charge(key, quota, 1, &mut now).is_allowed(), "and no burst");
 
     let _ = table.charge(key, quota.punishing(), 100, &mut now);
-    assert!(
-        table.charge(key, plain, 1, &mut now).is_allowed(),
-        "the penalty was taken out of the configuration"
-    );
-    assert!(!table.charge(key, plain, 1, &mut now).is_allowed());
+    // The penalty is taken out of the configuration: a full burst is owed, and not the penalty.
+    let least_tat = plain.carry_over(quota, table.tat(key, quota), now);
+    assert_eq!(least_tat, now + plain.drain_ns());
+    assert!(!table.charge_owing(key, plain, 1, &mut now, least_tat).is_allowed());
+    clock.advance(100 * MS);
+    assert!(table.charge_owing(key, plain, 1, &mut table.now(), least_tat).is_allowed());
+}
+
+/// Each of two quotas would find the other's debts damaged, and forgive them, if they shared a bucket.
+#[test]
+fn two_quotas_in_turn_forgive_nothing() {
+    let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
+    let key = table.hash(b"a");
+    let pairs = [
+        (1_000_000, [quota((1_000_000, 20)), quota((1_000_000, 30))]),
+        (10_000, [quota((86_400_000_000, 1_000)), quota((864_000_000_000, 100))]),
+        (10_000, [quota((1_000_000, 20)), quota((1_000_000, 20)).with_penalty(1_000_000).unwrap()]),
+    ];
+    for (turns, pair) in pairs {
+        clock.advance(1_000_000_000_000_000);
+        let mut allowed = [0_u32; 2];
+        for turn in 0..turns {
+            let which = turn % 2;
+            allowed[which] += u32::from(table.charge(key, pair[which], 1, &mut table.now()).is_allowed());
+        }
+        assert_eq!(allowed, pair.map(Quota::burst));
+    }
+}
+
+proptest! {
+    /// However processes with different numbers take turns on one key, each admits just what it would admit alone; so all
+    /// of them together admit at most the sum of what each allows.
+    #[test]
+    fn each_of_several_quotas_admits_what_it_would_alone(
+        parameters in prop::collection::vec(quotas(), 2..5),
+        steps in prop::collection::vec((0_usize..4, 0_u8..5, any::<u64>(), 0_u32..4), 1..400),
+    ) {
+        let (table, clock) = Table::with_manual_clock(Slots::new(512).unwrap()).unwrap();
+        let key = table.hash(b"a");
+        let mut distinct = parameters.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut models: Vec<_> = distinct
+            .iter()
+            .map(|(interval_ns, burst)| Naive { interval_ns: *interval_ns, burst: *burst, admitted: Vec::new() })
+            .collect();
+        for (which, kind, random, cells) in steps {
+            let which = which % models.len();
+            let quota = quota(distinct[which]);
+            clock.advance(step_ns(kind, random, quota));
+            let mut now = table.now();
+            let decision = table.charge(key, quota, cells, &mut now);
+            prop_assert_eq!(decision.is_allowed(), models[which].charge(now, cells));
+        }
+        prop_assert_eq!(table.check(), []);
+    }
+
+    /// After a change of numbers a key is decided as if it had made, at the moment of the change, as many requests as it
+    /// owed cells, but at most the new burst. (What is left of a cell counts as a part, so two models are asked: one in which it
+    /// counts as nothing, and one in which it counts as a whole cell.)
+    #[test]
+    fn a_debt_survives_a_change_of_numbers(
+        before in quotas(),
+        after in quotas(),
+        cells_before in 0_u32..40,
+        idle in any::<u64>(),
+        steps in steps(),
+    ) {
+        prop_assume!(before != after);
+        let (table, clock) = Table::with_manual_clock(Slots::new(512).unwrap()).unwrap();
+        let key = table.hash(b"a");
+        let (quota_before, quota_after) = (quota(before), quota(after));
+        for _ in 0..cells_before {
+            let _ = table.charge(key, quota_before, 1, &mut table.now());
+        }
+        clock.advance(idle % (quota_before.drain_ns() + 2));
+        let changed = table.now();
+        let owed_ns = table.owed_ns(key, quota_before, changed);
+        let [mut fewer, mut more] = [owed_ns / before.0, owed_ns.div_ceil(before.0)].map(|cells| {
+            let mut model = Naive { interval_ns: after.0, burst: after.1, admitted: Vec::new() };
+            model.admitted.push((changed, u32::try_from(cells).unwrap().min(after.1)));
+            model
+        });
+        for (kind, random, cells) in steps {
+            clock.advance(step_ns(kind, random, quota_after));
+            let mut now = table.now();
+            let least_tat = quota_after.carry_over(quota_before, table.tat(key, quota_before), changed);
+            let decision = table.charge_owing(key, quota_after, cells, &mut now, least_tat);
+            if decision.is_allowed() {
+                prop_assert!(cells == 0 || fewer.conforms(now, cells));
+                fewer.admitted.push((now, cells));
+                more.admitted.push((now, cells));
+            } else {
+                prop_assert!(!more.conforms(now, cells));
+            }
+        }
+    }
 }

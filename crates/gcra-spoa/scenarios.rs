@@ -1,0 +1,333 @@
+//! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a socket, reloaded at will.
+
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use gcra_table::{ManualClock, Slots, Table};
+use spop_agent::testing::{Answer, Client};
+use spop_agent::{Agent, Scope, Value};
+
+use crate::limiter::{InForce, Limiter};
+use crate::policy::{Policies, file};
+use crate::stats::Stats;
+
+const MS: u64 = 1_000_000;
+
+struct Scenario {
+    table: Arc<ArcSwap<Table>>,
+    clock: ManualClock,
+    policies: Arc<ArcSwap<InForce>>,
+    stats: Stats,
+    client: Client,
+}
+
+fn policies(text: &str) -> Policies {
+    file::parse(Path::new("gcra-spoa.toml"), text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+}
+
+impl Scenario {
+    async fn new(text: &str) -> Self {
+        let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+        let stats = Stats::new(NonZeroUsize::MIN);
+        Self::on(Arc::new(ArcSwap::from_pointee(table)), clock, stats, text).await
+    }
+
+    async fn on(table: Arc<ArcSwap<Table>>, clock: ManualClock, stats: Stats, text: &str) -> Self {
+        let policies = policies(text);
+        let limits = Limiter::limits(&policies);
+        let in_force = InForce::at_start(policies, &stats, &table.load());
+        let policies = Arc::new(ArcSwap::from_pointee(in_force));
+        let agent = Agent::new(Limiter::new(table.clone(), policies.clone())).limits(limits);
+        let client = Client::of(agent).await.unwrap();
+        Self { table, clock, policies, stats, client }
+    }
+
+    /// Another process, with this configuration, on the same table.
+    async fn another(&self, text: &str) -> Self {
+        let stats = Stats::new(NonZeroUsize::MIN);
+        Self::on(self.table.clone(), self.clock.clone(), stats, text).await
+    }
+
+    fn reload(&self, text: &str) {
+        let next = self.policies.load().replaced_by(policies(text), &self.stats, &self.table.load());
+        self.policies.store(Arc::new(next));
+        self.housekeeping();
+    }
+
+    fn housekeeping(&self) {
+        let now = self.table.load().now();
+        if let Some(next) = self.policies.load().without_old_past(&self.stats, now) {
+            self.policies.store(Arc::new(next));
+        }
+    }
+
+    fn advance_ms(&self, ms: u64) {
+        self.clock.advance(ms * MS);
+        self.housekeeping();
+    }
+
+    async fn ask(&mut self, args: &[(&str, Value<'_>)]) -> Answer {
+        self.client.ask(&[("api", args)]).await.unwrap()
+    }
+
+    async fn passes(&mut self, ip: &str) -> bool {
+        let answer = self.ask(&[("ip", address(ip))]).await;
+        answer.var(Scope::Transaction, "blocked") == Some(Value::Bool(false))
+    }
+
+    /// How many of so many requests, all at once, pass.
+    async fn passed(&mut self, ip: &str, requests: u32) -> u32 {
+        let mut passed = 0;
+        for _ in 0..requests {
+            passed += u32::from(self.passes(ip).await);
+        }
+        passed
+    }
+}
+
+fn address(ip: &str) -> Value<'static> {
+    ip.parse::<IpAddr>().unwrap().into()
+}
+
+fn number(answer: &Answer, name: &str) -> u64 {
+    match answer.var(Scope::Transaction, name) {
+        Some(Value::Uint64(number)) => number,
+        Some(Value::Uint32(number)) => number.into(),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+/// A throttled address must not free the network that it is grouped with, nor use its limit up; nor the other way round.
+#[tokio::test]
+async fn an_exception_within_a_group_has_a_bucket_of_its_own() {
+    let cases = [
+        ("1000/h", "5/s burst 5", ["2001:db8::1", "2001:db8::2"], (1000, 5)),
+        ("10/s burst 20", "1000/h", ["2001:db8::1", "2001:db8::2"], (20, 1000)),
+        ("10/h burst 7", "10/h burst 7", ["2001:db8::", "2001:db8::2"], (7, 7)),
+        ("10/h burst 7", "5/s burst 5", ["192.0.2.1", "192.0.2.2"], (7, 5)),
+        ("10/h burst 7", "5/s burst 5", ["192.0.2.0", "::ffff:192.0.2.2"], (7, 5)),
+    ];
+    for (group, exception, [one, other], bursts) in cases {
+        let mut scenario = Scenario::new(&format!(
+            "[policy.api]\nlimits = \"{group}\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
+             [policy.api.overrides]\n\"{one}\" = \"{exception}\"\n"
+        ))
+        .await;
+        let mut passed = (0, 0);
+        for _ in 0..1500 {
+            passed.0 += u32::from(scenario.passes(other).await);
+            passed.1 += u32::from(scenario.passes(one).await);
+        }
+        assert_eq!(passed, bursts, "{group}, {one} {exception}");
+    }
+}
+
+#[tokio::test]
+async fn exceptions_within_exceptions_and_side_by_side_have_buckets_of_their_own() {
+    let mut scenario = Scenario::new(
+        "[policy.api]\nlimits = \"10/h burst 2\"\nkey = [\"ip\"]\n[policy.api.overrides]\n\
+         \"2001:db8:0:0:1::/80\" = \"10/h burst 3\"\n\"2001:db8:0:0:1::5\" = \"10/h burst 3\"\n\
+         \"2001:db8:0:0:1::6\" = \"10/h burst 3\"\n\"2001:db8:1::/48\" = \"10/h burst 4\"\n",
+    )
+    .await;
+    assert_eq!(scenario.passed("2001:db8::7", 9).await, 2, "the policy's group");
+    assert_eq!(scenario.passed("2001:db8:0:0:1::7", 9).await, 3);
+    assert_eq!(scenario.passed("2001:db8:0:0:1::8", 9).await, 0, "the exception's network is one client");
+    assert_eq!(scenario.passed("2001:db8:0:0:1::5", 9).await, 3);
+    assert_eq!(scenario.passed("2001:db8:0:0:1::6", 9).await, 3);
+    assert_eq!(scenario.passed("2001:db8:1:1::1", 9).await, 4);
+    assert_eq!(scenario.passed("2001:db8:1:2::1", 9).await, 4, "wider than a group: each group is a client");
+    assert_eq!(scenario.passed("2001:db8:1:2::2", 9).await, 0);
+}
+
+fn limits(limits: &str) -> String {
+    format!("[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\n")
+}
+
+#[tokio::test]
+async fn a_raised_limit_helps_a_blocked_client_at_once_and_in_proportion() {
+    let mut scenario = Scenario::new(&limits("\"100/h\"")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 100);
+    assert_eq!(scenario.passed("192.0.2.2", 40).await, 40);
+    scenario.reload(&limits("\"1000/h\""));
+    assert_eq!(scenario.passed("192.0.2.1", 2000).await, 900);
+    assert_eq!(scenario.passed("192.0.2.2", 2000).await, 960);
+    assert_eq!(scenario.passed("192.0.2.3", 2000).await, 1000);
+    // Twice as fast: the wait is half as long.
+    let mut scenario = Scenario::new(&limits("\"10/m burst 5\"")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 9).await, 5);
+    scenario.reload(&limits("\"20/m burst 5\""));
+    assert!(!scenario.passes("192.0.2.1").await);
+    scenario.advance_ms(2_999);
+    assert!(!scenario.passes("192.0.2.1").await);
+    scenario.advance_ms(1);
+    assert!(scenario.passes("192.0.2.1").await);
+}
+
+#[tokio::test]
+async fn a_debt_survives_lowering_raising_and_taking_back() {
+    let mut scenario = Scenario::new(&limits("\"1000/d\"")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 50).await, 50);
+    scenario.reload(&limits("\"100/d\""));
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 50, "50 of 100 were used");
+    scenario.reload(&limits("\"1000/d\""));
+    assert_eq!(scenario.passed("192.0.2.1", 2000).await, 900, "100 of 1000 were used");
+    scenario.reload(&limits("\"100/d\""));
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 0);
+    scenario.reload(&limits("\"99/d\""));
+    scenario.reload(&limits("\"98/d\""));
+    scenario.reload(&limits("\"97/d\""));
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 0, "several changes, and no request between them");
+    // A day later nothing of that is left. (The interval is rounded up, so it takes a few nanoseconds more.)
+    scenario.advance_ms(86_400_001);
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 97);
+}
+
+#[tokio::test]
+async fn an_idle_client_has_its_full_burst_whatever_it_owed_long_before_a_change() {
+    let mut scenario = Scenario::new(&limits("\"10/h\"")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 20).await, 10);
+    scenario.reload(&limits("\"100/s burst 20\""));
+    assert_eq!(scenario.passed("192.0.2.1", 40).await, 10);
+    for _ in 0..5 {
+        scenario.advance_ms(200);
+        assert_eq!(scenario.passed("192.0.2.1", 40).await, 20, "the old hour matters no more");
+    }
+}
+
+#[tokio::test]
+async fn a_debt_goes_along_into_an_exception_and_back_and_into_another_group() {
+    let with = |overrides: &str| format!("{}[policy.api.overrides]\n{overrides}\n", limits("\"100/h\""));
+    let mut scenario = Scenario::new(&with("")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 100);
+    scenario.reload(&with("\"192.0.2.1\" = \"1000/h\""));
+    assert_eq!(scenario.passed("192.0.2.1", 2000).await, 900);
+    scenario.reload(&with("\"192.0.2.0/24\" = \"1001/h\""));
+    assert_eq!(scenario.passed("192.0.2.1", 2000).await, 1);
+    scenario.reload(&with("\"192.0.2.1\" = \"unlimited\""));
+    assert_eq!(scenario.passed("192.0.2.1", 50).await, 50);
+    scenario.reload(&with(""));
+    assert_eq!(scenario.passed("192.0.2.1", 200).await, 0, "its old bucket is there still");
+
+    let prefix = |bits: u8| format!("{}ipv6_prefix = {bits}\n", limits("\"10/h\""));
+    let mut scenario = Scenario::new(&prefix(64)).await;
+    assert_eq!(scenario.passed("2001:db8::1", 7).await, 7);
+    scenario.reload(&prefix(56));
+    assert_eq!(scenario.passed("2001:db8::2", 10).await, 3);
+}
+
+#[tokio::test]
+async fn a_debt_survives_a_restart_with_other_numbers() {
+    let mut before = Scenario::new(&limits("\"100/h\"")).await;
+    assert_eq!(before.passed("192.0.2.1", 200).await, 100);
+    let mut raised = before.another(&limits("\"1000/h\"")).await;
+    let mut second = before.another(&limits("\"1000/h\"")).await;
+    assert_eq!(raised.passed("192.0.2.1", 450).await, 450);
+    assert_eq!(second.passed("192.0.2.1", 2000).await, 450, "one limit, whichever is asked");
+    assert_eq!(before.passed("192.0.2.1", 200).await, 0, "the one that was not restarted yet");
+    raised.advance_ms(10_000);
+    // And back, an hour or so later: what was used meanwhile is owed.
+    let mut again = before.another(&limits("\"100/h\"")).await;
+    assert_eq!(again.passed("192.0.2.1", 200).await, 0);
+    again.advance_ms(3_600_001);
+    assert_eq!(again.passed("192.0.2.1", 200).await, 100);
+}
+
+/// An exception does not begin with what the rest of its group owes.
+#[tokio::test]
+async fn a_restart_carries_nothing_from_a_group_to_an_exception() {
+    let config = |limit: &str| {
+        format!("{}[policy.api.overrides]\n\"2001:db8::1\" = \"10/h burst 9\"\n", limits(limit))
+    };
+    let mut before = Scenario::new(&config("\"10/h burst 5\"")).await;
+    assert_eq!(before.passed("2001:db8::2", 20).await, 5);
+    let mut after = before.another(&config("\"10/h burst 6\"")).await;
+    assert_eq!(after.passed("2001:db8::1", 20).await, 9);
+    assert_eq!(after.passed("2001:db8::2", 20).await, 1);
+}
+
+/// Agents that are out of step for a while: together they allow at most the sum of what each allows.
+#[tokio::test]
+async fn agents_with_different_numbers_allow_at_most_the_sum() {
+    let mut old = Scenario::new(&limits("\"1000/d burst 20\"")).await;
+    let mut new = old.another(&limits("\"1000/d burst 30\"")).await;
+    let mut passed = (0, 0);
+    for _ in 0..5000 {
+        passed.0 += u32::from(old.passes("192.0.2.1").await);
+        passed.1 += u32::from(new.passes("192.0.2.1").await);
+    }
+    assert!(passed.0 <= 20 && passed.1 <= 30 && passed.0 + passed.1 >= 30, "{passed:?}");
+}
+
+/// Whatever is changed and in whatever order: what was allowed is at most what each of the limits allows, added up.
+#[tokio::test]
+async fn reloads_over_and_over_forgive_nothing() {
+    let mut scenario = Scenario::new(&limits("\"1000/d burst 20\"")).await;
+    let mut passed = 0;
+    for round in 0..200 {
+        passed += scenario.passed("192.0.2.1", 5).await;
+        scenario
+            .reload(&limits(["\"1000/d burst 20\"", "\"1000/d burst 30\"", "\"500/d burst 10\""][round % 3]));
+    }
+    // All of it was one debt, so it is not even the sum, but the largest burst.
+    assert_eq!(passed, 30);
+}
+
+/// A client that waits as long as it is told gets in.
+#[tokio::test]
+async fn the_wait_that_is_told_includes_the_penalty() {
+    for (limits, text) in [
+        ("\"2/s burst 3\"", "one limit"),
+        ("[\"2/s burst 3\", \"1000/h\"]", "two limits"),
+        ("[\"1000/h burst 3\", \"2/s burst 3\"]", "two limits that both deny"),
+    ] {
+        let mut scenario = Scenario::new(&format!(
+            "answer = [\"retry_after_ms\", \"retry_after\", \"reset\", \"remaining\"]\n[policy.api]\nlimits = {limits}\n\
+             key = [\"ip\"]\npenalty = {{ cells = 1, ceiling = \"10s\" }}\n"
+        ))
+        .await;
+        assert_eq!(scenario.passed("192.0.2.1", 3).await, 3);
+        let mut passed = 0;
+        for _ in 0..20 {
+            let answer = scenario.ask(&[("ip", address("192.0.2.1"))]).await;
+            let wait_ms = number(&answer, "retry_after_ms");
+            assert_eq!(number(&answer, "retry_after"), wait_ms.div_ceil(1000));
+            assert!(number(&answer, "reset") * 1000 >= wait_ms);
+            passed += u32::from(wait_ms == 0);
+            if wait_ms > 0 {
+                assert_eq!(number(&answer, "remaining"), 0);
+                scenario.advance_ms(wait_ms - 1);
+                // Asking too early would be charged, and is not tried here; a millisecond later it passes.
+                scenario.advance_ms(1);
+            }
+        }
+        assert_eq!(passed, 10, "{text}: every second request");
+    }
+}
+
+/// Cost 0 asks, and is neither blocked nor charged, not by a penalty either.
+#[tokio::test]
+async fn a_peek_is_never_blocked_or_charged() {
+    for limits in ["\"2/s burst 3\"", "[\"2/s burst 3\", \"1000/h burst 3\"]"] {
+        let mut scenario = Scenario::new(&format!(
+            "answer = [\"retry_after_ms\", \"reset\"]\n[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n\
+             penalty = {{ cells = 1, ceiling = \"10s\" }}\n"
+        ))
+        .await;
+        let ip = address("192.0.2.1");
+        for cost in [3, 1] {
+            scenario.ask(&[("ip", ip), ("cost", Value::Int32(cost))]).await;
+        }
+        let mut resets = Vec::new();
+        for _ in 0..6 {
+            let answer = scenario.ask(&[("ip", ip), ("cost", Value::Int32(0))]).await;
+            assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(false)));
+            assert_eq!(number(&answer, "retry_after_ms"), 0);
+            resets.push(number(&answer, "reset"));
+        }
+        assert!(resets.iter().all(|reset| *reset == resets[0]), "{resets:?}");
+    }
+}
