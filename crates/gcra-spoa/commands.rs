@@ -32,6 +32,7 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
                 Err(error) => return Ok(usage_error(&error.to_string())),
             };
             let table = Table::inspect(&at.path())?;
+            was_used_with(&at, &table, quota, &format!("{rate}, up to {} at once", quota.burst()))?;
             print(&at, keys.iter().map(|key| get(&table, quota, key)))?;
         }
         TableCommand::Reset { at, keys } => {
@@ -205,6 +206,26 @@ fn info(at: &At, table: &Table) -> Answer {
     Answer { words: lines.join("\n"), json }
 }
 
+/// Refuses numbers that no agent has been started with: their buckets are none, and would look as if nothing was owed.
+fn was_used_with(at: &At, table: &Table, quota: Quota, words: &str) -> anyhow::Result<()> {
+    let by_flags = || table.registered().into_iter().filter(|registered| registered.limit == 0);
+    if by_flags().any(|registered| registered.quota == quota) {
+        return Ok(());
+    }
+    let mut known: Vec<_> = by_flags()
+        .map(|Registered { quota, .. }| {
+            format!("one every {}, up to {} at once", Span(quota.emission_interval_ns()), quota.burst())
+        })
+        .collect();
+    known.sort();
+    known.dedup();
+    let known = match &known[..] {
+        [] => "it was not used by --rate and --burst at all".to_owned(),
+        _ => format!("by --rate and --burst it was used with {}", known.join("; ")),
+    };
+    bail!("table {}: no agent has used it with {words}; {known}", at.path().display());
+}
+
 fn get(table: &Table, quota: Quota, key: &Key) -> Answer {
     let owed_ns = table.owed_ns(key.hash(table), quota, table.now());
     let (remaining, burst) = (quota.remaining(owed_ns), quota.burst());
@@ -213,10 +234,6 @@ fn get(table: &Table, quota: Quota, key: &Key) -> Answer {
     let words = match (owed_ns, wait_ns) {
         (0, _) => format!("{name}: {burst} of {burst} left"),
         (_, 0) => format!("{name}: {remaining} of {burst} left, all again in {}", Span(owed_ns)),
-        _ if owed_ns > quota.drain_ns() => format!(
-            "{name}: owes {}, more than this limit allows: it was charged under another one",
-            Span(owed_ns)
-        ),
         _ => format!(
             "{name}: blocked, the next may come in {}, and all {burst} in {}",
             Span(wait_ns),
