@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
-use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Table};
+use gcra_table::{Admission, Decision, KeyHash, KeyHasher, Quota, Table};
 use spop_agent::{Actions, Args, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::key::{write_lowercase, write_narrowed, write_part};
@@ -39,6 +39,8 @@ pub(crate) struct InForce {
     pub(crate) policies: Arc<Policies>,
     /// What was in force before, as long as somebody may owe something by it; the latest last.
     past: Vec<Past>,
+    /// The usual case, in which deciding takes the fewest steps: the limit that the flags give, and nothing that is past.
+    plain_quota: Option<Quota>,
     stats: Vec<Arc<PolicyStats>>,
     /// What is answered where only `blocked` is: when it is false, and when it is true.
     blocked: [Actions; 2],
@@ -54,7 +56,13 @@ impl InForce {
             let _ = actions.set_var(policies.answers.scope, policies.answers.blocked, blocked.into());
             actions
         });
-        Self { policies, past, stats, blocked }
+        let plain_quota = match &policies.list[..] {
+            [Policy { rule: Rule::Limits(limits), .. }] if policies.is_fixed && past.is_empty() => {
+                limits.first().map(|limit| limit.quota)
+            }
+            _ => None,
+        };
+        Self { policies, past, plain_quota, stats, blocked }
     }
 
     /// The policies that a process starts with.
@@ -421,11 +429,15 @@ impl Handler for Limiter {
 
     #[inline(always)]
     fn prepare(&self, turn: &mut Turn, request: &Request<'_>) -> Self::Prepared {
-        let (table, policies) = (&turn.table, &turn.in_force.policies);
+        let (table, InForce { policies, plain_quota, .. }) = (&turn.table, &**turn.in_force);
         let message = request.messages().next().ok_or(NoQuestion::NoMessage)?;
         let question = Self::question(table, policies, &message)?;
-        for limit in policies.list[question.policy].rule(question.rule).limits() {
-            table.prefetch(key_of(table, question.parts, limit.id), limit.quota);
+        if let Some(quota) = plain_quota {
+            table.prefetch(question.parts, *quota);
+        } else {
+            for limit in policies.list[question.policy].rule(question.rule).limits() {
+                table.prefetch(key_of(table, question.parts, limit.id), limit.quota);
+            }
         }
         Ok(question)
     }
@@ -435,20 +447,14 @@ impl Handler for Limiter {
     #[inline(always)]
     fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Turn { table, in_force, now, lane } = turn;
-        let InForce { policies, past, stats, blocked: answers } = &***in_force;
-        // The usual case in the fewest steps: the flags' one policy, and one message.
+        let InForce { policies, plain_quota, stats, blocked: answers, .. } = &***in_force;
         // Taken apart, and moved below: a reference to a part would have it all copied to the stack and wait there.
         if let Ok(Question { policy: index, cells, parts, .. }) = first
-            && policies.is_fixed
-            && past.is_empty()
+            && let Some(quota) = plain_quota
             && request.messages().len() == 1
         {
             let policy = &policies.list[index];
-            let blocked = match &policy.rule {
-                Rule::Limits(limits) => !table.charge(parts, limits[0].quota, cells, now).is_allowed(),
-                Rule::Deny => true,
-                Rule::Unlimited => false,
-            };
+            let blocked = !table.charge(parts, *quota, cells, now).is_allowed();
             let outcome = if blocked { Outcome::Blocked } else { Outcome::Allowed };
             stats[index].count(*lane, outcome, parts, move |name| {
                 write_client(name, policy, parts, request.messages().next());

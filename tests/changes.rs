@@ -1,0 +1,177 @@
+//! Limits that differ, from outside: agents started again with other numbers, agents that are out of step, exceptions
+//! within groups. Real processes on one table.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use spop_agent::Value;
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<IpAddr>().unwrap())
+}
+
+fn limited(table: &Path, rate: &str, burst: &str) -> Agent {
+    Agent::start(table, &["--rate", rate, "--burst", burst])
+}
+
+fn configured(table: &Path, config: &Path, more: &[&str]) -> Agent {
+    let args = ["--config", config.to_str().unwrap(), "--drain", "0", "--listen", "127.0.0.1:0"];
+    Agent::start_with(table, &[&args[..], more].concat())
+}
+
+/// A rolling restart has both limits in force for a while: each agent allows what its own limit does, and no more.
+#[test]
+fn two_limits_in_force_on_one_table_forgive_nothing() {
+    for [(rate, burst), (other_rate, other_burst)] in
+        [[("100/s", 20), ("100/s", 30)], [("100/s", 20), ("200/s", 20)], [("1000/d", 1000), ("100/d", 10)]]
+    {
+        let directory = directory();
+        let table = directory.path().join("table");
+        let limits = [(rate, burst), (other_rate, other_burst)];
+        let agents = limits.map(|(rate, burst)| limited(&table, rate, &burst.to_string()));
+        let client = [("ip", ip("192.0.2.1"))];
+        let began = Instant::now();
+        let mut peers = agents.each_ref().map(|agent| Spop::connect(&agent.address));
+        let mut allowed = [0; 2];
+        for _ in 0..40 {
+            for (peer, allowed) in peers.iter_mut().zip(&mut allowed) {
+                *allowed += peer.allowed(&client, 100);
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        for ((rate, burst), allowed) in limits.iter().zip(allowed) {
+            let per_second = match *rate {
+                "100/s" => 100.0,
+                "200/s" => 200.0,
+                _ => 0.02,
+            };
+            let most = f64::from(*burst) + per_second * seconds;
+            #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+            let allowed = allowed as f64;
+            assert!(allowed <= most, "{rate} burst {burst}: {allowed} allowed in {seconds} s, of {most}");
+        }
+    }
+}
+
+/// Each restart changes the numbers. A client that is at its limit stays there, but for what a larger burst gives it.
+#[test]
+fn restarts_with_other_numbers_forgive_nothing() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let client = [("ip", ip("192.0.2.1"))];
+    let mut allowed = 0;
+    for (rate, burst) in
+        [("10/d", "10"), ("10/d", "15"), ("20/d", "15"), ("10/d", "10"), ("5/d", "12"), ("10/d", "15")]
+    {
+        let agent = limited(&table, rate, burst);
+        allowed += Spop::connect(&agent.address).allowed(&client, 40);
+        agent.stop();
+    }
+    assert_eq!(allowed, 15, "the largest burst");
+    // A limit ten times as high has room at once: 15 of its 150 are used.
+    let agent = limited(&table, "100/d", "150");
+    assert_eq!(Spop::connect(&agent.address).allowed(&client, 300), 135);
+}
+
+/// Two agents that watch one file, and read it one after the other.
+#[test]
+fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
+    let directory = directory();
+    let (table, file) = (directory.path().join("table"), directory.path().join("gcra-spoa.toml"));
+    let config = |limit: &str| {
+        fs::write(&file, format!("[policy.check]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n")).unwrap();
+    };
+    config("1000/d burst 1000");
+    let first = configured(&table, &file, &["--watch"]);
+    thread::sleep(std::time::Duration::from_millis(500));
+    let agents = [first, configured(&table, &file, &["--watch"])];
+    let stop = AtomicBool::new(false);
+    let hammer = |agent: &Agent| {
+        let mut peer = Spop::connect(&agent.address);
+        let mut allowed = 0;
+        while !stop.load(Ordering::Relaxed) {
+            allowed += peer.allowed(&[("ip", ip("192.0.2.1"))], 50);
+        }
+        allowed
+    };
+    let began = Instant::now();
+    let allowed: usize = thread::scope(|scope| {
+        let hammers = agents.each_ref().map(|agent| scope.spawn(|| hammer(agent)));
+        for limit in ["100/d burst 10", "1000/d burst 1000", "100/d burst 10"] {
+            let read = |agent: &Agent| {
+                agent.process.lines().iter().filter(|line| line.contains("was read again")).count()
+            };
+            let before = agents.each_ref().map(read);
+            config(limit);
+            wait_until("both have read it", || {
+                agents.iter().zip(before).all(|(agent, before)| read(agent) > before)
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        hammers.into_iter().map(|hammer| hammer.join().unwrap()).sum()
+    });
+    // The larger burst, and what drains meanwhile; the smaller one beside it is allowed, and not needed.
+    let drained = usize::try_from(began.elapsed().as_secs() * 1100 / 86_400).unwrap() + 1;
+    assert!((1000..=1010 + 2 * drained).contains(&allowed), "{allowed}");
+}
+
+/// Every exception within every group, of both kinds of addresses: what is asked by one is not charged to the other.
+#[test]
+fn every_exception_within_every_group_has_a_bucket_of_its_own() {
+    let directory = directory();
+    let agents: Vec<_> = [(0, 4), (16, 8), (24, 31), (32, 33)]
+        .into_iter()
+        .flat_map(|(v4, step)| [(v4, 64 + step), (v4, 128 - step)])
+        .map(|(v4_prefix, v6_prefix)| {
+            let mut config = format!(
+                "[policy.check]\nlimits = \"10/d burst 3\"\nkey = [\"ip\"]\nipv4_prefix = {v4_prefix}\n\
+                 ipv6_prefix = {v6_prefix}\n[policy.check.overrides]\n"
+            );
+            for length in [8, 16, 24, 25, 31, 32] {
+                config += &format!("\"10.0.0.0/{length}\" = \"10/d burst {}\"\n", 4 + length);
+            }
+            for length in [32, 63, 64, 65, 96, 127, 128] {
+                config += &format!("\"2001:db8::/{length}\" = \"10/d burst {}\"\n", 4 + length);
+            }
+            let name = format!("{v4_prefix}-{v6_prefix}");
+            let file = directory.path().join(format!("{name}.toml"));
+            fs::write(&file, config).unwrap();
+            configured(&directory.path().join(name), &file, &["--slots", "1024"])
+        })
+        .collect();
+    for agent in agents {
+        let mut peer = Spop::connect(&agent.address);
+        // An address outside of all exceptions, and for each exception one that is in no smaller one.
+        let v4 = |length: u32| {
+            u32::from_be_bytes([10, 0, 0, 0]) | 31_u32.checked_sub(length).map_or(0, |shift| 1 << shift)
+        };
+        let mut expected = vec![(Value::from(IpAddr::V4([192, 0, 2, 1].into())), 3)];
+        for length in [8, 16, 24, 25, 31, 32] {
+            expected.push((Value::Ipv4(v4(length).into()), 4 + length as usize));
+        }
+        let base = u128::from("2001:db8::".parse::<Ipv6Addr>().unwrap());
+        for length in [32_u32, 63, 64, 65, 96, 127, 128] {
+            let outside = 127_u32.checked_sub(length).map_or(0, |shift| 1_u128 << shift);
+            expected.push((Value::Ipv6((base | outside).into()), 4 + length as usize));
+        }
+        // In turn, so that each would pay for the others if they shared a bucket, or be freed by them.
+        let mut allowed = vec![0; expected.len()];
+        for _ in 0..140 {
+            for ((address, _), allowed) in expected.iter().zip(&mut allowed) {
+                *allowed += peer.allowed(&[("ip", *address)], 1);
+            }
+        }
+        let expected: Vec<_> = expected.into_iter().map(|(_, burst)| burst).collect();
+        assert_eq!(allowed, expected);
+        agent.stop();
+    }
+}
