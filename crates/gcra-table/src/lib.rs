@@ -20,10 +20,13 @@
 //!
 //! # What it promises
 //!
-//! For each key, the cells allowed in any interval of length `t`, by the clock readings the decisions were made
+//! For each key and quota, the cells allowed in any interval of length `t`, by the clock readings the decisions were made
 //! with, counted over all processes and threads, are at most `burst + rate * t`. Nothing weakens that: not a
 //! process killed at any instruction, not one stopped for an hour in the middle of a decision. A key that has
 //! been idle for one drain time (`burst / rate`) has its full burst again.
+//!
+//! Quotas with other numbers never share a bucket: what is charged to a key by one of them is not seen by another, whichever
+//! process charges. [`Quota::carry_over`] and [`Table::charge_owing`] bring a debt along when numbers change.
 //!
 //! # What it gives up
 //!
