@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table};
 use spop_agent::Message;
 
@@ -41,9 +42,7 @@ impl Past {
     pub(crate) fn after(earlier: &[Self], old: &Arc<Policies>, new: &Policies, now: u64) -> Vec<Self> {
         let latest = Self { policies: old.clone(), ended_ns: now, knows_exceptions: true, of: Vec::new() };
         let mut past: Vec<_> = earlier.iter().cloned().chain([latest]).collect();
-        for past in &mut past {
-            past.of = new.list.iter().map(|policy| past.place_of(policy)).collect();
-        }
+        past.iter_mut().for_each(|past| past.of = past.places_of(new));
         past.retain(|past| past.may_matter(new, now));
         past.drain(..past.len().saturating_sub(MOST_PAST));
         past
@@ -83,12 +82,18 @@ impl Past {
         past
     }
 
-    /// The place of the policy of this name, if it has other limits, exceptions or keys.
-    fn place_of(&self, policy: &Policy) -> Option<usize> {
-        let place = self.policies.list.iter().position(|old| old.name == policy.name)?;
-        let old = &self.policies.list[place];
-        let is_same = (&old.rule, &old.overrides, &old.key) == (&policy.rule, &policy.overrides, &policy.key);
-        (!is_same).then_some(place)
+    /// For each policy in force: the place of the one of its name, if that has other limits, exceptions or keys.
+    fn places_of(&self, in_force: &Policies) -> Vec<Option<usize>> {
+        let places: AHashMap<_, _> =
+            self.policies.list.iter().enumerate().map(|(place, old)| (&*old.name, place)).collect();
+        let place_of = |policy: &Policy| {
+            let place = *places.get(&*policy.name)?;
+            let old = &self.policies.list[place];
+            let is_same =
+                (&old.rule, &old.overrides, &old.key) == (&policy.rule, &policy.overrides, &policy.key);
+            (!is_same).then_some(place)
+        };
+        in_force.list.iter().map(place_of).collect()
     }
 
     /// Whether some key may owe something by it: not after the longest drain time of the limits that were changed.
