@@ -12,7 +12,8 @@ use std::{env, io};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gcra_table::{Rate, RateError, Slots};
-use spop_agent::{ListenAddress, Scope, VarName};
+use nix::unistd::Group;
+use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::key::Key;
 use crate::policy::answer::Answers;
@@ -52,6 +53,16 @@ struct Args {
     /// systemd has opened. May be given several times
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: Vec<ListenAddress>,
+
+    /// The mode of the Unix sockets that the agent makes, in octal, like 0660: who may write to one may connect [default: what
+    /// the umask leaves of 0777]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    socket_mode: Option<u32>,
+
+    /// The group of the Unix sockets that the agent makes, by name or number, like haproxy. The agent's user must be a member
+    /// of it, or root [default: that of a new file]
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    socket_group: Option<u32>,
 
     /// The file with the buckets, made when it is not there. Agents that name the same file share one limit [default:
     /// gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it, else /dev/shm/gcra-spoa-UID.table]
@@ -254,7 +265,7 @@ In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
 Complete files are in the haproxy/ folder of the project.
 
-RUST_LOG=debug shows every connection. SIGTERM or SIGINT stops in order.
+RUST_LOG=debug shows every connection. SIGTERM, SIGINT or SIGUSR1 stops in order, SIGHUP reads --config again.
 Exit status: 0 stopped by a signal, 1 could not run, 2 wrong usage.";
 
 /// What `--rate` may be.
@@ -291,6 +302,7 @@ pub(crate) struct Config {
     /// Whether the file is read again when it changes.
     pub(crate) watch: bool,
     pub(crate) listen: Vec<ListenAddress>,
+    pub(crate) socket_access: SocketAccess,
     pub(crate) table: PathBuf,
     pub(crate) slots: Option<Slots>,
     pub(crate) threads: NonZeroUsize,
@@ -334,10 +346,24 @@ impl Config {
             Some(file) => Source::File(file.clone()),
             None => Source::Flags(Box::new(policies_of_flags(&args)?)),
         };
+        let mut socket_access = SocketAccess::default();
+        if let Some(mode) = args.socket_mode {
+            socket_access = socket_access.mode(mode);
+        }
+        if let Some(group) = args.socket_group {
+            socket_access = socket_access.group(group);
+        }
+        let is_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
+        if socket_access != SocketAccess::default() && !args.listen.iter().any(is_unix) {
+            return Err("--socket-mode and --socket-group are for Unix sockets with a path, and there is no --listen unix:/PATH; \
+                        for 'inherited' the .socket unit has SocketMode= and SocketGroup="
+                .to_owned());
+        }
         Ok(Self {
             policies,
             watch: args.watch,
             listen: args.listen,
+            socket_access,
             table: args.table.unwrap_or_else(default_table),
             slots: args.slots,
             threads: args.threads,
@@ -443,6 +469,32 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse() {
         Ok(threads @ 1..=1024) => NonZeroUsize::new(threads).ok_or_else(String::new),
         _ => Err(format!("'{text}' is not a number of threads from 1 to 1024")),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    match u32::from_str_radix(text, 8) {
+        // Its owner must be able to find out later whether an agent listens there.
+        Ok(mode) if is_octal && mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
+        _ => Err(format!(
+            "'{text}' is not a mode from 0600 to 0777 with which its owner may read and write, such as 0660"
+        )),
+    }
+}
+
+fn parse_group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(format!(
+            "there is no group '{text}' on this machine; name one, such as haproxy, or its number"
+        )),
+        Err(error) => Err(format!(
+            "the group '{text}' could not be looked up: {error}; its number may be given instead"
+        )),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What happens beside the requests: the table's heartbeat, warnings, and the signals that end the agent.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) struct Housekeeping {
 const BEATS_PER_REPORT: u32 = 60;
 
 impl Housekeeping {
-    /// Keeps the house until SIGTERM or SIGINT. From then on the agent drains.
+    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains.
     pub(crate) async fn until_stopped(self) {
         self.keep().await;
         self.stats.drain();
@@ -192,8 +193,19 @@ struct Reported {
 /// Resolves with the name of the signal that asks the agent to stop.
 async fn stop_signal() -> io::Result<&'static str> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // HAProxy's signal for a soft stop, which operators know.
+    let mut soft_stop = signal(SignalKind::user_defined1())?;
+    // Nothing is meant by it, and without a handler it would kill.
+    let mut ignored = signal(SignalKind::user_defined2())?;
+    let ignore = async {
+        ignored.recv().await;
+        log::warn!("SIGUSR2 is ignored, now and from now on; SIGTERM stops the agent, SIGHUP reloads");
+        std::future::pending::<Infallible>().await
+    };
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+        _ = soft_stop.recv() => "SIGUSR1",
+        never = ignore => match never {},
     })
 }

@@ -109,7 +109,11 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         stats: stats.clone(),
     };
     raise_file_limit();
-    let agent = Agent::new(limiter).limits(limits).drain(config.drain).busy_poll(config.busy_poll);
+    let agent = Agent::new(limiter)
+        .limits(limits)
+        .drain(config.drain)
+        .busy_poll(config.busy_poll)
+        .socket_access(config.socket_access);
     if let Some(address) = config.admin {
         admin::start(address, Watched::new(table, agent.counters(), unclear, stats))?;
     }

@@ -21,6 +21,7 @@ use crate::counters::{Counters, Snapshot};
 use crate::handler::Handler;
 use crate::listener::{ListenAddress, Listener, Stream};
 use crate::report::{self, Report};
+use crate::socket_file::SocketAccess;
 
 /// No more descriptors: of this process, and of the machine (Linux).
 const EMFILE: i32 = 24;
@@ -41,6 +42,7 @@ pub struct Agent<H> {
     shared: Arc<Shared<H>>,
     max_connections: usize,
     drain: Duration,
+    access: SocketAccess,
 }
 
 /// What all connections have in common.
@@ -73,7 +75,12 @@ impl<H: Handler> Agent<H> {
             deadline: Duration::from_secs(1),
             busy: None,
         };
-        Self { shared: Arc::new(shared), max_connections: 10_000, drain: Duration::ZERO }
+        Self {
+            shared: Arc::new(shared),
+            max_connections: 10_000,
+            drain: Duration::ZERO,
+            access: SocketAccess::default(),
+        }
     }
 
     /// Serves under other limits for frames and times.
@@ -136,6 +143,13 @@ impl<H: Handler> Agent<H> {
         self
     }
 
+    /// Who may connect to the Unix sockets that [`run`](Self::run) makes. Default: as for any new file.
+    #[must_use]
+    pub fn socket_access(mut self, access: SocketAccess) -> Self {
+        self.access = access;
+        self
+    }
+
     /// The agent's counters, to be read while it serves.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
@@ -178,7 +192,8 @@ impl<H: Handler> Agent<H> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
         let listeners = runtime.block_on(async {
             let bind = |address: &ListenAddress| {
-                address.bind().map_err(|source| RunError::Listen { address: address.clone(), source })
+                let bound = address.bind_with(self.access);
+                bound.map_err(|source| RunError::Listen { address: address.clone(), source })
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
         })?;

@@ -84,7 +84,8 @@
 //! # Running it
 //!
 //! [`Agent::serve_until`] stops when a future says so: with [`Agent::drain`] it fails HAProxy's health check first, then answers what has
-//! come, says goodbye, and returns. [`ListenAddress`] names TCP and Unix sockets and those that systemd hands over.
+//! come, says goodbye, and returns. [`ListenAddress`] names TCP and Unix sockets and those that systemd hands over;
+//! [`SocketAccess`] says who may connect to a Unix socket.
 //! [`Agent::counters`] tells what happened, in numbers, for whatever collects them; what an operator should know is logged with the crate
 //! `log`, a few lines a minute at most. [`Limits`] bounds frames, ACKs and times; the defaults are good for every HAProxy from 2.6 on.
 //!
@@ -138,15 +139,18 @@ mod busy;
 mod connection;
 mod counters;
 mod handler;
+mod inherited;
 mod late;
 mod listener;
 mod report;
+mod socket_file;
 pub mod testing;
 
 pub use agent::{Agent, RunError};
 pub use counters::{Counters, Latency, Snapshot};
 pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
+pub use socket_file::SocketAccess;
 pub use spop_codec::{
     Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages, NameError, Scope, Value,
     VarName,

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
-use listenfd::ListenFd;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+use crate::inherited;
+use crate::socket_file::{self, SocketAccess, SocketFile};
 
 /// Connections that may wait to be accepted: a reloaded HAProxy opens all of its own at once.
 const BACKLOG: u32 = 4096;
@@ -34,14 +35,26 @@ impl ListenAddress {
     /// Binds the address. To be called inside a tokio runtime. There is one listener, but with [`Inherited`](Self::Inherited) as many
     /// as there are.
     ///
-    /// A Unix socket file that a dead agent left behind is replaced; one that somebody answers is not.
+    /// The file of a Unix socket that a dead agent left behind is replaced; one on which a process listens is not. Of several
+    /// processes that do this at once one gets the path. They take turns by locking the file `PATH.lock`, which is there for that
+    /// moment only, and wait for each other for at most two seconds.
     ///
     /// # Errors
     ///
     /// The address is taken or can't be had. Nothing is inherited, or something that is no listening stream socket.
     pub fn bind(&self) -> io::Result<Vec<Listener>> {
+        self.bind_with(SocketAccess::default())
+    }
+
+    /// As [`bind`](Self::bind), with a say in who may connect to a Unix socket with a path. The rights are set before the first
+    /// connection is possible. They mean nothing for other addresses.
+    ///
+    /// # Errors
+    ///
+    /// As there, or the process may not set these rights.
+    pub fn bind_with(&self, access: SocketAccess) -> io::Result<Vec<Listener>> {
         let listener = match self {
-            Self::Inherited => return inherited(),
+            Self::Inherited => return inherited::listeners(),
             Self::Tcp(address) => {
                 let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 // So that an agent can come back while its old connections are still in TIME_WAIT.
@@ -50,11 +63,8 @@ impl ListenAddress {
                 Listener::from(socket.listen(BACKLOG)?)
             }
             Self::Unix(path) => {
-                remove_stale_socket(path)?;
-                let listener = UnixListener::bind(path)?;
-                let file = fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
-                let socket_file = file.map(|id| SocketFile { path: path.clone(), id });
-                Listener(Kind::Unix { listener, _socket_file: socket_file })
+                let (listener, file) = socket_file::listen(path, access, BACKLOG)?;
+                Listener(Kind::Unix { _file: Some(file), listener })
             }
             Self::Abstract(name) => {
                 // HAProxy fills the name up with zeros, which belong to it.
@@ -71,30 +81,6 @@ impl ListenAddress {
         };
         Ok(vec![listener])
     }
-}
-
-/// The sockets that the process was started with.
-fn inherited() -> io::Result<Vec<Listener>> {
-    let mut sockets = ListenFd::from_env();
-    if sockets.len() == 0 {
-        let message =
-            "no sockets are inherited: LISTEN_FDS is not set; is the service started by a .socket unit?";
-        return Err(io::Error::new(io::ErrorKind::NotFound, message));
-    }
-    (0..sockets.len())
-        .map(|index| match sockets.take_tcp_listener(index) {
-            Ok(Some(listener)) => {
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener).map(Listener::from)
-            }
-            _ => {
-                let taken = || io::Error::from(io::ErrorKind::NotFound);
-                let listener = sockets.take_unix_listener(index)?.ok_or_else(taken)?;
-                listener.set_nonblocking(true)?;
-                UnixListener::from_std(listener).map(Listener::from)
-            }
-        })
-        .collect()
 }
 
 impl FromStr for ListenAddress {
@@ -146,7 +132,11 @@ pub struct Listener(Kind);
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _socket_file: Option<SocketFile> },
+    /// The file comes first, because it is removed while the socket listens.
+    Unix {
+        _file: Option<SocketFile>,
+        listener: UnixListener,
+    },
 }
 
 /// An accepted connection.
@@ -164,7 +154,7 @@ impl From<TcpListener> for Listener {
 
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
-        Self(Kind::Unix { listener, _socket_file: None })
+        Self(Kind::Unix { _file: None, listener })
     }
 }
 
@@ -201,40 +191,10 @@ impl Listener {
     }
 }
 
-/// The file of a Unix socket, removed when the listener goes, unless another agent has put its own there.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    id: (u64, u64),
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.id);
-        if ours {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    let Ok(metadata) = fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    if !metadata.file_type().is_socket() {
-        let message = "there is a file of this name that is not a socket";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // Somebody is there, or it can't be told: binding will say so.
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -275,5 +235,33 @@ mod tests {
         fs::write(&path, "precious").unwrap();
         assert!(address.bind().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    /// Each finds the socket that a dead agent left behind, and wants to put its own there.
+    #[test]
+    fn of_many_that_replace_a_stale_socket_at_once_one_listens() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        for round in 0..200 {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let barrier = std::sync::Barrier::new(4);
+            let bind = || {
+                let _inside = runtime.enter();
+                barrier.wait();
+                ListenAddress::Unix(path.clone()).bind()
+            };
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1, "round {round}: {bound:?}");
+            for error in bound.iter().filter_map(|bound| bound.as_ref().err()) {
+                assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
+            }
+            std::os::unix::net::UnixStream::connect(&path).expect("the path leads to the one");
+            drop(bound);
+            assert!(!path.exists());
+        }
     }
 }

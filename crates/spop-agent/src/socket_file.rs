@@ -1,0 +1,247 @@
+//! The file of a Unix socket: one agent at a time has it.
+//!
+//! # Taking the path
+//!
+//! A file that a dead agent left behind is replaced. To find out that nobody listens, to remove the file and to
+//! bind are three steps. A process that did the second one for another process's third would leave that one
+//! listening on a file that is gone. So processes that start at the same time take turns: each locks `PATH.lock`
+//! before the first step and until it listens. The kernel gives the lock back when a process dies, and a lock
+//! file that is left behind is locked by the next one.
+//!
+//! # Giving it back
+//!
+//! The file is removed while the listener is still open. Until then a connection to it is not refused, so no
+//! other process has put its own file there, and the one that is removed is ours.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::os::unix::fs::{
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{io, thread};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixSocket};
+
+/// A process that holds the lock needs it for well under a millisecond, unless it was stopped in between.
+const LOCK_ATTEMPTS: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Who may connect to a Unix socket that [`bind_with`](crate::ListenAddress::bind_with) makes. To connect, a
+/// process must be allowed to write to the socket.
+///
+/// The default is what the umask leaves of mode 0777, and the group of a new file.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SocketAccess {
+    mode: Option<u32>,
+    group: Option<u32>,
+}
+
+impl SocketAccess {
+    /// Sets the file's permissions, `0o660` for instance. Bits beyond `0o777` are left out.
+    #[must_use]
+    pub fn mode(self, mode: u32) -> Self {
+        Self { mode: Some(mode & 0o777), ..self }
+    }
+
+    /// Sets the file's group, by its number. The process must be a member of it, or have `CAP_CHOWN`.
+    #[must_use]
+    pub fn group(self, group: u32) -> Self {
+        Self { group: Some(group), ..self }
+    }
+
+    fn apply(self, path: &Path) -> io::Result<()> {
+        if let Some(group) = self.group {
+            lchown(path, None, Some(group)).map_err(|error| {
+                let what = format!(
+                    "could not give it to the group {group}: {error}; the agent's user must be a member of the \
+                     group, or root"
+                );
+                io::Error::new(error.kind(), what)
+            })?;
+        }
+        if let Some(mode) = self.mode {
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| {
+                io::Error::new(error.kind(), format!("could not give it the mode {mode:04o}: {error}"))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The file of a Unix socket that listens. Removed when this is dropped, unless another process has put its own
+/// file there.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), id: id(&fs::symlink_metadata(path)?) })
+    }
+
+    fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|metadata| id(&metadata) == self.id)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The file's device and number.
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Listens at a path where no other process listens.
+pub(crate) fn listen(
+    path: &Path,
+    access: SocketAccess,
+    backlog: u32,
+) -> io::Result<(UnixListener, SocketFile)> {
+    let _lock = Lock::take(path)?;
+    remove_stale(path)?;
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    let file = SocketFile::new(path)?;
+    // Connections are refused until it listens, so nobody connects before the rights are right.
+    access.apply(path)?;
+    let listener = socket.listen(backlog)?;
+    if !file.is_there() {
+        let what = "another process removed the socket's file just when it was made, or replaced it";
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+    }
+    Ok((listener, file))
+}
+
+/// Removes the file of a socket that nobody listens on.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !metadata.file_type().is_socket() {
+        let what = "there is a file of this name that is not a socket";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Where a process listens and its backlog is full, connecting would wait until it accepts.
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let what = "there is a socket that this user may not write to, so that nobody knows whether a \
+                        process listens on it; remove it if none does";
+            Err(io::Error::new(error.kind(), what))
+        }
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "a process listens there")),
+    }
+}
+
+/// The right to put a socket at a path, given back when it is dropped.
+struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    fn take(socket: &Path) -> io::Result<Self> {
+        let path = PathBuf::from([socket.as_os_str(), ".lock".as_ref()].into_iter().collect::<OsString>());
+        let failed = |error: io::Error| {
+            let what = format!(
+                "could not lock {}, which keeps two agents from listening at one path: {error}",
+                path.display()
+            );
+            io::Error::new(error.kind(), what)
+        };
+        for _ in 0..LOCK_ATTEMPTS {
+            // For both reading and writing, because to open a FIFO for one of them would wait.
+            let open = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path);
+            let file = open.map_err(failed)?;
+            match file.try_lock() {
+                // A process that had the lock removes the file. Then this one locks nothing any more.
+                Ok(()) if is_at(&file, &path) => return Ok(Self { path, file }),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+        let what = format!("another process is about to listen there: it has locked {}", path.display());
+        Err(io::Error::new(io::ErrorKind::AddrInUse, what))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Whatever else is called so is left alone.
+        if self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether the file is still the one of this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let named = fs::symlink_metadata(path).map(|metadata| id(&metadata));
+    file.metadata().is_ok_and(|metadata| named.is_ok_and(|named| named == id(&metadata)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lock_that_was_left_behind_is_taken_and_one_that_is_held_is_respected() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let lock = directory.path().join("agent.sock.lock");
+        fs::write(&lock, "").unwrap();
+        let listen = || listen(&path, SocketAccess::default(), 1);
+        drop(listen().unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+
+        let held = Lock::take(&path).unwrap();
+        let error = listen().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("agent.sock.lock"), "{error}");
+        drop(held);
+        drop(listen().unwrap());
+
+        // Something else of this name.
+        fs::write(&lock, "precious").unwrap();
+        drop(listen().unwrap());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), "precious");
+        fs::remove_file(&lock).unwrap();
+        fs::create_dir(&lock).unwrap();
+        let error = listen().unwrap_err().to_string();
+        assert!(error.starts_with("could not lock ") && error.contains("agent.sock.lock, "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_listener_takes_only_its_own_file_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let first = listen(&path, SocketAccess::default(), 1).unwrap();
+        fs::rename(&path, directory.path().join("moved")).unwrap();
+        let second = listen(&path, SocketAccess::default(), 1).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+}
