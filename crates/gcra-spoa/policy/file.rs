@@ -208,6 +208,8 @@ impl<'t> Reader<'t> {
                 }
             }
         });
+        let penalty_at = entries.left.iter().find(|(key, _)| key.get_ref() == "penalty");
+        let penalty_at = penalty_at.map_or(at, |(_, value)| value.span().start);
         let penalty = entries.take("penalty").and_then(|value| self.penalty(value));
         let mut overrides = Overrides::default();
         if let Some(value) = entries.take("overrides") {
@@ -218,9 +220,13 @@ impl<'t> Reader<'t> {
         }
         self.no_more(entries);
         let mut rule = rule;
-        if let Some(Penalty { ceiling_ns, .. }) = penalty {
+        if let Some(penalty) = penalty {
+            let Penalty { ceiling_ns, .. } = penalty;
             let rules = rule.iter_mut().chain(&mut overrides.rules);
             for limit in rules.flat_map(Rule::limits_mut) {
+                if let Some(what) = never_charged(penalty, limit, name) {
+                    self.wrong(penalty_at, &what);
+                }
                 match limit.quota.with_penalty(ceiling_ns) {
                     Ok(quota) => limit.quota = quota,
                     Err(error) => self.wrong(at, &format!("with its penalty, {error}")),
@@ -412,6 +418,10 @@ impl<'t> Reader<'t> {
             }
         };
         self.no_more(entries);
+        if cells == Some(0) {
+            self.wrong(at, "a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out");
+            return None;
+        }
         Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
     }
 
@@ -427,15 +437,10 @@ impl<'t> Reader<'t> {
         let Some(table) = self.table(value, what) else { return };
         for (key, rule) in table {
             let text = &**key.get_ref();
-            if looks_like_a_network(text) {
-                self.wrong(
-                    key.span().start,
-                    &format!("'{text}' is no network; write ADDRESS/BITS, like 192.0.2.0/24"),
-                );
-            }
-            if let Some(rule) = self.rule(policy, rule) {
+            let override_key = override_key(text, parts).map_err(|what| self.wrong(key.span().start, &what));
+            if let (Some(rule), Ok(override_key)) = (self.rule(policy, rule), override_key) {
                 let index = push(overrides, rule);
-                if overrides.insert(override_key(text, parts), index).is_some() {
+                if overrides.insert(override_key, index).is_some() {
                     self.wrong(
                         key.span().start,
                         &format!("'{text}' is the same as another override; one is enough"),
@@ -497,14 +502,11 @@ impl<'t> Reader<'t> {
             if entry.is_empty() {
                 continue;
             }
-            if looks_like_a_network(entry) {
-                wrong.push(format!(
-                    "line {number}: '{entry}' is no network; write ADDRESS/BITS, like 192.0.2.0/24"
-                ));
-                continue;
+            match override_key(entry, key) {
+                // Of several lists with an entry the last one counts, as of several lines.
+                Ok(key) => drop(overrides.insert(key, rule)),
+                Err(what) => wrong.push(format!("line {number}: {what}")),
             }
-            // Of several lists with an entry the last one counts, as of several lines.
-            overrides.insert(override_key(entry, key), rule);
         }
         let more = wrong.len().saturating_sub(10);
         for what in wrong.into_iter().take(10) {
@@ -644,22 +646,11 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
 }
 
-/// Whether an address with a slash is meant, and is none. What has no digit or colon in front of a slash is a value.
-fn looks_like_a_network(text: &str) -> bool {
-    let address = |text: &str| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b".:".contains(&byte))
-    };
-    let meant = text.split_once('/').is_some_and(|(net, bits)| {
-        address(net) && net.contains(['.', ':']) && bits.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    meant && matches!(OverrideKey::from(text), OverrideKey::Value(_))
-}
-
-fn override_key(text: &str, parts: &KeyParts) -> OverrideKey {
-    match OverrideKey::from(text) {
+fn override_key(text: &str, parts: &KeyParts) -> Result<OverrideKey, String> {
+    Ok(match text.parse()? {
         OverrideKey::Value(value) if parts.lowercase => OverrideKey::Value(value.to_ascii_lowercase().into()),
         key => key,
-    }
+    })
 }
 
 /// The rule's place. Overrides that say the same share one.
@@ -670,6 +661,45 @@ fn push(overrides: &mut Overrides, rule: Rule) -> u32 {
     });
     // A file has fewer.
     u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// Why a penalty is never charged to a limit, if so. A client that is blocked owes more than all but one of the
+/// burst's cells, so what is charged to it fits below the ceiling only if it is no longer than that.
+fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String> {
+    let interval_ns = limit.quota.emission_interval_ns();
+    let takes_ns = interval_ns.saturating_mul(penalty.cells.into());
+    if takes_ns <= penalty.ceiling_ns {
+        return None;
+    }
+    let cells =
+        if penalty.cells == 1 { "1 cell takes".to_owned() } else { format!("{} cells take", penalty.cells) };
+    let (more, remedy) = match MAX_DURATION_NS / interval_ns {
+        _ if takes_ns <= MAX_DURATION_NS => {
+            ("more than the ceiling", format!("write ceiling = \"{}\" at least", duration(takes_ns)))
+        }
+        0 => (
+            "more than any ceiling",
+            "leave the penalty out, because one cell takes longer than 30d".to_owned(),
+        ),
+        most => ("more than any ceiling", format!("write fewer cells, {most} at most")),
+    };
+    Some(format!(
+        "the penalty is never charged to the limit '{}' of policy '{policy}': {cells} it {}, {more}; {remedy}",
+        limit.text,
+        duration(takes_ns)
+    ))
+}
+
+/// The longest time that can be written.
+const MAX_DURATION_NS: u64 = 30 * 86_400 * 1_000_000_000;
+
+/// As it would be written: in days or seconds where that is exact, else in milliseconds, rounded up.
+fn duration(ns: u64) -> String {
+    match ns.div_ceil(1_000_000) {
+        ms if ms.is_multiple_of(86_400_000) => format!("{}d", ms / 86_400_000),
+        ms if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
+        ms => format!("{ms}ms"),
+    }
 }
 
 /// `10m` in nanoseconds, up to 30 days.
@@ -686,5 +716,5 @@ fn duration_ns(text: &str) -> Option<u64> {
     };
     let ms = count.parse::<NonZeroU32>().ok()?.get();
     let ms = u64::from(ms).checked_mul(unit_ms)?;
-    (ms <= 30 * 86_400_000).then_some(ms * 1_000_000)
+    (ms <= MAX_DURATION_NS / 1_000_000).then_some(ms * 1_000_000)
 }

@@ -4,12 +4,13 @@
 //! what an operator wrote was checked when it was read.
 
 pub(crate) mod answer;
+mod exception;
 pub(crate) mod file;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ahash::AHashMap;
@@ -277,17 +278,6 @@ pub(crate) const MAX_VALUE: usize = 256;
 pub(crate) enum OverrideKey {
     Net(IpNet),
     Value(Box<[u8]>),
-}
-
-impl From<&str> for OverrideKey {
-    /// An address or a network where it is one, else a value.
-    fn from(text: &str) -> Self {
-        match (text.parse::<IpNet>(), text.parse::<IpAddr>()) {
-            (Ok(net), _) => Self::Net(net.trunc()),
-            (_, Ok(ip)) => Self::Net(ip.into()),
-            _ => Self::Value(text.as_bytes().into()),
-        }
-    }
 }
 
 impl Policies {

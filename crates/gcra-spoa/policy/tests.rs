@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use crate::policy::file;
-use crate::policy::{OverrideKey, Policies, Rule, RuleAt};
+use crate::policy::{Policies, Rule, RuleAt};
 use spop_agent::Value;
 
 fn parse(text: &str) -> Result<Policies, Vec<String>> {
@@ -101,7 +101,8 @@ message = "api"
         "11: when names one arg and its values, like { plan = \"gold\" } or { plan = [\"gold\", \"silver\"] }",
         "12: cells is a whole number from 0 to 4294967295",
         "12: penalty has no ceiling, so that nobody could know when a client gets back in; write ceiling = \"10m\"",
-        "14: '192.0.2.0/33' is no network; write ADDRESS/BITS, like 192.0.2.0/24",
+        "14: '192.0.2.0/33' is no address and no network; write one, like 192.0.2.1 or 192.0.2.0/24, or \"str:192.0.2.0/33\" for the \
+         text itself",
         "15: '100/s brust' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\"",
         "16: the list nowhere.txt can't be read: No such file or directory (os error 2)",
         "19: 'a b' is no name for a policy: letters, digits, '-' and '_', at most 64 of them",
@@ -173,15 +174,186 @@ limits = "1/s"
     }
 }
 
+/// What a policy with this override, and with a list of this one line, is or has wrong.
+fn with_exception(text: &str) -> [Result<Policies, Vec<String>>; 2] {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("list.txt"), format!("{text}\n")).unwrap();
+    let table = "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n";
+    let list =
+        "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n";
+    let file = directory.path().join("gcra-spoa.toml");
+    [parse(&format!("{table}'{text}' = \"deny\"\n")), file::parse(&file, list)]
+}
+
+/// A typing error in a list of who is denied must not let anybody through.
+#[test]
+fn what_is_nearly_an_address_is_a_mistake() {
+    for text in [
+        "300.1.1.1",
+        "192.0.2.256",
+        "010.0.0.1",
+        "192.0.2",
+        "192.0.2.",
+        "192.0.2.1.",
+        "192.0.2.l",
+        "192.O.2.1",
+        "1.2.3.4/-1",
+        "1.2.3.4/33",
+        "1.2.3.4/",
+        "1.2.3.4/024",
+        "1.2.3.4/24/24",
+        "1.2.3.4/ 24",
+        "1.2.3.4 /24",
+        "1.2.3.4/255.255.255.0",
+        "10/8",
+        "10.0.*.*",
+        "*",
+        "192.0.2.1-192.0.2.9",
+        "192.0.2.1-9",
+        "192.0.2.1:80",
+        "192.0.2.1 192.0.2.2",
+        "192.0.2.1, 192.0.2.2",
+        "192.0.2.0/24;",
+        "deny 192.0.2.1",
+        "\u{feff}192.0.2.1",
+        "192.0.2.1\u{200b}",
+        "2001:db8::/129",
+        "2001:db8:/32",
+        "2001:db8::l",
+        "2001:db8:::1",
+        "[2001:db8::1]",
+        "[2001:db8::1]:80",
+        "fe80::1%eth0",
+        "fe80::1%eth0/64",
+        "::ffff:300.0.0.1",
+    ] {
+        for outcome in with_exception(text) {
+            let mistakes = outcome.expect_err(text);
+            assert!(
+                mistakes.len() == 1
+                    && mistakes[0].contains(&format!("'{text}' is no address and no network; "))
+                    && mistakes[0].contains("\"str:"),
+                "{text:?}: {mistakes:?}"
+            );
+        }
+    }
+    // Those that a list has no such line for: it is trimmed, and lines may be empty.
+    for (text, said) in [
+        ("", "'' is no address, no network and no value"),
+        (" 1.2.3.4", "' 1.2.3.4' has white space around it"),
+        ("partner\t", "has white space around it"),
+    ] {
+        let [table, list] = with_exception(text);
+        let mistakes = table.expect_err(text);
+        assert!(mistakes.len() == 1 && mistakes[0].contains(said), "{text:?}: {mistakes:?}");
+        assert!(list.is_ok());
+    }
+    for (text, said) in [
+        (
+            "1.2.3.4/24",
+            "'1.2.3.4/24' is an address in a network: write 1.2.3.0/24, or 1.2.3.4/32 for the one address",
+        ),
+        ("2001:db8::1/32", "write 2001:db8::/32, or 2001:db8::1/128 for the one address"),
+        ("::ffff:10.0.0.1/104", "write ::ffff:10.0.0.0/104, or ::ffff:10.0.0.1/128 for"),
+    ] {
+        for outcome in with_exception(text) {
+            let mistakes = outcome.expect_err(text);
+            assert!(mistakes.len() == 1 && mistakes[0].contains(said), "{text:?}: {mistakes:?}");
+        }
+    }
+}
+
 #[test]
 fn an_exception_is_an_address_a_network_or_a_value() {
+    let matches = |text: &str, value: Value<'_>| {
+        with_exception(text).map(|outcome| {
+            let policies = outcome.unwrap_or_else(|mistakes| panic!("{text:?}: {mistakes:?}"));
+            policies.list[0].exception(value).is_some()
+        })
+    };
+    let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
+    for (text, value) in [
+        ("10.0.0.0/8", "10.1.2.3"),
+        ("10.1.2.3", "10.1.2.3"),
+        ("10.1.2.3/32", "::ffff:10.1.2.3"),
+        ("0.0.0.0/0", "10.1.2.3"),
+        ("2001:db8::/32", "2001:db8::1"),
+        ("2001:DB8::1", "2001:db8::1"),
+        // An IPv4 address is the same in either form, here too.
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.0.0.0/104", "10.1.2.3"),
+        ("::ffff:0.0.0.0/96", "10.1.2.3"),
+    ] {
+        assert_eq!(matches(text, ip(value)), [true; 2], "{text}");
+    }
+    for value in [
+        "a/b",
+        "Partner",
+        "12345",
+        "-1",
+        "user:123:45",
+        "/login",
+        "/24",
+        "/1/2",
+        "app1:8080",
+        "www.example.com",
+        "http://192.0.2.1/",
+        "ec2-192-0-2-1.example.com",
+        "App::Module",
+        "curl/7.88.1",
+        "123e4567-e89b-12d3",
+        "null:",
+        "Mozilla/5.0 (X11; Linux x86_64)",
+        "a b",
+        "10:30",
+    ] {
+        assert_eq!(matches(value, value.into()), [true; 2], "{value}");
+    }
+    // What looks like an address and is meant as a string says so, as on the command line.
+    for value in ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a"] {
+        assert_eq!(matches(&format!("str:{value}"), value.into()), [true; 2], "{value}");
+    }
+    assert_eq!(matches("str:10.1.2.3", ip("10.1.2.3")), [false; 2]);
+    let [table, _] = with_exception("str: with space ");
+    assert!(table.unwrap().list[0].exception(" with space ".into()).is_some());
+}
+
+#[test]
+fn a_penalty_that_is_never_charged_is_a_mistake() {
+    let with = |limits: &str, penalty: &str| {
+        parse(&format!("[policy.api]\nlimits = {limits}\npenalty = {penalty}\n")).map(|_| ())
+    };
+    let wrong = |sentence: &str| Err(vec![format!("gcra-spoa.toml:3: {sentence}")]);
     assert_eq!(
-        OverrideKey::from("10.1.2.3/8"),
-        OverrideKey::from("10.0.0.0/8"),
-        "what is beyond the prefix is cut"
+        with("\"2/s burst 3\"", "{ ceiling = \"400ms\" }"),
+        wrong(
+            "the penalty is never charged to the limit '2 per second, up to 3 at once' of policy 'api': 1 cell takes it 500ms, \
+             more than the ceiling; write ceiling = \"500ms\" at least"
+        )
     );
-    assert_eq!(OverrideKey::from("10.1.2.3"), OverrideKey::from("10.1.2.3/32"));
-    assert_eq!(OverrideKey::from("a/b"), OverrideKey::Value(b"a/b"[..].into()));
+    assert_eq!(with("\"2/s burst 3\"", "{ ceiling = \"500ms\" }"), Ok(()));
+    assert_eq!(
+        with("[\"10/s\", { name = \"daily\", rate = \"1000/d\" }]", "{ cells = 10, ceiling = \"10m\" }"),
+        wrong(
+            "the penalty is never charged to the limit '1000 per day, up to 1000 at once' of policy 'api': 10 cells take it \
+             864s, more than the ceiling; write ceiling = \"864s\" at least"
+        )
+    );
+    assert_eq!(
+        with("\"1/d\"", "{ cells = 31, ceiling = \"1d\" }"),
+        wrong(
+            "the penalty is never charged to the limit '1 per day, up to 1 at once' of policy 'api': 31 cells take it 31d, \
+             more than any ceiling; write fewer cells, 30 at most"
+        )
+    );
+    assert_eq!(
+        with("\"1/s\"", "{ cells = 0, ceiling = \"1d\" }"),
+        wrong("a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out")
+    );
+    // Those of exceptions, too.
+    let text = "[policy.api]\nlimits = \"10/s\"\npenalty = { ceiling = \"1s\" }\n[policy.api.overrides]\n\"192.0.2.1\" = \"1/m\"\n";
+    let mistakes = parse(text).unwrap_err();
+    assert!(mistakes.len() == 1 && mistakes[0].contains("'1 per minute, up to 1 at once'"), "{mistakes:?}");
 }
 
 /// After a change of its numbers a limit is found by its names.

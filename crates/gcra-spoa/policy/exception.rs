@@ -1,0 +1,105 @@
+//! Whom an exception is for, as an operator writes it: an address, a network, or a value of the key.
+//!
+//! What is nearly an address is a mistake and not a value. A value that no client ever sends would be without
+//! effect, and a typing error in a list of those who are denied would let them through.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::policy::OverrideKey;
+
+/// What stands before a text that is a value whatever it looks like. It is the same on the command line.
+const VALUE: &str = "str:";
+
+/// IPv4 addresses in IPv6 notation (`::ffff:0:0/96`) begin behind so many bits.
+const MAPPED_BITS: u8 = 96;
+
+impl FromStr for OverrideKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(value) = text.strip_prefix(VALUE) {
+            return Ok(Self::Value(value.as_bytes().into()));
+        }
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Ok(Self::Net(ip.to_canonical().into()));
+        }
+        match text.parse::<IpNet>() {
+            Ok(net) if net == net.trunc() => Ok(Self::Net(canonical(net))),
+            Ok(net) => Err(format!(
+                "'{text}' is an address in a network: write {}, or {}/{} for the one address",
+                net.trunc(),
+                net.addr(),
+                net.max_prefix_len()
+            )),
+            Err(_) if text.is_empty() => Err(format!(
+                "'' is no address, no network and no value; write one, or \"{VALUE}\" for the empty string"
+            )),
+            Err(_) if text != text.trim() => {
+                let trimmed = text.trim();
+                Err(format!(
+                    "'{text}' has white space around it; write \"{trimmed}\", or \"{VALUE}{text}\" if it is part of the value"
+                ))
+            }
+            Err(_) if is_nearly_an_address(text) => Err(format!(
+                "'{text}' is no address and no network; write one, like 192.0.2.1 or 192.0.2.0/24, or \"{VALUE}{text}\" \
+                 for the text itself"
+            )),
+            Err(_) => Ok(Self::Value(text.as_bytes().into())),
+        }
+    }
+}
+
+/// An IPv4 network that is written as one of IPv6, as what it is: addresses are looked up in that form.
+fn canonical(net: IpNet) -> IpNet {
+    let IpNet::V6(v6) = net else { return net };
+    let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
+    let v4 = v6.addr().to_ipv4_mapped().zip(bits);
+    v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
+}
+
+/// Whether somebody who wrote this, which is no address and no network, is likely to have meant one.
+fn is_nearly_an_address(text: &str) -> bool {
+    // Several on a line, or one among other words.
+    let mut words = text.split(|c: char| c.is_whitespace() || ",;".contains(c)).filter(|word| *word != text);
+    if text == "*" || words.any(|word| word.parse::<IpAddr>().is_ok() || word.parse::<IpNet>().is_ok()) {
+        return true;
+    }
+    // A path, though digits may be all there is in it.
+    if text.starts_with('/') {
+        return false;
+    }
+    // Numbers with dots or slashes: a part is missing, or there is one too many, or a range, a mask, a port.
+    let numeric = |c: char| c.is_ascii_digit() || c.is_whitespace() || "./*-:".contains(c);
+    if text.contains(|c: char| c.is_ascii_digit()) && text.contains(['.', '/']) && text.chars().all(numeric) {
+        return true;
+    }
+    let address = text.split(['/', '%']).next().unwrap_or(text).trim_start_matches('[');
+    let address = address.split(']').next().unwrap_or(address);
+    looks_like_ipv4(address) || looks_like_ipv6(address)
+}
+
+/// Four parts, of which at least three are numbers.
+fn looks_like_ipv4(text: &str) -> bool {
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split('.').count() == 4 && text.split('.').filter(is_number).count() >= 3
+}
+
+/// At least three parts between colons, all of them hexadecimal; or as many as an address has, or a gap as
+/// only addresses have, and one of them a little wrong.
+fn looks_like_ipv6(text: &str) -> bool {
+    let is_part = |part: &str| {
+        part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit()) || looks_like_ipv4(part)
+    };
+    let (good, wrong): (Vec<_>, Vec<_>) = text.split(':').partition(|part| is_part(part));
+    let has_shape = text.contains("::") || good.len() + wrong.len() == 8;
+    good.len() + wrong.len() >= 3
+        && text.contains(|c: char| c.is_ascii_digit())
+        && match wrong[..] {
+            [] => true,
+            [wrong] => has_shape && wrong.len() <= 5,
+            _ => false,
+        }
+}
