@@ -8,6 +8,11 @@
 //! at, half as many are, and each stands for twice as many. So the work has an upper bound that does not grow with the load (some
 //! 60 000 samples a minute at a million requests a second).
 //!
+//! **What a sample says.** One that stands for 1024 requests says for certain only that there was one: of a million clients that asked
+//! once, a thousand are sampled. How many requests a client had is a sum over its samples, and the square of that sum's standard deviation is
+//! the sum of `weight * (weight - 1)`. What is told is the sum less two standard deviations, so that the number is too large for one
+//! client in 40, at most. A client with four samples of one large weight has next to nothing left, and is not named.
+//!
 //! **Now** is this minute and the last: there are two sketches, and once a minute the older one begins anew.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,19 +32,68 @@ const UNTIL_RARER: u64 = 4096;
 /// The largest weight is two to this.
 const MAX_RARITY: u32 = 32;
 
-/// A client, and how many requests it had at least (about, where it was sampled).
+/// Where not every request was looked at and counted, a client is named when it had so many at least.
+const NAMED_FROM: u64 = 3;
+
+/// A client, and how many requests it had: exactly, or at least and about, where it was sampled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Hitter {
     pub(crate) client: String,
     pub(crate) requests: u64,
 }
 
+/// How many requests a client had, by its samples. Those of several sketches add up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Estimate {
+    sum: u64,
+    /// The square of the standard deviation.
+    variance: u64,
+}
+
+impl Estimate {
+    /// Adds a sample that stands for so many requests.
+    fn add_sample(&mut self, weight: u64) {
+        // A sum is at most the number of requests, and a variance at most that times 2^32, its largest weight: after 2^32
+        // requests of that weight in a minute it stays what it is.
+        self.sum += weight;
+        self.variance = self.variance.saturating_add(weight * (weight - 1));
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.variance = self.variance.saturating_add(other.variance);
+    }
+
+    /// How many they were at least, with 39 to 1.
+    pub(crate) fn at_least(self) -> u64 {
+        let deviation = self.variance.isqrt();
+        let rounded_up = deviation + u64::from(deviation * deviation < self.variance);
+        self.sum.saturating_sub(2 * rounded_up)
+    }
+}
+
 /// The heaviest clients, and whether these are all.
 #[derive(Debug)]
 pub(crate) struct Found {
+    /// Those that are known to be heavy, the heaviest first.
     pub(crate) hitters: Vec<Hitter>,
+    /// How many clients there were at least.
+    pub(crate) clients: usize,
     /// Every request was looked at, and everybody had a counter: the numbers are exact.
     pub(crate) complete: bool,
+}
+
+impl Found {
+    /// Puts clients in order, and leaves out those of whom too little is known.
+    pub(crate) fn new(all: impl IntoIterator<Item = (String, Estimate)>, complete: bool) -> Self {
+        let hitter =
+            |(client, estimate): (String, Estimate)| Hitter { client, requests: estimate.at_least() };
+        let mut hitters: Vec<_> = all.into_iter().map(hitter).collect();
+        let clients = hitters.len();
+        hitters.retain(|hitter| complete || hitter.requests >= NAMED_FROM);
+        hitters.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
+        Self { hitters, clients, complete }
+    }
 }
 
 /// Which minutes.
@@ -116,13 +170,13 @@ impl Hitters {
     }
 
     /// Shows each client once a sketch: its name, and its requests. Returns whether these are all there were.
-    pub(crate) fn collect(&self, window: Window, mut each: impl FnMut(KeyHash, &str, u64)) -> bool {
+    pub(crate) fn collect(&self, window: Window, mut each: impl FnMut(KeyHash, &str, Estimate)) -> bool {
         let sketches = self.lock();
         let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
         let mut complete = true;
         for sketch in wanted.into_iter().flatten() {
             for (client, entry) in sketch.clients.iter().zip(&sketch.entries) {
-                each(*client, &entry.name, entry.requests - entry.error);
+                each(*client, &entry.name, entry.own);
             }
             complete &= sketch.complete;
         }
@@ -150,9 +204,10 @@ impl Default for Sketch {
 
 #[derive(Debug)]
 struct Entry {
+    /// What it has and what may be somebody else's. Only this decides who is the smallest.
     requests: u64,
-    /// How many of them may be somebody else's.
-    error: u64,
+    /// What it has for certain.
+    own: Estimate,
     name: String,
 }
 
@@ -161,10 +216,13 @@ impl Sketch {
         let known = self.clients.iter().position(|known| *known == client);
         if let Some(entry) = known.and_then(|place| self.entries.get_mut(place)) {
             entry.requests += weight;
+            entry.own.add_sample(weight);
             return;
         }
         if self.clients.len() < COUNTERS {
-            let mut entry = Entry { requests: weight, error: 0, name: String::with_capacity(NAME) };
+            let name_room = String::with_capacity(NAME);
+            let mut entry = Entry { requests: weight, own: Estimate::default(), name: name_room };
+            entry.own.add_sample(weight);
             name(&mut entry.name);
             self.clients.push(client);
             self.entries.push(entry);
@@ -174,8 +232,9 @@ impl Sketch {
         let smallest = self.entries.iter_mut().enumerate().min_by_key(|(_, entry)| entry.requests);
         if let Some((place, entry)) = smallest {
             self.clients[place] = client;
-            entry.error = entry.requests;
             entry.requests += weight;
+            entry.own = Estimate::default();
+            entry.own.add_sample(weight);
             entry.name.clear();
             name(&mut entry.name);
         }
@@ -208,8 +267,8 @@ mod tests {
                 hitters.offer(table.hash(&client.to_le_bytes()), |name| write!(name, "{client}").unwrap());
             }
         }
-        let complete = hitters.collect(Window::Now, |_, name, requests| {
-            assert_eq!(said.insert(name.parse().unwrap(), requests), None, "{name} twice");
+        let complete = hitters.collect(Window::Now, |_, name, estimate| {
+            assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
     }
@@ -276,6 +335,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn few_samples_say_little_and_many_say_much() {
+        let of = |samples: &[(u64, u64)]| {
+            let mut estimate = Estimate::default();
+            for (weight, count) in samples {
+                (0..*count).for_each(|_| estimate.add_sample(*weight));
+            }
+            estimate.at_least()
+        };
+        assert_eq!([of(&[(1, 1)]), of(&[(1, 77)])], [1, 77], "all were looked at");
+        assert_eq!([of(&[(1024, 1)]), of(&[(1024, 3)]), of(&[(1024, 4)])], [0, 0, 2]);
+        assert_eq!(of(&[(1024, 5)]), 542);
+        assert_eq!(of(&[(1024, 1000)]), 959_268);
+        assert_eq!(of(&[(1, 100), (2, 100), (4, 100)]), 624);
+        assert_eq!(of(&[(1 << 32, 1)]), 0);
     }
 
     #[test]

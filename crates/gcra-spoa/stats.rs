@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
 
-use crate::hitters::{Found, Hitter, Hitters, Window};
+use crate::hitters::{Estimate, Found, Hitter, Hitters, Window};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -150,21 +150,15 @@ impl PolicyStats {
 
     /// One client may have come to several workers.
     fn heaviest<'a>(all: impl Iterator<Item = &'a Hitters>, window: Window) -> Found {
-        let mut found = Found { hitters: Vec::new(), complete: true };
-        let mut places: HashMap<KeyHash, usize> = HashMap::new();
+        let mut complete = true;
+        let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
         for hitters in all {
-            found.complete &= hitters.collect(window, |client, name, requests| {
-                let place = *places.entry(client).or_insert_with(|| {
-                    found.hitters.push(Hitter { client: name.to_owned(), requests: 0 });
-                    found.hitters.len() - 1
-                });
-                if let Some(hitter) = found.hitters.get_mut(place) {
-                    hitter.requests += requests;
-                }
+            complete &= hitters.collect(window, |client, name, estimate| {
+                let known = clients.entry(client).or_insert_with(|| (name.to_owned(), Estimate::default()));
+                known.1.add(estimate);
             });
         }
-        found.hitters.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
-        found
+        Found::new(clients.into_values(), complete)
     }
 
     fn stripes(&self) -> impl Iterator<Item = &Stripe> {
@@ -272,7 +266,7 @@ impl Stats {
             requests += blocked;
             tried += would_block;
             let found = policy.refused(Window::Last);
-            clients += found.hitters.len();
+            clients += found.clients;
             complete &= found.complete;
             if let Some(first) = found.hitters.into_iter().next()
                 && heaviest.as_ref().is_none_or(|(other, _)| first.requests > other.requests)
@@ -280,19 +274,23 @@ impl Stats {
                 heaviest = Some((first, name));
             }
         }
-        let (first, policy) = heaviest?;
+        if clients == 0 {
+            return None;
+        }
         let (at_least, about) = if complete { ("", "") } else { ("at least ", "about ") };
         let what = match (requests, tried) {
             (_, 0) => format!("blocked in the last minute: {requests} requests"),
             (0, _) => format!("would have been blocked in the last minute: {tried} requests"),
             _ => format!("blocked in the last minute: {requests} requests, and {tried} would have been,"),
         };
-        Some(format!(
-            "{what} of {at_least}{clients} {}; {about}{} of them of {} (policy {policy})",
-            if clients == 1 { "client" } else { "clients" },
-            first.requests,
-            first.client
-        ))
+        let who = match heaviest {
+            Some((first, policy)) => {
+                format!("; {about}{} of them of {} (policy {policy})", first.requests, first.client)
+            }
+            None => ", none of which had many".to_owned(),
+        };
+        let clients_word = if clients == 1 { "client" } else { "clients" };
+        Some(format!("{what} of {at_least}{clients} {clients_word}{who}"))
     }
 
     /// How long the windows of the heavy hitters have been open that [`Window::Now`] has together.
@@ -346,6 +344,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
     use std::thread;
 
     use gcra_table::{Slots, Table};
@@ -409,6 +408,61 @@ mod tests {
         let found: Vec<_> = found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
         assert!(policy.admitted(Window::Now).hitters.is_empty());
+    }
+
+    /// A request that is sampled now and then stands for a thousand, but says nothing of its client.
+    #[test]
+    fn of_a_million_clients_that_asked_once_nobody_is_named() {
+        let stats = stats();
+        let policy = stats.policy("default");
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let lane = Lane::of_this_thread();
+        let ask = |clients: std::ops::Range<u32>| {
+            for number in clients {
+                let key = table.hash(&number.to_le_bytes());
+                policy.count(lane, Outcome::Blocked, key, |name| write!(name, "{number}").unwrap());
+            }
+        };
+        ask(0..1_000_000);
+        let named = |window| policy.refused(window).hitters;
+        assert_eq!(named(Window::Now), []);
+        assert_eq!(
+            stats.end_minute().unwrap(),
+            "blocked in the last minute: 1000000 requests of at least 128 clients, none of which had many"
+        );
+        assert_eq!(named(Window::Last), []);
+        // Not at the beginning of a minute either.
+        for more in [1_001_000, 1_003_000, 1_100_000] {
+            ask(1_000_000..more);
+            assert_eq!(named(Window::Now), [], "{more}");
+        }
+    }
+
+    /// Each number may be too small, but not too large.
+    #[test]
+    fn the_heaviest_of_many_are_named_with_what_they_had_at_least() {
+        let stats = stats();
+        let policy = stats.policy("default");
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let lane = Lane::of_this_thread();
+        let mut state = 1_u64;
+        for number in 0..1_000_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // A fifth, a twentieth, and each of the rest once.
+            let client = match (state >> 33) % 20 {
+                0..4 => 1,
+                4 => 2,
+                _ => 10 + number,
+            };
+            let key = table.hash(&client.to_le_bytes());
+            policy.count(lane, Outcome::Allowed, key, |name| write!(name, "{client}").unwrap());
+        }
+        let found = policy.admitted(Window::Now);
+        assert!(!found.complete);
+        let [first, second] = &found.hitters[..] else { panic!("{found:?}") };
+        assert_eq!((&*first.client, &*second.client), ("1", "2"));
+        assert!((170_000..=201_000).contains(&first.requests), "{found:?}");
+        assert!((35_000..=50_500).contains(&second.requests), "{found:?}");
     }
 
     #[test]

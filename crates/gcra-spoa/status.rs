@@ -76,7 +76,8 @@ pub(crate) struct Policy {
     pub(crate) decisions: BTreeMap<String, u64>,
     pub(crate) top_blocked: Vec<Client>,
     pub(crate) top_admitted: Vec<Client>,
-    /// Every request was looked at, so the numbers above are exact.
+    /// Every request was looked at, so the numbers above are exact. Else each client had about so many, and at least, and clients of
+    /// which too little is known are left out.
     pub(crate) top_is_exact: bool,
 }
 

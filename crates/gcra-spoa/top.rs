@@ -224,14 +224,17 @@ impl Screen {
             }));
         }
         clients.sort_by(|(a, a_name), (b, b_name)| b.cmp(a).then_with(|| a_name.cmp(b_name)));
-        let about = if self.now.policies.iter().all(|policy| policy.top_is_exact) { "" } else { "about " };
+        let is_exact = self.now.policies.iter().all(|policy| policy.top_is_exact);
+        let about = if is_exact { "" } else { "about " };
         let mut rows = vec![ClientRow {
             name: format!("{title}, last {}", duration(self.now.window_seconds)),
             requests: format!("{about}requests").to_uppercase(),
             is_heading: true,
         }];
         if clients.is_empty() {
-            rows.push(ClientRow { name: "nobody".to_owned(), requests: String::new(), is_heading: false });
+            // Where not all was looked at there may be many clients, each with a few requests.
+            let name = if is_exact { "nobody" } else { "nobody with many" }.to_owned();
+            rows.push(ClientRow { name, requests: String::new(), is_heading: false });
         }
         rows.extend(clients.into_iter().map(|(requests, name)| ClientRow {
             name,
@@ -489,6 +492,17 @@ NOTIFYs      1250/s; read to written: p50 ≤ 16 µs, p99 ≤ 4 ms
         ] {
             assert!(text.contains(said), "{said:?}: {text}");
         }
+    }
+
+    #[test]
+    fn many_clients_of_few_requests_are_nobody() {
+        let mut screen = screen();
+        for policy in &mut screen.now.policies {
+            policy.top_blocked.clear();
+        }
+        assert!(screen.plain().unwrap().contains("\nnobody  "));
+        screen.now.policies[1].top_is_exact = false;
+        assert!(screen.plain().unwrap().contains("\nnobody with many  "));
     }
 
     #[test]
