@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -41,7 +42,7 @@ struct Answer {
 }
 
 fn send(address: &str, request: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), support::PATIENCE).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
@@ -310,9 +311,9 @@ fn paths_and_methods() {
     }
     let missing = get(&admin, "/stats");
     assert!(missing.status == 404 && missing.body.contains("/status") && missing.body.contains("/metrics"));
-    let head = send(&admin, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let head = send(&admin, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.status == 200 && head.body.is_empty(), "{head:?}");
-    let post = send(&admin, b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+    let post = send(&admin, b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi");
     assert!(post.status == 405 && post.head.contains("allow: get, head"), "{post:?}");
 }
 
@@ -333,9 +334,11 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     let long = [b"GET / HTTP/1.1\r\nx: ", &[b'a'; 100_000][..]].concat();
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500)).into_bytes();
     let noise: Vec<u8> = (0..20_000_u32).map(|n| u8::try_from(n * 7919 % 251).unwrap()).collect();
-    let body =
-        [b"GET /status HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n", &[b'a'; 100_000][..]]
-            .concat();
+    let body = [
+        b"GET /status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n",
+        &[b'a'; 100_000][..],
+    ]
+    .concat();
     for request in [&line, &long, &many, &noise] {
         let mut stream = TcpStream::connect(&admin).unwrap();
         stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
@@ -371,6 +374,116 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     assert_eq!(get(&admin, "/healthz").status, 200);
     let grown = memory().saturating_sub(before);
     assert!(grown < 8192, "{grown} KiB more");
+}
+
+/// Clients that say a byte now and then, and come back when they are sent away: they must not keep others out.
+#[test]
+fn slow_clients_keep_nobody_from_being_answered() {
+    let directory = directory();
+    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let there = admin.parse().unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let slow = || {
+            let mut clients: Vec<Option<TcpStream>> = (0..200).map(|_| None).collect();
+            while !stop.load(Ordering::Relaxed) {
+                for client in &mut clients {
+                    let goes_on = client.as_mut().is_some_and(|stream| stream.write_all(b"x").is_ok());
+                    if !goes_on {
+                        // Where nobody accepts it waits, though not for ever.
+                        *client = TcpStream::connect_timeout(&there, Duration::from_millis(500)).ok();
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                }
+                thread::sleep(Duration::from_millis(200));
+            }
+        };
+        scope.spawn(slow);
+        let mut answers = Vec::new();
+        'asked: for _ in 0..10 {
+            for path in ["/healthz", "/readyz", "/metrics", "/status"] {
+                answers.push((path, get(&admin, path).status));
+                if answers.last().is_some_and(|(_, status)| *status != 200) {
+                    break 'asked;
+                }
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(answers.iter().all(|(_, status)| *status == 200), "{answers:?}");
+    });
+}
+
+/// A name that leads here from somewhere else: what a browser sends when a site has changed its address to this machine's.
+#[test]
+fn what_is_told_is_told_under_known_names_only() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (_agent, admin) = start(&table, &["--rate", "10/h", "--admin-host", "limiter.example.com,Other"]);
+    let ask = |path: &str, host: &str| {
+        send(&admin, format!("GET {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n").as_bytes())
+    };
+    for host in [
+        "",
+        "Host: 127.0.0.1\r\n",
+        "Host: 203.0.113.9:9101\r\n",
+        "Host: [::1]\r\n",
+        "Host: [2001:db8::1]:9101\r\n",
+        "Host: localhost\r\n",
+        "Host: LocalHost:9101\r\n",
+        "Host: limiter.example.com:9101\r\n",
+        "Host: LIMITER.example.com.\r\n",
+        "Host: other\r\n",
+    ] {
+        assert_eq!(ask("/status", host).status, 200, "{host}");
+    }
+    for host in [
+        "evil.example.com",
+        "evil.example.com:9101",
+        "localhost.evil.example.com",
+        "127.0.0.1.evil.example.com",
+        "limiter.example.com.evil.example.com",
+        "127.0.0.1@evil.example.com",
+        "::1",
+        "[::1].evil.example.com",
+        "localhost:9101:9101",
+        "",
+    ] {
+        for path in ["/status", "/metrics", "/", "/other"] {
+            let answer = ask(path, &format!("Host: {host}\r\nOrigin: http://{host}\r\n"));
+            assert!(answer.status == 421 || answer.status == 400, "{host}: {answer:?}");
+            assert!(!answer.body.contains("policies"), "{answer:?}");
+        }
+        // Whether it is well is no secret, and a load balancer may ask under any name.
+        assert!([200, 400].contains(&ask("/healthz", &format!("Host: {host}\r\n")).status), "{host}");
+    }
+    let answer = ask("/metrics", "Host: prometheus-sees-this\r\n");
+    assert_eq!(answer.status, 421);
+    assert!(
+        answer.body.contains("'prometheus-sees-this'")
+            && answer.body.contains("--admin-host prometheus-sees-this"),
+        "{answer:?}"
+    );
+    // Two of them, and one in the request line.
+    let two = ask("/status", "Host: localhost\r\nHost: evil.example.com\r\n");
+    assert_ne!(two.status, 200, "{two:?}");
+    let absolute = send(&admin, b"GET http://evil.example.com/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(absolute.status, 421);
+}
+
+#[test]
+fn an_address_that_others_reach_is_warned_about() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    for (address, warns) in [("0.0.0.0:0", true), ("127.0.0.1:0", false), ("127.8.0.1:0", false)] {
+        let agent = Agent::start(&table, &["--rate", "10/h", "--admin", address]);
+        let lines = agent.process.lines();
+        let warned =
+            lines.iter().any(|line| line.contains("WARN") && line.contains("there is no authentication"));
+        assert_eq!(warned, warns, "{address}: {lines:#?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,14 @@
 //!
 //! On a thread of its own, so that no scrape delays a decision. Everything is bounded: so many connections, one request each, so many
 //! bytes, so many seconds. Requests have no bodies that anyone would read.
+//!
+//! Nobody waits for a place. Where all are taken, the address that has most of them gives up its oldest connection for the new one. So
+//! slow clients keep nobody out: a client that sends its request at once is answered before others can take its place. What costs more
+//! than a few words, /metrics and /status, is made for one client at a time.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
@@ -12,24 +17,31 @@ use std::{io, thread};
 use anyhow::{Context as _, anyhow};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::metrics;
 use crate::status::Watched;
 
-/// Connections at once. Further ones wait.
-const CONNECTIONS: usize = 16;
+/// Connections at once.
+const CONNECTIONS: usize = 32;
+
+/// For a request's first line and headers.
+const HEADER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// For a whole connection, from its first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So much of a host's name is repeated in an answer.
+const MAX_TOLD: usize = 100;
 
 /// A request's first line and headers. Hyper has no smaller bound.
 const MAX_REQUEST: usize = 8192;
@@ -44,8 +56,8 @@ const PATHS: &str = "\
 /readyz    200 while it should be asked, 503 while it starts or takes its leave
 ";
 
-/// Begins to answer at an address.
-pub(crate) fn start(address: SocketAddr, watched: Watched) -> anyhow::Result<()> {
+/// Begins to answer at an address, to requests under the names of this machine and these further ones.
+pub(crate) fn start(address: SocketAddr, names: Vec<String>, watched: Watched) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; each agent needs a port of its own for that"
@@ -61,29 +73,78 @@ pub(crate) fn start(address: SocketAddr, watched: Watched) -> anyhow::Result<()>
         Builder::new_current_thread().enable_all().build().context("could not start the admin thread")?;
     thread::Builder::new()
         .name("admin".to_owned())
-        .spawn(move || runtime.block_on(serve(listener, watched)))
+        .spawn(move || runtime.block_on(serve(listener, Answering::new(names, watched))))
         .context("could not start the admin thread")?;
     log::info!("admin on http://{address}/");
+    if !address.ip().to_canonical().is_loopback() {
+        log::warn!(
+            "--admin {address} can be reached from other machines, and there is no authentication: whoever connects reads who is \
+             blocked; use a loopback address, or let a firewall admit only operators"
+        );
+    }
     Ok(())
 }
 
-async fn serve(listener: TcpListener, watched: Watched) {
+/// What requests are answered from.
+struct Answering {
+    watched: Watched,
+    /// Hosts under which it is asked, in lower case.
+    names: Vec<String>,
+    /// For the one that may ask for what costs more.
+    costly: Semaphore,
+}
+
+impl Answering {
+    fn new(mut names: Vec<String>, watched: Watched) -> Self {
+        let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+        names.extend(["localhost".to_owned(), own]);
+        Self { watched, names, costly: Semaphore::new(1) }
+    }
+}
+
+/// The connections there are.
+#[derive(Default)]
+struct Places(Vec<(IpAddr, AbortHandle)>);
+
+impl Places {
+    /// Makes a place where there is none, at the cost of the address that has most.
+    fn make_room(&mut self) {
+        self.0.retain(|(_, task)| !task.is_finished());
+        if self.0.len() < CONNECTIONS {
+            return;
+        }
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for (ip, _) in &self.0 {
+            *counts.entry(*ip).or_default() += 1;
+        }
+        let most = counts.values().copied().max();
+        // The oldest come first.
+        let oldest = self.0.iter().position(|(ip, _)| counts.get(ip).copied() == most);
+        if let Some(place) = oldest {
+            self.0.remove(place).1.abort();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, answering: Answering) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("--admin does not work: {error}"),
     };
-    let watched = Arc::new(watched);
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    // Closed never, so this goes on until the process ends.
-    while let Ok(place) = room.clone().acquire_owned().await {
+    let answering = Arc::new(answering);
+    let mut places = Places::default();
+    // Until the process ends.
+    loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let watched = watched.clone();
-                tokio::spawn(async move {
-                    // Who takes longer has no answer, and needs none.
-                    let _ = timeout(PATIENCE, converse(stream, watched)).await;
-                    drop(place);
-                });
+            Ok((stream, peer)) => {
+                places.make_room();
+                // A client that takes longer has no answer, and needs none.
+                let conversation = timeout(PATIENCE, converse(stream, answering.clone()));
+                let task = tokio::spawn(async move { drop(conversation.await) });
+                places.0.push((peer.ip().to_canonical(), task.abort_handle()));
+                // It may have sent its request already. Then it is answered before the next one is accepted, and loses its
+                // place to nobody.
+                yield_now().await;
             }
             Err(error) => {
                 log::debug!("could not accept a connection to --admin: {error}");
@@ -94,17 +155,17 @@ async fn serve(listener: TcpListener, watched: Watched) {
 }
 
 /// One request and its answer.
-async fn converse(stream: TcpStream, watched: Arc<Watched>) {
+async fn converse(stream: TcpStream, answering: Arc<Answering>) {
     let service = service_fn(|request| {
-        let watched = watched.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &watched).await) }
+        let answering = answering.clone();
+        async move { Ok::<_, Infallible>(answer(&request, &answering).await) }
     });
     let outcome = http1::Builder::new()
         .keep_alive(false)
         .max_buf_size(MAX_REQUEST)
         .max_headers(MAX_HEADERS)
-        // There is one for all of it.
-        .header_read_timeout(None)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_PATIENCE)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = outcome {
@@ -112,8 +173,10 @@ async fn converse(stream: TcpStream, watched: Arc<Watched>) {
     }
 }
 
-async fn answer(request: &Request<Incoming>, watched: &Watched) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<Full<Bytes>> {
+    let watched = &answering.watched;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -127,9 +190,22 @@ async fn answer(request: &Request<Incoming>, watched: &Watched) -> Response<Full
         respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n"))
     };
     match request.uri().path() {
+        // No secret, so that a load balancer may ask under any name.
+        "/healthz" => return health(watched.complaint()),
+        "/readyz" => return health(watched.excuse()),
+        _ => {}
+    }
+    if let Some(unknown) = unknown_host(request, &answering.names) {
+        let said = format!(
+            "'{unknown}' is not known as a name of this agent: ask by IP address, as localhost or by the machine's own name, or \
+             start the agent with --admin-host {unknown}\n"
+        );
+        return respond(StatusCode::MISDIRECTED_REQUEST, TEXT, said);
+    }
+    // Never closed.
+    let _turn = answering.costly.acquire().await;
+    match request.uri().path() {
         "/" => respond(StatusCode::OK, TEXT, PATHS),
-        "/healthz" => health(watched.complaint()),
-        "/readyz" => health(watched.excuse()),
         "/metrics" => match metrics::render(&watched.status().await) {
             Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, text),
             Err(error) => failed(&error),
@@ -139,6 +215,38 @@ async fn answer(request: &Request<Incoming>, watched: &Watched) -> Response<Full
             Err(error) => failed(&error),
         },
         _ => respond(StatusCode::NOT_FOUND, TEXT, format!("not found; there are\n\n{PATHS}")),
+    }
+}
+
+/// The host that a request is for, if it is none of these names and no IP address.
+///
+/// A site can give its own name the address of a machine that its visitor can reach (DNS rebinding). Then the visitor's browser asks there
+/// on behalf of the site, but under the site's name. Programs that are no browsers may leave the name out.
+fn unknown_host(request: &Request<Incoming>, names: &[String]) -> Option<String> {
+    let in_headers = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
+    let in_uri = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let unknown = in_headers.chain(in_uri).find(|host| !is_known(host, names))?;
+    let told = String::from_utf8_lossy(without_port(unknown)).into_owned();
+    Some(told.chars().filter(|c| !c.is_control()).take(MAX_TOLD).collect())
+}
+
+/// Whether `host` or `host:port` is an IP address or one of the names.
+fn is_known(host: &[u8], names: &[String]) -> bool {
+    let Ok(host) = str::from_utf8(without_port(host)) else { return false };
+    let address = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => host.parse::<std::net::Ipv4Addr>().is_ok(),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    address || names.iter().any(|name| name.eq_ignore_ascii_case(host))
+}
+
+fn without_port(host: &[u8]) -> &[u8] {
+    match host.iter().rposition(|byte| *byte == b':') {
+        Some(colon) if host.get(colon + 1..).is_some_and(|port| port.iter().all(u8::is_ascii_digit)) => {
+            host.get(..colon).unwrap_or(host)
+        }
+        _ => host,
     }
 }
 

@@ -115,6 +115,12 @@ struct Args {
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
+    /// A name under which --admin is asked, such as limiter1.example.com, if that is neither an IP address nor localhost nor the
+    /// machine's own name: what stands in the targets of Prometheus. May be given several times. Requests under other names get
+    /// status 421, because a web site could have sent them through a visitor's browser
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "admin", value_parser = parse_host)]
+    admin_host: Vec<String>,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -309,6 +315,7 @@ pub(crate) struct Config {
     pub(crate) drain: Duration,
     pub(crate) busy_poll: Duration,
     pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_hosts: Vec<String>,
 }
 
 /// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
@@ -370,6 +377,7 @@ impl Config {
             drain: args.drain,
             busy_poll: args.busy_poll,
             admin: args.admin,
+            admin_hosts: args.admin_host,
         })
     }
 }
@@ -509,6 +517,14 @@ fn parse_admin(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
 }
 
+fn parse_host(text: &str) -> Result<String, String> {
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    match text.strip_suffix('.').unwrap_or(text) {
+        name if is_name && (1..=253).contains(&name.len()) => Ok(name.to_ascii_lowercase()),
+        _ => Err(format!("'{text}' is not the name of a host, without a port, such as limiter1.example.com")),
+    }
+}
+
 fn parse_drain(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 0..=300) => Ok(Duration::from_secs(seconds)),
@@ -588,6 +604,11 @@ mod tests {
             ("--rate 1/s --threads 0", "from 1 to 1024"),
             ("--rate 1/s --drain 1h", "from 0 to 300"),
             ("--rate 1/s --admin localhost:9101", "'localhost:9101' is not IP:PORT"),
+            ("--rate 1/s --admin-host a.example", "--admin <IP:PORT>"),
+            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a.example:9101", "without a port"),
+            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "'' is not the name of a host"),
+            ("--rate 1/s --listen unix:/x --socket-mode 0666x", "'0666x' is not a mode"),
+            ("--rate 1/s --listen inherited --socket-mode 0660", "SocketMode="),
             ("--rate 1/s --busy-poll 1ms", "from 0 (off) to 1000000"),
             ("--rate 1/s --key ip,,path", "empty name"),
             ("--rate 1/s --key ip,n --cost n", "both name 'n'"),

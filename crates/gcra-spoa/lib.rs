@@ -115,7 +115,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .busy_poll(config.busy_poll)
         .socket_access(config.socket_access);
     if let Some(address) = config.admin {
-        admin::start(address, Watched::new(table, agent.counters(), unclear, stats))?;
+        admin::start(address, config.admin_hosts, Watched::new(table, agent.counters(), unclear, stats))?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     Ok(ExitCode::SUCCESS)
