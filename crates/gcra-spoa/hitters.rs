@@ -53,8 +53,7 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// Adds a sample that stands for so many requests.
     fn add_sample(&mut self, weight: u64) {
-        // A sum is at most the number of requests, and a variance at most that times 2^32, its largest weight: after 2^32
-        // requests of that weight in a minute it stays what it is.
+        // It would take more than 2^37 requests in a minute to reach the end of the numbers here.
         self.sum += weight;
         self.variance = self.variance.saturating_add(weight * (weight - 1));
     }
@@ -64,7 +63,7 @@ impl Estimate {
         self.variance = self.variance.saturating_add(other.variance);
     }
 
-    /// How many they were at least, with 39 to 1.
+    /// How many they were at least. This is too large for one client in 40, at most.
     pub(crate) fn at_least(self) -> u64 {
         let deviation = self.variance.isqrt();
         let rounded_up = deviation + u64::from(deviation * deviation < self.variance);
