@@ -205,7 +205,7 @@ impl Default for Sketch {
 struct Entry {
     /// What it has and what may be somebody else's. Only this decides who is the smallest.
     requests: u64,
-    /// What it has for certain.
+    /// What it has itself, by its own samples.
     own: Estimate,
     name: String,
 }
