@@ -4,6 +4,8 @@
 mod support;
 
 use std::fs;
+use std::io::Read as _;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -46,6 +48,13 @@ fn refusal(command: &mut Command) -> String {
     sentences.remove(0)
 }
 
+/// Returns when the agent has served a connection: then it handles signals, too.
+fn wait_for_service(mut stream: UnixStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.read_to_end(&mut Vec::new()).expect("the agent ends the connection");
+}
+
 /// Each of them finds the socket of a dead agent and wants to put its own there.
 #[test]
 fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_why() {
@@ -72,7 +81,7 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
         let stream = UnixStream::connect(&socket).unwrap();
         let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap();
         assert_eq!(u32::try_from(listener.pid.as_raw_nonzero().get()).unwrap(), live[0].id());
-        drop(stream);
+        wait_for_service(stream);
         assert!(live[0].stop().success());
         let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
         assert_eq!(left.len(), 1, "the table and nothing else: {left:?}");
@@ -171,12 +180,12 @@ fn the_agents_socket_has_the_mode_and_the_group_that_were_asked_for() {
         let agent = Agent::start_command(agent_at(&table, &listen).args(args));
         let metadata = fs::metadata(&socket).unwrap();
         assert_eq!((metadata.mode() & 0o7777, metadata.gid()), (0o660, number));
-        let stream = UnixStream::connect(&socket).unwrap();
-        drop(stream);
+        wait_for_service(UnixStream::connect(&socket).unwrap());
         agent.stop();
     }
     let agent = Agent::start_command(agent_at(&table, &listen).args(["--socket-mode", "777"]));
     assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o7777, 0o777);
+    wait_for_service(UnixStream::connect(&socket).unwrap());
     agent.stop();
     assert!(!socket.exists());
 }
@@ -271,5 +280,6 @@ fn nobody_else_ever_sees_a_socket_that_is_too_open() {
     });
     let agent = Agent::start_command(agent_at(&table, &listen).args(["--socket-mode", "0600"]));
     assert_eq!(watching.join().unwrap(), [0o600]);
+    wait_for_service(UnixStream::connect(&socket).unwrap());
     agent.stop();
 }
