@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spop_agent::Value;
 use support::spop::Spop;
@@ -92,13 +92,14 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
     };
     config("1000/d burst 1000");
     let first = configured(&table, &file, &["--watch"]);
-    thread::sleep(std::time::Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(500));
     let agents = [first, configured(&table, &file, &["--watch"])];
-    let stop = AtomicBool::new(false);
+    // Bounded, so that a failure below does not wait for it forever.
+    let (stop, latest) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
     let hammer = |agent: &Agent| {
         let mut peer = Spop::connect(&agent.address);
         let mut allowed = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && Instant::now() < latest {
             allowed += peer.allowed(&[("ip", ip("192.0.2.1"))], 50);
         }
         allowed
