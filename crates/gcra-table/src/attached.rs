@@ -3,11 +3,11 @@
 //! For people to look at. No decision depends on it, and nothing is done to a process because of what an entry says:
 //! every process of the user can write there what it likes.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::header::ProcessEntry;
+use crate::header::{ProcessEntry, TEXT_WORDS};
 
 /// An entry that was not written for so long belongs to a process that died, or to one that is stopped.
 const ALIVE_NS: u64 = 5_000_000_000;
@@ -23,17 +23,54 @@ pub(crate) struct Attachment {
     /// The index of its entry, or [`UNLISTED`]. It changes when another process took the entry while this one was
     /// stopped.
     entry: AtomicU32,
+    /// The last request to reload that this process has answered.
+    answered: AtomicU64,
 }
 
 /// A process that uses the table: see [`Table::processes`](crate::Table::processes).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+///
+/// All of it is what the process wrote itself, or what any other process of the same user wrote there.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Process {
+    /// Its place in the list.
+    pub place: usize,
+    /// The number of its attachment. Another process that takes the place later has another number.
+    pub attachment: u32,
     /// Its process id in its own namespace.
     pub pid: u32,
     /// Whether its process id means the same process to the caller.
     pub pid_namespace: PidNamespace,
-    /// Nanoseconds since it was last alive.
-    pub silent_ns: u64,
+    /// Nanoseconds since it was last alive; `None` when it has left.
+    pub silent_ns: Option<u64>,
+    answered: u64,
+    answer: Option<ReloadAnswer>,
+}
+
+impl Process {
+    /// Whether it was alive within the last 5 seconds.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.silent_ns.is_some_and(|silent_ns| silent_ns < ALIVE_NS)
+    }
+
+    /// What it answered to this request to reload, or to a later one.
+    #[must_use]
+    pub fn answer_to(&self, asked: u64) -> Option<&ReloadAnswer> {
+        let is_later = self.answered.wrapping_sub(asked) <= u64::MAX / 2;
+        self.answer.as_ref().filter(|_| is_later)
+    }
+}
+
+/// What a process says when it was [asked to reload](crate::Table::ask_to_reload).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ReloadAnswer {
+    /// What its configuration says is in force.
+    InForce,
+    /// Its configuration was refused, for this reason; what was in force before stays. In the table the reason is cut
+    /// after 192 bytes, and what comes from there has printable characters only.
+    Refused(String),
+    /// It has no configuration that it could read again.
+    NothingToReload,
 }
 
 /// Whether a process has its id from the caller's pid namespace.
@@ -54,6 +91,7 @@ impl Attachment {
             number: u32::from(number),
             pid_namespace: our_pid_namespace(),
             entry: AtomicU32::new(UNLISTED),
+            answered: AtomicU64::new(0),
         }
     }
 
@@ -66,9 +104,40 @@ impl Attachment {
         }
         let entry = self.claim(entries, now);
         self.entry.store(entry.unwrap_or(UNLISTED), Ordering::Relaxed);
-        if entry.is_none() {
+        if entry.is_some() {
+            // The new entry has no answer yet, so the request is answered again.
+            self.answered.store(0, Ordering::Relaxed);
+        } else {
             unlisted.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a request to reload waits for an answer of this process.
+    pub(crate) fn has_to_answer(&self, asked: u64) -> bool {
+        asked != 0 && asked != self.answered.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn answer(&self, entries: &[ProcessEntry], asked: u64, answer: &ReloadAnswer) {
+        self.answered.store(asked, Ordering::Relaxed);
+        let Some(mine) = self.entry(entries) else { return };
+        let (outcome, text) = match answer {
+            ReloadAnswer::InForce => (IN_FORCE, ""),
+            ReloadAnswer::Refused(why) => (REFUSED, &why[..why.floor_char_boundary(8 * TEXT_WORDS)]),
+            ReloadAnswer::NothingToReload => (NOTHING_TO_RELOAD, ""),
+        };
+        // A reader that finds the same number before and after its look has seen a whole answer.
+        mine.answered.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        mine.outcome.store(outcome, Ordering::Relaxed);
+        let words = text.as_bytes().chunks(8).zip(&mine.text);
+        for (bytes, word) in words {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
+        }
+        // At most 192.
+        mine.length.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
+        mine.answered.store(asked, Ordering::Release);
     }
 
     pub(crate) fn leave(&self, entries: &[ProcessEntry]) {
@@ -85,13 +154,14 @@ impl Attachment {
     fn claim(&self, entries: &[ProcessEntry], now: u64) -> Option<u32> {
         let claimed = entries.iter().position(|entry| {
             let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
-            !is_alive(beat_ns, now)
+            !is_recent(beat_ns, now)
                 && entry
                     .beat_ns
                     .compare_exchange(beat_ns, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
         })?;
         let entry = &entries[claimed];
+        entry.answered.store(0, Ordering::Relaxed);
         entry.number.store(self.number, Ordering::Relaxed);
         entry.pid.store(std::process::id(), Ordering::Relaxed);
         entry.pid_namespace.store(self.pid_namespace, Ordering::Relaxed);
@@ -99,25 +169,60 @@ impl Attachment {
     }
 }
 
-/// The processes that were alive within the last seconds.
-pub(crate) fn alive(entries: &[ProcessEntry], now: u64) -> Vec<Process> {
+/// The values of `outcome`; 0 is none.
+const IN_FORCE: u32 = 1;
+const REFUSED: u32 = 2;
+const NOTHING_TO_RELOAD: u32 = 3;
+
+/// All processes whose entries were not taken by others, also those that have left.
+pub(crate) fn listed(entries: &[ProcessEntry], now: u64) -> Vec<Process> {
     let ours = our_pid_namespace();
-    entries
-        .iter()
-        .filter(|entry| is_alive(entry.beat_ns.load(Ordering::Relaxed), now))
-        .map(|entry| Process {
-            pid: entry.pid.load(Ordering::Relaxed),
-            pid_namespace: match entry.pid_namespace.load(Ordering::Relaxed) {
-                theirs if theirs == 0 || ours == 0 => PidNamespace::Unknown,
-                theirs if theirs == ours => PidNamespace::Ours,
-                _ => PidNamespace::Another,
-            },
-            silent_ns: now.saturating_sub(entry.beat_ns.load(Ordering::Relaxed)),
-        })
-        .collect()
+    let used = |entry: &&ProcessEntry| entry.pid.load(Ordering::Relaxed) != 0;
+    let with_places = entries.iter().enumerate().filter(|(_, entry)| used(entry));
+    with_places.map(|(place, entry)| look_at(entry, place, now, ours)).collect()
 }
 
-fn is_alive(beat_ns: u64, now: u64) -> bool {
+fn look_at(entry: &ProcessEntry, place: usize, now: u64, ours: u64) -> Process {
+    let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
+    let attachment = entry.number.load(Ordering::Relaxed);
+    let answered = entry.answered.load(Ordering::Acquire);
+    let answer = match entry.outcome.load(Ordering::Relaxed) {
+        IN_FORCE => Some(ReloadAnswer::InForce),
+        REFUSED => {
+            let text: [u64; TEXT_WORDS] = core::array::from_fn(|at| entry.text[at].load(Ordering::Relaxed));
+            let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let length = entry.length.load(Ordering::Relaxed) as usize;
+            Some(ReloadAnswer::Refused(printable(&bytes[..length.min(bytes.len())])))
+        }
+        NOTHING_TO_RELOAD => Some(ReloadAnswer::NothingToReload),
+        _ => None,
+    };
+    fence(Ordering::Acquire);
+    let is_whole = answered != 0 && entry.answered.load(Ordering::Relaxed) == answered;
+    Process {
+        place,
+        attachment,
+        pid: entry.pid.load(Ordering::Relaxed),
+        pid_namespace: match entry.pid_namespace.load(Ordering::Relaxed) {
+            theirs if theirs == 0 || ours == 0 => PidNamespace::Unknown,
+            theirs if theirs == ours => PidNamespace::Ours,
+            _ => PidNamespace::Another,
+        },
+        // Its reading may be a moment after ours.
+        silent_ns: (beat_ns != 0).then(|| now.abs_diff(beat_ns)),
+        answered,
+        answer: answer.filter(|_| is_whole),
+    }
+}
+
+/// What can be shown on a terminal; a question mark stands for anything else.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let is_printable = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
+    text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()
+}
+
+fn is_recent(beat_ns: u64, now: u64) -> bool {
     // Its reading may be a moment after ours.
     beat_ns != 0 && beat_ns.abs_diff(now) < ALIVE_NS
 }
@@ -133,6 +238,10 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn alive(entries: &[ProcessEntry], now: u64) -> Vec<Process> {
+        listed(entries, now).into_iter().filter(Process::is_alive).collect()
+    }
+
     #[test]
     fn processes_come_beat_leave_and_fall_silent() {
         let entries: [ProcessEntry; 2] = core::array::from_fn(|_| ProcessEntry::default());
@@ -145,11 +254,9 @@ mod tests {
         let first = attach(1, 100 * SECOND);
         let second = attach(2, 100 * SECOND);
         assert_eq!(alive(&entries, 102 * SECOND).len(), 2);
-        let pid_namespace = PidNamespace::Ours;
-        assert_eq!(
-            alive(&entries, 102 * SECOND)[0],
-            Process { pid: std::process::id(), pid_namespace, silent_ns: 2 * SECOND }
-        );
+        let seen = &alive(&entries, 102 * SECOND)[0];
+        assert_eq!((seen.place, seen.attachment, seen.pid), (0, 1, std::process::id()));
+        assert_eq!(seen.silent_ns, Some(2 * SECOND));
         assert_eq!(unlisted.load(Ordering::Relaxed), 0);
 
         let third = attach(3, 101 * SECOND);
@@ -185,5 +292,56 @@ mod tests {
         assert_eq!(seen(our_pid_namespace()), PidNamespace::Ours);
         assert_eq!(seen(our_pid_namespace() + 1), PidNamespace::Another);
         assert_eq!(seen(0), PidNamespace::Unknown);
+    }
+
+    #[test]
+    fn an_answer_is_read_whole_and_has_printable_characters_only() {
+        let entries = [ProcessEntry::default()];
+        let attachment = Attachment::new(1);
+        attachment.beat(&entries, &AtomicU64::new(0), SECOND);
+        let answer = |asked| listed(&entries, SECOND)[0].answer_to(asked).cloned();
+        assert!(!attachment.has_to_answer(0), "nobody has ever asked");
+        assert!(attachment.has_to_answer(1));
+        assert_eq!(answer(1), None);
+
+        attachment.answer(&entries, 1, &ReloadAnswer::InForce);
+        assert!(!attachment.has_to_answer(1));
+        assert_eq!((answer(1), answer(2)), (Some(ReloadAnswer::InForce), None));
+        attachment.answer(&entries, 3, &ReloadAnswer::NothingToReload);
+        assert_eq!(answer(2), Some(ReloadAnswer::NothingToReload), "a later one counts");
+
+        // Cut in the middle of a character, so before it.
+        let long = format!("{}ä and more", "x".repeat(191));
+        attachment.answer(&entries, 4, &ReloadAnswer::Refused(long));
+        assert_eq!(answer(4), Some(ReloadAnswer::Refused("x".repeat(191))));
+        let hostile = "\x1b[2J 'ä' \u{202e}\n\"\\";
+        attachment.answer(&entries, 5, &ReloadAnswer::Refused(hostile.to_owned()));
+        assert_eq!(answer(5), Some(ReloadAnswer::Refused("?[2J 'ä' ??\"\\".to_owned())));
+
+        // What others may write.
+        entries[0].length.store(u32::MAX, Ordering::Relaxed);
+        entries[0].text.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        assert_eq!(answer(5), Some(ReloadAnswer::Refused("\u{fffd}".repeat(192))));
+        entries[0].outcome.store(77, Ordering::Relaxed);
+        assert_eq!(answer(5), None);
+        entries[0].answered.store(0, Ordering::Relaxed);
+        assert_eq!(answer(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_process_that_gets_another_entry_answers_again() {
+        let entries = [ProcessEntry::default()];
+        let unlisted = AtomicU64::new(0);
+        let (stopped, other) = (Attachment::new(1), Attachment::new(2));
+        stopped.beat(&entries, &unlisted, SECOND);
+        stopped.answer(&entries, 7, &ReloadAnswer::InForce);
+        other.beat(&entries, &unlisted, 10 * SECOND);
+        assert_eq!(listed(&entries, 10 * SECOND)[0].answer_to(7), None, "that was another's");
+        stopped.answer(&entries, 8, &ReloadAnswer::InForce);
+        assert_eq!(listed(&entries, 10 * SECOND)[0].answer_to(7), None, "it has no entry now");
+        assert!(!stopped.has_to_answer(8));
+        other.leave(&entries);
+        stopped.beat(&entries, &unlisted, 11 * SECOND);
+        assert!(stopped.has_to_answer(8));
     }
 }

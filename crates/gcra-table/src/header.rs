@@ -142,7 +142,12 @@ pub(crate) struct Shared {
     pub(crate) counters: CacheLine<Counters>,
     /// How often processes that have no [`ProcessEntry`] wrote down that they were alive.
     pub(crate) unlisted_beats: CacheLine<AtomicU64>,
+    /// How often the processes were asked to read their configuration again.
+    pub(crate) reload_asked: CacheLine<AtomicU64>,
 }
+
+/// The room for a process's words, in words of 8 bytes.
+pub(crate) const TEXT_WORDS: usize = 24;
 
 /// One process that uses the table. The entries lie at [`PROCESSES_AT`].
 #[derive(Debug, Default)]
@@ -156,6 +161,14 @@ pub(crate) struct ProcessEntry {
     pub(crate) number: AtomicU32,
     /// The inode number of its pid namespace; 0 when that is unknown.
     pub(crate) pid_namespace: AtomicU64,
+    /// The value of `reload_asked` that it has answered; 0 when it has answered none, or is about to write an answer.
+    pub(crate) answered: AtomicU64,
+    /// Its answer: see [`ReloadAnswer`](crate::ReloadAnswer).
+    pub(crate) outcome: AtomicU32,
+    /// The bytes of `text`.
+    pub(crate) length: AtomicU32,
+    /// Why it refused what it read, in UTF-8.
+    pub(crate) text: [AtomicU64; TEXT_WORDS],
 }
 
 /// On a cache line of its own.

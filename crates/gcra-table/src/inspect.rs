@@ -80,7 +80,13 @@ impl Table {
     /// The processes that use the table, as far as they [`beat`](Self::beat) and there is room to list them.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        attached::alive(self.process_entries(), self.now())
+        self.listed_processes().into_iter().filter(Process::is_alive).collect()
+    }
+
+    /// As [`processes`](Self::processes), with those that have left or fallen silent, until others take their places.
+    #[must_use]
+    pub fn listed_processes(&self) -> Vec<Process> {
+        attached::listed(self.process_entries(), self.now())
     }
 
     /// How many processes can be listed.

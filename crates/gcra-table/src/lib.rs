@@ -60,7 +60,7 @@ mod slot;
 mod sync;
 mod table;
 
-pub use attached::{PidNamespace, Process};
+pub use attached::{PidNamespace, Process, ReloadAnswer};
 pub use bucket::{Decision, Evictions};
 pub use clock::ManualClock;
 pub use inspect::{Fault, Occupancy};

@@ -15,7 +15,7 @@ pub const MAX_DRAIN_NS: u64 = 4 * 365 * 86_400 * 1_000_000_000;
 ///
 /// The algorithm is the virtual scheduling form of ITU-T I.371 (annex A): per key one TAT, the theoretical
 /// arrival time of the next cell.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Quota {
     emission_interval_ns: NonZeroU64,
     burst: NonZeroU32,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::attached::Attachment;
+use crate::attached::{Attachment, ReloadAnswer};
 use crate::bucket::{Announcer, Bucket, Charge, Context, Decision, Evictions, Moved};
 use crate::clock::{self, Clock, ManualClock};
 use crate::hash::SipHasher;
@@ -362,6 +362,30 @@ impl Table {
         self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
         if let Some(attachment) = &self.attachment {
             attachment.beat(self.process_entries(), &self.shared().unlisted_beats.0, now);
+        }
+    }
+
+    /// Asks all processes that use the table to read their configuration again. Returns the number of the request, for
+    /// [`Process::answer_to`](crate::Process::answer_to).
+    pub fn ask_to_reload(&self) -> u64 {
+        self.shared().reload_asked.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The number of the last request to reload, if this process has not answered it. A process that attaches later than
+    /// that has to answer too: it may have read its configuration before the request.
+    ///
+    /// Cheap, so that it can be asked several times a second.
+    #[must_use]
+    pub fn reload_asked(&self) -> Option<u64> {
+        let asked = self.shared().reload_asked.0.load(Ordering::Relaxed);
+        let mine = self.attachment.as_ref()?;
+        mine.has_to_answer(asked).then_some(asked)
+    }
+
+    /// Answers a request to reload, where others can read it.
+    pub fn answer_reload(&self, asked: u64, answer: &ReloadAnswer) {
+        if let Some(attachment) = &self.attachment {
+            attachment.answer(self.process_entries(), asked, answer);
         }
     }
 
