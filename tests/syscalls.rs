@@ -21,8 +21,11 @@ use support::spop::{Messages, Spop};
 const READS: [&str; 4] = ["read(", "readv(", "recvfrom(", "recvmsg("];
 const WRITES: [&str; 4] = ["write(", "writev(", "sendto(", "sendmsg("];
 
-/// What the housekeeping may ask for in a second.
-const OTHERS_PER_SECOND: usize = 10;
+/// What the housekeeping may ask for in a second, in which its timer wakes it four times.
+const OTHERS_PER_SECOND: usize = 25;
+
+/// The runtime's word to itself that a timer has woken a task. It goes to no socket.
+const WAKE_UP: &str = r#""\1\0\0\0\0\0\0\0", 8)"#;
 
 const ROUNDS: usize = 100;
 
@@ -53,7 +56,8 @@ fn what_comes_together_takes_one_read_and_one_write() {
         let calls = &lines(&trace)[before.len()..];
 
         let count = |names: &[&str]| {
-            calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name))).count()
+            let named = calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name)));
+            named.filter(|call| !call.contains(WAKE_UP)).count()
         };
         let (reads, writes) = (count(&READS), count(&WRITES));
         println!(

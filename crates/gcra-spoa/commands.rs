@@ -1,14 +1,14 @@
-//! What an operator does to a table from the command line: `gcra-spoa table …`.
+//! What an operator does to a table from the command line: `gcra-spoa table …`. (`gcra-spoa reload` is in `reload.rs`.)
 
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use gcra_table::{Evictions, Occupancy, PidNamespace, Quota, Registered, Table};
-use rustix::process::{Pid, Signal, kill_process};
+use gcra_table::{Evictions, Occupancy, PidNamespace, Process, Quota, Registered, Table};
 use serde_json::{Value, json};
 
 use crate::config::{At, TableCommand, usage_error};
@@ -81,36 +81,14 @@ pub(crate) fn check_config(config: &Path, print_haproxy: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells the agents of a table to read their configuration again, if there is nothing wrong with it.
-pub(crate) fn reload(config: &Path, table: &Path) -> anyhow::Result<ExitCode> {
-    if let Err(mistakes) = policy::file::read(config) {
-        let exit = tell(&mistakes);
-        eprintln!("nothing was reloaded");
-        return Ok(exit);
-    }
-    let processes = Table::inspect(table)?.processes();
-    if processes.is_empty() {
-        bail!("no agent uses {}; name the table with --table", table.display());
-    }
-    for process in &processes {
-        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.with_context(|| format!("{} is no process", process.pid))?;
-        kill_process(pid, Signal::HUP)
-            .with_context(|| format!("could not tell the agent {}", process.pid))?;
-    }
-    let pids: Vec<_> = processes.iter().map(|process| process.pid.to_string()).collect();
-    println!("{}: nothing is wrong with it; told {}", config.display(), pids.join(", "));
-    Ok(ExitCode::SUCCESS)
-}
-
 /// An answer in both forms.
-struct Answer {
-    words: String,
-    json: Value,
+pub(crate) struct Answer {
+    pub(crate) words: String,
+    pub(crate) json: Value,
 }
 
 /// Prints each answer on lines of its own.
-fn print(at: &At, answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<()> {
+pub(crate) fn print(at: &At, answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     for Answer { words, json } in answers {
         let written = if at.json { writeln!(output, "{json}") } else { writeln!(output, "{words}") };
@@ -128,6 +106,7 @@ fn info(at: &At, table: &Table) -> Answer {
     let Evictions { evicted_live, forgiven_ns } = table.evictions();
     let (path, slots, processes) = (at.path(), table.slots(), table.processes());
     let age_ns = table.age_ns().unwrap_or(0);
+    let unlisted = Unlisted::begin(table).about(table);
 
     let mut lines = vec![format!(
         "table {}: {} slots, {} KiB; made {} ago by {}",
@@ -159,19 +138,16 @@ fn info(at: &At, table: &Table) -> Answer {
     }
     let listed: Vec<_> = processes
         .iter()
-        .map(|process| {
-            let elsewhere = match process.pid_namespace {
-                PidNamespace::Another => " in another pid namespace",
-                PidNamespace::Ours | PidNamespace::Unknown => "",
-            };
-            format!("{}{elsewhere} (alive {} ago)", process.pid, Span(process.silent_ns))
-        })
+        .map(|process| format!("{} (alive {} ago)", name(process), Span(process.silent_ns.unwrap_or(0))))
         .collect();
     lines.push(match &listed[..] {
         [] => "used by no process".to_owned(),
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     });
+    if unlisted > 0 {
+        lines.push(format!("and by about {unlisted} more: there is room to list {}", Table::MOST_PROCESSES));
+    }
     let json = json!({
         "table": path.display().to_string(),
         "slots": slots.get(),
@@ -193,15 +169,12 @@ fn info(at: &At, table: &Table) -> Answer {
             .map(|process| {
                 json!({
                     "pid": process.pid,
-                    "pid_namespace": match process.pid_namespace {
-                        PidNamespace::Ours => "ours",
-                        PidNamespace::Another => "another",
-                        PidNamespace::Unknown => "unknown",
-                    },
-                    "silent_ms": process.silent_ns / 1_000_000,
+                    "pid_namespace": pid_namespace(process),
+                    "silent_ms": process.silent_ns.unwrap_or(0) / 1_000_000,
                 })
             })
             .collect::<Vec<_>>(),
+        "unlisted": unlisted,
     });
     Answer { words: lines.join("\n"), json }
 }
@@ -224,6 +197,47 @@ fn was_used_with(at: &At, table: &Table, quota: Quota, words: &str) -> anyhow::R
         _ => format!("by --rate and --burst it was used with {}", known.join("; ")),
     };
     bail!("table {}: no agent has used it with {words}; {known}", at.path().display());
+}
+
+/// Counts the processes that are not listed for want of room, by their beats.
+pub(crate) struct Unlisted {
+    beats: u64,
+    since: Instant,
+}
+
+impl Unlisted {
+    pub(crate) fn begin(table: &Table) -> Self {
+        Self { beats: table.unlisted_beats(), since: Instant::now() }
+    }
+
+    /// About how many there are. Waits until two seconds have passed since the beginning, if there can be any.
+    pub(crate) fn about(&self, table: &Table) -> u64 {
+        if table.processes().len() < Table::MOST_PROCESSES {
+            return 0;
+        }
+        thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
+        let beats = table.unlisted_beats().wrapping_sub(self.beats);
+        // Each has one a second. Half a process is one.
+        let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        beats.saturating_mul(1000).saturating_add(ms / 2) / ms.max(1)
+    }
+}
+
+/// A process as people know it.
+pub(crate) fn name(process: &Process) -> String {
+    match process.pid_namespace {
+        PidNamespace::Another => format!("{} in another pid namespace", process.pid),
+        PidNamespace::Ours | PidNamespace::Unknown => process.pid.to_string(),
+    }
+}
+
+/// The same for programs: what its process id means to the caller.
+pub(crate) fn pid_namespace(process: &Process) -> &'static str {
+    match process.pid_namespace {
+        PidNamespace::Ours => "ours",
+        PidNamespace::Another => "another",
+        PidNamespace::Unknown => "unknown",
+    }
 }
 
 fn get(table: &Table, quota: Quota, key: &Key) -> Answer {

@@ -142,15 +142,14 @@ enum Command {
         #[arg(long)]
         print_haproxy: bool,
     },
-    /// Check a configuration file, and tell all agents of a table to read theirs again
+    /// Check a configuration file, ask all agents of a table to read theirs again, and say what they answer. The exit status is
+    /// 0 when it is in force in all that are alive
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-
-        /// The table that the agents use [default: as for an agent]
-        #[arg(long, value_name = "PATH")]
-        table: Option<PathBuf>,
+        #[command(flatten)]
+        at: At,
     },
 }
 
@@ -243,7 +242,7 @@ pub(crate) enum Task {
     /// To check a configuration file, and print one for HAProxy.
     Check { config: PathBuf, print_haproxy: bool },
     /// To tell agents that their configuration has changed.
-    Reload { config: PathBuf, table: PathBuf },
+    Reload { config: PathBuf, at: At },
     /// To watch an agent.
     Top(Top),
 }
@@ -337,9 +336,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     match args.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
         Some(Command::Check { config, print_haproxy }) => Ok(Task::Check { config, print_haproxy }),
-        Some(Command::Reload { config, table }) => {
-            Ok(Task::Reload { config, table: table.unwrap_or_else(default_table) })
-        }
+        Some(Command::Reload { config, at }) => Ok(Task::Reload { config, at }),
         Some(Command::Top(top)) => Ok(Task::Top(top)),
         None => Config::from_parsed(args)
             .map(|config| Task::Serve(Box::new(config)))
@@ -425,7 +422,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         is_plain: args.cost.is_none() || !args.key.is_empty(),
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-    Ok(Policies { list: vec![policy], answers, is_fixed: true, lists: Vec::new() })
+    Ok(Policies { list: vec![policy], answers, is_fixed: true, lists: Vec::new(), digest: 0 })
 }
 
 impl Source {

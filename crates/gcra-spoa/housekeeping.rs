@@ -1,21 +1,24 @@
-//! What happens beside the requests: the table's heartbeat, warnings, and the signals that end the agent.
+//! What happens beside the requests: the table's heartbeat, warnings, reloads, and the signals that end the agent.
+//!
+//! Nothing here waits for a file: a thread reads, at most one at a time, and the loop goes on meanwhile.
 
 use std::convert::Infallible;
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Table};
-use tokio::signal::unix::{SignalKind, signal};
+use gcra_table::{Evictions, ReloadAnswer, Table};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::limiter::{InForce, Unclear};
-use crate::policy::{self, Policy};
+use crate::policy::{self, Policies, Policy};
 use crate::stats::Stats;
-use crate::watch::Watch;
+use crate::watch::{Seen, Watch, see_all};
 
 /// What the housekeeping watches.
 #[derive(Debug)]
@@ -30,50 +33,113 @@ pub(crate) struct Housekeeping {
     pub(crate) stats: Arc<Stats>,
 }
 
+/// How often the table is asked whether a reload is wanted. A beat comes with every fourth look.
+const LOOK: Duration = Duration::from_millis(250);
+const LOOKS_PER_BEAT: u32 = 4;
+
 /// Warnings of one kind come at most this often.
 const BEATS_PER_REPORT: u32 = 60;
 
-impl Housekeeping {
-    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains.
-    pub(crate) async fn until_stopped(self) {
-        self.keep().await;
-        self.stats.drain();
-    }
+/// After so many looks at the table it is said that reading takes long.
+const LOOKS_UNTIL_SLOW: u32 = 20;
 
-    async fn keep(&self) {
-        let mut stop = std::pin::pin!(stop_signal());
-        let mut reload = match signal(SignalKind::hangup()) {
-            Ok(signal) => signal,
+impl Housekeeping {
+    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains, and the house is still kept, until the
+    /// runtime ends.
+    pub(crate) async fn until_stopped(self) {
+        let stats = self.stats.clone();
+        let hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
             Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
         };
-        let mut beat = interval(Duration::from_secs(1));
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let house = tokio::spawn(self.keep(hangup));
+        tokio::select! {
+            stopped = stop_signal() => match stopped {
+                Ok(name) => log::info!("{name} received"),
+                Err(error) => log::error!("could not wait for signals, so stopping: {error}"),
+            },
+            // Only a panic ends it.
+            _ = house => log::error!("the housekeeping ended, so stopping"),
+        }
+        stats.drain();
+    }
+
+    async fn keep(self, mut hangup: Signal) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reported =
             Reported { evictions: self.table.load().evictions(), undecided: 0, unmatched: 0, lost_beats: 0 };
-        let mut beats = 0_u32;
+        let mut looks = 0_u32;
         let mut watch = Watch::default();
+        // What was wrong when the file was read last.
+        let mut mistakes = Vec::new();
+        let mut work: Option<Work> = None;
+        // Whether the file is to be read because of a signal, or because it has changed.
+        let mut wanted = false;
         loop {
             tokio::select! {
-                stopped = &mut stop => match stopped {
-                    Ok(name) => return log::info!("{name} received"),
-                    Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
-                },
-                _ = reload.recv() => self.reload().await,
-                _ = beat.tick() => {
-                    self.table.load().beat();
-                    self.stats.beat();
-                    self.follow(&mut reported);
-                    self.forget_old_past();
-                    if self.watches && watch.has_changed(self.files()).await {
-                        self.reload().await;
+                _ = hangup.recv() => wanted = true,
+                found = finished(&mut work) => {
+                    let asked = work.take().and_then(|work| work.asked);
+                    let outcome = match found {
+                        Ok(Found::Looked(seen)) => {
+                            wanted |= watch.take(seen);
+                            continue;
+                        }
+                        Ok(Found::Read(outcome)) => outcome,
+                        Err(_) => Err(vec!["no thread could be had to read the configuration".to_owned()]),
+                    };
+                    let answer = self.take(outcome, &mut mistakes);
+                    if let Some((table, number)) = asked {
+                        table.answer_reload(number, &answer);
                     }
-                    if beats.is_multiple_of(BEATS_PER_REPORT) {
+                }
+                _ = look.tick() => {
+                    // Only here, so that a flood of signals makes no flood of readings.
+                    if work.is_none() {
+                        let table = self.table.load_full();
+                        let asked = table.reload_asked().map(|number| (table, number));
+                        if wanted || asked.is_some() {
+                            wanted = false;
+                            work = self.read(asked);
+                        } else if self.watches && looks.is_multiple_of(LOOKS_PER_BEAT) {
+                            let files = self.files();
+                            work = Some(Work::new(None, move || Found::Looked(see_all(files))));
+                        }
+                    }
+                    if let Some(work) = &mut work {
+                        work.looks += 1;
+                        if work.looks == LOOKS_UNTIL_SLOW {
+                            log::warn!("the configuration has not been read within 5 s; until it is, what was in force stays");
+                        }
+                    }
+                    if looks.is_multiple_of(LOOKS_PER_BEAT) {
+                        self.table.load().beat();
+                        self.stats.beat();
+                        self.follow(&mut reported);
+                        self.forget_old_past();
+                    }
+                    if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
                         self.report(&mut reported);
                     }
-                    beats = beats.wrapping_add(1);
+                    looks = looks.wrapping_add(1);
                 }
             }
         }
+    }
+
+    /// Begins to read the configuration, for a process that has asked through the table, if one has.
+    fn read(&self, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
+        let Some(file) = self.file.clone() else {
+            log::warn!(
+                "a reload was asked for, and there is nothing to reload: the limit is from the command line"
+            );
+            if let Some((table, number)) = asked {
+                table.answer_reload(number, &ReloadAnswer::NothingToReload);
+            }
+            return None;
+        };
+        Some(Work::new(asked, move || Found::Read(policy::file::read(&file))))
     }
 
     /// What the policies in force were read from.
@@ -152,32 +218,72 @@ impl Housekeeping {
         reported.unmatched = unmatched;
     }
 
-    /// Puts what the file says now in force, if there is nothing wrong with it.
-    async fn reload(&self) {
-        let Some(file) = self.file.clone() else {
-            log::warn!("SIGHUP received, and nothing to reload: the limit is from the command line");
-            return;
-        };
-        let name = file.display().to_string();
-        // Long lists take a while, and this thread serves connections.
-        match tokio::task::spawn_blocking(move || policy::file::read(&file)).await {
-            Ok(Ok(policies)) => {
-                log::info!("{name} was read again");
-                policies.in_words().lines().for_each(|line| log::info!("{line}"));
+    /// Puts what the file says now in force, if there is nothing wrong with it. What was said before is not said again.
+    fn take(&self, outcome: Result<Policies, Vec<String>>, known: &mut Vec<String>) -> ReloadAnswer {
+        let name = self.file.as_deref().unwrap_or(Path::new("")).display();
+        match outcome {
+            Ok(policies) => {
+                if policies.digest == self.policies.load().policies.digest {
+                    log::info!("{name} was read again; it has not changed");
+                } else {
+                    log::info!("{name} was read again");
+                    policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                }
+                known.clear();
                 let next = self.policies.load().replaced_by(policies, &self.stats, &self.table.load());
                 self.policies.store(Arc::new(next));
                 self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
+                ReloadAnswer::InForce
             }
-            Ok(Err(mistakes)) => {
+            Err(mistakes) => {
                 self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
-                mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
-                log::error!("{name} is not taken; what was in force stays");
-            }
-            Err(error) => {
-                self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
-                log::error!("{name} could not be read: {error}; what was in force stays");
+                let first = mistakes.first().cloned().unwrap_or_default();
+                if mistakes == *known {
+                    log::error!("{name} has the same mistakes as before; what was in force stays");
+                } else {
+                    mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
+                    log::error!("{name} is not taken; what was in force stays");
+                    *known = mistakes;
+                }
+                ReloadAnswer::Refused(first)
             }
         }
+    }
+}
+
+/// What a thread does beside the loop, because a file system may take its time.
+struct Work {
+    found: oneshot::Receiver<Found>,
+    /// The table through which it was asked for, and the number of that request.
+    asked: Option<(Arc<Table>, u64)>,
+    /// How often the table was looked at since it began.
+    looks: u32,
+}
+
+enum Found {
+    Looked(Vec<Seen>),
+    Read(Result<Policies, Vec<String>>),
+}
+
+impl Work {
+    /// Begins it, on a thread that the end of the process does not wait for.
+    fn new(asked: Option<(Arc<Table>, u64)>, work: impl FnOnce() -> Found + Send + 'static) -> Self {
+        let (done, found) = oneshot::channel();
+        // Where there can be no thread, `done` is dropped with the closure, and the loop finds that out. The loop may also
+        // have ended before the work is done.
+        let begun = thread::Builder::new().name("reader".to_owned()).spawn(move || {
+            let _ = done.send(work());
+        });
+        drop(begun);
+        Self { found, asked, looks: 0 }
+    }
+}
+
+/// Waits for the work that goes on; for ever where there is none.
+async fn finished(work: &mut Option<Work>) -> Result<Found, oneshot::error::RecvError> {
+    match work {
+        Some(work) => (&mut work.found).await,
+        None => std::future::pending().await,
     }
 }
 

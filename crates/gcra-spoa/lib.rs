@@ -1,8 +1,8 @@
 //! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the program is made of. It is not
 //! published: authors of other agents use `spop-agent`.
 //!
-//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` are for looking
-//! after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
+//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` and `reload` are
+//! for looking after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
 
 mod admin;
 mod commands;
@@ -15,6 +15,7 @@ mod metrics;
 mod name;
 mod past;
 mod policy;
+mod reload;
 mod stats;
 mod status;
 mod top;
@@ -52,7 +53,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => commands::run(command),
         Ok(Task::Check { config, print_haproxy }) => commands::check_config(&config, print_haproxy),
-        Ok(Task::Reload { config, table }) => commands::reload(&config, &table),
+        Ok(Task::Reload { config, at }) => reload::run(&config, &at),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };

@@ -13,22 +13,12 @@ pub(crate) struct Watch {
 }
 
 /// A file: its device, number, length, and when it was changed last, to the nanosecond. `None` when it is not there.
-type Seen = (PathBuf, Option<(u64, u64, u64, i64, i64)>);
+pub(crate) type Seen = (PathBuf, Option<(u64, u64, u64, i64, i64)>);
 
 impl Watch {
-    /// Looks at the files, and says whether they have changed since it last said so (or was asked first) and no more since the look
-    /// before: somebody may still be writing.
-    pub(crate) async fn has_changed(&mut self, files: Vec<PathBuf>) -> bool {
-        // A file system may take its time, and this thread serves connections.
-        let look =
-            || files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect();
-        match tokio::task::spawn_blocking(look).await {
-            Ok(seen) => self.take(seen),
-            Err(_) => false,
-        }
-    }
-
-    fn take(&mut self, seen: Vec<Seen>) -> bool {
+    /// Takes what was seen of the files, and says whether they have changed since it last said so (or was asked first) and
+    /// no more since the look before: somebody may still be writing.
+    pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;
         let taken = self.taken.get_or_insert_with(|| self.last.clone());
@@ -38,6 +28,11 @@ impl Watch {
         }
         has_changed
     }
+}
+
+/// Looks at files. The file system may take its time.
+pub(crate) fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
+    files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
 fn see(file: &Path) -> Option<(u64, u64, u64, i64, i64)> {

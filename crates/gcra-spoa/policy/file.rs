@@ -1,11 +1,17 @@
 //! The configuration file: read whole, every mistake in it told at once, with its line.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
 use std::num::NonZeroU32;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use ahash::AHashMap;
 use gcra_table::Rate;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -18,15 +24,23 @@ use crate::policy::{
 /// The longest name of a policy or a limit: it is part of header fields.
 const MAX_NAME: usize = 64;
 
+/// A configuration and the lists that it names have at most so many bytes, all together.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// So many mistakes are told, and of further ones the number.
+const MAX_TOLD: usize = 100;
+
 /// Reads the policies in a file. An error is one line for each mistake: `FILE:LINE: what is wrong; what would be right`.
+///
+/// A file system may take its time. What is no regular file is refused before it is read.
 pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
-    let text = fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let text = read_text(path, MAX_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     parse(path, &text)
 }
 
 /// As [`read`], for a text that was read from `path`; other files are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    let mut reader = Reader { path, text, mistakes: Vec::new(), lists: Vec::new() };
+    let mut reader = Reader::new(path, text);
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         for error in errors {
@@ -36,16 +50,58 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
         return Err(reader.finish());
     }
     let policies = reader.document(document.get_ref());
-    if reader.mistakes.is_empty() { Ok(policies) } else { Err(reader.finish()) }
+    if reader.found == 0 { Ok(policies) } else { Err(reader.finish()) }
+}
+
+/// The text of a regular file of at most so many bytes. The error is a sentence without the file's name.
+fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    const REGULAR: &str = "a configuration or a list has to be a regular file";
+    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means nothing.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        // A socket can't be opened at all.
+        Err(Errno::NXIO) => return Err(format!("it is a socket or a device; {REGULAR}")),
+        Err(errno) => return Err(io::Error::from(errno).to_string()),
+    };
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let kind = metadata.file_type();
+    if !kind.is_file() {
+        let found = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a FIFO",
+            () => "a device",
+        };
+        return Err(format!("it is {found}; {REGULAR}"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or(0));
+    // Its length may be wrong: it can grow meanwhile, and is 0 in /proc.
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!(
+            "it is too long: a configuration and its lists may have {} MiB in all",
+            MAX_BYTES >> 20
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        format!("line {line} is not UTF-8; save the file as UTF-8")
+    })
 }
 
 struct Reader<'t> {
     path: &'t Path,
-    text: &'t str,
-    /// The line of each, and what it is.
+    /// Where the lines of its text begin.
+    lines: Vec<usize>,
+    /// The line of each mistake, and what it is: those of the first lines, and some more.
     mistakes: Vec<(usize, String)>,
+    /// How many there were in all.
+    found: usize,
     /// Other files that were read.
     lists: Vec<PathBuf>,
+    /// How many bytes those that follow may have.
+    bytes_left: u64,
+    digest: DefaultHasher,
 }
 
 /// The entries of a table, taken out one after another. What is left has no meaning.
@@ -68,15 +124,39 @@ impl<'d, 't> Entries<'d, 't> {
 }
 
 impl<'t> Reader<'t> {
+    fn new(path: &'t Path, text: &'t str) -> Self {
+        let lines = text.match_indices('\n').map(|(at, _)| at + 1);
+        let mut digest = DefaultHasher::new();
+        text.hash(&mut digest);
+        Self {
+            path,
+            lines: [0].into_iter().chain(lines).collect(),
+            mistakes: Vec::new(),
+            found: 0,
+            lists: Vec::new(),
+            bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
+            digest,
+        }
+    }
+
     fn wrong(&mut self, at: usize, what: &str) {
-        let line = self.text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+        let line = self.lines.partition_point(|begin| *begin <= at);
         self.mistakes.push((line, what.to_owned()));
+        self.found += 1;
+        // They come in no order, and all are not kept.
+        if self.mistakes.len() >= 2 * MAX_TOLD {
+            self.mistakes.sort();
+            self.mistakes.truncate(MAX_TOLD);
+        }
     }
 
     fn finish(mut self) -> Vec<String> {
         self.mistakes.sort();
+        self.mistakes.truncate(MAX_TOLD);
+        let more = self.found - self.mistakes.len();
         let path = self.path.display();
-        self.mistakes.into_iter().map(|(line, what)| format!("{path}:{line}: {what}")).collect()
+        let told = self.mistakes.iter().map(|(line, what)| format!("{path}:{line}: {what}"));
+        told.chain((more > 0).then(|| format!("{path}: and {more} more mistakes"))).collect()
     }
 
     fn document(&mut self, table: &DeTable<'t>) -> Policies {
@@ -101,7 +181,8 @@ impl<'t> Reader<'t> {
         }
         let answers =
             Answers { scope: scope.unwrap_or(Scope::Transaction), others, ..Answers::blocked_only() };
-        let mut list = Vec::new();
+        // The policies, and where each of them stands.
+        let (mut list, mut places) = (Vec::new(), Vec::new());
         match entries.take("policy") {
             None => self.wrong(
                 0,
@@ -113,14 +194,18 @@ impl<'t> Reader<'t> {
                 let mut policies: Vec<_> = policies.into_iter().flatten().collect();
                 policies.sort_by_key(|(name, _)| name.span().start);
                 for (name, policy) in policies {
-                    list.extend(self.policy(name, policy));
+                    if let Some(policy) = self.policy(name, policy) {
+                        list.push(policy);
+                        places.push(name.span().start);
+                    }
                 }
             }
         }
         self.no_more(entries);
-        self.no_policy_hides_another(&list);
-        self.answers_fit(&answers, &list);
-        Policies { list, answers, is_fixed: false, lists: std::mem::take(&mut self.lists) }
+        self.no_policy_hides_another(&list, &places);
+        self.answers_fit(&answers, &list, &places);
+        let lists = std::mem::take(&mut self.lists);
+        Policies { list, answers, is_fixed: false, lists, digest: self.digest.finish() }
     }
 
     fn policy(
@@ -211,12 +296,12 @@ impl<'t> Reader<'t> {
         let penalty_at = entries.left.iter().find(|(key, _)| key.get_ref() == "penalty");
         let penalty_at = penalty_at.map_or(at, |(_, value)| value.span().start);
         let penalty = entries.take("penalty").and_then(|value| self.penalty(value));
-        let mut overrides = Overrides::default();
+        let (mut overrides, mut places) = (Overrides::default(), Places::default());
         if let Some(value) = entries.take("overrides") {
-            self.overrides(name, value, &key, &mut overrides);
+            self.overrides(name, value, &key, &mut overrides, &mut places);
         }
         if let Some(value) = entries.take("lists") {
-            self.lists(name, value, &key, &mut overrides);
+            self.lists(name, value, &key, &mut overrides, &mut places);
         }
         self.no_more(entries);
         let mut rule = rule;
@@ -432,6 +517,7 @@ impl<'t> Reader<'t> {
         value: &Spanned<DeValue<'t>>,
         parts: &KeyParts,
         overrides: &mut Overrides,
+        places: &mut Places,
     ) {
         let what = "overrides is a table, like \"192.0.2.0/24\" = \"unlimited\"";
         let Some(table) = self.table(value, what) else { return };
@@ -439,7 +525,7 @@ impl<'t> Reader<'t> {
             let text = &**key.get_ref();
             let override_key = override_key(text, parts).map_err(|what| self.wrong(key.span().start, &what));
             if let (Some(rule), Ok(override_key)) = (self.rule(policy, rule), override_key) {
-                let index = push(overrides, rule);
+                let index = places.of(rule, overrides);
                 if overrides.insert(override_key, index).is_some() {
                     self.wrong(
                         key.span().start,
@@ -457,6 +543,7 @@ impl<'t> Reader<'t> {
         value: &Spanned<DeValue<'t>>,
         key: &KeyParts,
         overrides: &mut Overrides,
+        places: &mut Places,
     ) {
         let DeValue::Array(array) = value.get_ref() else {
             self.wrong(
@@ -473,7 +560,7 @@ impl<'t> Reader<'t> {
             let rule = entries.take("limits").map(|value| self.rule(policy, value));
             match (file, rule) {
                 (Some(file), Some(Some(rule))) => {
-                    let index = push(overrides, rule);
+                    let index = places.of(rule, overrides);
                     self.list_file(at, &file, index, key, overrides);
                 }
                 (_, Some(None)) => {}
@@ -489,14 +576,16 @@ impl<'t> Reader<'t> {
     /// One entry a line, comments behind `#`.
     fn list_file(&mut self, at: usize, file: &str, rule: u32, key: &KeyParts, overrides: &mut Overrides) {
         let path: PathBuf = self.path.parent().unwrap_or(Path::new("")).join(file);
-        let text = match fs::read_to_string(&path) {
+        let text = match read_text(&path, self.bytes_left) {
             Ok(text) => text,
             Err(error) => {
                 return self.wrong(at, &format!("the list {} can't be read: {error}", path.display()));
             }
         };
         self.lists.push(path.clone());
-        let mut wrong = Vec::new();
+        self.bytes_left -= text.len() as u64;
+        text.hash(&mut self.digest);
+        let (mut wrong, mut more) = (Vec::new(), 0_usize);
         for (number, line) in (1..).zip(text.lines()) {
             let entry = line.split('#').next().unwrap_or_default().trim();
             if entry.is_empty() {
@@ -505,11 +594,11 @@ impl<'t> Reader<'t> {
             match override_key(entry, key) {
                 // Of several lists with an entry the last one counts, as of several lines.
                 Ok(key) => drop(overrides.insert(key, rule)),
-                Err(what) => wrong.push(format!("line {number}: {what}")),
+                Err(what) if wrong.len() < 10 => wrong.push(format!("line {number}: {what}")),
+                Err(_) => more += 1,
             }
         }
-        let more = wrong.len().saturating_sub(10);
-        for what in wrong.into_iter().take(10) {
+        for what in wrong {
             self.wrong(at, &format!("the list {}, {what}", path.display()));
         }
         if more > 0 {
@@ -518,25 +607,25 @@ impl<'t> Reader<'t> {
     }
 
     /// Of two policies for one message the first is taken, so one without `when` must be the last.
-    fn no_policy_hides_another(&mut self, list: &[Policy]) {
-        for (index, policy) in list.iter().enumerate() {
-            let hides = |other: &Policy| {
-                other.message == policy.message
-                    && (policy.when.is_none() || (other.when.is_some() && other.when == policy.when))
-            };
-            if let Some(hidden) = list[index + 1..].iter().find(|other| hides(other)) {
-                let at = self.text.find(&format!("policy.{}", hidden.name)).unwrap_or(0);
+    fn no_policy_hides_another(&mut self, list: &[Policy], places: &[usize]) {
+        // The first policy for each message and `when`.
+        let mut first: AHashMap<_, &Policy> = AHashMap::new();
+        for (policy, at) in list.iter().zip(places) {
+            let (every, same) = ((&policy.message, None), (&policy.message, policy.when.as_ref()));
+            if let Some(hiding) = first.get(&every).or_else(|| first.get(&same)) {
                 let what = format!(
                     "policy '{}' is never taken: '{}' above it is for the same message; put it first, and give it a 'when'",
-                    hidden.name, policy.name
+                    policy.name, hiding.name
                 );
-                self.wrong(at, &what);
+                self.wrong(*at, &what);
+            } else {
+                first.insert(same, policy);
             }
         }
     }
 
     /// An ACK has 815 bytes at most, as HAProxy's buffers want it, and the header fields grow with the names in them.
-    fn answers_fit(&mut self, answers: &Answers, list: &[Policy]) {
+    fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
         // The ids; then for each variable what is around its value, and a value that is no header field.
         const HEADER: usize = 25;
         const VARIABLE: usize = 4 + 16 + 12;
@@ -546,7 +635,7 @@ impl<'t> Reader<'t> {
             answers.others.iter().filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy)).count();
         let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
         let messages: std::collections::BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
-        for policy in list {
+        for (policy, at) in list.iter().zip(places) {
             let members = policy
                 .rules()
                 .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
@@ -555,13 +644,12 @@ impl<'t> Reader<'t> {
             let bytes = HEADER + (answers.others.len() + 1) * VARIABLE + names + fields * longest;
             let most = Limits::default().max_ack_size as usize;
             if fields > 0 && bytes > most {
-                let at = self.text.find(&format!("policy.{}", policy.name)).unwrap_or(0);
                 let what = format!(
                     "with the header fields of policy '{}' an answer may have {bytes} bytes, and {most} fit; give it shorter \
                      names or fewer limits, or leave ratelimit or ratelimit_policy out of answer",
                     policy.name
                 );
-                self.wrong(at, &what);
+                self.wrong(*at, &what);
             }
         }
     }
@@ -653,14 +741,19 @@ fn override_key(text: &str, parts: &KeyParts) -> Result<OverrideKey, String> {
     })
 }
 
-/// The rule's place. Overrides that say the same share one.
-fn push(overrides: &mut Overrides, rule: Rule) -> u32 {
-    let index = overrides.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
-        overrides.rules.push(rule);
-        overrides.rules.len() - 1
-    });
-    // A file has fewer.
-    u32::try_from(index).unwrap_or(u32::MAX)
+/// The rules of a policy's overrides, and the place of each. Overrides that say the same share one.
+#[derive(Default)]
+struct Places(AHashMap<Rule, u32>);
+
+impl Places {
+    fn of(&mut self, rule: Rule, overrides: &mut Overrides) -> u32 {
+        // A file has fewer.
+        let next = u32::try_from(overrides.rules.len()).unwrap_or(u32::MAX);
+        *self.0.entry(rule).or_insert_with_key(|rule| {
+            overrides.rules.push(rule.clone());
+            next
+        })
+    }
 }
 
 /// Why a penalty is never charged to a limit, if so. A client that is blocked owes more than all but one of the

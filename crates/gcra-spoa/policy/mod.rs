@@ -34,6 +34,8 @@ pub(crate) struct Policies {
     pub(crate) is_fixed: bool,
     /// The lists that were read for them.
     pub(crate) lists: Vec<PathBuf>,
+    /// Of all text that was read for them: equal where nothing has changed.
+    pub(crate) digest: u64,
 }
 
 /// Which of a policy's rules holds: that of an exception, or the default.
@@ -73,7 +75,7 @@ pub(crate) struct Policy {
 }
 
 /// An arg, and the values with which the policy holds.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct When {
     pub(crate) arg: Box<[u8]>,
     pub(crate) values: Vec<Box<[u8]>>,
@@ -141,7 +143,7 @@ fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
 }
 
 /// What holds for a key.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Rule {
     /// All of them have to be met. There is at least one.
     Limits(Vec<Limit>),
@@ -166,7 +168,7 @@ impl Rule {
 }
 
 /// A quota, and what it is called.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Limit {
     /// For people and headers.
     pub(crate) label: Box<str>,
@@ -283,7 +285,13 @@ pub(crate) enum OverrideKey {
 impl Policies {
     /// The same with other policies.
     pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
-        Self { list, answers: self.answers.clone(), is_fixed: self.is_fixed, lists: Vec::new() }
+        Self {
+            list,
+            answers: self.answers.clone(),
+            is_fixed: self.is_fixed,
+            lists: Vec::new(),
+            digest: self.digest,
+        }
     }
 
     /// The first policy that is for this message.

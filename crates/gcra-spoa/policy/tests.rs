@@ -417,3 +417,51 @@ fn header_fields_that_do_not_fit_are_a_mistake() {
     );
     assert!(config(&long, "\"retry_after\"").is_ok());
 }
+
+/// A file with so many wrong overrides, and what was spent on it by this thread: the time of others does not count.
+fn with_mistakes(count: usize) -> (Vec<String>, u128) {
+    use rustix::time::{ClockId, clock_gettime};
+    let spent = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        u128::from(time.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(time.tv_nsec.unsigned_abs())
+    };
+    let overrides: String = (0..count).map(|number| format!("k{number} = \"5/fortnight\"\n")).collect();
+    let text = format!("[policy.api]\nlimits = \"5/s\"\n[policy.api.overrides]\n{overrides}");
+    let before = spent();
+    let mistakes = parse(&text).unwrap_err();
+    (mistakes, spent() - before)
+}
+
+#[test]
+fn a_hundred_mistakes_are_told_and_how_many_more_there_are() {
+    let (mistakes, _) = with_mistakes(5_000);
+    assert_eq!(mistakes.len(), 101);
+    for (mistake, line) in mistakes[..100].iter().zip(4..) {
+        assert!(mistake.starts_with(&format!("gcra-spoa.toml:{line}: '5/fortnight'")), "{mistake}");
+    }
+    assert_eq!(mistakes[100], "gcra-spoa.toml: and 4900 more mistakes");
+    assert_eq!(with_mistakes(100).0.len(), 100);
+}
+
+/// Reading takes time in proportion to the mistakes: eight times as many take eight times as long, and would take 64
+/// times as long if each looked at what is before it. The least of three, because a cache may be cold.
+#[test]
+fn many_mistakes_take_no_longer_than_they_must() {
+    let least = |count| (0..3).map(|_| with_mistakes(count).1).min().unwrap();
+    let (few, many) = (least(2_000), least(16_000));
+    assert!(many < 24 * few, "{few} ns for 2000 mistakes, {many} ns for 16 000");
+}
+
+#[test]
+fn each_policy_that_is_never_taken_is_told_once() {
+    let hidden: String =
+        (1..2_000).map(|number| format!("[policy.p{number}]\nmessage = \"a\"\nlimits = \"1/s\"\n")).collect();
+    let mistakes = parse(&format!("[policy.p0]\nmessage = \"a\"\nlimits = \"1/s\"\n{hidden}")).unwrap_err();
+    assert_eq!(mistakes.len(), 101);
+    assert!(
+        mistakes[0].starts_with("gcra-spoa.toml:4: policy 'p1' is never taken: 'p0' above it"),
+        "{}",
+        mistakes[0]
+    );
+    assert_eq!(mistakes[100], "gcra-spoa.toml: and 1899 more mistakes");
+}

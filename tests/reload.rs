@@ -1,0 +1,410 @@
+//! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what stands in their way.
+//!
+//! Where a pid namespace can't be made, the test that needs one says so and checks nothing, unless `GCRA_NO_SKIPS` is set.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gcra_table::{ReloadAnswer, Slots, Table};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
+use spop_codec::Value;
+use support::spop::Spop;
+use support::{Agent, Process, directory, wait_until};
+use tempfile::TempDir;
+
+const FIVE: &str = "[policy.check]\nlimits = \"5/h\"\n";
+const SEVEN: &str = "[policy.check]\nlimits = \"7/h\"\n";
+
+/// Where the entries of the processes lie in a table, and how large each is.
+const ENTRIES: u64 = 0x20000;
+const ENTRY_BYTES: u64 = 256;
+
+/// A folder with a table and configurations.
+struct Place(TempDir);
+
+impl Place {
+    fn new(config: &str) -> Self {
+        let place = Self(directory());
+        fs::write(place.config(), config).unwrap();
+        place
+    }
+
+    fn table(&self) -> PathBuf {
+        self.0.path().join("table")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.0.path().join("gcra-spoa.toml")
+    }
+
+    fn agent(&self) -> Agent {
+        self.agent_by(&self.config())
+    }
+
+    fn agent_by(&self, config: &Path) -> Agent {
+        let mut command = Command::new(support::agent_binary());
+        Agent::start_command(self.arguments(&mut command, config))
+    }
+
+    fn arguments<'c>(&self, command: &'c mut Command, config: &Path) -> &'c mut Command {
+        command.arg("--config").arg(config).arg("--table").arg(self.table());
+        command.args(["--slots", "1024", "--drain", "0", "--listen", "127.0.0.1:0"])
+    }
+
+    /// Runs the command, and returns whether it succeeded and what it said.
+    fn reload(&self) -> (bool, String) {
+        let output = self.command("reload", &["--table", self.table().to_str().unwrap()]);
+        let said = String::from_utf8(output.stdout).unwrap() + std::str::from_utf8(&output.stderr).unwrap();
+        (output.status.success(), said)
+    }
+
+    fn command(&self, name: &str, args: &[&str]) -> Output {
+        let mut command = Command::new(support::agent_binary());
+        command.arg(name).arg("--config").arg(self.config()).args(args).output().unwrap()
+    }
+
+    /// The line that says in how many agents the configuration is in force.
+    fn in_force(&self, count: usize, alive: usize) -> String {
+        format!("{}: in force in {count} of {alive} agents\n", self.config().display())
+    }
+}
+
+fn said(process: &Process, text: &str) -> usize {
+    process.lines().iter().filter(|line| line.contains(text)).count()
+}
+
+/// How many requests of a client that has made none the agent lets through.
+fn limit(agent: &Agent, client: u8) -> usize {
+    Spop::connect(&agent.address).allowed(&[("ip", Value::Ipv4([192, 0, 2, client].into()))], 20)
+}
+
+#[test]
+fn the_others_are_told_when_one_was_killed_a_moment_ago() {
+    let place = Place::new(FIVE);
+    let mut agents = [place.agent(), place.agent(), place.agent()];
+    assert_eq!(limit(&agents[1], 1), 5);
+    fs::write(place.config(), SEVEN).unwrap();
+    agents[0].process.kill();
+    let (is_success, said) = place.reload();
+    assert!(is_success, "{said}");
+    let dead = format!("agent {} is dead: it was killed less than 5 s ago\n", agents[0].process.id());
+    assert_eq!(said, place.in_force(2, 2) + &dead);
+    assert_eq!((limit(&agents[1], 2), limit(&agents[2], 3)), (7, 7));
+
+    // An agent that comes later may have read its file before that request, so it answers it as well.
+    let later = place.agent();
+    wait_until("it has read its file again", || {
+        self::said(&later.process, "was read again; it has not changed") == 1
+    });
+    let [_, one, two] = agents;
+    let all = [one, two, later];
+    let (is_success, said) = place.reload();
+    assert!(is_success && said.starts_with(&place.in_force(3, 3)), "{said}");
+    let json = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["agents"], &json["in_force"], &json["unlisted"]), (&3.into(), &3.into(), &0.into()));
+    for agent in all {
+        agent.stop();
+    }
+    let (is_success, said) = place.reload();
+    assert!(!is_success && said.contains("no agent uses"), "{said}");
+}
+
+#[test]
+fn seventy_agents_are_told() {
+    let place = Place::new(FIVE);
+    let agents: Vec<_> = (0..70).map(|_| place.agent()).collect();
+    fs::write(place.config(), SEVEN).unwrap();
+    let (is_success, said) = place.reload();
+    assert!(is_success, "{said}");
+    assert_eq!(said, place.in_force(70, 70));
+    for (agent, client) in agents.iter().zip(1..) {
+        assert_eq!(limit(agent, client), 7);
+    }
+}
+
+#[test]
+fn each_agent_that_has_it_not_in_force_is_named() {
+    let place = Place::new(FIVE);
+    let (bad, one, stopped) = (place.0.path().join("bad.toml"), place.agent(), place.agent());
+    fs::write(&bad, FIVE).unwrap();
+    let refusing = [place.agent_by(&bad), place.agent_by(&bad)];
+    let by_flags =
+        Agent::start_with(&place.table(), &["--rate", "5/h", "--drain", "0", "--listen", "127.0.0.1:0"]);
+    fs::write(place.config(), SEVEN).unwrap();
+    fs::write(&bad, "[policy.check]\nlimits = \"7/fortnight\"\nmod = 1\n").unwrap();
+    stopped.process.signal(Signal::STOP);
+
+    let (is_success, said) = place.reload();
+    assert!(!is_success, "{said}");
+    assert!(said.starts_with(&place.in_force(1, 5)), "{said}");
+    let pids = |agents: &[Agent]| {
+        let mut pids: Vec<_> = agents.iter().map(|agent| agent.process.id().to_string()).collect();
+        pids.reverse();
+        let backwards = pids.join(", ");
+        pids.reverse();
+        [pids.join(", "), backwards]
+    };
+    let expected = |pids: &String| {
+        let path = bad.display();
+        format!(
+            "\neach of the agents {pids} is not content with its file, and goes on as before: {path}:2: '7/fortnight' is"
+        )
+    };
+    assert!(pids(&refusing).iter().any(|pids| said.contains(&expected(pids))), "{said}");
+    let pid = by_flags.process.id();
+    let flags = format!("\nagent {pid} is limited by its command line, so there is nothing to reload\n");
+    assert!(said.contains(&flags), "{said}");
+    let pid = stopped.process.id();
+    let stop = format!("\nagent {pid} is stopped (SIGSTOP); it reads its file when it goes on\n");
+    assert!(said.contains(&stop), "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
+    assert_eq!((limit(&one, 1), limit(&refusing[0], 2), limit(&by_flags, 3)), (7, 5, 5));
+
+    stopped.process.signal(Signal::CONT);
+    wait_until("it has read its file", || self::said(&stopped.process, "was read again") == 1);
+    assert_eq!(limit(&stopped, 4), 7);
+}
+
+/// An entry as any process of the table's user could write it.
+fn forge(table: &Path, place: u64, pid: u32, change: impl FnOnce(&mut [u8; 256])) {
+    let file = OpenOptions::new().read(true).write(true).open(table).unwrap();
+    let mut last = [0; 8];
+    file.read_exact_at(&mut last, 1024).unwrap();
+    let mut entry = [0; 256];
+    entry[..8].copy_from_slice(&last);
+    entry[8..12].copy_from_slice(&pid.to_ne_bytes());
+    entry[12..16].copy_from_slice(&77_u32.to_ne_bytes());
+    let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
+    entry[16..24].copy_from_slice(&namespace.to_ne_bytes());
+    change(&mut entry);
+    file.write_all_at(&entry, ENTRIES + ENTRY_BYTES * place).unwrap();
+}
+
+#[test]
+fn an_entry_that_names_another_process_does_it_no_harm() {
+    let place = Place::new(FIVE);
+    let agent = place.agent();
+    // SIGHUP would end it.
+    let mut victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    forge(&place.table(), 300, victim.id(), |_| {});
+    let (is_success, said) = place.reload();
+    let ended = victim.try_wait().unwrap();
+    let _ = victim.kill();
+    let _ = victim.wait();
+    assert_eq!(ended, None, "it was signalled: {said}");
+    assert!(!is_success, "{said}");
+    let silent = format!("agent {} is silent for 5 s: dead, stopped, or without a CPU\n", victim.id());
+    assert_eq!(said, place.in_force(1, 2) + &silent);
+    assert_eq!(self::said(&agent.process, "was read again"), 1);
+
+    // An answer that would change the terminal, and ids that are no process's.
+    forge(&place.table(), 301, 0x7fff_ffff, |_| {});
+    forge(&place.table(), 302, u32::MAX, |entry| {
+        entry[24..32].copy_from_slice(&(u64::MAX / 2).to_ne_bytes());
+        entry[32..36].copy_from_slice(&2_u32.to_ne_bytes());
+        entry[36..40].copy_from_slice(&u32::MAX.to_ne_bytes());
+        entry[40..].fill(b'\n');
+        entry[40..61].copy_from_slice(b"\x1b[2J\x1b]0;title\x07 \xff \r\x08\xc2\x9b");
+    });
+    let (is_success, said) = place.reload();
+    assert!(!is_success, "{said}");
+    assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+    assert!(said.contains("goes on as before: ?[2J?]0;title?"), "{said}");
+}
+
+#[test]
+fn an_agent_in_another_pid_namespace_answers() {
+    let place = Place::new(FIVE);
+    let mut unshare = Command::new("unshare");
+    // As another user than root, in a user namespace where it may.
+    if !rustix::process::geteuid().is_root() {
+        unshare.arg("--map-root-user");
+    }
+    unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    let tried = Command::new("unshare").args(unshare.get_args()).arg("true").output();
+    if !tried.as_ref().is_ok_and(|output| output.status.success()) {
+        let why = format!("no pid namespace can be made here ({tried:?})");
+        assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
+        let _ =
+            writeln!(io::stderr(), "\n*** SKIPPED, an agent in another pid namespace was not tried: {why}\n");
+        return;
+    }
+    unshare.arg(support::agent_binary());
+    let inside = Agent::start_command(place.arguments(&mut unshare, &place.config()));
+    let outside = place.agent();
+    let info = Command::new(support::agent_binary())
+        .args(["table", "info", "--table"])
+        .arg(place.table())
+        .output()
+        .unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(info.contains("1 in another pid namespace (alive "), "{info}");
+    fs::write(place.config(), SEVEN).unwrap();
+    let (is_success, said) = place.reload();
+    assert!(is_success, "{said}");
+    assert_eq!(said, place.in_force(2, 2));
+    assert_eq!((limit(&inside, 1), limit(&outside, 2)), (7, 7));
+}
+
+/// The list is filled by this process, which has the table open as often.
+#[test]
+fn agents_for_which_the_list_has_no_room_are_told_too() {
+    let place = Place::new(FIVE);
+    let open = || Table::open_or_create(&place.table(), Some(Slots::new(1024).unwrap())).unwrap().0;
+    let tables: Vec<_> = (0..Table::MOST_PROCESSES).map(|_| open()).collect();
+    let is_over = AtomicBool::new(false);
+    let answer = || {
+        for table in &tables {
+            table.beat();
+            if let Some(asked) = table.reload_asked() {
+                table.answer_reload(asked, &ReloadAnswer::InForce);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                answer();
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let outcome = std::panic::catch_unwind(|| {
+            let agents = [place.agent(), place.agent()];
+            fs::write(place.config(), SEVEN).unwrap();
+            let (is_success, said) = place.reload();
+            assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");
+            let more = " more agents read their files too, and can't answer: there is room to list 512\n";
+            assert!(said.ends_with(more) && said.contains("\nabout "), "{said}");
+            for (agent, client) in agents.iter().zip(1..) {
+                wait_until("it has read its file", || self::said(&agent.process, "was read again") == 1);
+                assert_eq!(limit(agent, client), 7);
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
+    let config =
+        |list: &str| format!("{FIVE}[[policy.check.lists]]\nfile = \"{list}\"\nlimits = \"unlimited\"\n");
+    let place = Place::new(&config("list"));
+    let list = place.0.path().join("list");
+    fs::write(&list, "192.0.2.77\n").unwrap();
+    let mut agent = place.agent();
+    let make_fifo = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    };
+
+    // First the list, then the file itself.
+    make_fifo(&list);
+    agent.process.signal(Signal::HUP);
+    let sentence = "it is a FIFO; a configuration or a list has to be a regular file";
+    wait_until("the list is refused", || said(&agent.process, sentence) == 1);
+    assert_eq!(said(&agent.process, &format!("the list {} can't be read: {sentence}", list.display())), 1);
+    for (target, what) in [
+        ("list", "it is a FIFO"),
+        ("/dev/zero", "it is a device"),
+        ("/dev", "it is a directory"),
+        ("socket", "it is a socket or a device"),
+    ] {
+        let _socket =
+            (target == "socket").then(|| UnixListener::bind(place.0.path().join("socket")).unwrap());
+        fs::write(place.config(), config(target)).unwrap();
+        let output = place.command("check", &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("can't be read: {what}; a configuration or a list has")), "{error}");
+    }
+    make_fifo(&place.config());
+    for command in ["check", "reload"] {
+        let output = place.command(command, &[]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8(output.stderr).unwrap().contains(sentence));
+    }
+    agent.process.signal(Signal::HUP);
+    let of_config = format!("{}: {sentence}", place.config().display());
+    wait_until("the file is refused", || said(&agent.process, &of_config) == 1);
+    assert_eq!(limit(&agent, 1), 5, "what was in force stays");
+    assert!(agent.process.stop().success());
+}
+
+#[test]
+fn a_file_that_is_too_long_is_refused() {
+    let place = Place::new("");
+    // Sparse: it takes no room.
+    File::create(place.config()).unwrap().set_len((256 << 20) + 1).unwrap();
+    let output = place.command("check", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("it is too long: a configuration and its lists may have 256 MiB in all"),
+        "{error}"
+    );
+}
+
+/// 40 million lines take seconds, in which the agent has to do everything else.
+#[test]
+fn an_agent_ends_while_it_reads() {
+    let place = Place::new(FIVE);
+    let mut agent = place.agent();
+    fs::write(place.0.path().join("list"), vec![b'\n'; 40_000_000]).unwrap();
+    let with_list = format!("{SEVEN}[[policy.check.lists]]\nfile = \"list\"\nlimits = \"unlimited\"\n");
+    fs::write(place.config(), with_list).unwrap();
+    agent.process.signal(Signal::HUP);
+    let threads = format!("/proc/{}/task", agent.process.id());
+    wait_until("it reads", || {
+        let names = fs::read_dir(&threads).unwrap().flatten();
+        let mut names = names.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+        names.any(|name| name == "reader\n") || said(&agent.process, "was read again") > 0
+    });
+    assert_eq!(limit(&agent, 1), 5, "it decides meanwhile");
+    assert!(agent.process.stop().success());
+    assert_eq!(said(&agent.process, "was read again"), 0, "it waited until the list was read");
+}
+
+#[test]
+fn many_signals_make_few_readings_and_few_lines() {
+    let place = Place::new(FIVE);
+    let agent = place.agent();
+    let begin = Instant::now();
+    let is_enough = |lines: usize| {
+        // One reading at each look, of which there are four a second.
+        let most = 2 + usize::try_from(begin.elapsed().as_millis()).unwrap() / 250;
+        assert!(lines <= most, "{lines} lines, and at most {most} readings");
+    };
+    for round in 0..20_000 {
+        agent.process.signal(Signal::HUP);
+        if round % 1000 == 0 {
+            is_enough(said(&agent.process, "was read again; it has not changed"));
+        }
+    }
+    wait_until("it is read again", || said(&agent.process, "it has not changed") > 0);
+    is_enough(said(&agent.process, "was read again"));
+    assert_eq!(said(&agent.process, "was read again"), said(&agent.process, "it has not changed"));
+    assert_eq!(said(&agent.process, "5 per hour"), 1, "what holds is told at the start only");
+
+    // The same mistakes again.
+    fs::write(place.config(), "[policy.check]\nlimits = \"7/fortnight\"\n").unwrap();
+    for _ in 0..2 {
+        let before = said(&agent.process, "what was in force stays");
+        agent.process.signal(Signal::HUP);
+        wait_until("it is refused", || said(&agent.process, "what was in force stays") > before);
+    }
+    assert_eq!(said(&agent.process, "7/fortnight"), 1);
+    assert_eq!(said(&agent.process, "has the same mistakes as before"), 1);
+}
