@@ -1,6 +1,8 @@
-//! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what stands in their way.
+//! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what stands in their
+//! way.
 //!
-//! Where a pid namespace can't be made, the test that needs one says so and checks nothing, unless `GCRA_NO_SKIPS` is set.
+//! Where a pid namespace can't be made, the test that needs one says so and checks nothing, unless
+//! `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -102,7 +104,8 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     assert_eq!(said, place.in_force(2, 2) + &dead);
     assert_eq!((limit(&agents[1], 2), limit(&agents[2], 3)), (7, 7));
 
-    // An agent that comes later may have read its file before that request, so it answers it as well.
+    // An agent that comes later may have read its file before that request, so it answers it as
+    // well.
     let later = place.agent();
     wait_until("it has read its file again", || {
         self::said(&later.process, "was read again; it has not changed") == 1

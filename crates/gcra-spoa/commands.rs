@@ -1,4 +1,5 @@
-//! What an operator does to a table from the command line: `gcra-spoa table …`. (`gcra-spoa reload` is in `reload.rs`.)
+//! What an operator does to a table from the command line: `gcra-spoa table …`. (`gcra-spoa
+//! reload` is in `reload.rs`.)
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -210,7 +211,8 @@ impl Unlisted {
         Self { beats: table.unlisted_beats(), since: Instant::now() }
     }
 
-    /// About how many there are. Waits until two seconds have passed since the beginning, if there can be any.
+    /// About how many there are. Waits until two seconds have passed since the beginning, if there
+    /// can be any.
     pub(crate) fn about(&self, table: &Table) -> u64 {
         if table.processes().len() < Table::MOST_PROCESSES {
             return 0;

@@ -37,11 +37,13 @@ struct Args {
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true, required_unless_present = "config")]
     rate: Option<RateArg>,
 
-    /// A file with policies, for more than one limit, instead of --rate and the flags that go with it. Read again on SIGHUP
+    /// A file with policies, for more than one limit, instead of --rate and the flags that go with
+    /// it. Read again on SIGHUP, and when 'gcra-spoa reload' asks for it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"])]
     config: Option<PathBuf>,
 
-    /// Read the file of --config again when it, or a list that it names, has changed, not only on SIGHUP. Looked at once a second
+    /// Read the file of --config again when it, or a list that it names, has changed, without
+    /// being told. Looked at once a second
     #[arg(long, requires = "config")]
     watch: bool,
 
@@ -142,8 +144,8 @@ enum Command {
         #[arg(long)]
         print_haproxy: bool,
     },
-    /// Check a configuration file, ask all agents of a table to read theirs again, and say what they answer. The exit status is
-    /// 0 when it is in force in all that are alive
+    /// Check a configuration file, ask all agents of a table to read theirs again, and say what
+    /// they answer. The exit status is 0 when it is in force in all that are alive
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]

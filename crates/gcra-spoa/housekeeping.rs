@@ -1,6 +1,8 @@
-//! What happens beside the requests: the table's heartbeat, warnings, reloads, and the signals that end the agent.
+//! What happens beside the requests: the table's heartbeat, warnings, reloads, and the signals
+//! that end the agent.
 //!
-//! Nothing here waits for a file: a thread reads, at most one at a time, and the loop goes on meanwhile.
+//! Nothing here waits for a file: a thread reads, at most one at a time, and the loop goes on
+//! meanwhile.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -44,8 +46,8 @@ const BEATS_PER_REPORT: u32 = 60;
 const LOOKS_UNTIL_SLOW: u32 = 20;
 
 impl Housekeeping {
-    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains, and the house is still kept, until the
-    /// runtime ends.
+    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains, and the
+    /// house is still kept, until the runtime ends.
     pub(crate) async fn until_stopped(self) {
         let stats = self.stats.clone();
         let hangup = match signal(SignalKind::hangup()) {
@@ -128,7 +130,8 @@ impl Housekeeping {
         }
     }
 
-    /// Begins to read the configuration, for a process that has asked through the table, if one has.
+    /// Begins to read the configuration, for a process that has asked through the table, if one
+    /// has.
     fn read(&self, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
         let Some(file) = self.file.clone() else {
             log::warn!(
@@ -218,7 +221,8 @@ impl Housekeeping {
         reported.unmatched = unmatched;
     }
 
-    /// Puts what the file says now in force, if there is nothing wrong with it. What was said before is not said again.
+    /// Puts what the file says now in force, if there is nothing wrong with it. What was said
+    /// before is not said again.
     fn take(&self, outcome: Result<Policies, Vec<String>>, known: &mut Vec<String>) -> ReloadAnswer {
         let name = self.file.as_deref().unwrap_or(Path::new("")).display();
         match outcome {
@@ -269,8 +273,8 @@ impl Work {
     /// Begins it, on a thread that the end of the process does not wait for.
     fn new(asked: Option<(Arc<Table>, u64)>, work: impl FnOnce() -> Found + Send + 'static) -> Self {
         let (done, found) = oneshot::channel();
-        // Where there can be no thread, `done` is dropped with the closure, and the loop finds that out. The loop may also
-        // have ended before the work is done.
+        // Where there can be no thread, `done` is dropped with the closure, and the loop finds
+        // that out. The loop may also have ended before the work is done.
         let begun = thread::Builder::new().name("reader".to_owned()).spawn(move || {
             let _ = done.send(work());
         });

@@ -1,8 +1,9 @@
 //! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the program is made of. It is not
 //! published: authors of other agents use `spop-agent`.
 //!
-//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request). `commands` and `reload` are
-//! for looking after a table. What is counted is in `stats` and `hitters`, and told by `admin` and `top`.
+//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request).
+//! `commands` and `reload` are for looking after a table. What is counted is in `stats` and
+//! `hitters`, and told by `admin` and `top`.
 
 mod admin;
 mod commands;

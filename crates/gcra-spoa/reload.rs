@@ -1,8 +1,10 @@
-//! `gcra-spoa reload`: asks the agents of a table to read their configuration again, and says what they answer.
+//! `gcra-spoa reload`: asks the agents of a table to read their configuration again, and says what
+//! they answer.
 //!
-//! The request is a number in the table, and the answers are in the entries of the agents (`housekeeping.rs` has the other
-//! side). No process gets a signal: an entry may have been written by any process of the table's user, and its process id
-//! may be from another pid namespace.
+//! The request is a number in the table, and the answers are in the entries of the agents
+//! (`housekeeping.rs` has the other side). No process gets a signal: an entry may have been
+//! written by any process of the table's user, and its process id may be from another pid
+//! namespace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +23,8 @@ use crate::commands::{Answer, Unlisted, name, pid_namespace, print, tell};
 use crate::config::At;
 use crate::policy;
 
-/// The longest that answers are waited for. An agent that is alive answers within a second, if it can read its file.
+/// The longest that answers are waited for. An agent that is alive answers within a second, if it
+/// can read its file.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often the answers are looked at.
@@ -70,7 +73,8 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
 fn ask(table: &Table) -> Vec<(Process, Fate)> {
     let asked = table.ask_to_reload();
     let deadline = Instant::now() + PATIENCE;
-    // By the place in the list and the number of the attachment. Agents that come later are asked as well.
+    // By the place in the list and the number of the attachment. Agents that come later are asked
+    // as well.
     let mut agents: BTreeMap<(usize, u32), (Process, Fate)> = BTreeMap::new();
     loop {
         let listed = table.listed_processes().into_iter();

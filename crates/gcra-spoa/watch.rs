@@ -16,8 +16,8 @@ pub(crate) struct Watch {
 pub(crate) type Seen = (PathBuf, Option<(u64, u64, u64, i64, i64)>);
 
 impl Watch {
-    /// Takes what was seen of the files, and says whether they have changed since it last said so (or was asked first) and
-    /// no more since the look before: somebody may still be writing.
+    /// Takes what was seen of the files, and says whether they have changed since it last said so
+    /// (or was asked first) and no more since the look before: somebody may still be writing.
     pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;

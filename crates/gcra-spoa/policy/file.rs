@@ -53,10 +53,12 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     if reader.found == 0 { Ok(policies) } else { Err(reader.finish()) }
 }
 
-/// The text of a regular file of at most so many bytes. The error is a sentence without the file's name.
+/// The text of a regular file of at most so many bytes. The error is a sentence without the file's
+/// name.
 fn read_text(path: &Path, most: u64) -> Result<String, String> {
     const REGULAR: &str = "a configuration or a list has to be a regular file";
-    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means nothing.
+    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
+    // nothing.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -741,7 +743,8 @@ fn override_key(text: &str, parts: &KeyParts) -> Result<OverrideKey, String> {
     })
 }
 
-/// The rules of a policy's overrides, and the place of each. Overrides that say the same share one.
+/// The rules of a policy's overrides, and the place of each. Overrides that say the same share
+/// one.
 #[derive(Default)]
 struct Places(AHashMap<Rule, u32>);
 

@@ -418,7 +418,8 @@ fn header_fields_that_do_not_fit_are_a_mistake() {
     assert!(config(&long, "\"retry_after\"").is_ok());
 }
 
-/// A file with so many wrong overrides, and what was spent on it by this thread: the time of others does not count.
+/// A file with so many wrong overrides, and what was spent on it by this thread: the time of
+/// others does not count.
 fn with_mistakes(count: usize) -> (Vec<String>, u128) {
     use rustix::time::{ClockId, clock_gettime};
     let spent = || {
@@ -443,8 +444,9 @@ fn a_hundred_mistakes_are_told_and_how_many_more_there_are() {
     assert_eq!(with_mistakes(100).0.len(), 100);
 }
 
-/// Reading takes time in proportion to the mistakes: eight times as many take eight times as long, and would take 64
-/// times as long if each looked at what is before it. The least of three, because a cache may be cold.
+/// Reading takes time in proportion to the mistakes: eight times as many take eight times as long,
+/// and would take 64 times as long if each looked at what is before it. The least of three,
+/// because a cache may be cold.
 #[test]
 fn many_mistakes_take_no_longer_than_they_must() {
     let least = |count| (0..3).map(|_| with_mistakes(count).1).min().unwrap();

@@ -1,7 +1,7 @@
 //! Who uses the table: each process has an entry in the header and writes there, once a second, that it is alive.
 //!
-//! For people to look at. No decision depends on it, and nothing is done to a process because of what an entry says:
-//! every process of the user can write there what it likes.
+//! For people to look at. No decision depends on it, and nothing is done to a process because of
+//! what an entry says: every process of the user can write there what it likes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
@@ -20,8 +20,8 @@ const UNLISTED: u32 = u32::MAX;
 pub(crate) struct Attachment {
     number: u32,
     pid_namespace: u64,
-    /// The index of its entry, or [`UNLISTED`]. It changes when another process took the entry while this one was
-    /// stopped.
+    /// The index of its entry, or [`UNLISTED`]. It changes when another process took the entry
+    /// while this one was stopped.
     entry: AtomicU32,
     /// The last request to reload that this process has answered.
     answered: AtomicU64,
@@ -29,12 +29,14 @@ pub(crate) struct Attachment {
 
 /// A process that uses the table: see [`Table::processes`](crate::Table::processes).
 ///
-/// All of it is what the process wrote itself, or what any other process of the same user wrote there.
+/// All of it is what the process wrote itself, or what any other process of the same user wrote
+/// there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Process {
     /// Its place in the list.
     pub place: usize,
-    /// The number of its attachment. Another process that takes the place later has another number.
+    /// The number of its attachment. Another process that takes the place later has another
+    /// number.
     pub attachment: u32,
     /// Its process id in its own namespace.
     pub pid: u32,
@@ -66,8 +68,9 @@ impl Process {
 pub enum ReloadAnswer {
     /// What its configuration says is in force.
     InForce,
-    /// Its configuration was refused, for this reason; what was in force before stays. In the table the reason is cut
-    /// after 192 bytes, and what comes from there has printable characters only.
+    /// Its configuration was refused, for this reason; what was in force before stays. In the
+    /// table the reason is cut after 192 bytes, and what comes from there has printable characters
+    /// only.
     Refused(String),
     /// It has no configuration that it could read again.
     NothingToReload,
@@ -95,8 +98,8 @@ impl Attachment {
         }
     }
 
-    /// Writes down that the process is alive. One that has no entry takes a free one; where there is none, the process
-    /// works all the same and its beat is counted in `unlisted`.
+    /// Writes down that the process is alive. One that has no entry takes a free one; where there
+    /// is none, the process works all the same and its beat is counted in `unlisted`.
     pub(crate) fn beat(&self, entries: &[ProcessEntry], unlisted: &AtomicU64, now: u64) {
         if let Some(mine) = self.entry(entries) {
             mine.beat_ns.store(now.max(1), Ordering::Relaxed);
@@ -227,7 +230,8 @@ fn is_recent(beat_ns: u64, now: u64) -> bool {
     beat_ns != 0 && beat_ns.abs_diff(now) < ALIVE_NS
 }
 
-/// The inode number of the pid namespace that this process has its id from; 0 when there is no /proc to tell.
+/// The inode number of the pid namespace that this process has its id from; 0 when there is no
+/// /proc to tell.
 fn our_pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }

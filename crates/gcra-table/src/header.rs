@@ -1,7 +1,9 @@
-//! The header of a table file: what it is, how large, with which hash key, since when, and who uses it.
+//! The header of a table file: what it is, how large, with which hash key, since when, and who
+//! uses it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The few that do are
-//! atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has the same as a drawing.
+//! atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has the same as a
+//! drawing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -161,7 +163,8 @@ pub(crate) struct ProcessEntry {
     pub(crate) number: AtomicU32,
     /// The inode number of its pid namespace; 0 when that is unknown.
     pub(crate) pid_namespace: AtomicU64,
-    /// The value of `reload_asked` that it has answered; 0 when it has answered none, or is about to write an answer.
+    /// The value of `reload_asked` that it has answered; 0 when it has answered none, or is about
+    /// to write an answer.
     pub(crate) answered: AtomicU64,
     /// Its answer: see [`ReloadAnswer`](crate::ReloadAnswer).
     pub(crate) outcome: AtomicU32,

@@ -83,7 +83,8 @@ impl Table {
         self.listed_processes().into_iter().filter(Process::is_alive).collect()
     }
 
-    /// As [`processes`](Self::processes), with those that have left or fallen silent, until others take their places.
+    /// As [`processes`](Self::processes), with those that have left or fallen silent, until others
+    /// take their places.
     #[must_use]
     pub fn listed_processes(&self) -> Vec<Process> {
         attached::listed(self.process_entries(), self.now())
@@ -92,8 +93,9 @@ impl Table {
     /// How many processes can be listed.
     pub const MOST_PROCESSES: usize = PROCESSES;
 
-    /// How often, in all, processes that are not listed for want of room called [`beat`](Self::beat). Each does so about
-    /// once a second, so two readings some seconds apart tell about how many there are.
+    /// How often, in all, processes that are not listed for want of room called
+    /// [`beat`](Self::beat). Each does so about once a second, so two readings some seconds apart
+    /// tell about how many there are.
     #[must_use]
     pub fn unlisted_beats(&self) -> u64 {
         self.shared().unlisted_beats.0.load(Ordering::Relaxed)

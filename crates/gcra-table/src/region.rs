@@ -55,8 +55,8 @@ impl Region {
 
     /// The header fields that change.
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion says that
-        // `Shared` at `SHARED_AT` ends inside it.
+        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion
+        // says that `Shared` at `SHARED_AT` ends inside it.
         let shared = unsafe { self.map.as_mut_ptr().add(SHARED_AT) }.cast::<Shared>();
         // SAFETY: the mapping is page aligned and `SHARED_AT` a multiple of `Shared`'s alignment; it lives as long
         // as `self`; `Shared` is made of atomics alone, for which every bit pattern is valid, and everyone else
@@ -77,13 +77,14 @@ impl Region {
 
     /// The entries of the processes that use the table.
     pub(crate) fn processes(&self) -> &[ProcessEntry; PROCESSES] {
-        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion says that the
-        // entries at `PROCESSES_AT` end inside it.
+        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion
+        // says that the entries at `PROCESSES_AT` end inside it.
         let processes =
             unsafe { self.map.as_mut_ptr().add(PROCESSES_AT) }.cast::<[ProcessEntry; PROCESSES]>();
-        // SAFETY: the mapping is page aligned and `PROCESSES_AT` a multiple of an entry's alignment; it lives as
-        // long as `self`; an entry is made of atomics alone, for which every bit pattern is valid (its last bytes
-        // are padding, which is never read), and everyone else who changes them does so through the same atomics.
+        // SAFETY: the mapping is page aligned and `PROCESSES_AT` a multiple of an entry's
+        // alignment; it lives as long as `self`; an entry is made of atomics alone, for which
+        // every bit pattern is valid (its last bytes are padding, which is never read), and
+        // everyone else who changes them does so through the same atomics.
         unsafe { &*processes }
     }
 

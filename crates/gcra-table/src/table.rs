@@ -365,14 +365,15 @@ impl Table {
         }
     }
 
-    /// Asks all processes that use the table to read their configuration again. Returns the number of the request, for
-    /// [`Process::answer_to`](crate::Process::answer_to).
+    /// Asks all processes that use the table to read their configuration again. Returns the number
+    /// of the request, for [`Process::answer_to`](crate::Process::answer_to).
     pub fn ask_to_reload(&self) -> u64 {
         self.shared().reload_asked.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The number of the last request to reload, if this process has not answered it. A process that attaches later than
-    /// that has to answer too: it may have read its configuration before the request.
+    /// The number of the last request to reload, if this process has not answered it. A process
+    /// that attaches later than that has to answer too: it may have read its configuration before
+    /// the request.
     ///
     /// Cheap, so that it can be asked several times a second.
     #[must_use]

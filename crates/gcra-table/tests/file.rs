@@ -200,7 +200,8 @@ fn a_header_of_random_bytes_does_no_harm() {
         let byte = u8::try_from(random >> 56).unwrap();
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&before, 0).unwrap();
-        // One byte of the fixed fields, or eight of those that change, or of the first entries of processes.
+        // One byte of the fixed fields, or eight of those that change, or of the first entries of
+        // processes.
         let (at, length) = match random >> 32 & 3 {
             0 | 1 => ((random >> 34) % 128, 1),
             2 => (1024 + (random >> 34) % 192, 8),
