@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::limiter::{InForce, Unclear};
-use crate::policy::{self, Policies, Policy};
+use crate::policy::{self, Policy};
 use crate::stats::Stats;
 use crate::watch::{Seen, Watch, see_all};
 
@@ -142,7 +142,15 @@ impl Housekeeping {
             }
             return None;
         };
-        Some(Work::new(asked, move || Found::Read(policy::file::read(&file))))
+        let (in_force, stats, table) = (self.policies.clone(), self.stats.clone(), self.table.load_full());
+        Some(Work::new(asked, move || {
+            Found::Read(policy::file::read(&file).map(|policies| {
+                let in_force = in_force.load();
+                // Comparing long lists takes a while as well.
+                let has_changed = policies.digest != in_force.policies.digest;
+                has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)))
+            }))
+        }))
     }
 
     /// What the policies in force were read from.
@@ -223,19 +231,19 @@ impl Housekeeping {
 
     /// Puts what the file says now in force, if there is nothing wrong with it. What was said
     /// before is not said again.
-    fn take(&self, outcome: Result<Policies, Vec<String>>, known: &mut Vec<String>) -> ReloadAnswer {
+    fn take(&self, outcome: Outcome, known: &mut Vec<String>) -> ReloadAnswer {
         let name = self.file.as_deref().unwrap_or(Path::new("")).display();
         match outcome {
-            Ok(policies) => {
-                if policies.digest == self.policies.load().policies.digest {
-                    log::info!("{name} was read again; it has not changed");
-                } else {
-                    log::info!("{name} was read again");
-                    policies.in_words().lines().for_each(|line| log::info!("{line}"));
+            Ok(next) => {
+                match next {
+                    None => log::info!("{name} was read again; it has not changed"),
+                    Some(next) => {
+                        log::info!("{name} was read again");
+                        next.policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                        self.policies.store(next.into());
+                    }
                 }
                 known.clear();
-                let next = self.policies.load().replaced_by(policies, &self.stats, &self.table.load());
-                self.policies.store(Arc::new(next));
                 self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
                 ReloadAnswer::InForce
             }
@@ -266,8 +274,11 @@ struct Work {
 
 enum Found {
     Looked(Vec<Seen>),
-    Read(Result<Policies, Vec<String>>),
+    Read(Outcome),
 }
+
+/// What is to be in force, unless nothing has changed; or the mistakes in the file.
+type Outcome = Result<Option<Box<InForce>>, Vec<String>>;
 
 impl Work {
     /// Begins it, on a thread that the end of the process does not wait for.
