@@ -22,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
@@ -86,7 +86,7 @@ pub(crate) fn start(address: SocketAddr, names: Vec<String>, watched: Watched) -
 }
 
 /// What requests are answered from.
-struct Answering {
+pub(crate) struct Answering {
     watched: Watched,
     /// Hosts under which it is asked, in lower case.
     names: Vec<String>,
@@ -95,7 +95,7 @@ struct Answering {
 }
 
 impl Answering {
-    fn new(mut names: Vec<String>, watched: Watched) -> Self {
+    pub(crate) fn new(mut names: Vec<String>, watched: Watched) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
         Self { watched, names, costly: Semaphore::new(1) }
@@ -155,7 +155,7 @@ async fn serve(listener: TcpListener, answering: Answering) {
 }
 
 /// One request and its answer.
-async fn converse(stream: TcpStream, answering: Arc<Answering>) {
+pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, answering: Arc<Answering>) {
     let service = service_fn(|request| {
         let answering = answering.clone();
         async move { Ok::<_, Infallible>(answer(&request, &answering).await) }

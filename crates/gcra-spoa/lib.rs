@@ -8,6 +8,8 @@
 mod admin;
 mod commands;
 mod config;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hitters;
 mod housekeeping;
 mod key;

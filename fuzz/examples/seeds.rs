@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use spop_codec_fuzz::step;
+use gcra_spoa_fuzz::step;
 
 /// The first byte of an input of `connection`: limits by default.
 const DEFAULT_LIMITS: u8 = 0;

@@ -9,7 +9,7 @@ use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode};
-use spop_codec_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
+use gcra_spoa_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 
 /// When the connection is opened.
 const OPENED: Duration = Duration::from_secs(1000);

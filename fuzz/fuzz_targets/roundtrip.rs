@@ -8,7 +8,7 @@ use spop_codec::{
     AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value, VarName,
     decode, encode_agent_disconnect, encode_agent_hello,
 };
-use spop_codec_fuzz::{bytes, id, messages, text, value, write_notify};
+use gcra_spoa_fuzz::{bytes, id, messages, text, value, write_notify};
 
 fuzz_target!(|input: &[u8]| {
     let u = &mut Unstructured::new(input);

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use spop_codec::Limits;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -223,6 +224,20 @@ impl<H: Handler> Agent<H> {
             let _ = worker.join();
         }
         Ok(())
+    }
+
+    /// Serves one connection that is no socket, and says how it ended: see [`testing::serve`](crate::testing::serve).
+    pub(crate) async fn serve_stream<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        stop: impl Future<Output = ()>,
+    ) -> String {
+        let room = Room { room: Arc::new(Semaphore::new(self.max_connections)), taken: None };
+        self.shared.counters.opened();
+        let (end, _) = connection::serve(stream, &self.shared, room, stop).await;
+        self.shared.counters.ended(&end);
+        self.shared.counters.closed();
+        end.to_string()
     }
 
     async fn serve_on(self, workers: Vec<Handle>, listeners: Vec<Listener>, stop: impl Future<Output = ()>) {

@@ -59,6 +59,17 @@ pub struct Client {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// Serves one connection that is no socket until it ends or `stop` resolves, and says in words how it ended. For fuzz targets, which cut
+/// reads and writes where they like. It may change or go at any time.
+#[doc(hidden)]
+pub async fn serve<H: Handler>(
+    agent: &Agent<H>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stop: impl Future<Output = ()>,
+) -> String {
+    agent.serve_stream(stream, stop).await
+}
+
 /// The engine id of a [`Client`].
 pub const ENGINE_ID: &str = "testing";
 
