@@ -35,7 +35,10 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 /// Numbers at the ends of each length, and any.
 fn number() -> impl Strategy<Value = u64> {
     let ends = [0, 239, 240, 2287, 2288, 264_431, 264_432, 1 << 31, 1 << 32, 1 << 63, u64::MAX];
-    prop_oneof![(select(ends.to_vec()), -2..3_i64).prop_map(|(end, by)| end.wrapping_add_signed(by)), any::<u64>()]
+    prop_oneof![
+        (select(ends.to_vec()), -2..3_i64).prop_map(|(end, by)| end.wrapping_add_signed(by)),
+        any::<u64>()
+    ]
 }
 
 fn data() -> impl Strategy<Value = Data> {
@@ -59,7 +62,8 @@ fn hello_pair() -> impl Strategy<Value = Pair> {
     let text = |keys: &'static [&'static str], texts: &'static [&'static str]| {
         (select(keys), select(texts)).prop_map(|(key, text)| (key.into(), Data::Bytes(8, text.into())))
     };
-    let versions = &["2.0", "1.0", "2", "2.x", " 02.5 ,9", "1.0,2.1", "", ",", "\u{a0}2.0", "2.0.1", "\x0b2.0"];
+    let versions =
+        &["2.0", "1.0", "2", "2.x", " 02.5 ,9", "1.0,2.1", "", ",", "\u{a0}2.0", "2.0.1", "\x0b2.0"];
     prop_oneof![
         6 => text(&["supported-versions", "version"], versions),
         6 => (255..300_i128, 2..6_u8).prop_map(|(size, kind)| (b"max-frame-size".to_vec(), Data::Number(kind, size))),

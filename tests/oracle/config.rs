@@ -1,0 +1,506 @@
+//! Random configurations, and random requests that suit them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use spop_agent::Value;
+
+/// SplitMix64.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+/// The value of an arg.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
+    Ip(IpAddr),
+    Text(String),
+    Binary(String),
+    Number(i64),
+    Unsigned(u64),
+    Null,
+}
+
+impl Part {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Ip(ip) => (*ip).into(),
+            Self::Text(text) => Value::String(text.as_bytes()),
+            Self::Binary(text) => Value::Binary(text.as_bytes()),
+            Self::Number(number) => Value::Int64(*number),
+            Self::Unsigned(number) => Value::Uint64(*number),
+            Self::Null => Value::Null,
+        }
+    }
+}
+
+/// A message: its name and args.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) name: String,
+    pub(crate) args: Vec<(String, Part)>,
+}
+
+impl Message {
+    pub(crate) fn args(&self) -> Vec<(&str, Value<'_>)> {
+        self.args.iter().map(|(name, part)| (&**name, part.value())).collect()
+    }
+
+    pub(crate) fn arg(&self, name: &str) -> Option<&Part> {
+        self.args.iter().find(|(arg, _)| arg == name).map(|(_, part)| part)
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) name: Option<String>,
+    pub(crate) rate: &'static str,
+    pub(crate) interval_ns: i128,
+    pub(crate) burst: i128,
+    /// The burst is written down, and not the rate's own count.
+    says_burst: bool,
+}
+
+/// Rates, with the emission interval in ns and the burst that they have by themselves. Not so high that a busy machine could not follow.
+const RATES: [(&str, i128, i128); 12] = [
+    ("5/s", 200_000_000, 5),
+    ("2/s", 500_000_000, 2),
+    ("3/2s", 666_666_667, 3),
+    ("1/s", 1_000_000_000, 1),
+    ("0.5/s", 2_000_000_000, 1),
+    ("1/700ms", 700_000_000, 1),
+    ("7/3s", 428_571_429, 7),
+    ("20/m", 3_000_000_000, 20),
+    ("2/m", 30_000_000_000, 2),
+    ("100/h", 36_000_000_000, 100),
+    ("10/h", 360_000_000_000, 10),
+    ("1000/d", 86_400_000_000, 1000),
+];
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Rule {
+    Deny,
+    Unlimited,
+    Limits(Vec<Limit>),
+}
+
+/// Whom an exception is for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Whom {
+    Net(IpAddr, u8),
+    Value(String),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub(crate) name: String,
+    pub(crate) message: String,
+    pub(crate) when: Option<(String, Vec<String>)>,
+    pub(crate) rule: Rule,
+    pub(crate) key: Vec<String>,
+    pub(crate) prefixes: (u8, u8),
+    pub(crate) lowercase: bool,
+    pub(crate) cost: Option<String>,
+    pub(crate) observes: bool,
+    /// Cells and ceiling.
+    pub(crate) penalty: Option<(i128, i128)>,
+    /// In the file, and in a list of its own.
+    overrides: Vec<(Whom, Rule)>,
+    listed: Vec<(Whom, usize)>,
+    list_rules: Vec<Rule>,
+}
+
+impl Policy {
+    /// All exceptions. Of those for the same the last one counts.
+    pub(crate) fn exceptions(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
+        let listed = self.listed.iter().map(|(whom, list)| (whom, &self.list_rules[*list]));
+        self.overrides.iter().map(|(whom, rule)| (whom, rule)).chain(listed)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) policies: Vec<Policy>,
+    /// Instead of the policies.
+    text: Option<String>,
+}
+
+const ANSWER: &str = "answer = [\"would_block\", \"policy\", \"reason\", \"remaining\", \"limit\", \"retry_after\", \
+     \"retry_after_ms\", \"reset\", \"ratelimit\", \"ratelimit_policy\"]\n";
+
+impl Limit {
+    fn random(random: &mut Random, taken: &mut Vec<(i128, i128)>) -> Self {
+        loop {
+            let (rate, interval_ns, own) = *random.pick(&RATES);
+            let says_burst = own > 20 || !random.one_in(3);
+            let burst = if says_burst { 1 + i128::try_from(random.below(8)).unwrap() } else { own };
+            // Each rule of a policy has numbers of its own, so that no two of its limits could share a bucket.
+            if !taken.contains(&(interval_ns, burst)) {
+                taken.push((interval_ns, burst));
+                return Self { name: None, rate, interval_ns, burst, says_burst };
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match (&self.name, self.says_burst) {
+            (None, false) => format!("\"{}\"", self.rate),
+            (None, true) => format!("\"{} burst {}\"", self.rate, self.burst),
+            (Some(name), false) => format!("{{ name = \"{name}\", rate = \"{}\" }}", self.rate),
+            (Some(name), true) => {
+                format!("{{ name = \"{name}\", rate = \"{}\", burst = {} }}", self.rate, self.burst)
+            }
+        }
+    }
+}
+
+impl Rule {
+    fn random(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
+        let count = 1 + random.below(most);
+        let mut limits: Vec<_> = (0..count).map(|_| Limit::random(random, taken)).collect();
+        if random.one_in(2) {
+            limits[0].name = Some("x".to_owned());
+        }
+        Self::Limits(limits)
+    }
+
+    fn of_an_exception(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
+        match random.below(6) {
+            0 => Self::Deny,
+            1 => Self::Unlimited,
+            _ => Self::random(random, most, taken),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Deny => "\"deny\"".to_owned(),
+            Self::Unlimited => "\"unlimited\"".to_owned(),
+            Self::Limits(limits) => match &limits[..] {
+                [one] => one.text(),
+                all => format!("[{}]", all.iter().map(Limit::text).collect::<Vec<_>>().join(", ")),
+            },
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &[],
+        }
+    }
+}
+
+impl Whom {
+    fn text(&self) -> String {
+        match self {
+            Self::Net(ip, bits) if (ip.is_ipv4() && *bits == 32) || *bits == 128 => ip.to_string(),
+            Self::Net(ip, bits) => format!("{ip}/{bits}"),
+            Self::Value(value) => value.clone(),
+        }
+    }
+}
+
+fn v4(last: u8) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, last).into()
+}
+
+fn v6(network: u16, last: u16) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, last).into()
+}
+
+/// Exceptions that some of the clients below are in, nested ones among them.
+fn whoms() -> Vec<Whom> {
+    vec![
+        Whom::Net(v4(64), 26),
+        Whom::Net(v4(64), 30),
+        Whom::Net(v4(65), 32),
+        Whom::Net(v4(0), 24),
+        Whom::Net(v6(1, 0), 64),
+        Whom::Net(v6(1, 7), 128),
+        Whom::Net(v6(0, 0), 48),
+        Whom::Net(v6(2, 0), 126),
+        Whom::Value("Alice".to_owned()),
+        Whom::Value("bob".to_owned()),
+    ]
+}
+
+const USERS: [&str; 5] = ["alice", "Alice", "bob", "BOB", "carol"];
+
+impl Policy {
+    fn random(random: &mut Random, number: usize, message: &str, most_limits: usize) -> Self {
+        let mut taken = Vec::new();
+        let keys: [&[&str]; 5] = [&["ip"], &["user"], &["ip", "user"], &["user", "ip"], &[]];
+        let mut whoms = whoms();
+        let mut overrides = Vec::new();
+        let mut listed = Vec::new();
+        let mut list_rules = Vec::new();
+        if random.one_in(2) {
+            for _ in 0..random.below(4) {
+                let whom = whoms.swap_remove(random.below(whoms.len()));
+                overrides.push((whom, Rule::of_an_exception(random, most_limits, &mut taken)));
+            }
+        }
+        if random.one_in(3) {
+            list_rules.push(Rule::of_an_exception(random, most_limits, &mut taken));
+            for _ in 0..1 + random.below(3) {
+                listed.push((whoms.swap_remove(random.below(whoms.len())), 0));
+            }
+        }
+        Self {
+            name: format!("p{number}"),
+            message: message.to_owned(),
+            when: None,
+            rule: match random.below(12) {
+                0 => Rule::Deny,
+                1 => Rule::Unlimited,
+                _ => Rule::random(random, most_limits, &mut taken),
+            },
+            key: random.pick(&keys).iter().map(|arg| (*arg).to_owned()).collect(),
+            prefixes: (*random.pick(&[32, 32, 24, 27]), *random.pick(&[64, 64, 128, 56])),
+            lowercase: random.one_in(2),
+            cost: (!random.one_in(3)).then(|| "cost".to_owned()),
+            observes: random.one_in(6),
+            penalty: random.one_in(3).then(|| {
+                let cells = 1 + i128::try_from(random.below(3)).unwrap();
+                (cells, *random.pick(&[2, 60, 3600]) * 1_000_000_000)
+            }),
+            overrides,
+            listed,
+            list_rules,
+        }
+    }
+
+    fn write(&self, text: &mut String, directory: &Path) {
+        let list = |list: &[String]| {
+            format!("[{}]", list.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", "))
+        };
+        let _ = writeln!(text, "[policy.{}]\nmessage = \"{}\"", self.name, self.message);
+        if let Some((arg, values)) = &self.when {
+            let _ = writeln!(text, "when = {{ {arg} = {} }}", list(values));
+        }
+        let _ = writeln!(text, "limits = {}", self.rule.text());
+        if !self.key.is_empty() {
+            let _ = writeln!(text, "key = {}", list(&self.key));
+        }
+        let (v4, v6) = self.prefixes;
+        let _ = writeln!(text, "ipv4_prefix = {v4}\nipv6_prefix = {v6}\nlowercase = {}", self.lowercase);
+        if let Some(cost) = &self.cost {
+            let _ = writeln!(text, "cost = \"{cost}\"");
+        }
+        if self.observes {
+            text.push_str("mode = \"observe\"\n");
+        }
+        if let Some((cells, ceiling_ns)) = self.penalty {
+            let ceiling = ceiling_ns / 1_000_000_000;
+            let _ = writeln!(text, "penalty = {{ cells = {cells}, ceiling = \"{ceiling}s\" }}");
+        }
+        if !self.overrides.is_empty() {
+            let _ = writeln!(text, "[policy.{}.overrides]", self.name);
+            for (whom, rule) in &self.overrides {
+                let _ = writeln!(text, "\"{}\" = {}", whom.text(), rule.text());
+            }
+        }
+        for (number, rule) in self.list_rules.iter().enumerate() {
+            let file = format!("{}-{number}.txt", self.name);
+            let _ =
+                writeln!(text, "[[policy.{}.lists]]\nfile = \"{file}\"\nlimits = {}", self.name, rule.text());
+            let mut lines = "# a list\n".to_owned();
+            for (whom, _) in self.listed.iter().filter(|(_, list)| *list == number) {
+                let _ = writeln!(lines, "{} # one", whom.text());
+            }
+            fs::write(directory.join(file), lines).unwrap();
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn random(random: &mut Random) -> Self {
+        // The header fields of all limits have to fit an answer.
+        let (messages, most_limits): (&[&str], _) = match random.one_in(2) {
+            true => (&["m0"], 4),
+            false => (&["m0", "m1"], 3),
+        };
+        let mut policies = Vec::new();
+        for message in messages {
+            if random.one_in(2) {
+                let mut policy = Policy::random(random, policies.len(), message, most_limits);
+                let plans: &[&str] = if random.one_in(2) { &["gold"] } else { &["gold", "silver"] };
+                let plans = plans.iter().map(|plan| (*plan).to_owned()).collect();
+                policy.when = Some(("plan".to_owned(), plans));
+                policies.push(policy);
+            }
+            policies.push(Policy::random(random, policies.len(), message, most_limits));
+        }
+        Self { policies, text: None }
+    }
+
+    /// One of these words and this meaning.
+    pub(crate) fn fixed(text: &str, policy: Policy) -> Self {
+        Self { policies: vec![policy], text: Some(format!("{ANSWER}{text}")) }
+    }
+
+    /// The same policies, of which some are others in some way.
+    pub(crate) fn changed(&self, random: &mut Random) -> Self {
+        let mut config = self.clone();
+        for (number, policy) in config.policies.iter_mut().enumerate() {
+            let other = Policy::random(random, number, &policy.message, 3);
+            match random.below(7) {
+                0 => policy.observes = !policy.observes,
+                1 => policy.penalty = other.penalty,
+                2 => {
+                    (policy.overrides, policy.listed, policy.list_rules) =
+                        (other.overrides, other.listed, other.list_rules);
+                    policy.rule = other.rule;
+                }
+                3..6 => {
+                    // Other numbers under the same names.
+                    let mut taken: Vec<_> = policy
+                        .exceptions()
+                        .map(|(_, rule)| rule)
+                        .chain([&policy.rule])
+                        .flat_map(Rule::limits)
+                        .map(|limit| (limit.interval_ns, limit.burst))
+                        .collect();
+                    if let Rule::Limits(limits) = &mut policy.rule {
+                        for limit in limits {
+                            let name = limit.name.clone();
+                            *limit = Limit { name, ..Limit::random(random, &mut taken) };
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        config
+    }
+
+    pub(crate) fn write(&self, directory: &Path) {
+        let mut text = ANSWER.to_owned();
+        for policy in &self.policies {
+            policy.write(&mut text, directory);
+        }
+        fs::write(directory.join("gcra-spoa.toml"), self.text.as_ref().unwrap_or(&text)).unwrap();
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let directory = super::directory();
+        self.write(directory.path());
+        fs::read_to_string(directory.path().join("gcra-spoa.toml")).unwrap()
+    }
+
+    /// One message or two.
+    pub(crate) fn request(&self, random: &mut Random) -> Vec<Message> {
+        let count = if random.one_in(5) { 2 } else { 1 };
+        (0..count).map(|_| self.message(random)).collect()
+    }
+
+    fn message(&self, random: &mut Random) -> Message {
+        let policy = random.pick(&self.policies);
+        let name = if random.one_in(30) { "other".to_owned() } else { policy.message.clone() };
+        let mapped = |last| {
+            let IpAddr::V4(ip) = v4(last) else { unreachable!() };
+            ip.to_ipv6_mapped().into()
+        };
+        let ips = [
+            v4(1),
+            v4(2),
+            v4(65),
+            v4(66),
+            v4(70),
+            mapped(1),
+            mapped(65),
+            v6(1, 7),
+            v6(1, 8),
+            v6(2, 1),
+            v6(3, 1),
+        ];
+        let user = (*random.pick(&USERS)).to_owned();
+        let user = if random.one_in(10) { Part::Binary(user) } else { Part::Text(user) };
+        let mut args = vec![("ip".to_owned(), Part::Ip(*random.pick(&ips))), ("user".to_owned(), user)];
+        if random.one_in(25) {
+            // A key may lack a part, or have none to give.
+            let at = random.below(2);
+            match random.one_in(2) {
+                true => drop(args.remove(at)),
+                false => args[at].1 = Part::Null,
+            }
+        }
+        if policy.cost.is_some() && !random.one_in(5) {
+            let cost = match random.below(20) {
+                0..3 => Part::Number(0),
+                3..11 => Part::Number(1),
+                11..15 => Part::Unsigned(2 + random.below(4) as u64),
+                15 => Part::Number(9),
+                16 => Part::Unsigned(u64::MAX - random.below(2) as u64),
+                17 => Part::Number(-1),
+                18 => Part::Text("1".to_owned()),
+                _ => Part::Null,
+            };
+            args.push(("cost".to_owned(), cost));
+        }
+        if random.one_in(2) {
+            args.push((
+                "plan".to_owned(),
+                Part::Text((*random.pick(&["gold", "silver", "free"])).to_owned()),
+            ));
+        }
+        Message { name, args }
+    }
+}
+
+/// `"2/m burst 3"` and `10/h` with a burst of 5 for each user.
+pub(crate) fn fixed_policy() -> Policy {
+    let limit = |name: Option<&str>, rate, interval_ns, burst| Limit {
+        name: name.map(str::to_owned),
+        rate,
+        interval_ns,
+        burst,
+        says_burst: true,
+    };
+    Policy {
+        name: "p0".to_owned(),
+        message: "m0".to_owned(),
+        when: None,
+        rule: Rule::Limits(vec![
+            limit(None, "2/m", 30_000_000_000, 3),
+            limit(Some("hour"), "10/h", 360_000_000_000, 5),
+        ]),
+        key: vec!["user".to_owned()],
+        prefixes: (32, 64),
+        lowercase: false,
+        cost: None,
+        observes: false,
+        penalty: None,
+        overrides: Vec::new(),
+        listed: Vec::new(),
+        list_rules: Vec::new(),
+    }
+}

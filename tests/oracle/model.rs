@@ -1,0 +1,705 @@
+//! What agents may answer, by intervals of whole nanoseconds: no hashing, no slots, no concurrency but "one before the other".
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::AddAssign;
+
+use crate::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
+
+/// The least and the most that something can be, both of them possible.
+pub(crate) type Span = (i128, i128);
+
+/// The variables that are asked for.
+pub(crate) const VARS: [&str; 11] = [
+    "blocked",
+    "would_block",
+    "policy",
+    "reason",
+    "remaining",
+    "limit",
+    "retry_after",
+    "retry_after_ms",
+    "reset",
+    "ratelimit",
+    "ratelimit_policy",
+];
+
+/// The variables that were set.
+pub(crate) type Vars = Vec<(&'static str, String)>;
+
+/// A request, between which moments it was decided, and the answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) window: Span,
+    pub(crate) answer: Vars,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A configuration came into force between these moments, with each agent at one of its own.
+    Config(Config, Span),
+    /// One request, or two at the same time.
+    Asked(Vec<Answered>),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Summary {
+    answers: u64,
+    blocked: u64,
+    configurations: u64,
+    /// Answers to requests that took less than 5 ms.
+    pub(crate) quick: u64,
+    /// Those of them that were explained by passing as well as by being blocked, or that could not be looked at.
+    pub(crate) undecided: u64,
+    /// Of two requests at the same time: the second one was decided first for certain, or neither order explains both.
+    reversed: u64,
+    entangled: u64,
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.answers += other.answers;
+        self.blocked += other.blocked;
+        self.configurations += other.configurations;
+        self.quick += other.quick;
+        self.undecided += other.undecided;
+        self.reversed += other.reversed;
+        self.entangled += other.entangled;
+    }
+}
+
+const MS: i128 = 1_000_000;
+const S: i128 = 1_000_000_000;
+
+/// A bucket: by policy, limit, key, and the numbers of the limit.
+type Bucket = String;
+
+/// The highest and lowest TAT of each bucket; without one it is 0.
+type Tats = HashMap<Bucket, Span>;
+
+pub(crate) struct Model {
+    /// What was in force, and between which moments it began; the last one is in force.
+    configs: Vec<(Config, Span)>,
+    tats: Tats,
+    /// The model's intervals as parts of a thousand of the true ones.
+    per_mille: i128,
+    pub(crate) summary: Summary,
+}
+
+/// What one limit says of its key when a message was decided.
+#[derive(Clone, Debug)]
+struct Standing {
+    label: String,
+    bucket: Bucket,
+    /// The bucket holds all that the key owes: nothing is carried over from other numbers.
+    is_own: bool,
+    limit: Limit,
+    moment: Span,
+    owed: Span,
+    wait: Span,
+    /// `wait` is `owed` minus this, where the request has to wait.
+    room: Option<i128>,
+}
+
+/// One way in which a message may have been decided.
+#[derive(Clone, Debug)]
+struct Outcome {
+    tats: Tats,
+    standings: Vec<Standing>,
+    /// Policy, blocked, would block, reason. `None` where there was no decision.
+    report: Option<(String, bool, bool, Option<&'static str>)>,
+    moment: Span,
+}
+
+/// One limit of a rule, and its bucket.
+struct Claim<'c> {
+    limit: &'c Limit,
+    label: String,
+    bucket: Bucket,
+    tat: Span,
+    is_own: bool,
+}
+
+/// What one limit may have done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Choice {
+    Pass,
+    Deny,
+    Punish,
+}
+
+impl Model {
+    pub(crate) fn new(per_mille: i128) -> Self {
+        Self { configs: Vec::new(), tats: HashMap::new(), per_mille, summary: Summary::default() }
+    }
+
+    pub(crate) fn follow(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Config(config, since) => {
+                self.configs.push((config.clone(), *since));
+                self.summary.configurations += 1;
+                Ok(())
+            }
+            Event::Asked(asked) => {
+                for one in asked {
+                    self.summary.answers += 1;
+                    let blocked =
+                        one.answer.iter().any(|(name, value)| *name == "blocked" && value == "true");
+                    self.summary.blocked += u64::from(blocked);
+                }
+                match &asked[..] {
+                    [one] => self.one(one),
+                    [one, other] => self.two(one, other),
+                    _ => unreachable!(),
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, asked: &Answered, is_undecided: bool) {
+        if asked.window.1 - asked.window.0 < 5 * MS {
+            self.summary.quick += 1;
+            self.summary.undecided += u64::from(is_undecided);
+        }
+    }
+
+    fn one(&mut self, asked: &Answered) -> Result<(), String> {
+        let Some((tats, is_undecided)) = self.explain(&self.tats, asked) else {
+            return Err(self.complaint(&[asked]));
+        };
+        self.tats = tats;
+        self.count(asked, is_undecided);
+        Ok(())
+    }
+
+    /// Two at the same time: whichever was first.
+    fn two(&mut self, one: &Answered, other: &Answered) -> Result<(), String> {
+        let order = |first, second| {
+            let (tats, first_is) = self.explain(&self.tats, first)?;
+            let (tats, second_is) = self.explain(&tats, second)?;
+            Some((tats, first_is || second_is))
+        };
+        let found = match (order(one, other), order(other, one)) {
+            (Some(one), Some(other)) => (either(&one.0, &other.0), one.1 || other.1),
+            (Some(one), None) => one,
+            (None, Some(other)) => {
+                self.summary.reversed += 1;
+                other
+            }
+            (None, None) => {
+                // Several limits are not charged in one step, nor a limit and a penalty: each request may have come between the
+                // steps of the other. All that is known then is how much that can have charged.
+                let Some(tats) = self.entangled([one, other]) else {
+                    return Err(self.complaint(&[one, other]));
+                };
+                self.summary.entangled += 1;
+                (tats, true)
+            }
+        };
+        self.tats = found.0;
+        self.count(one, found.1);
+        self.count(other, found.1);
+        Ok(())
+    }
+
+    /// The TATs after two requests that neither order explains; `None` when that can't be, since each was decided in one step or they
+    /// have no bucket in common.
+    fn entangled(&self, asked: [&Answered; 2]) -> Option<Tats> {
+        let claims = asked.map(|asked| {
+            let claims = asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+            claims.filter(|(_, cells, _, _)| *cells > 0).collect::<Vec<_>>()
+        });
+        let mut tats = self.tats.clone();
+        let mut shared = false;
+        let mut in_one_step = asked.iter().all(|asked| asked.messages.len() == 1);
+        let buckets = |index: usize| {
+            claims[index].iter().flat_map(|(_, _, claims, _)| claims).map(|claim| claim.bucket.clone())
+        };
+        let others: [Vec<_>; 2] = [buckets(1).collect(), buckets(0).collect()];
+        for (index, claims) in claims.iter().enumerate() {
+            for (policy, cells, claims, _) in claims {
+                in_one_step &= claims.len() == 1 && policy.penalty.is_none();
+                for claim in claims {
+                    shared |= others[index].contains(&claim.bucket);
+                    let punished = policy.penalty.map_or(0, |(cells, _)| cells);
+                    let charged = (cells.min(&claim.limit.burst) + punished) * self.interval(claim.limit);
+                    let latest = asked.iter().map(|asked| asked.window.1).max()?;
+                    let tat = tats.get(&claim.bucket).copied().unwrap_or(claim.tat);
+                    let lowest = if tat.0 == 0 { claim.tat.0 } else { tat.0 };
+                    tats.insert(claim.bucket.clone(), (lowest, tat.1.max(claim.tat.1).max(latest) + charged));
+                }
+            }
+        }
+        (shared && !in_one_step).then_some(tats)
+    }
+
+    fn complaint(&self, asked: &[&Answered]) -> String {
+        let mut text = format!("No moment explains this, by\n{}", self.configs.last().unwrap().0.text());
+        if let [.., (before, _), _] = &self.configs[..] {
+            text += &format!("\nwhich took the place of\n{}", before.text());
+        }
+        for asked in asked {
+            let (from, to) = asked.window;
+            text += &format!(
+                "\nasked {:?}\nanswered {:?}\nbetween {from} and {} ns later\n",
+                asked.messages,
+                asked.answer,
+                to - from
+            );
+            for message in &asked.messages {
+                let Some((policy, cells, claims, _)) = self.question(&self.tats, message) else { continue };
+                text += &format!("policy {}, {cells} cells\n", policy.name);
+                for Claim { bucket, tat, .. } in claims {
+                    let owes = [tat.0 - to, tat.1 - from].map(|ns| ns as f64 / 1e6);
+                    text += &format!("    bucket {bucket} owes {} to {} ms\n", owes[0], owes[1]);
+                }
+            }
+        }
+        text
+    }
+
+    /// The TATs after an answer, by all ways that lead to it, and whether there are ways to the opposite answer as well. `None` when
+    /// nothing leads to it.
+    fn explain(&self, tats: &Tats, asked: &Answered) -> Option<(Tats, bool)> {
+        let mut ways =
+            vec![Outcome { tats: tats.clone(), standings: Vec::new(), report: None, moment: asked.window }];
+        for message in &asked.messages {
+            ways = ways.iter().flat_map(|way| self.outcomes(way, asked.window, message)).collect();
+        }
+        let would = |way: &Outcome| way.report.as_ref().map(|(_, _, would, _)| *would);
+        let is_undecided = ways.windows(2).any(|pair| would(&pair[0]) != would(&pair[1]));
+        let good = ways.iter().filter_map(|way| self.matches(way, &asked.answer));
+        let tats = good.reduce(|one, other| either(&one, &other))?;
+        Some((tats, is_undecided))
+    }
+
+    /// T, as this model has it.
+    fn interval(&self, limit: &Limit) -> i128 {
+        limit.interval_ns * self.per_mille / 1000
+    }
+
+    fn drain(&self, limit: &Limit) -> i128 {
+        self.interval(limit) * limit.burst
+    }
+
+    /// The policy for a message, its cells, and the limits that are asked; `None` when nothing is decided. Whether the rule is to deny
+    /// comes last.
+    fn question<'m>(
+        &'m self,
+        tats: &Tats,
+        message: &Message,
+    ) -> Option<(&'m Policy, i128, Vec<Claim<'m>>, bool)> {
+        let now = self.configs.len() - 1;
+        let policy = self.configs[now].0.policies.iter().find(|policy| is_for(policy, message))?;
+        let cells = match policy.cost.as_ref().and_then(|cost| message.arg(cost)) {
+            None | Some(Part::Null) => 1,
+            Some(Part::Number(number)) => i128::from(*number),
+            Some(Part::Unsigned(number)) => i128::from(*number),
+            Some(_) => return None,
+        };
+        // No more than this is ever charged at once, and no less than nothing asked for.
+        let cells = if cells < 0 { return None } else { cells.min(i128::from(u32::MAX)) };
+        let (rule, key) = placed(policy, message)?;
+        let claims = (0..).zip(rule.limits()).map(|(place, limit)| {
+            let name = identity(rule, place);
+            let tat = self.tat(tats, now, policy, limit, &key, &name, message);
+            let bucket = bucket(policy, limit, &key, &name);
+            let is_own = tats.get(&bucket).copied().unwrap_or((0, 0)) == tat;
+            let label = match (&limit.name, rule.limits().len()) {
+                (Some(name), _) => format!("{}.{name}", policy.name),
+                (None, 1) => policy.name.clone(),
+                (None, _) => format!("{}.{}", policy.name, place + 1),
+            };
+            Claim { limit, label, bucket, tat, is_own }
+        });
+        Some((policy, cells, claims.collect(), *rule == Rule::Deny))
+    }
+
+    /// The TAT of a key under a limit of the configuration `at`: of its own bucket, or what it owed by the numbers before, if that is
+    /// more. That is counted in cells at the change: so many cells of the new numbers, and no more than their burst.
+    #[allow(clippy::too_many_arguments, reason = "all of it tells the bucket")]
+    fn tat(
+        &self,
+        tats: &Tats,
+        at: usize,
+        policy: &Policy,
+        limit: &Limit,
+        key: &str,
+        name: &str,
+        message: &Message,
+    ) -> Span {
+        let bucket = bucket(policy, limit, key, name);
+        let own = tats.get(&bucket).copied().unwrap_or((0, 0));
+        let (Some(before), (_, changed)) = (at.checked_sub(1), &self.configs[at]) else { return own };
+        let old = self.configs[before].0.policies.iter().find(|old| old.name == policy.name);
+        let Some((old_policy, (old_rule, old_key))) = old.and_then(|old| Some((old, placed(old, message)?)))
+        else {
+            return own;
+        };
+        let same = (0..).zip(old_rule.limits()).find(|(place, _)| identity(old_rule, *place) == name);
+        let Some((_, old_limit)) = same else { return own };
+        let owed = self.tat(tats, before, old_policy, old_limit, &old_key, name, message);
+        if self::bucket(old_policy, old_limit, &old_key, name) == bucket {
+            return (own.0.max(owed.0), own.1.max(owed.1));
+        }
+        let (new_t, old_t) = (self.interval(limit), self.interval(old_limit));
+        let carried = |tat: i128, changed: i128| match tat - changed {
+            // Rounded up.
+            owed @ 1.. => changed + (-(-owed * new_t).div_euclid(old_t)).min(self.drain(limit)),
+            _ => 0,
+        };
+        // It rises with the moment of the change up to some point, and falls from there on, or the other way round.
+        let corners = [
+            carried(owed.0, changed.0),
+            carried(owed.0, changed.1),
+            carried(owed.1, changed.0),
+            carried(owed.1, changed.1),
+        ];
+        let least = corners.into_iter().min().unwrap_or(0);
+        let most = corners.into_iter().max().unwrap_or(0);
+        // The point: where the burst is all that is carried over.
+        let most = if new_t > old_t && most > 0 { most + (changed.1 - changed.0) } else { most };
+        (own.0.max(least), own.1.max(most))
+    }
+
+    /// All ways in which a message may have been decided after `before`.
+    fn outcomes(&self, before: &Outcome, window: Span, message: &Message) -> Vec<Outcome> {
+        let Some((policy, cells, claims, denies)) = self.question(&before.tats, message) else {
+            return vec![before.clone()];
+        };
+        // No earlier than the message before it.
+        let window = (before.moment.0, window.1);
+        let mut choices: Vec<Vec<Choice>> = vec![Vec::new()];
+        let punishes = policy.penalty.is_some() && !policy.observes;
+        for _ in &claims {
+            let each = if punishes {
+                &[Choice::Pass, Choice::Deny, Choice::Punish][..]
+            } else {
+                &[Choice::Pass, Choice::Deny]
+            };
+            choices = choices
+                .iter()
+                .flat_map(|choice| each.iter().map(move |one| [&choice[..], &[*one]].concat()))
+                .collect();
+        }
+        choices
+            .iter()
+            .filter_map(|choices| self.outcome(before, window, policy, cells, &claims, denies, choices))
+            .collect()
+    }
+
+    /// What comes of one choice for each limit, where some moment allows that.
+    #[allow(clippy::too_many_arguments, reason = "all of it is a question")]
+    fn outcome(
+        &self,
+        before: &Outcome,
+        window: Span,
+        policy: &Policy,
+        cells: i128,
+        claims: &[Claim<'_>],
+        denies: bool,
+        choices: &[Choice],
+    ) -> Option<Outcome> {
+        let (mut from, mut to) = window;
+        let passes = choices.iter().all(|choice| *choice == Choice::Pass);
+        let room = |limit: &Limit| self.drain(limit) - cells * self.interval(limit);
+        for (claim, choice) in claims.iter().zip(choices) {
+            let is_oversize = cells > claim.limit.burst;
+            match choice {
+                Choice::Pass if cells == 0 => {}
+                Choice::Pass if is_oversize => return None,
+                Choice::Pass => from = from.max(claim.tat.0 - room(claim.limit)),
+                Choice::Deny | Choice::Punish if cells == 0 => return None,
+                Choice::Deny | Choice::Punish if is_oversize => {}
+                Choice::Deny | Choice::Punish => to = to.min(claim.tat.1 - room(claim.limit) - 1),
+            }
+        }
+        if from > to {
+            return None;
+        }
+        let mut next = before.clone();
+        next.moment = (from, to);
+        let mut reason = denies.then_some("denied");
+        for (claim, choice) in claims.iter().zip(choices) {
+            let Claim { limit, label, bucket, tat, is_own } = claim;
+            let (interval, room) = (self.interval(limit), room(limit));
+            let is_oversize = cells > limit.burst;
+            let (mut tat, mut is_own) = (*tat, *is_own);
+            match choice {
+                Choice::Pass if cells > 0 => tat.1 = tat.1.min(to + room),
+                Choice::Deny | Choice::Punish if !is_oversize => tat.0 = tat.0.max(from + room + 1),
+                _ => {}
+            }
+            if tat.0 > tat.1 {
+                return None;
+            }
+            let mut owed = ((tat.0 - to).max(0), (tat.1 - from).max(0));
+            let charged = match choice {
+                Choice::Pass if passes => cells,
+                Choice::Pass => 0,
+                Choice::Deny | Choice::Punish => {
+                    reason = reason.or(Some(if is_oversize { "oversize" } else { "limit" }));
+                    let (penalty, ceiling_ns) = policy.penalty.unwrap_or((0, 0));
+                    // As far as whole cells reach.
+                    let most = (limit.burst + ceiling_ns / interval - penalty) * interval;
+                    let may_punish = policy.penalty.is_some() && !policy.observes;
+                    if *choice == Choice::Punish {
+                        if owed.0 > most {
+                            return None;
+                        }
+                        owed.1 = owed.1.min(most);
+                        penalty
+                    } else if may_punish && owed.1 <= most {
+                        return None;
+                    } else {
+                        0
+                    }
+                }
+            };
+            if charged > 0 {
+                tat = (tat.0.max(from) + charged * interval, tat.1.max(to) + charged * interval);
+                owed = (owed.0 + charged * interval, owed.1 + charged * interval);
+                next.tats.insert(bucket.clone(), tat);
+                is_own = true;
+            }
+            let (wait, room) = match choice {
+                Choice::Pass => ((0, 0), None),
+                _ if is_oversize => ((self.drain(limit), self.drain(limit)), None),
+                _ => (((owed.0 - room).max(1), owed.1 - room), Some(room)),
+            };
+            let (label, bucket) = (label.clone(), bucket.clone());
+            let limit = (*limit).clone();
+            let moment = (from, to);
+            next.standings.push(Standing { label, bucket, is_own, limit, moment, owed, wait, room });
+        }
+        let would = reason.is_some();
+        let blocked = would && !policy.observes;
+        let report = (policy.name.clone(), blocked, would, reason);
+        next.report = Some(match next.report.take() {
+            None => report,
+            Some(first) => {
+                let says_more = (blocked && !first.1) || (would && !first.2);
+                let (both_blocked, both_would) = (blocked || first.1, would || first.2);
+                let (name, _, _, reason) = if says_more { report } else { first };
+                (name, both_blocked, both_would, reason)
+            }
+        });
+        Some(next)
+    }
+
+    /// The TATs after a way, by what the answer tells of them; `None` when the answer is another.
+    fn matches(&self, way: &Outcome, answer: &Vars) -> Option<Tats> {
+        let var = |name: &str| answer.iter().find(|(var, _)| *var == name).map(|(_, value)| &**value);
+        let Some((policy, blocked, would, reason)) = &way.report else {
+            return answer.is_empty().then(|| way.tats.clone());
+        };
+        let truth = |name, truth: &bool| var(name) == Some(if *truth { "true" } else { "false" });
+        let matches = truth("blocked", blocked)
+            && truth("would_block", would)
+            && var("policy") == Some(policy)
+            && var("reason") == *reason;
+        if !matches {
+            return None;
+        }
+        let standings = &way.standings[..way.standings.len().min(8)];
+        if standings.is_empty() {
+            return VARS[4..].iter().all(|name| var(name).is_none()).then(|| way.tats.clone());
+        }
+        let number = |name| var(name)?.parse::<i128>().ok();
+
+        // Each limit's member of the field: what is left, and in how many seconds all is back.
+        let members: Vec<_> = var("ratelimit")?.split(", ").collect();
+        if members.len() != standings.len() {
+            return None;
+        }
+        let mut told = Vec::new();
+        for (standing, member) in standings.iter().zip(members) {
+            let rest = member.strip_prefix(&format!("\"{}\";r=", standing.label))?;
+            let (left, seconds) = rest.split_once(";t=")?;
+            let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
+            let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
+            let owed = common(if seconds == 1 { (0, S) } else { up_to(seconds, S)? }, owed)?;
+            told.push((left, owed));
+        }
+        let fields = standings.iter().map(|standing| {
+            let seconds = -(-self.drain(&standing.limit)).div_euclid(S);
+            // A model with other intervals must not fail by what is the configuration's.
+            let seconds = if self.per_mille == 1000 {
+                seconds
+            } else {
+                -(-standing.limit.interval_ns * standing.limit.burst).div_euclid(S)
+            };
+            format!("\"{}\";q={};w={}", standing.label, standing.limit.burst, seconds.max(1))
+        });
+        if var("ratelimit_policy")? != fields.collect::<Vec<_>>().join(", ") {
+            return None;
+        }
+
+        // The numbers are those of the limit that says most, which is one of these.
+        let waits = [("retry_after_ms", MS), ("retry_after", S)].map(|(name, unit)| {
+            let number = number(name)?;
+            if number == 0 { Some((0, 0)) } else { up_to(number, unit) }
+        });
+        let wait = common(waits[0]?, waits[1]?)?;
+        let reset = number("reset")?;
+        let reset = if reset == 0 { (0, 0) } else { up_to(reset, S)? };
+        let mut found = None::<Tats>;
+        for (place, standing) in standings.iter().enumerate() {
+            let (left, owed) = told[place];
+            if number("limit")? != standing.limit.burst || number("remaining")? != left {
+                continue;
+            }
+            let tightest = || {
+                let mut wait = common(wait, standing.wait)?;
+                let mut owed = common(reset, owed)?;
+                if let Some(room) = standing.room {
+                    wait = common(wait, (owed.0 - room, owed.1 - room))?;
+                    owed = common(owed, (wait.0 + room, wait.1 + room))?;
+                }
+                // No other one says more for certain.
+                for (other_place, other) in standings.iter().enumerate() {
+                    let (other_left, other_owed) = told[other_place];
+                    let waits_less = other.wait.0 < wait.1;
+                    let waits_as_long = other.wait.0 <= wait.1;
+                    let has_more = other_left > left || (other_left == left && other_owed.0 <= owed.1);
+                    if other_place != place && !(waits_less || (waits_as_long && has_more)) {
+                        return None;
+                    }
+                }
+                Some(owed)
+            };
+            let Some(owed) = tightest() else { continue };
+            let mut tats = way.tats.clone();
+            for (other_place, other) in standings.iter().enumerate() {
+                let owed = if other_place == place { owed } else { told[other_place].1 };
+                let is_last =
+                    way.standings[other_place + 1..].iter().all(|later| later.bucket != other.bucket);
+                if other.is_own && is_last && owed.0 > 0 {
+                    let tat = tats.entry(other.bucket.clone()).or_insert((0, 0));
+                    *tat = common(*tat, (owed.0 + other.moment.0, owed.1 + other.moment.1))?;
+                }
+            }
+            found = Some(found.map_or(tats.clone(), |found| either(&found, &tats)));
+        }
+        found
+    }
+
+    /// What a key owes with so many cells left.
+    fn owed_with(&self, limit: &Limit, left: i128) -> Option<Span> {
+        let (interval, drain) = (self.interval(limit), self.drain(limit));
+        match left {
+            ..0 => None,
+            0 => Some((drain - interval + 1, i128::MAX / 4)),
+            left if left > limit.burst => None,
+            left => Some(((drain - (left + 1) * interval + 1).max(0), drain - left * interval)),
+        }
+    }
+}
+
+/// More than `number - 1` units, and no more than `number`.
+fn up_to(number: i128, unit: i128) -> Option<Span> {
+    (number > 0).then(|| ((number - 1) * unit + 1, number * unit))
+}
+
+fn common(one: Span, other: Span) -> Option<Span> {
+    let span = (one.0.max(other.0), one.1.min(other.1));
+    (span.0 <= span.1).then_some(span)
+}
+
+/// What is possible by one or by the other.
+fn either(one: &Tats, other: &Tats) -> Tats {
+    let mut both = one.clone();
+    for bucket in one.keys().chain(other.keys()) {
+        let of = |tats: &Tats| tats.get(bucket).copied().unwrap_or((0, 0));
+        let (one, other) = (of(one), of(other));
+        both.insert(bucket.clone(), (one.0.min(other.0), one.1.max(other.1)));
+    }
+    both
+}
+
+fn is_for(policy: &Policy, message: &Message) -> bool {
+    policy.message == message.name
+        && policy.when.as_ref().is_none_or(|(arg, values)| match message.arg(arg) {
+            Some(Part::Text(text) | Part::Binary(text)) => values.contains(text),
+            _ => false,
+        })
+}
+
+/// What tells a limit from others of its rule: its name, or its place.
+fn identity(rule: &Rule, place: usize) -> String {
+    rule.limits()[place].name.clone().unwrap_or_else(|| (place + 1).to_string())
+}
+
+fn bucket(policy: &Policy, limit: &Limit, key: &str, name: &str) -> Bucket {
+    let Limit { interval_ns, burst, .. } = limit;
+    let ceiling_ns = policy.penalty.map_or(0, |(_, ceiling_ns)| ceiling_ns);
+    format!("{} {name} {key} {interval_ns}x{burst}+{ceiling_ns}", policy.name)
+}
+
+/// The rule that holds for a message, and its key; `None` when a part of the key is not there.
+fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String)> {
+    let parts: Vec<&Part> = if policy.key.is_empty() {
+        let left_out = [policy.cost.as_ref(), policy.when.as_ref().map(|(arg, _)| arg)];
+        let args = message.args.iter().filter(|(name, _)| !left_out.contains(&Some(name)));
+        args.map(|(_, part)| part).collect()
+    } else {
+        policy.key.iter().map(|name| message.arg(name)).collect::<Option<_>>()?
+    };
+    let mut found = None;
+    let mut key = String::new();
+    for part in parts {
+        let exception = if found.is_none() { exception(policy, part) } else { None };
+        key += &match (part, policy.lowercase) {
+            (Part::Ip(ip), _) => {
+                let ip = ip.to_canonical();
+                let groups = if ip.is_ipv4() { policy.prefixes.0 } else { policy.prefixes.1 };
+                match exception.map_or(0, |(_, bits)| bits) {
+                    bits if bits > groups => format!("{}/{bits}!", network(ip, bits)),
+                    _ => network(ip, groups).to_string(),
+                }
+            }
+            (Part::Text(text), true) => format!("{:?}", Part::Text(text.to_ascii_lowercase())),
+            (part, _) => format!("{part:?}"),
+        };
+        key.push(',');
+        found = found.or(exception);
+    }
+    Some((found.map_or(&policy.rule, |(rule, _)| rule), key))
+}
+
+/// The rule of the exception for a value, and for an address the length of its network.
+fn exception<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
+    let found = policy.exceptions().filter_map(|(whom, rule)| {
+        let bits = match (whom, part) {
+            (Whom::Net(net, bits), Part::Ip(ip)) => {
+                let ip = ip.to_canonical();
+                let within = net.is_ipv4() == ip.is_ipv4() && network(ip, *bits) == network(*net, *bits);
+                within.then_some(*bits)
+            }
+            (Whom::Value(value), Part::Text(text)) if policy.lowercase => {
+                value.eq_ignore_ascii_case(text).then_some(0)
+            }
+            (Whom::Value(value), Part::Binary(text)) if policy.lowercase => {
+                (value.to_ascii_lowercase() == *text).then_some(0)
+            }
+            (Whom::Value(value), Part::Text(text) | Part::Binary(text)) => (value == text).then_some(0),
+            _ => None,
+        }?;
+        Some((rule, bits))
+    });
+    found.max_by_key(|(_, bits)| *bits)
+}
+
+/// The first bits of an address.
+fn network(ip: IpAddr, bits: u8) -> IpAddr {
+    let mask = |width: u32| match width - u32::from(bits) {
+        128 => 0,
+        rest => u128::MAX << rest,
+    };
+    match ip {
+        #[allow(clippy::cast_possible_truncation, reason = "the upper bits are of no address")]
+        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) & mask(32) as u32).into()),
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) & mask(128)).into()),
+    }
+}
