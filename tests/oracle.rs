@@ -126,7 +126,15 @@ fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
     let mut events = vec![Event::Config(config.clone(), (0, 0))];
     for phase in 0..phases {
         if phase > 0 {
-            config = config.changed(random);
+            let before = events.iter().rev().filter_map(|event| match event {
+                Event::Config(config, _) => Some(config),
+                Event::Asked(_) => None,
+            });
+            // Another one, or that before the last.
+            config = match before.skip(1).find(|_| random.below(3) == 0) {
+                Some(earlier) => earlier.clone(),
+                None => config.changed(random),
+            };
             let window = pair.reload(&config);
             events.push(Event::Config(config.clone(), window));
         }
@@ -177,7 +185,7 @@ fn every_answer_is_explained_by_some_moment() {
     println!("GCRA_ORACLE_SEED={first}");
     while runs < 2 || Instant::now() < until {
         let seed = first + runs;
-        let events = record(&mut Random::new(seed), 3, 70);
+        let events = record(&mut Random::new(seed), 4, 60);
         match judge(&events, 1000) {
             Ok(summary) => all += summary,
             Err(what) => panic!("{what}\nGCRA_ORACLE_SEED={seed}"),

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
+use gcra_spoa_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode};
-use gcra_spoa_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 
 /// When the connection is opened.
 const OPENED: Duration = Duration::from_secs(1000);

@@ -5,9 +5,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use gcra_spoa_fuzz::rewritten;
 use libfuzzer_sys::fuzz_target;
 use spop_codec::{AckWriter, Action, DecodeError, Frame, HeaderList, Notify, VarName, decode};
-use gcra_spoa_fuzz::rewritten;
 
 /// Small enough to be passed by a small input; HAProxy's; none.
 const LIMITS: [u32; 4] = [64, 256, 16380, u32::MAX];

@@ -2,13 +2,13 @@
 #![no_main]
 
 use arbitrary::{Result, Unstructured};
+use gcra_spoa_fuzz::{bytes, id, messages, text, value, write_notify};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{
     AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value, VarName,
     decode, encode_agent_disconnect, encode_agent_hello,
 };
-use gcra_spoa_fuzz::{bytes, id, messages, text, value, write_notify};
 
 fuzz_target!(|input: &[u8]| {
     let u = &mut Unstructured::new(input);

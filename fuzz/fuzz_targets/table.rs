@@ -1,3 +1,232 @@
+//! Table files whose header, register, processes and slots hold anything: opening one refuses with a sentence or works; what works
+//! decides, ends, and is in order again after a drain time.
+//!
+//! An input is a list of changes to a good file, and of decisions before the last look.
 #![no_main]
+
+use std::cell::OnceCell;
+use std::fs;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+
+use arbitrary::{Result, Unstructured};
+use gcra_table::{KeyHash, MAX_DRAIN_NS, Quota, Slots, Table};
 use libfuzzer_sys::fuzz_target;
-fuzz_target!(|_input: &[u8]| {});
+use tempfile::TempDir;
+
+/// So few that each slot is one where each key may be.
+const SLOTS: usize = 8;
+const SLOT_BYTES: usize = 16;
+
+/// Where the header has its number of slots, and where its first and second part end that processes change.
+const SLOTS_AT: usize = 16;
+const FIXED: usize = 128;
+const SHARED: usize = 1024;
+
+const KEYS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+
+/// 20 us a cell, 3 at once.
+fn quota() -> Quota {
+    quota_of(20_000, 3)
+}
+
+fn quota_of(interval_ns: u64, burst: u32) -> Quota {
+    let interval_ns = NonZeroU64::new(interval_ns).expect("not 0");
+    Quota::new(interval_ns, NonZeroU32::new(burst).expect("not 0")).expect("short")
+}
+
+/// A good file, and what a slot holds of each key.
+struct Template {
+    directory: TempDir,
+    bytes: Vec<u8>,
+    fingerprints: Vec<u64>,
+    /// Another table with the same clock.
+    clock: Table,
+}
+
+impl Template {
+    fn new() -> Self {
+        let directory =
+            tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let path = directory.path().join("table");
+        let slots = Slots::new(SLOTS as u64).expect("the fewest");
+        let (table, _) = Table::open_or_create(&path, Some(slots)).expect("a new table");
+        let bytes = fs::read(&path).expect("the table");
+        let fingerprints = KEYS.iter().map(|key| {
+            let key = table.hash(key);
+            assert!(table.charge(key, quota(), 1, &mut table.now()).is_allowed());
+            let bytes = fs::read(&path).expect("the table");
+            assert!(table.reset(key, quota(), table.now()).is_some());
+            // The one slot that is not as it was, or was used before and has this key now.
+            let words = bytes[bytes.len() - SLOTS * SLOT_BYTES..].chunks_exact(SLOT_BYTES);
+            let mut live = words.map(|word| u128::from_ne_bytes(word.try_into().expect("16 bytes")));
+            let word = live.find(|word| *word != 0).expect("the key's slot");
+            u64::try_from(word >> 64).expect("64 bits")
+        });
+        let fingerprints = fingerprints.collect();
+        drop(table);
+        Self { directory, bytes, fingerprints, clock: Table::in_memory(slots).expect("memory") }
+    }
+}
+
+thread_local! {
+    static TEMPLATE: OnceCell<Template> = const { OnceCell::new() };
+}
+
+fuzz_target!(|input: &[u8]| {
+    TEMPLATE.with(|template| {
+        // An input that ends early gives zeros, and no error that matters.
+        let _ = run(template.get_or_init(Template::new), &mut Unstructured::new(input));
+    });
+});
+
+/// A number that a field may have: small, near a power of two, or any.
+fn number(u: &mut Unstructured<'_>) -> Result<u64> {
+    Ok(match u.arbitrary::<u8>()? {
+        small @ ..100 => small.into(),
+        power @ 100..220 => {
+            (1_u64 << (power % 64)).wrapping_add(u64::from(u.arbitrary::<u8>()? % 3)).wrapping_sub(1)
+        }
+        220..230 => u64::MAX,
+        _ => u.arbitrary()?,
+    })
+}
+
+/// A word that is a slot's: of one of the keys or of none, in any state, with a TAT near `now` or far away.
+fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128> {
+    let fingerprint = match u.arbitrary::<u8>()? % 8 {
+        0 => 0,
+        1 => u.arbitrary()?,
+        key => template.fingerprints[usize::from(key) % KEYS.len()],
+    };
+    let time = match u.arbitrary::<u8>()? % 8 {
+        0..3 => now.wrapping_add(u.arbitrary::<u32>()?.into()),
+        3 => now.wrapping_sub(u.arbitrary::<u32>()?.into()),
+        4 => now.wrapping_add(u64::from(u.arbitrary::<u8>()? % 4) * MAX_DRAIN_NS),
+        _ => number(u)?,
+    };
+    let state = u64::from(u.arbitrary::<u8>()? % 4) << 62;
+    Ok(u128::from(fingerprint) << 64 | u128::from(state | (time & (u64::MAX >> 2))))
+}
+
+fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
+    let Template { directory, bytes: good, clock, .. } = template;
+    let path = directory.path().join("table");
+    let header = good.len() - SLOTS * SLOT_BYTES;
+    let now = clock.now();
+    let mut bytes = good.clone();
+    for _ in 0..u.arbitrary::<u8>()? % 24 {
+        let (at, value) = match u.arbitrary::<u8>()? % 10 {
+            // A fixed field, something that processes change, any other place of the header.
+            0 => (usize::from(u.arbitrary::<u8>()?) % FIXED, number(u)?.to_ne_bytes().to_vec()),
+            1 => (SHARED + usize::from(u.arbitrary::<u8>()?), number(u)?.to_ne_bytes().to_vec()),
+            2 | 3 => {
+                let at = usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (header - 8);
+                // As good as aligned, as its users are.
+                (at & !7, number(u)?.to_ne_bytes().to_vec())
+            }
+            _ => {
+                let slot = usize::from(u.arbitrary::<u8>()?) % SLOTS;
+                (header + slot * SLOT_BYTES, word(u, template, now)?.to_ne_bytes().to_vec())
+            }
+        };
+        let end = bytes.len().min(at + value.len());
+        bytes[at..end].copy_from_slice(&value[..end - at]);
+    }
+    match u.arbitrary::<u8>()? {
+        0 => bytes.truncate(usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (bytes.len() + 1)),
+        1 => bytes.extend(vec![0; u.arbitrary::<u16>()?.into()]),
+        _ => {}
+    }
+    // One that a larger table would have, without being one.
+    let says_other_slots = bytes.get(SLOTS_AT..SLOTS_AT + 8) != Some(&good[SLOTS_AT..SLOTS_AT + 8]);
+
+    let _ = fs::remove_file(&path);
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).expect("a file");
+    file.write_all_at(&bytes, 0).expect("room");
+    drop(file);
+    let table = match Table::open_or_create(&path, None) {
+        Ok((table, _)) => table,
+        Err(error) => {
+            let sentence = error.to_string();
+            assert!(sentence.contains("table") && !sentence.contains('\n'), "{sentence}");
+            assert!(bytes != *good, "a good file is refused: {sentence}");
+            return Ok(());
+        }
+    };
+    assert!(!says_other_slots && bytes.len() == good.len(), "a file of another size is taken");
+    let keys: Vec<KeyHash> = KEYS.iter().map(|key| table.hash(key)).collect();
+    let long = quota_of(3_600_000_000_000, 5);
+    for _ in 0..u.arbitrary::<u8>()? % 32 {
+        let key = *u.choose(&keys)?;
+        let quota = if u.arbitrary()? { quota() } else { long };
+        let cells = u.arbitrary::<u8>()? % 6;
+        let mut now = table.now();
+        match u.arbitrary::<u8>()? % 8 {
+            0 => drop(table.reset(key, quota, now)),
+            1 => drop(table.put_in_force(u64::from(cells), quota)),
+            2 => table.add_exception(u64::from(cells), quota),
+            3 => table.beat(),
+            4 => {
+                let least_tat = now.saturating_add(number(u)?);
+                let _ = table.charge_owing(key, quota, cells.into(), &mut now, least_tat);
+            }
+            5 => {
+                let decision = table.charge(key, quota, cells.into(), &mut now);
+                let _ = table.refund(key, quota, cells.into(), &decision);
+            }
+            _ => {
+                let decision = table.charge(key, quota, cells.into(), &mut now);
+                let most = quota.most_owed_ns();
+                assert!(decision.owed_ns() <= most, "owes {} of {most}", decision.owed_ns());
+                assert!(decision.retry_after_ns().is_none_or(|ns| ns <= most), "{decision:?}");
+            }
+        }
+    }
+    look(&table, &path);
+    let _ = table.successor();
+    if table.is_being_resized() {
+        // What has moved to a table that is not there is denied.
+        return Ok(());
+    }
+    settle(&table, &keys);
+    Ok(())
+}
+
+/// What operators look at.
+fn look(table: &Table, path: &std::path::Path) {
+    let occupancy = table.occupancy();
+    let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;
+    assert_eq!(all, SLOTS as u64);
+    table.check().iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
+    let _ = (table.processes(), table.registered(), table.age_ns(), table.creator(), table.evictions());
+    if let Err(error) = Table::inspect(path) {
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+}
+
+/// After a drain time each key has its burst, and no more than its rate from then on.
+fn settle(table: &Table, keys: &[KeyHash]) {
+    let quota = quota();
+    for key in keys {
+        // Brings back a TAT that can't be.
+        let mut now = table.now();
+        let _ = table.charge(*key, quota, 1, &mut now);
+        let drained = table.now() + quota.drain_ns();
+        while table.now() < drained {
+            std::hint::spin_loop();
+        }
+        let before = table.evictions();
+        let (began, mut allowed) = (table.now(), 0);
+        for asked in 0..12 {
+            let mut now = table.now();
+            let decision = table.charge(*key, quota, 1, &mut now);
+            assert!(decision.is_allowed() || asked >= quota.burst(), "{decision:?} to cell {asked}");
+            allowed += u64::from(decision.is_allowed());
+        }
+        let elapsed = table.now() - began;
+        let most = u64::from(quota.burst()) + elapsed / quota.emission_interval_ns();
+        assert_eq!(table.evictions(), before, "a key with a bucket evicts nobody");
+        assert!(allowed <= most, "{allowed} allowed, and {most} would be right");
+    }
+}

@@ -235,9 +235,9 @@ impl Model {
     }
 
     fn complaint(&self, asked: &[&Answered]) -> String {
-        let mut text = format!("No moment explains this, by\n{}", self.configs.last().unwrap().0.text());
-        if let [.., (before, _), _] = &self.configs[..] {
-            text += &format!("\nwhich took the place of\n{}", before.text());
+        let mut text = "No moment explains the last answer.\n".to_owned();
+        for (config, since) in &self.configs {
+            text += &format!("in force since {since:?}:\n{}\n", config.text());
         }
         for asked in asked {
             let (from, to) = asked.window;
@@ -303,7 +303,7 @@ impl Model {
         let (rule, key) = placed(policy, message)?;
         let claims = (0..).zip(rule.limits()).map(|(place, limit)| {
             let name = identity(rule, place);
-            let tat = self.tat(tats, now, policy, limit, &key, &name, message);
+            let tat = self.tat(tats, policy, limit, &key, &name, message);
             let bucket = bucket(policy, limit, &key, &name);
             let is_own = tats.get(&bucket).copied().unwrap_or((0, 0)) == tat;
             let label = match (&limit.name, rule.limits().len()) {
@@ -316,51 +316,50 @@ impl Model {
         Some((policy, cells, claims.collect(), *rule == Rule::Deny))
     }
 
-    /// The TAT of a key under a limit of the configuration `at`: of its own bucket, or what it owed by the numbers before, if that is
-    /// more. That is counted in cells at the change: so many cells of the new numbers, and no more than their burst.
-    #[allow(clippy::too_many_arguments, reason = "all of it tells the bucket")]
+    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it owed by numbers before, if that is
+    /// more. Of several changes each counts by itself, and one after the other.
     fn tat(
         &self,
         tats: &Tats,
-        at: usize,
         policy: &Policy,
         limit: &Limit,
         key: &str,
         name: &str,
         message: &Message,
     ) -> Span {
-        let bucket = bucket(policy, limit, key, name);
-        let own = tats.get(&bucket).copied().unwrap_or((0, 0));
-        let (Some(before), (_, changed)) = (at.checked_sub(1), &self.configs[at]) else { return own };
-        let old = self.configs[before].0.policies.iter().find(|old| old.name == policy.name);
-        let Some((old_policy, (old_rule, old_key))) = old.and_then(|old| Some((old, placed(old, message)?)))
-        else {
-            return own;
-        };
-        let same = (0..).zip(old_rule.limits()).find(|(place, _)| identity(old_rule, *place) == name);
-        let Some((_, old_limit)) = same else { return own };
-        let owed = self.tat(tats, before, old_policy, old_limit, &old_key, name, message);
-        if self::bucket(old_policy, old_limit, &old_key, name) == bucket {
-            return (own.0.max(owed.0), own.1.max(owed.1));
+        let own = |bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
+        let mut tat = own(&bucket(policy, limit, key, name));
+        let mut before = None::<(&Limit, Span, Span)>;
+        for (earlier, next) in self.configs.iter().zip(&self.configs[1..]) {
+            let Some(old) = earlier.0.policies.iter().find(|old| old.name == policy.name) else { continue };
+            let Some((old_rule, old_key)) = placed(old, message) else { continue };
+            let found = (0..).zip(old_rule.limits()).find(|(place, _)| identity(old_rule, *place) == name);
+            let Some((_, old_limit)) = found else { continue };
+            let mut owed = own(&bucket(old, old_limit, &old_key, name));
+            if let Some((limit, tat, changed)) = before {
+                owed = later(owed, self.carried(limit, tat, changed, old_limit));
+            }
+            before = Some((old_limit, owed, next.1));
+            tat = later(tat, self.carried(old_limit, owed, next.1, limit));
         }
-        let (new_t, old_t) = (self.interval(limit), self.interval(old_limit));
+        tat
+    }
+
+    /// The TAT under new numbers of a key that had this one under the `old`, when they changed at such a moment. What it owed then is
+    /// counted in cells: so many cells of the new numbers, and no more than their burst.
+    fn carried(&self, old: &Limit, tat: Span, changed: Span, new: &Limit) -> Span {
+        let (new_t, old_t) = (self.interval(new), self.interval(old));
         let carried = |tat: i128, changed: i128| match tat - changed {
             // Rounded up.
-            owed @ 1.. => changed + (-(-owed * new_t).div_euclid(old_t)).min(self.drain(limit)),
+            owed @ 1.. => changed + (-(-owed * new_t).div_euclid(old_t)).min(self.drain(new)),
             _ => 0,
         };
-        // It rises with the moment of the change up to some point, and falls from there on, or the other way round.
-        let corners = [
-            carried(owed.0, changed.0),
-            carried(owed.0, changed.1),
-            carried(owed.1, changed.0),
-            carried(owed.1, changed.1),
-        ];
-        let least = corners.into_iter().min().unwrap_or(0);
-        let most = corners.into_iter().max().unwrap_or(0);
-        // The point: where the burst is all that is carried over.
+        let corners = [(tat.0, changed.0), (tat.0, changed.1), (tat.1, changed.0), (tat.1, changed.1)];
+        let corners = corners.map(|(tat, changed)| carried(tat, changed));
+        let (least, most) = (corners.into_iter().min().unwrap_or(0), corners.into_iter().max().unwrap_or(0));
+        // Where the new interval is longer it rises with the moment while the burst is all that is carried over, and then falls.
         let most = if new_t > old_t && most > 0 { most + (changed.1 - changed.0) } else { most };
-        (own.0.max(least), own.1.max(most))
+        (least, most)
     }
 
     /// All ways in which a message may have been decided after `before`.
@@ -605,6 +604,11 @@ fn up_to(number: i128, unit: i128) -> Option<Span> {
 fn common(one: Span, other: Span) -> Option<Span> {
     let span = (one.0.max(other.0), one.1.min(other.1));
     (span.0 <= span.1).then_some(span)
+}
+
+/// Of two TATs the later one.
+fn later(one: Span, other: Span) -> Span {
+    (one.0.max(other.0), one.1.max(other.1))
 }
 
 /// What is possible by one or by the other.
