@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use gcra_spoa::fuzzing::Admin;
-use gcra_spoa_fuzz::{CutStream, bytes, runtime};
+use gcra_spoa_fuzz::{CutStream, bytes};
 use libfuzzer_sys::fuzz_target;
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 /// What an answer has at most, that of an agent that nobody asks.
@@ -83,11 +84,16 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let is_head = input.starts_with(b"HEAD ");
     let sent = input.len();
     let mut stream = CutStream::new(input, cuts, closes);
-    let ended = runtime().block_on(async {
-        // The daemon's own limit.
-        timeout(Duration::from_secs(10), admin.converse(&mut stream)).await
+    // The clock does not stand still: the table is looked through by another thread.
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let ended = runtime.block_on(async {
+        // The daemon waits for ten seconds, and a peer that says no more has to be waited for.
+        timeout(Duration::from_millis(if closes { 10_000 } else { 2 }), admin.converse(&mut stream)).await
     });
     assert!(ended.is_ok() || !closes, "it waits for a peer that has closed");
+    if ended.is_err() {
+        return Ok(());
+    }
     assert!(stream.output.len() < LARGEST);
     assert!(stream.polls < 1000 + 20 * (sent + stream.output.len()), "{} polls", stream.polls);
     check(&stream.output, is_head);

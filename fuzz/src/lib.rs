@@ -136,20 +136,33 @@ pub struct CutStream {
     read: usize,
     /// What was written.
     pub output: Vec<u8>,
-    /// How long the next pieces are: 0 to wait first. Used again from the front; without any, all goes at once.
+    /// How long the next pieces are; 0 and 1 are one byte, but not at once. Used again from the front; without any, all goes at once.
     cuts: Vec<u8>,
     next: usize,
     /// The peer closes as soon as it has sent everything; else only once it was sent something that it takes for the end.
     pub closes: bool,
-    /// Waits until it is woken after a moment.
+    /// A piece that waits for a moment; how many did; and the last one was not ready, so that this one is, by one byte.
     pause: Option<Pin<Box<Sleep>>>,
+    pauses: u32,
+    paused: bool,
     /// How often it was asked to read or write.
     pub polls: usize,
 }
 
 impl CutStream {
     pub fn new(input: Vec<u8>, cuts: Vec<u8>, closes: bool) -> Self {
-        Self { input, read: 0, output: Vec::new(), cuts, next: 0, closes, pause: None, polls: 0 }
+        Self {
+            input,
+            read: 0,
+            output: Vec::new(),
+            cuts,
+            next: 0,
+            closes,
+            pause: None,
+            pauses: 0,
+            paused: false,
+            polls: 0,
+        }
     }
 
     /// Whether the peer has sent all that it has to send.
@@ -164,14 +177,23 @@ impl CutStream {
             ready!(pause.as_mut().poll(cx));
             self.pause = None;
         }
+        if std::mem::take(&mut self.paused) {
+            return Poll::Ready(1);
+        }
         let cut = match self.cuts.len() {
             0 => return Poll::Ready(usize::MAX),
             length => self.cuts[self.next % length],
         };
         self.next += 1;
         match cut {
-            // Never twice in a row, so that it goes on.
             0 => {
+                self.paused = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // Only so often that no time limit passes.
+            1 if self.pauses < 40 => {
+                (self.pauses, self.paused) = (self.pauses + 1, true);
                 let mut pause = Box::pin(sleep(Duration::from_millis(1)));
                 let done = pause.as_mut().poll(cx).is_ready();
                 self.pause = (!done).then_some(pause);

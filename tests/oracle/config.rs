@@ -137,6 +137,14 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
+    /// Whether the other one has the same keys, and the same buckets for them.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        let ceiling = |policy: &Self| policy.penalty.map(|(_, ceiling_ns)| ceiling_ns);
+        self.exceptions().eq(other.exceptions())
+            && (&self.rule, &self.key, self.prefixes, self.lowercase, ceiling(self))
+                == (&other.rule, &other.key, other.prefixes, other.lowercase, ceiling(other))
+    }
+
     /// All exceptions. Of those for the same the last one counts.
     pub(crate) fn exceptions(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
         let listed = self.listed.iter().map(|(whom, list)| (whom, &self.list_rules[*list]));

@@ -48,7 +48,7 @@ pub(crate) struct Summary {
     answers: u64,
     blocked: u64,
     configurations: u64,
-    /// Answers to requests that took less than 5 ms.
+    /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms: the machine did not stand still.
     pub(crate) quick: u64,
     /// Those of them that were explained by passing as well as by being blocked, or that could not be looked at.
     pub(crate) undecided: u64,
@@ -79,8 +79,8 @@ type Bucket = String;
 type Tats = HashMap<Bucket, Span>;
 
 pub(crate) struct Model {
-    /// What was in force, and between which moments it began; the last one is in force.
-    configs: Vec<(Config, Span)>,
+    /// What was in force, between which moments it began, and the TATs then; the last one is in force.
+    configs: Vec<(Config, Span, Tats)>,
     tats: Tats,
     /// The model's intervals as parts of a thousand of the true ones.
     per_mille: i128,
@@ -137,7 +137,7 @@ impl Model {
     pub(crate) fn follow(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Config(config, since) => {
-                self.configs.push((config.clone(), *since));
+                self.configs.push((config.clone(), *since, self.tats.clone()));
                 self.summary.configurations += 1;
                 Ok(())
             }
@@ -157,19 +157,28 @@ impl Model {
         }
     }
 
-    fn count(&mut self, asked: &Answered, is_undecided: bool) {
-        if asked.window.1 - asked.window.0 < 5 * MS {
+    fn count(&mut self, is_quick: bool, is_undecided: bool) {
+        if is_quick {
             self.summary.quick += 1;
             self.summary.undecided += u64::from(is_undecided);
         }
+    }
+
+    /// Whether the moment of a request and the TATs of its keys are known well.
+    fn is_quick(&self, asked: &Answered) -> bool {
+        let questions = asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+        let mut claims = questions.flat_map(|(_, _, claims, _)| claims);
+        let known = |claim: Claim<'_>| claim.tat.1 <= asked.window.0 || claim.tat.1 - claim.tat.0 < 20 * MS;
+        asked.window.1 - asked.window.0 < 5 * MS && claims.all(known)
     }
 
     fn one(&mut self, asked: &Answered) -> Result<(), String> {
         let Some((tats, is_undecided)) = self.explain(&self.tats, asked) else {
             return Err(self.complaint(&[asked]));
         };
+        let is_quick = self.is_quick(asked);
         self.tats = tats;
-        self.count(asked, is_undecided);
+        self.count(is_quick, is_undecided);
         Ok(())
     }
 
@@ -197,9 +206,9 @@ impl Model {
                 (tats, true)
             }
         };
+        let are_quick = [one, other].map(|asked| self.is_quick(asked));
         self.tats = found.0;
-        self.count(one, found.1);
-        self.count(other, found.1);
+        are_quick.into_iter().for_each(|is_quick| self.count(is_quick, found.1));
         Ok(())
     }
 
@@ -236,7 +245,7 @@ impl Model {
 
     fn complaint(&self, asked: &[&Answered]) -> String {
         let mut text = "No moment explains the last answer.\n".to_owned();
-        for (config, since) in &self.configs {
+        for (config, since, _) in &self.configs {
             text += &format!("in force since {since:?}:\n{}\n", config.text());
         }
         for asked in asked {
@@ -316,8 +325,12 @@ impl Model {
         Some((policy, cells, claims.collect(), *rule == Rule::Deny))
     }
 
-    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it owed by numbers before, if that is
-    /// more. Of several changes each counts by itself, and one after the other.
+    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it owed by the numbers before, if that is
+    /// more.
+    ///
+    /// At least that is what it owed when the last change was made, but that a policy which comes back goes on as if there had been
+    /// none in between. At most each earlier change counts by itself as well, with what was charged under those numbers since, where they
+    /// were in force again.
     fn tat(
         &self,
         tats: &Tats,
@@ -327,22 +340,57 @@ impl Model {
         name: &str,
         message: &Message,
     ) -> Span {
-        let own = |bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
-        let mut tat = own(&bucket(policy, limit, key, name));
+        let own = |tats: &Tats, bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
+        let mine = bucket(policy, limit, key, name);
+        let mut tat = own(tats, &mine);
         let mut before = None::<(&Limit, Span, Span)>;
-        for (earlier, next) in self.configs.iter().zip(&self.configs[1..]) {
-            let Some(old) = earlier.0.policies.iter().find(|old| old.name == policy.name) else { continue };
-            let Some((old_rule, old_key)) = placed(old, message) else { continue };
-            let found = (0..).zip(old_rule.limits()).find(|(place, _)| identity(old_rule, *place) == name);
-            let Some((_, old_limit)) = found else { continue };
-            let mut owed = own(&bucket(old, old_limit, &old_key, name));
+        // What is owed by the last change before the one that is looked at, under the numbers that it ended.
+        let mut last = None::<(&Limit, Span, Span, Bucket)>;
+        for (number, (earlier, next)) in self.configs.iter().zip(&self.configs[1..]).enumerate() {
+            let of = |config: &'_ Config| config.policies.iter().position(|old| old.name == policy.name);
+            let found = || {
+                let old = &earlier.0.policies[of(&earlier.0)?];
+                let (rule, key) = placed(old, message)?;
+                let place = (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
+                Some((&rule.limits()[place], bucket(old, &rule.limits()[place], &key, name)))
+            };
+            let Some((old_limit, old_bucket)) = found() else {
+                last = None;
+                continue;
+            };
+            let comes_back = self.configs[number + 1..].iter().any(|(later, ..)| {
+                let (old, later) = (
+                    of(&earlier.0).map(|at| &earlier.0.policies[at]),
+                    of(later).map(|at| &later.policies[at]),
+                );
+                old.zip(later).is_some_and(|(old, later)| old.counts_like(later))
+            });
+            let then = own(&next.2, &old_bucket);
+            let carried = last.as_ref().map(|last| self.followed(last, old_limit, &old_bucket));
+            let owed = carried.map_or(then, |carried| later(then, carried));
+            if !comes_back {
+                last = Some((old_limit, owed, next.1, old_bucket.clone()));
+            }
+
+            let mut owed = own(tats, &old_bucket);
             if let Some((limit, tat, changed)) = before {
                 owed = later(owed, self.carried(limit, tat, changed, old_limit));
             }
             before = Some((old_limit, owed, next.1));
-            tat = later(tat, self.carried(old_limit, owed, next.1, limit));
+            tat.1 = tat.1.max(self.carried(old_limit, owed, next.1, limit).1);
         }
-        tat
+        let carried = last.map_or((0, 0), |last| self.followed(&last, limit, &mine));
+        (tat.0.max(carried.0), tat.1.max(carried.1))
+    }
+
+    /// As [`carried`](Self::carried), or as it was where the numbers are the same.
+    fn followed(
+        &self,
+        (old, tat, changed, was): &(&Limit, Span, Span, Bucket),
+        new: &Limit,
+        is: &str,
+    ) -> Span {
+        if was == is { *tat } else { self.carried(old, *tat, *changed, new) }
     }
 
     /// The TAT under new numbers of a key that had this one under the `old`, when they changed at such a moment. What it owed then is

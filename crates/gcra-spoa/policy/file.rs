@@ -186,10 +186,10 @@ impl<'t> Reader<'t> {
         // The policies, and where each of them stands.
         let (mut list, mut places) = (Vec::new(), Vec::new());
         match entries.take("policy") {
-            None => self.wrong(
-                0,
-                "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]",
-            ),
+            None => self.wrong(0, NO_POLICY),
+            Some(value) if value.get_ref().as_table().is_some_and(DeTable::is_empty) => {
+                self.wrong(value.span().start, NO_POLICY);
+            }
             Some(value) => {
                 let policies = self.table(value, "policy is a table of policies, like [policy.api]");
                 // In the order of the file, which a table does not keep.
@@ -727,6 +727,8 @@ impl<'t> Reader<'t> {
         self.wrong(at, &what);
     }
 }
+
+const NO_POLICY: &str = "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]";
 
 const NAME_RULE: &str = "letters, digits, '-' and '_', at most 64 of them";
 

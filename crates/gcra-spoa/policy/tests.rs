@@ -126,6 +126,15 @@ fn what_is_no_toml_is_told_with_its_line() {
 }
 
 #[test]
+fn a_file_without_a_policy_is_a_mistake() {
+    for text in ["", "[policy]\n", "policy = {}\n", "scope = \"sess\"\n\n[policy]\n"] {
+        let mistakes = parse(text).unwrap_err();
+        let at_all = mistakes.iter().any(|mistake| mistake.contains("there is no policy; write one"));
+        assert!(mistakes.len() == 1 && at_all, "{text:?}: {mistakes:?}");
+    }
+}
+
+#[test]
 fn a_policy_that_is_never_taken_is_a_mistake() {
     let mistakes =
         parse("[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n")
