@@ -42,20 +42,23 @@ shuttle:
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=target/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
-# Bytes that HAProxy would not send, through the codec: each target for FUZZ_SECONDS. Needs a nightly compiler.
+# Anything from outside (frames, connections, table files, configurations, the admin port): each target for FUZZ_SECONDS. Needs a
+# nightly compiler.
 FUZZ_SECONDS ?= 60
 fuzz:
 	@tests/install-fuzz.sh
 	fuzz/run $(FUZZ_SECONDS)
 
-# Writes the byte vectors of the codec's tests as the inputs that fuzzing begins with.
+# Writes the byte vectors of the codec's tests, and a configuration, as the inputs that fuzzing begins with.
 fuzz-seeds:
 	CARGO_TARGET_DIR=target/fuzz $(CARGO) run --manifest-path fuzz/Cargo.toml --locked --example seeds
 
-# Processes on one table, killed, stopped and resized for so long. GCRA_STRESS_SEED repeats what was chosen.
+# Processes on one table, killed, stopped and resized for so long, and every answer held against a model for as long. GCRA_STRESS_SEED
+# and GCRA_ORACLE_SEED repeat what was chosen.
 SECONDS ?= 600
 soak:
 	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
+	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
 # Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, what a table too small does, and other agents.

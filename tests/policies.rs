@@ -135,6 +135,29 @@ fn a_debt_stays_when_the_numbers_change_and_a_name_is_what_counts() {
     assert_eq!(followed.passing("api", &client, 9), 4);
 }
 
+/// What a key owed before a change is compared with what it owes now, and never added to it.
+#[test]
+fn a_charge_costs_one_cell_where_numbers_come_back() {
+    const INTERVAL: i128 = 8640;
+    let config = |x: &str, y: &str| {
+        format!(
+            "answer = [\"reset\"]\n[policy.api]\n\
+             limits = [{{ name = \"x\", rate = \"{x}\", burst = 10 }}, {{ name = \"y\", rate = \"{y}\", burst = 50 }}]\n"
+        )
+    };
+    let followed = Followed::start(&config("10/d", "100/h"));
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(followed.passing("api", &client, 3), 3);
+    followed.reload(&config("1/d", "100/h"));
+    // Long enough to be seen in seconds.
+    thread::sleep(Duration::from_secs(3));
+    followed.reload(&config("10/d", "99/h"));
+    let resets: Vec<_> = (0..5).map(|_| number(&followed.ask(&[("api", &client)]), "reset")).collect();
+    for pair in resets.windows(2) {
+        assert!(pair[1] - pair[0] <= INTERVAL + 1, "{resets:?}");
+    }
+}
+
 #[test]
 fn networks_share_a_bucket_and_exceptions_do_not() {
     let directory = directory();

@@ -1,12 +1,12 @@
 //! Where the fuzz targets (`fuzz/`) enter the daemon. It may change or go at any time.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use gcra_table::{Slots, Table};
 use spop_agent::{Agent, Reply, Request};
-use std::num::NonZeroUsize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::admin::Answering;
@@ -37,6 +37,8 @@ impl Admin {
         let table = Table::in_memory(Slots::new(8).ok()?).ok()?;
         let agent = Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
         let stats = Arc::new(Stats::new(NonZeroUsize::MIN));
+        // As an agent has at least one.
+        let _ = stats.policy("fuzz");
         let table = Arc::new(ArcSwap::from_pointee(table));
         let watched = Watched::new(table, agent.counters(), Arc::default(), stats);
         Some(Self(Arc::new(Answering::new(Vec::new(), watched))))

@@ -163,7 +163,7 @@ impl Limiter {
             // Only a copy of the message is lent, as above.
             let least_tat = match &past[..] {
                 [] => 0,
-                past => least_tat(past, table, question, limit, &message.clone()),
+                past => least_tat(past, table, question, limit, key, &message.clone()),
             };
             Claim { limit, key, least_tat }
         };
@@ -207,11 +207,12 @@ fn least_tat(
     table: &Table,
     Question { policy, rule, .. }: &Question,
     limit: &Limit,
+    key: KeyHash,
     message: &Message<'_>,
 ) -> u64 {
     let (mut before, mut least_tat) = (None, 0);
     for past in past {
-        before = past.owed(table, before, *policy, rule.is_exception(), limit, message).or(before);
+        before = past.owed(table, before, *policy, rule.is_exception(), limit, key, message).or(before);
         // Not only by the latest: a limit with a small burst between two with larger ones forgives nothing.
         least_tat = least_tat.max(before.map_or(0, |before| before.least_tat(limit.quota)));
     }

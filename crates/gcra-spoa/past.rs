@@ -105,6 +105,10 @@ impl Past {
 
     /// What the key of a message owes in the bucket that it had then under the limit of this name, or what it owed by the
     /// numbers `before` those, if that is more. `None` when nothing was limited then, or nothing has changed.
+    ///
+    /// The `current` bucket is never a past one, where numbers have come back: what is charged to it now was not owed when those
+    /// numbers ended, and would be carried over and charged again each time.
+    #[expect(clippy::too_many_arguments, reason = "what is asked, and by which limit")]
     pub(crate) fn owed(
         &self,
         table: &Table,
@@ -112,6 +116,7 @@ impl Past {
         policy: usize,
         is_exception: bool,
         limit: &Limit,
+        current: KeyHash,
         message: &Message<'_>,
     ) -> Option<Before> {
         if is_exception && !self.knows_exceptions {
@@ -122,6 +127,9 @@ impl Past {
         let rule = policy.rule(RuleAt::new(exception));
         let Limit { quota, .. } = rule.limits().iter().find(|old| old.id == limit.id)?;
         let key: KeyHash = key_of(table, parts, limit.id);
+        if (key, *quota) == (current, limit.quota) {
+            return None;
+        }
         let least_tat = before.map_or(0, |before| before.least_tat(*quota));
         let tat = table.tat(key, *quota).max(least_tat);
         Some(Before { quota: *quota, tat, ended_ns: self.ended_ns })

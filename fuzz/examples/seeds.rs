@@ -1,4 +1,5 @@
-//! Writes the byte vectors of the codec's tests to `seeds/`, one file each, as inputs of `decode` and `connection`.
+//! Writes the byte vectors of the codec's tests to `seeds/`, one file each, as inputs of `decode`, `reference` and `connection`; and the
+//! shipped configuration as one of `config`.
 
 use std::error::Error;
 use std::fs;
@@ -9,6 +10,12 @@ use gcra_spoa_fuzz::step;
 /// The first byte of an input of `connection`: limits by default.
 const DEFAULT_LIMITS: u8 = 0;
 
+/// The first byte of an input of `reference`: frames follow.
+const FRAMES: u8 = 7;
+
+/// And of one of `config`: text follows.
+const TEXT: u8 = 0;
+
 /// Version 2.0, 16380 bytes, pipelining, no engine id, no health check.
 const HELLO: [u8; 8] = [step::HELLO, 0, 0, 0, 0, 0, 0, 0];
 
@@ -16,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR"));
     let json = fs::read(fuzz.join("../crates/spop-codec/tests/vectors/vectors.json"))?;
     let vectors: Vec<serde_json::Value> = serde_json::from_slice(&json)?;
-    for target in ["decode", "connection"] {
+    for target in ["decode", "connection", "reference", "config"] {
         fs::create_dir_all(fuzz.join("seeds").join(target))?;
     }
     for vector in vectors {
@@ -28,8 +35,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => bytes,
         };
         fs::write(fuzz.join("seeds/decode").join(text("name")?), &frames)?;
+        fs::write(fuzz.join("seeds/reference").join(text("name")?), [&[FRAMES], &frames[..]].concat())?;
         fs::write(fuzz.join("seeds/connection").join(text("name")?), session(&frames)?)?;
     }
+    let config = fs::read(fuzz.join("../haproxy/gcra-spoa.toml"))?;
+    fs::write(fuzz.join("seeds/config/shipped"), [&[TEXT], &config[..]].concat())?;
     Ok(())
 }
 

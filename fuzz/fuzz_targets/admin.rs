@@ -112,7 +112,7 @@ fn check(mut output: &[u8], is_head: bool) {
     let Some((head, body)) = text.split_once("\r\n\r\n") else { panic!("no whole head: {text}") };
     let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));
     let status = status.unwrap_or_else(|| panic!("no answer: {head}"));
-    assert!(["200", "400", "404", "405", "414", "431", "503"].contains(&status), "{head}");
+    assert!(status.starts_with('4') || ["200", "503"].contains(&status), "{head}");
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(": ")?;
         name.eq_ignore_ascii_case("content-length").then(|| value.parse::<usize>().ok())?

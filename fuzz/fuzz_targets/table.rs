@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use arbitrary::{Result, Unstructured};
 use gcra_table::{KeyHash, MAX_DRAIN_NS, Quota, Slots, Table};
 use libfuzzer_sys::fuzz_target;
-use tempfile::TempDir;
+use tempfile::{Builder, TempDir};
 
 /// So few that each slot is one where each key may be.
 const SLOTS: usize = 8;
@@ -35,9 +35,14 @@ fn quota_of(interval_ns: u64, burst: u32) -> Quota {
     Quota::new(interval_ns, NonZeroU32::new(burst).expect("not 0")).expect("short")
 }
 
+/// Gone with the value: at the end of a fuzzer nothing is dropped.
+fn directory() -> TempDir {
+    let memory = Builder::new().prefix("gcra-fuzz-").tempdir_in("/dev/shm");
+    memory.or_else(|_| tempfile::tempdir()).expect("a directory")
+}
+
 /// A good file, and what a slot holds of each key.
 struct Template {
-    directory: TempDir,
     bytes: Vec<u8>,
     fingerprints: Vec<u64>,
     /// Another table with the same clock.
@@ -46,8 +51,7 @@ struct Template {
 
 impl Template {
     fn new() -> Self {
-        let directory =
-            tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let directory = directory();
         let path = directory.path().join("table");
         let slots = Slots::new(SLOTS as u64).expect("the fewest");
         let (table, _) = Table::open_or_create(&path, Some(slots)).expect("a new table");
@@ -65,7 +69,7 @@ impl Template {
         });
         let fingerprints = fingerprints.collect();
         drop(table);
-        Self { directory, bytes, fingerprints, clock: Table::in_memory(slots).expect("memory") }
+        Self { bytes, fingerprints, clock: Table::in_memory(slots).expect("memory") }
     }
 }
 
@@ -110,7 +114,8 @@ fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128>
 }
 
 fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
-    let Template { directory, bytes: good, clock, .. } = template;
+    let Template { bytes: good, clock, .. } = template;
+    let directory = directory();
     let path = directory.path().join("table");
     let header = good.len() - SLOTS * SLOT_BYTES;
     let now = clock.now();
@@ -141,7 +146,6 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
     // One that a larger table would have, without being one.
     let says_other_slots = bytes.get(SLOTS_AT..SLOTS_AT + 8) != Some(&good[SLOTS_AT..SLOTS_AT + 8]);
 
-    let _ = fs::remove_file(&path);
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).expect("a file");
     file.write_all_at(&bytes, 0).expect("room");
     drop(file);

@@ -329,7 +329,7 @@ impl Model {
     /// more.
     ///
     /// At least that is what it owed when the last change was made, but that a policy which comes back goes on as if there had been
-    /// none in between. At most each earlier change counts by itself as well, with what was charged under those numbers since, where they
+    /// none in between, and so does a limit. At most each earlier change counts by itself as well, with what was charged under those numbers since, where they
     /// were in force again.
     fn tat(
         &self,
@@ -368,10 +368,13 @@ impl Model {
             let then = own(&next.2, &old_bucket);
             let carried = last.as_ref().map(|last| self.followed(last, old_limit, &old_bucket));
             let owed = carried.map_or(then, |carried| later(then, carried));
-            if !comes_back {
+            if !comes_back && old_bucket != mine {
                 last = Some((old_limit, owed, next.1, old_bucket.clone()));
             }
 
+            if old_bucket == mine {
+                continue;
+            }
             let mut owed = own(tats, &old_bucket);
             if let Some((limit, tat, changed)) = before {
                 owed = later(owed, self.carried(limit, tat, changed, old_limit));
