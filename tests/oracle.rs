@@ -1,11 +1,15 @@
-//! Every answer of two agents on one table against a model that knows nothing of tables, hashes or threads.
+//! Every answer of two agents on one table against a model that knows nothing of tables, hashes or
+//! threads.
 //!
-//! A run makes a configuration, asks two real agents about random requests, in turn and at the same time, reloads them with other
-//! configurations in between, and writes down what was asked, when, and what was answered. Then the model goes through the record.
-//! It knows that each request was decided at some moment between its being sent and its answer, so it keeps for each bucket the lowest and
-//! the highest TAT that are possible, in whole nanoseconds. An answer is wrong when no moment explains it.
+//! A run makes a configuration, asks two real agents about random requests, in turn and at the
+//! same time, reloads them with other configurations in between, and writes down what was asked,
+//! when, and what was answered. Then the model goes through the record. It knows that each request
+//! was decided at some moment between its being sent and its answer, so it keeps for each bucket
+//! the lowest and the highest TAT that are possible, in whole nanoseconds. An answer is wrong when
+//! no moment explains it.
 //!
-//! `GCRA_ORACLE_SEED` repeats a run (as far as the machine's timing lets it), `GCRA_ORACLE_SECONDS` goes on for so long.
+//! `GCRA_ORACLE_SEED` repeats a run (as far as the machine's timing lets it),
+//! `GCRA_ORACLE_SECONDS` goes on for so long.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 #[path = "oracle/config.rs"]
@@ -25,7 +29,8 @@ use spop_agent::{Scope, Value};
 use support::{Agent, directory, wait_until};
 use tempfile::TempDir;
 
-/// Of the answers that came quickly, so many in a hundred may be explained by being blocked as well as by passing.
+/// Of the answers that came quickly, so many in a hundred may be explained by being blocked as
+/// well as by passing.
 const UNDECIDED_PERCENT: u64 = 5;
 
 /// Two agents on one table, with the same configuration.

@@ -14,8 +14,9 @@ use crate::policy::file;
 use crate::stats::Stats;
 use crate::status::Watched;
 
-/// Reads a configuration, as if it stood in the file at `path`. Returns what `check` says about it: what it means and what HAProxy has
-/// to be told, or each mistake as `FILE:LINE: what is wrong`.
+/// Reads a configuration, as if it stood in the file at `path`. Returns what `check` says about
+/// it: what it means and what HAProxy has to be told, or each mistake as `FILE:LINE: what is
+/// wrong`.
 ///
 /// # Errors
 ///

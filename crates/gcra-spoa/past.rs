@@ -106,8 +106,8 @@ impl Past {
     /// What the key of a message owes in the bucket that it had then under the limit of this name, or what it owed by the
     /// numbers `before` those, if that is more. `None` when nothing was limited then, or nothing has changed.
     ///
-    /// The `current` bucket is never a past one, where numbers have come back: what is charged to it now was not owed when those
-    /// numbers ended, and would be carried over and charged again each time.
+    /// The `current` bucket is never a past one, even where numbers have come back: what is charged
+    /// to it now was not owed when those numbers ended, and would be carried over by each charge.
     #[expect(clippy::too_many_arguments, reason = "what is asked, and by which limit")]
     pub(crate) fn owed(
         &self,

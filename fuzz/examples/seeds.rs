@@ -1,5 +1,5 @@
-//! Writes the byte vectors of the codec's tests to `seeds/`, one file each, as inputs of `decode`, `reference` and `connection`; and the
-//! shipped configuration as one of `config`.
+//! Writes the byte vectors of the codec's tests to `seeds/`, one file each, as inputs of `decode`,
+//! `reference` and `connection`; and the shipped configuration as one of `config`.
 
 use std::error::Error;
 use std::fs;
@@ -54,7 +54,8 @@ fn notify_with(value: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok([&u32::try_from(frame.len())?.to_be_bytes(), &frame[..]].concat())
 }
 
-/// The frames after a HELLO, if they have none; and a piece that ends seven bytes before their end.
+/// The frames after a HELLO, if they have none; and a piece that ends seven bytes before their
+/// end.
 fn session(frames: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut script = vec![DEFAULT_LIMITS];
     if frames.get(4) != Some(&1) {

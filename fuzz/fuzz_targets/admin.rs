@@ -1,4 +1,5 @@
-//! What comes to the port of `--admin`, in any pieces: one whole answer or none, of bounded size, and then it ends.
+//! What comes to the port of `--admin`, in any pieces: one whole answer or none, of bounded size,
+//! and then it ends.
 //!
 //! An input is the cuts, and then bytes, or the parts of a request.
 #![no_main]

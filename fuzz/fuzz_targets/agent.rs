@@ -1,5 +1,6 @@
-//! The agent's connection over a stream that cuts reads and writes anywhere: each NOTIFY gets its ACK, once, and in order if it is
-//! answered at once; nothing is lost, whatever the handler does; and it ends.
+//! The agent's connection over a stream that cuts reads and writes anywhere: each NOTIFY gets its
+//! ACK, once, and in order if it is answered at once; nothing is lost, whatever the handler does;
+//! and it ends.
 //!
 //! An input is how the connection ends, its limits, the cuts, and then what HAProxy sends.
 #![no_main]

@@ -1,5 +1,6 @@
-//! The configuration file, as any text and as text made of its own words: it is read or each mistake is told in one line, of a line
-//! that is there; and what is told is not much longer than the text.
+//! The configuration file, as any text and as text made of its own words: it is read or each
+//! mistake is told in one line, of a line that is there; and what is told is not much longer than
+//! the text.
 //!
 //! An input is a byte that chooses, and then the text or the choices that make it.
 #![no_main]

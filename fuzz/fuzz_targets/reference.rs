@@ -1,7 +1,8 @@
-//! The codec beside a second decoder, which the codec's own tests have: whole frames are read alike, value by value, or refused with the
-//! same status.
+//! The codec beside a second decoder, which the codec's own tests have: whole frames are read
+//! alike, value by value, or refused with the same status.
 //!
-//! An input is a byte that chooses how, and then a frame: with its length, or of any type and with its length put in front.
+//! An input is a byte that chooses how, and then a frame: with its length, or of any type and with
+//! its length put in front.
 #![no_main]
 
 #[path = "../../crates/spop-codec/tests/reference/compare.rs"]

@@ -1,5 +1,5 @@
-//! Table files whose header, register, processes and slots hold anything: opening one refuses with a sentence or works; what works
-//! decides, ends, and is in order again after a drain time.
+//! Table files whose header, register, processes and slots hold anything: opening one refuses with
+//! a sentence or works; what works decides, ends, and is in order again after a drain time.
 //!
 //! An input is a list of changes to a good file, and of decisions before the last look.
 #![no_main]
@@ -18,7 +18,8 @@ use tempfile::{Builder, TempDir};
 const SLOTS: usize = 8;
 const SLOT_BYTES: usize = 16;
 
-/// Where the header has its number of slots, and where its first and second part end that processes change.
+/// Where the header has its number of slots, and where its first and second part end that
+/// processes change.
 const SLOTS_AT: usize = 16;
 const FIXED: usize = 128;
 const SHARED: usize = 1024;
@@ -96,7 +97,8 @@ fn number(u: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// A word that is a slot's: of one of the keys or of none, in any state, with a TAT near `now` or far away.
+/// A word that is a slot's: of one of the keys or of none, in any state, with a TAT near `now` or
+/// far away.
 fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128> {
     let fingerprint = match u.arbitrary::<u8>()? % 8 {
         0 => 0,

@@ -1,4 +1,5 @@
-//! What the targets share: values and frames made of the fuzzer's bytes, a NOTIFY written again, and a stream that cuts reads and writes.
+//! What the targets share: values and frames made of the fuzzer's bytes, a NOTIFY written again,
+//! and a stream that cuts reads and writes.
 
 use std::future::Future as _;
 use std::io;
@@ -35,8 +36,8 @@ pub mod step {
     pub const COUNT: u8 = 8;
 }
 
-/// Up to 254 of the fuzzer's bytes; or up to 4 KiB of filling, because a length of three bytes needs more than a fuzzer likes
-/// to try.
+/// Up to 254 of the fuzzer's bytes; or up to 4 KiB of filling, because a length of three bytes
+/// needs more than a fuzzer likes to try.
 pub fn bytes<'a>(u: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     static FILLING: [u8; 4096] = [b'x'; 4096];
     match u.arbitrary()? {
@@ -114,7 +115,8 @@ pub fn write_notify(out: &mut [u8], id: FrameId, messages: &Messages<'_>) -> Res
     Ok(writer.finish())
 }
 
-/// Writes a NOTIFY that was read from `used` bytes again. No number can be written in two ways, so it takes as many.
+/// Writes a NOTIFY that was read from `used` bytes again. No number can be written in two ways, so
+/// it takes as many.
 pub fn rewritten(notify: &Notify<'_>, used: usize) -> Vec<u8> {
     let mut out = vec![0; used];
     let mut writer = NotifyWriter::new(&mut out, notify.id).expect("the ids were read from so many bytes");
@@ -128,20 +130,24 @@ pub fn rewritten(notify: &Notify<'_>, used: usize) -> Vec<u8> {
     out
 }
 
-/// A stream in memory whose reads and writes are cut as a list of numbers says: what a peer has sent comes in pieces of any length, and
-/// what it is sent is taken in pieces of any length, or not yet.
+/// A stream in memory whose reads and writes are cut as a list of numbers says: what a peer has
+/// sent comes in pieces of any length, and what it is sent is taken in pieces of any length, or
+/// not yet.
 pub struct CutStream {
     /// What the peer sends, and then it closes.
     pub input: Vec<u8>,
     read: usize,
     /// What was written.
     pub output: Vec<u8>,
-    /// How long the next pieces are; 0 and 1 are one byte, but not at once. Used again from the front; without any, all goes at once.
+    /// How long the next pieces are; 0 and 1 are one byte, but not at once. Used again from the
+    /// front; without any, all goes at once.
     cuts: Vec<u8>,
     next: usize,
-    /// The peer closes as soon as it has sent everything; else only once it was sent something that it takes for the end.
+    /// The peer closes as soon as it has sent everything; else only once it was sent something
+    /// that it takes for the end.
     pub closes: bool,
-    /// A piece that waits for a moment; how many did; and the last one was not ready, so that this one is, by one byte.
+    /// A piece that waits for a moment; how many did; and the last one was not ready, so that this
+    /// one is, by one byte.
     pause: Option<Pin<Box<Sleep>>>,
     pauses: u32,
     paused: bool,
@@ -240,7 +246,8 @@ impl AsyncWrite for CutStream {
     }
 }
 
-/// A runtime on this thread whose clock goes on by itself when everything waits, so that no time limit takes any time.
+/// A runtime on this thread whose clock goes on by itself when everything waits, so that no time
+/// limit takes any time.
 pub fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
 }

@@ -87,7 +87,8 @@ pub(crate) struct Limit {
     says_burst: bool,
 }
 
-/// Rates, with the emission interval in ns and the burst that they have by themselves. Not so high that a busy machine could not follow.
+/// Rates, with the emission interval in ns and the burst that they have by themselves. Not so high
+/// that a busy machine could not follow.
 const RATES: [(&str, i128, i128); 12] = [
     ("5/s", 200_000_000, 5),
     ("2/s", 500_000_000, 2),
@@ -168,7 +169,8 @@ impl Limit {
             let (rate, interval_ns, own) = *random.pick(&RATES);
             let says_burst = own > 20 || !random.one_in(3);
             let burst = if says_burst { 1 + i128::try_from(random.below(8)).unwrap() } else { own };
-            // Each rule of a policy has numbers of its own, so that no two of its limits could share a bucket.
+            // Each rule of a policy has numbers of its own, so that no two of its limits could
+            // share a bucket.
             if !taken.contains(&(interval_ns, burst)) {
                 taken.push((interval_ns, burst));
                 return Self { name: None, rate, interval_ns, burst, says_burst };

@@ -1,4 +1,5 @@
-//! What agents may answer, by intervals of whole nanoseconds: no hashing, no slots, no concurrency but "one before the other".
+//! What agents may answer, by intervals of whole nanoseconds: no hashing, no slots, no concurrency
+//! but "one before the other".
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -48,11 +49,14 @@ pub(crate) struct Summary {
     answers: u64,
     blocked: u64,
     configurations: u64,
-    /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms: the machine did not stand still.
+    /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms:
+    /// the machine did not stand still.
     pub(crate) quick: u64,
-    /// Those of them that were explained by passing as well as by being blocked, or that could not be looked at.
+    /// Those of them that were explained by passing as well as by being blocked, or that could not
+    /// be looked at.
     pub(crate) undecided: u64,
-    /// Of two requests at the same time: the second one was decided first for certain, or neither order explains both.
+    /// Of two requests at the same time: the second one was decided first for certain, or neither
+    /// order explains both.
     reversed: u64,
     entangled: u64,
 }
@@ -79,7 +83,8 @@ type Bucket = String;
 type Tats = HashMap<Bucket, Span>;
 
 pub(crate) struct Model {
-    /// What was in force, between which moments it began, and the TATs then; the last one is in force.
+    /// What was in force, between which moments it began, and the TATs then; the last one is in
+    /// force.
     configs: Vec<(Config, Span, Tats)>,
     tats: Tats,
     /// The model's intervals as parts of a thousand of the true ones.
@@ -197,8 +202,9 @@ impl Model {
                 other
             }
             (None, None) => {
-                // Several limits are not charged in one step, nor a limit and a penalty: each request may have come between the
-                // steps of the other. All that is known then is how much that can have charged.
+                // Several limits are not charged in one step, nor a limit and a penalty: each
+                // request may have come between the steps of the other. All that is known then is
+                // how much that can have charged.
                 let Some(tats) = self.entangled([one, other]) else {
                     return Err(self.complaint(&[one, other]));
                 };
@@ -212,8 +218,8 @@ impl Model {
         Ok(())
     }
 
-    /// The TATs after two requests that neither order explains; `None` when that can't be, since each was decided in one step or they
-    /// have no bucket in common.
+    /// The TATs after two requests that neither order explains; `None` when that can't be, since
+    /// each was decided in one step or they have no bucket in common.
     fn entangled(&self, asked: [&Answered; 2]) -> Option<Tats> {
         let claims = asked.map(|asked| {
             let claims = asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
@@ -268,8 +274,8 @@ impl Model {
         text
     }
 
-    /// The TATs after an answer, by all ways that lead to it, and whether there are ways to the opposite answer as well. `None` when
-    /// nothing leads to it.
+    /// The TATs after an answer, by all ways that lead to it, and whether there are ways to the
+    /// opposite answer as well. `None` when nothing leads to it.
     fn explain(&self, tats: &Tats, asked: &Answered) -> Option<(Tats, bool)> {
         let mut ways =
             vec![Outcome { tats: tats.clone(), standings: Vec::new(), report: None, moment: asked.window }];
@@ -292,8 +298,8 @@ impl Model {
         self.interval(limit) * limit.burst
     }
 
-    /// The policy for a message, its cells, and the limits that are asked; `None` when nothing is decided. Whether the rule is to deny
-    /// comes last.
+    /// The policy for a message, its cells, and the limits that are asked; `None` when nothing is
+    /// decided. Whether the rule is to deny comes last.
     fn question<'m>(
         &'m self,
         tats: &Tats,
@@ -325,12 +331,13 @@ impl Model {
         Some((policy, cells, claims.collect(), *rule == Rule::Deny))
     }
 
-    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it owed by the numbers before, if that is
-    /// more.
+    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it
+    /// owed by the numbers before, if that is more.
     ///
-    /// At least that is what it owed when the last change was made, but that a policy which comes back goes on as if there had been
-    /// none in between, and so does a limit. At most each earlier change counts by itself as well, with what was charged under those numbers since, where they
-    /// were in force again.
+    /// At least that is what it owed when the last change was made, but that a policy which comes
+    /// back goes on as if there had been none in between, and so does a limit. At most each
+    /// earlier change counts by itself as well, with what was charged under those numbers since,
+    /// where they were in force again.
     fn tat(
         &self,
         tats: &Tats,
@@ -344,7 +351,8 @@ impl Model {
         let mine = bucket(policy, limit, key, name);
         let mut tat = own(tats, &mine);
         let mut before = None::<(&Limit, Span, Span)>;
-        // What is owed by the last change before the one that is looked at, under the numbers that it ended.
+        // What is owed by the last change before the one that is looked at, under the numbers that
+        // it ended.
         let mut last = None::<(&Limit, Span, Span, Bucket)>;
         for (number, (earlier, next)) in self.configs.iter().zip(&self.configs[1..]).enumerate() {
             let of = |config: &'_ Config| config.policies.iter().position(|old| old.name == policy.name);
@@ -396,8 +404,9 @@ impl Model {
         if was == is { *tat } else { self.carried(old, *tat, *changed, new) }
     }
 
-    /// The TAT under new numbers of a key that had this one under the `old`, when they changed at such a moment. What it owed then is
-    /// counted in cells: so many cells of the new numbers, and no more than their burst.
+    /// The TAT under new numbers of a key that had this one under the `old`, when they changed at
+    /// such a moment. What it owed then is counted in cells: so many cells of the new numbers, and
+    /// no more than their burst.
     fn carried(&self, old: &Limit, tat: Span, changed: Span, new: &Limit) -> Span {
         let (new_t, old_t) = (self.interval(new), self.interval(old));
         let carried = |tat: i128, changed: i128| match tat - changed {
@@ -408,7 +417,8 @@ impl Model {
         let corners = [(tat.0, changed.0), (tat.0, changed.1), (tat.1, changed.0), (tat.1, changed.1)];
         let corners = corners.map(|(tat, changed)| carried(tat, changed));
         let (least, most) = (corners.into_iter().min().unwrap_or(0), corners.into_iter().max().unwrap_or(0));
-        // Where the new interval is longer it rises with the moment while the burst is all that is carried over, and then falls.
+        // Where the new interval is longer it rises with the moment while the burst is all that is
+        // carried over, and then falls.
         let most = if new_t > old_t && most > 0 { most + (changed.1 - changed.0) } else { most };
         (least, most)
     }

@@ -226,7 +226,8 @@ impl<H: Handler> Agent<H> {
         Ok(())
     }
 
-    /// Serves one connection that is no socket, and says how it ended: see [`testing::serve`](crate::testing::serve).
+    /// Serves one connection that is no socket, and says how it ended: see
+    /// [`testing::serve`](crate::testing::serve).
     pub(crate) async fn serve_stream<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,

@@ -59,8 +59,9 @@ pub struct Client {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Serves one connection that is no socket until it ends or `stop` resolves, and says in words how it ended. For fuzz targets, which cut
-/// reads and writes where they like. It may change or go at any time.
+/// Serves one connection that is no socket until it ends or `stop` resolves, and says in words how
+/// it ended. For fuzz targets, which cut reads and writes where they like. It may change or go at
+/// any time.
 #[doc(hidden)]
 pub async fn serve<H: Handler>(
     agent: &Agent<H>,

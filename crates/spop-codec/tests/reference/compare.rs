@@ -91,8 +91,9 @@ fn by_reference(frame: reference::Frame) -> Result<Said, Refusal> {
     })
 }
 
-/// Reads the first frame of `input` with both, and panics where they differ: in what it says, where it ends, or the status that it is
-/// refused with. Returns how many bytes it has, when it is whole and good.
+/// Reads the first frame of `input` with both, and panics where they differ: in what it says,
+/// where it ends, or the status that it is refused with. Returns how many bytes it has, when it is
+/// whole and good.
 pub fn agree(input: &[u8], max_frame_size: u32) -> Option<usize> {
     let codec = spop_codec::decode(input, max_frame_size);
     let ours = codec

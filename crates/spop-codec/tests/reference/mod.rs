@@ -1,5 +1,6 @@
-//! A second decoder, written from SPOE.txt and from what HAProxy does, for comparisons. It shares no code with the codec: numbers are
-//! sums without a limit, a frame is read by tables, and everything that is read is copied.
+//! A second decoder, written from SPOE.txt and from what HAProxy does, for comparisons. It shares
+//! no code with the codec: numbers are sums without a limit, a frame is read by tables, and
+//! everything that is read is copied.
 //!
 //! The fuzz target `reference` uses this file too.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
@@ -92,7 +93,8 @@ enum List {
     Unread,
 }
 
-/// Type, what it carries, whether its ids are 0, and what it is without FIN: `None` where it may not lack it.
+/// Type, what it carries, whether its ids are 0, and what it is without FIN: `None` where it may
+/// not lack it.
 const KINDS: [(u8, List, bool, Option<List>); 7] = [
     (0, List::Raw, false, Some(List::Raw)),
     (1, List::Pairs, true, None),
@@ -120,7 +122,8 @@ impl Bytes<'_> {
         Ok(self.take(1)?[0])
     }
 
-    /// The first byte, and if that is 240 or more each further byte times 2^4, 2^11, 2^18 ... up to one below 128.
+    /// The first byte, and if that is 240 or more each further byte times 2^4, 2^11, 2^18 ... up
+    /// to one below 128.
     fn varint(&mut self) -> Result<u128, Refusal> {
         let mut sum = u128::from(self.byte()?);
         if sum < 240 {
@@ -188,7 +191,8 @@ impl Bytes<'_> {
     }
 }
 
-/// The first frame in `input`: `None` until it is whole. Also says how many bytes it has, its length field among them.
+/// The first frame in `input`: `None` until it is whole. Also says how many bytes it has, its
+/// length field among them.
 pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)>, Refusal> {
     if input.len() < 4 {
         return Ok(None);
@@ -211,8 +215,8 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
     let (list, ids_are_0) = match row {
         None => (List::Unread, false),
         Some((_, list, ids_are_0, _)) if flags % 2 == 1 => (*list, *ids_are_0),
-        // What is malformed as well is malformed first, as HAProxy reads ids before it looks for FIN; a HELLO or a DISCONNECT is
-        // refused for the missing FIN alone.
+        // What is malformed as well is malformed first, as HAProxy reads ids before it looks for
+        // FIN; a HELLO or a DISCONNECT is refused for the missing FIN alone.
         Some((_, _, true, None)) => return Err(FRAGMENTED),
         Some((_, _, false, None)) => {
             bytes.varint()?;
@@ -304,7 +308,8 @@ fn number(value: &Data) -> Option<i128> {
     }
 }
 
-/// What the pairs of a HELLO mean; of an AGENT-HELLO where `by_agent`. A value of a wrong type is refused before a key that is missing.
+/// What the pairs of a HELLO mean; of an AGENT-HELLO where `by_agent`. A value of a wrong type is
+/// refused before a key that is missing.
 pub fn hello(pairs: &[Pair], by_agent: bool) -> Result<Hello, Refusal> {
     let version = last(pairs, if by_agent { "version" } else { "supported-versions" }, text)?;
     let capabilities = last(pairs, "capabilities", text)?;
@@ -379,7 +384,8 @@ pub fn encode(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// By long division: what is above 240 in groups of 4, 7, 7 ... bits, the first group on top of 240.
+/// By long division: what is above 240 in groups of 4, 7, 7 ... bits, the first group on top of
+/// 240.
 fn put_varint(bytes: &mut Vec<u8>, value: u64) {
     let Some(mut rest) = value.checked_sub(240) else {
         bytes.push(value as u8);
