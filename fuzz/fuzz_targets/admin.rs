@@ -36,8 +36,9 @@ const STARTS: [&str; 16] = [
     "GET ",
 ];
 
-const HEADERS: [&str; 12] = [
+const HEADERS: [&str; 13] = [
     "Host: h\r\n",
+    "Host: localhost\r\n",
     "Content-Length: 5\r\n",
     "Content-Length: 18446744073709551616\r\n",
     "Transfer-Encoding: chunked\r\n",
