@@ -31,7 +31,9 @@ const MIN_ACK_SIZE: u32 = 25;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// The largest LENGTH that the agent takes, 256 or more. HAProxy offers `tune.bufsize` - 4, which is 16380 unless configured;
-    /// the smaller of the two holds. Default: 1 MiB.
+    /// the smaller of the two holds, so a larger one has an effect only where HAProxy's is larger too. A message that does not fit
+    /// comes in pieces from HAProxy up to 3.0, see [`max_payload_size`](Self::max_payload_size). Later ones do not send it, and
+    /// the request goes on without an answer. Default: 16380.
     pub max_frame_size: u32,
     /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading a connection for good once
     /// its receive buffer is completely full, so several NOTIFYs in flight are offered only where 20 such ACKs stay
@@ -52,7 +54,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_frame_size: 1 << 20,
+            max_frame_size: HAPROXY_FRAME_SIZE,
             max_ack_size: 815,
             max_payload_size: 1 << 20,
             hello_timeout: Duration::from_secs(10),
@@ -277,10 +279,11 @@ impl Connection {
         self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
         self.deadline = None;
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
-        // The bytes that may wait in HAProxy's buffer without filling it. It has 16 KiB or more where that matters, from 3.1 on;
-        // a smaller max-frame-size can be set up to 3.0 only.
-        let each =
-            (self.max_frame_size.max(HAPROXY_FRAME_SIZE).saturating_add(3) / IN_FLIGHT).saturating_sub(4);
+        // The bytes that may wait in HAProxy's buffer without filling it. The buffer is as large as the frames that HAProxy
+        // offers, whatever the agent agrees to. It has 16 KiB or more where that matters, from 3.1 on; a smaller
+        // max-frame-size can be set up to 3.0 only.
+        let offered = hello.max_frame_size.max(HAPROXY_FRAME_SIZE);
+        let each = (offered.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
         // What offers async, up to 3.0, has no such weakness.
         let fits = self.limits.max_ack_size <= each || hello.capabilities.asynchronous();
         let pipelining = hello.capabilities.pipelining() && fits;

@@ -33,6 +33,8 @@ pub enum DecodeError {
     Fragmented,
     /// A HELLO or DISCONNECT whose ids are not 0.
     IdsNotZero,
+    /// A key of a HELLO or DISCONNECT is empty.
+    EmptyKey,
     /// A key of a HELLO or DISCONNECT has a value of the wrong type.
     WrongType(&'static str),
     /// A HELLO without the version key.
@@ -61,6 +63,7 @@ impl DecodeError {
             | Self::BadAction
             | Self::BadScope(_)
             | Self::IdsNotZero
+            | Self::EmptyKey
             | Self::WrongType(_) => Status::INVALID,
             Self::Fragmented => Status::FRAGMENTATION,
             Self::NoVersion => Status::NO_VERSION,
@@ -87,6 +90,7 @@ impl fmt::Display for DecodeError {
             Self::BadScope(scope) => write!(f, "an action has scope {scope}, and the last is 4"),
             Self::Fragmented => f.write_str("a frame comes in pieces that may not"),
             Self::IdsNotZero => f.write_str("a HELLO or DISCONNECT has ids other than 0"),
+            Self::EmptyKey => f.write_str("a HELLO or DISCONNECT has an empty key"),
             Self::WrongType(key) => write!(f, "the value of {key} is of the wrong type"),
             Self::NoVersion => f.write_str("a HELLO without a version"),
             Self::NoMaxFrameSize => f.write_str("a HELLO without max-frame-size"),

@@ -16,13 +16,17 @@ const CAPABILITIES: &str = "capabilities";
 const ENGINE_ID: &str = "engine-id";
 const HEALTHCHECK: &str = "healthcheck";
 
-/// Walks a list of keys and values. Keys may come in any order, and unknown ones are the caller's to ignore.
+/// Walks a list of keys and values. Keys may come in any order, and unknown ones are the caller's to ignore. An empty one is
+/// an error, as it is to HAProxy.
 pub(crate) fn pairs<'a>(
     mut reader: Reader<'a>,
     mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
     while !reader.is_empty() {
         let key = reader.string()?;
+        if key.is_empty() {
+            return Err(DecodeError::EmptyKey);
+        }
         each(key, reader.value()?)?;
     }
     Ok(())

@@ -386,7 +386,17 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         (256, true, 60),
         "small frames do not make HAProxy's buffer smaller"
     );
-    assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (1 << 20, true, 815));
+    assert_eq!(
+        agreed(u32::MAX, "pipelining", limits(1 << 20, 815)),
+        (1 << 20, true, 815),
+        "the agent's own limit"
+    );
+    assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (16380, true, 815), "which is 16380");
+    assert_eq!(
+        agreed(65532, "pipelining", limits(16380, 2000)),
+        (16380, true, 2000),
+        "smaller frames do not make HAProxy's buffer smaller than it offered"
+    );
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn frame(kind: u8, flags: u32, ids: [u8; 2], payload: &[u8]) -> Vec<u8> {
 #[test]
 fn each_decoding_error_has_a_sentence_and_a_status() {
     let status_code = b"\x0bstatus-code";
-    let cases: [(Vec<u8>, DecodeError, Status, &str); 9] = [
+    let cases: [(Vec<u8>, DecodeError, Status, &str); 10] = [
         (vec![0, 0, 0, 3], DecodeError::TooShort(3), Status::INVALID, "claims 3 bytes"),
         (
             vec![0xff; 4],
@@ -140,6 +140,7 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
             "16380 are allowed",
         ),
         (frame(3, 1, [1, 1], b"\x05a"), DecodeError::Truncated, Status::INVALID, "ends inside a field"),
+        (frame(2, 1, [0, 0], b"\x00\x00"), DecodeError::EmptyKey, Status::INVALID, "has an empty key"),
         (
             frame(3, 1, [1, 1], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
             DecodeError::VarintOverflow,
