@@ -57,6 +57,19 @@
 //! successor: whoever opens it there first seals the rest of the eight here, reads the last TAT of the key, and
 //! opens the bucket with that, not with an idle one. So a cell charged here counts there, and none counts twice.
 //!
+//! *Carrying brings no old TAT back.* The resizer may be stopped between the seal and the opening. Meanwhile an agent
+//! can open the bucket in the successor, which drains and is reclaimed there; the sealed TAT is then older than what the
+//! key has reached. So a bucket is carried only if its sealed TAT is after a reading of the clock that was taken after the
+//! look. Say the key had a bucket in the successor before that look. Its TAT was not below the sealed one, so it is live
+//! at that reading too, and the look finds it unless it was evicted, which is counted.
+//!
+//! *After the move nothing is inherited.* Once every bucket was carried, the resizer writes that down (`complete`), and
+//! from then on a key without a bucket in the successor is idle, or was evicted or reset there. A process that is still
+//! on the old file must not open the bucket with the sealed TAT then: it would undo the reset. So it reads `complete`
+//! after its last look, with an acquire fence between them, and a reset has a release fence before its exchange: a look
+//! that finds a key reset also finds that the move is complete. A look from before the reset is of no use for the
+//! confirmation, because the bucket was there in between ("No key is ever confirmed in two slots").
+//!
 //! # A table too small
 //!
 //! When all eight slots are live, the confirmed one with the smallest TAT is taken: it owes least, while those being
@@ -156,7 +169,28 @@ pub(crate) struct Counters {
     evicted_live: AtomicU64,
     forgiven_ns: AtomicU64,
     /// Operations that lost all their [`ROUNDS`].
-    pub(crate) gave_up: AtomicU64,
+    gave_up: AtomicU64,
+}
+
+/// What [`Counters`] have counted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counted {
+    pub(crate) evictions: Evictions,
+    pub(crate) gave_up: u64,
+}
+
+impl Counted {
+    /// Both, put together by `combine`, number by number.
+    pub(crate) fn with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        let (mine, others) = (self.evictions, other.evictions);
+        Self {
+            evictions: Evictions {
+                evicted_live: combine(mine.evicted_live, others.evicted_live),
+                forgiven_ns: combine(mine.forgiven_ns, others.forgiven_ns),
+            },
+            gave_up: combine(self.gave_up, other.gave_up),
+        }
+    }
 }
 
 impl Counters {
@@ -174,19 +208,22 @@ impl Counters {
         self.gave_up.fetch_add(1, MemoryOrdering::Relaxed);
     }
 
-    pub(crate) fn evictions(&self) -> Evictions {
-        Evictions {
-            evicted_live: self.evicted_live.load(MemoryOrdering::Relaxed),
-            forgiven_ns: self.forgiven_ns.load(MemoryOrdering::Relaxed),
+    pub(crate) fn counted(&self) -> Counted {
+        Counted {
+            evictions: Evictions {
+                evicted_live: self.evicted_live.load(MemoryOrdering::Relaxed),
+                forgiven_ns: self.forgiven_ns.load(MemoryOrdering::Relaxed),
+            },
+            gave_up: self.gave_up.load(MemoryOrdering::Relaxed),
         }
     }
 
-    /// A successor goes on counting where its predecessor stood.
-    pub(crate) fn go_on_from(&self, other: &Self) {
-        let Evictions { evicted_live, forgiven_ns } = other.evictions();
-        self.evicted_live.store(evicted_live, MemoryOrdering::Relaxed);
-        self.forgiven_ns.store(forgiven_ns, MemoryOrdering::Relaxed);
-        self.gave_up.store(other.gave_up.load(MemoryOrdering::Relaxed), MemoryOrdering::Relaxed);
+    /// Brings each number up to what was counted elsewhere. It can be done again, and by several processes at once.
+    pub(crate) fn raise_to(&self, counted: Counted) {
+        let Counted { evictions: Evictions { evicted_live, forgiven_ns }, gave_up } = counted;
+        self.evicted_live.fetch_max(evicted_live, MemoryOrdering::Relaxed);
+        self.forgiven_ns.fetch_max(forgiven_ns, MemoryOrdering::Relaxed);
+        self.gave_up.fetch_max(gave_up, MemoryOrdering::Relaxed);
     }
 }
 
@@ -277,6 +314,8 @@ pub(crate) struct Context<'a, C> {
     pub(crate) counters: &'a Counters,
     /// Not zero once the table is being moved to another one. Set before the first slot is sealed.
     pub(crate) successor: &'a AtomicU32,
+    /// Not zero once all buckets of the table before this one were carried over.
+    pub(crate) complete: &'a AtomicU32,
     /// The same key in the table that this one is taking over from.
     pub(crate) predecessor: Option<Bucket<'a>>,
 }
@@ -292,6 +331,16 @@ impl<C: Fn() -> u64> Context<'_, C> {
         // With the release in `seal`: whoever sees a seal sees that the table is being moved.
         fence(Ordering::Acquire);
         self.successor.load(MemoryOrdering::Relaxed) != 0
+    }
+
+    /// The key in the table before this one, as long as its bucket may still be there. Asked after a look.
+    fn moving_from(&self) -> Option<&Bucket<'_>> {
+        let predecessor = self.predecessor.as_ref()?;
+        // With the release in `reset`: a look that finds a key reset also finds that the move is complete.
+        fence(Ordering::Acquire);
+        let complete = self.complete.load(MemoryOrdering::Relaxed) != 0;
+        let inherits = !complete || broken(Mutation::InheritsAfterTheMove);
+        (inherits && !broken(Mutation::NothingInherited)).then_some(predecessor)
     }
 }
 
@@ -415,8 +464,11 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    /// Forgives the key all it owes, and returns the TAT it had (0 when there was no bucket).
+    /// Forgives the key all it owes, and returns the TAT it had (0 when there was no bucket). Only in a table that
+    /// nothing is being carried to.
     pub(crate) fn reset<C: Fn() -> u64>(&self, context: &Context<'_, C>) -> Result<u64, Moved> {
+        // Who sees the reset must see that the move before it is complete, and inherit nothing.
+        fence(Ordering::Release);
         for _ in 0..ROUNDS {
             let look = self.look();
             match look.bucket() {
@@ -438,9 +490,12 @@ impl<'a> Bucket<'a> {
         Ok(0)
     }
 
-    /// Opens the bucket with the TAT that it had in another table. Where there is one by now it already knew of that.
+    /// Opens the bucket with the TAT that it had in another table, if it still owes something by a clock reading from after
+    /// the look. Where there is a bucket by now, that one was opened with this TAT.
     pub(crate) fn carry<C: Fn() -> u64>(&self, tat: u64, now: &mut u64, context: &Context<'_, C>) {
-        if let Opening::GaveUp = self.open(self.look(), now, context, |_| Ok::<_, ()>(tat)) {
+        let owes = |now: u64| tat > now || broken(Mutation::CarriesWhatHasDrained);
+        let first_tat = |now: u64| if owes(now) { Ok(tat) } else { Err(()) };
+        if let Opening::GaveUp = self.open(self.look(), now, context, first_tat) {
             context.counters.gave_up();
         }
     }
@@ -509,11 +564,7 @@ impl<'a> Bucket<'a> {
         let Charge { quota, cells, least_tat } = charge;
         self.open(look, now, context, |now| {
             // What the key owes to the table before this one, it owes here.
-            let tat = match context.predecessor {
-                Some(predecessor) if !broken(Mutation::NothingInherited) => predecessor.seal(),
-                _ => 0,
-            };
-            let tat = tat.max(least_tat);
+            let tat = context.moving_from().map_or(0, Bucket::seal).max(least_tat);
             match quota.admit(tat, now, cells) {
                 Admission::Conforming { tat } if cells > 0 => Ok(tat),
                 admission => Err(Decision::new(admission, tat.max(now), now)),
@@ -796,6 +847,10 @@ pub(crate) enum Mutation {
     SealStores,
     /// Open a bucket in the successor without asking the predecessor.
     NothingInherited,
+    /// Ask the predecessor also when all was carried over.
+    InheritsAfterTheMove,
+    /// Carry a bucket over that has drained since it was sealed.
+    CarriesWhatHasDrained,
 }
 
 #[cfg(not(gcra_model))]

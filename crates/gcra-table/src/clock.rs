@@ -63,13 +63,68 @@ pub(crate) fn wall_ns() -> u64 {
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A file of /proc that the clock depends on could not be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) file: &'static str,
+    pub(crate) source: io::Error,
+}
+
+impl Unreadable {
+    fn because(file: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { file, source }
+    }
+}
+
 /// The random name that the kernel gives each boot.
-pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+pub(crate) fn boot_id() -> Result<[u8; 16], Unreadable> {
+    const FILE: &str = "/proc/sys/kernel/random/boot_id";
+    let text = fs::read_to_string(FILE).map_err(Unreadable::because(FILE))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16)
         .map(u128::to_be_bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is no boot id", text.trim())))
+        .map_err(|_| Unreadable::because(FILE)(invalid(format!("'{}' is no boot id", text.trim()))))
+}
+
+/// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of this process, in nanoseconds.
+///
+/// The kernel tells it, so it is exact. It can't be measured: CLOCK_MONOTONIC has an offset of its own in a time namespace,
+/// their difference changes with each suspend, and the wall clock can be set.
+pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
+    const OURS: &str = "/proc/self/ns/time";
+    const CHILDRENS: &str = "/proc/self/ns/time_for_children";
+    const OFFSETS: &str = "/proc/self/timens_offsets";
+    let ours = match fs::read_link(OURS) {
+        Ok(ours) => ours,
+        // A kernel without time namespaces still has others.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && fs::read_link("/proc/self/ns/mnt").is_ok() =>
+        {
+            return Ok(0);
+        }
+        Err(error) => return Err(Unreadable::because(OURS)(error)),
+    };
+    // The offsets that the kernel shows are those of the children's namespace.
+    if fs::read_link(CHILDRENS).map_err(Unreadable::because(CHILDRENS))? != ours {
+        let message =
+            "it is not the time namespace of this process itself; start it by a fork (unshare --fork)";
+        return Err(Unreadable::because(CHILDRENS)(io::Error::other(message)));
+    }
+    let text = fs::read_to_string(OFFSETS).map_err(Unreadable::because(OFFSETS))?;
+    boottime_offset_ns(&text)
+        .ok_or_else(|| Unreadable::because(OFFSETS)(invalid("it has no offset of boottime".to_owned())))
+}
+
+/// The offset in a text such as "boottime 3600 0": seconds, and nanoseconds to add to them.
+fn boottime_offset_ns(text: &str) -> Option<i64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("boottime"))?;
+    let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);
+    let (seconds, ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    seconds.checked_mul(1_000_000_000)?.checked_add(ns)
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// The base that turns this boot's clock into the table's: the table's time goes on from where it was last
@@ -86,18 +141,6 @@ pub(crate) fn base_after_boot(last_ns: u64, last_wall_ns: u64, wall_ns: u64, boo
 
 /// The largest time a table can have, with room below 2^62 for what its keys owe: 73 years.
 pub(crate) const MAX_NS: u64 = 1 << 61;
-
-/// Whether our clock and that of the process which last wrote down that it was alive, in this boot, are one.
-///
-/// In another time namespace CLOCK_BOOTTIME has an offset. Behind theirs: their last sign of life lies in our
-/// future. Ahead of theirs: by the wall clock it was a moment ago, by ours long ago.
-pub(crate) fn is_one_clock(now_ns: u64, wall_ns: u64, last_ns: u64, last_wall_ns: u64) -> bool {
-    const SECOND_NS: u64 = 1_000_000_000;
-    let behind = last_ns > now_ns.saturating_add(SECOND_NS);
-    let ahead =
-        now_ns.saturating_sub(last_ns) > 5 * SECOND_NS && wall_ns.abs_diff(last_wall_ns) < 3 * SECOND_NS;
-    !behind && !ahead
-}
 
 #[cfg(test)]
 mod tests {
@@ -124,15 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_another_namespace_is_noticed() {
-        let second = 1_000_000_000;
-        let one =
-            |now: u64, wall: u64| is_one_clock(now * second, wall * second, 1_000 * second, 500_000 * second);
-        assert!(one(1_000, 500_000), "another agent is alive");
-        assert!(one(4_600, 503_600), "the agents were down for an hour");
-        assert!(one(4_600, 400_000), "... and the wall clock was set back meanwhile");
-        assert!(one(1_001, 900_000), "the wall clock was set forward a moment ago");
-        assert!(!one(900, 500_000), "behind");
-        assert!(!one(4_600, 500_001), "ahead");
+    fn the_offset_of_a_time_namespace_is_read_to_the_nanosecond() {
+        let offset = |boottime: &str| boottime_offset_ns(&format!("monotonic  7  0\nboottime {boottime}\n"));
+        assert_eq!(offset("          0         0"), Some(0));
+        assert_eq!(offset("       3600         1"), Some(3_600_000_000_001));
+        // Half a second back, as the kernel writes it.
+        assert_eq!(offset("         -1 500000000"), Some(-500_000_000));
+        for text in ["", "1", "a 0", "99999999999999999 0"] {
+            assert_eq!(offset(text), None, "{text}");
+        }
+        assert_eq!(boottime_offset_ns(""), None);
+        assert!(namespace_offset_ns().is_ok(), "{:?}", namespace_offset_ns());
     }
 }

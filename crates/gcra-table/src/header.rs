@@ -5,6 +5,7 @@
 //! atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has the same as a
 //! drawing.
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::bucket::Counters;
@@ -35,6 +36,8 @@ pub(crate) struct Header {
     pub(crate) boot_id: [u8; 16],
     /// Added to the boot's clock, gives the table's.
     pub(crate) base_ns: i64,
+    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all who use the table.
+    pub(crate) clock_offset_ns: i64,
 }
 
 /// Why bytes are no header this build can use.
@@ -65,7 +68,18 @@ impl Header {
         put(&self.creator);
         put(&self.boot_id);
         put(&self.base_ns.to_ne_bytes());
+        put(&self.clock_offset_ns.to_ne_bytes());
         bytes
+    }
+
+    /// Goes on with the time of the table before this one.
+    pub(crate) fn take_clock_of(&mut self, old: &Self) {
+        (self.boot_id, self.base_ns, self.clock_offset_ns) = (old.boot_id, old.base_ns, old.clock_offset_ns);
+    }
+
+    /// Whether this is the header of the file that was made to take over from the one with the header `old`.
+    pub(crate) fn follows(&self, old: &Self) -> bool {
+        self.hash_key == old.hash_key && old.generation.checked_add(1) == Some(self.generation)
     }
 
     pub(crate) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Result<Self, HeaderError> {
@@ -92,6 +106,7 @@ impl Header {
             creator: take(&mut rest),
             boot_id: take(&mut rest),
             base_ns: i64::from_ne_bytes(take(&mut rest)),
+            clock_offset_ns: i64::from_ne_bytes(take(&mut rest)),
         })
     }
 }
@@ -141,6 +156,10 @@ pub(crate) struct Shared {
     pub(crate) successor: AtomicU32,
     /// 1 when all buckets of the file before this one have been carried over.
     pub(crate) complete: AtomicU32,
+    /// What the tables before this one have counted.
+    pub(crate) inherited: Counters,
+    /// CLOCK_BOOTTIME when an agent last wrote down that it uses another file, which had this one's name before.
+    pub(crate) strangers_ns: AtomicU64,
     pub(crate) counters: CacheLine<Counters>,
     /// How often processes that have no [`ProcessEntry`] wrote down that they were alive.
     pub(crate) unlisted_beats: CacheLine<AtomicU64>,
@@ -186,7 +205,11 @@ const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_A
 const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
-// The entries are where docs/TABLE.md says.
+// All is where docs/TABLE.md says.
+const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);
+const _: () = assert!(SHARED_AT + offset_of!(Shared, inherited) == 1056);
+const _: () = assert!(SHARED_AT + offset_of!(Shared, strangers_ns) == 1080);
+const _: () = assert!(SHARED_AT + offset_of!(Shared, counters) == 1088);
 const _: () = assert!(size_of::<ProcessEntry>() == 256);
 
 #[cfg(test)]
@@ -202,6 +225,7 @@ mod tests {
             creator: [b'x'; 32],
             boot_id: [7; 16],
             base_ns: -5,
+            clock_offset_ns: 3,
         }
     }
 

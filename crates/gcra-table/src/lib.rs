@@ -70,4 +70,4 @@ pub use rate::{Rate, RateError};
 pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
 pub use slot::{Slots, SlotsError};
-pub use table::{KeyHash, KeyHasher, Table, limit_id};
+pub use table::{KeyHash, KeyHasher, Name, Table, limit_id};

@@ -8,11 +8,12 @@
 //! cell that was allowed is owed somewhere, and no operation loses more than a few rounds. Each property
 //! has a twin that takes one step of the algorithm away and must fail.
 //!
-//! Time stands still in a model: the clock says [`CLOCK`], but a process may have read it earlier.
+//! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it earlier. Where a bucket has to
+//! drain, one of the actors sets the clock forward.
 
 use core::cell::Cell;
 use core::num::{NonZeroU32, NonZeroU64};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(gcra_loom)]
 use loom::{sync::Arc, thread};
@@ -23,12 +24,14 @@ use crate::bucket::{
     Announcer, Bucket, Changes, Charge, Context, Counters, Decision, Moved, Mutation, model_with, seal,
 };
 use crate::quota::Quota;
-use crate::slot::{Line, Slot, Word};
+use crate::slot::{LINE_SLOTS, Line, Slot, Word};
 
 const T: u64 = 10;
 const CLOCK: u64 = 100;
 const K: u64 = 7;
 const OTHER: u64 = 8;
+/// Slots of a table.
+const SLOTS: usize = 2 * LINE_SLOTS;
 
 fn quota(burst: u32) -> Quota {
     Quota::new(NonZeroU64::new(T).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
@@ -43,12 +46,21 @@ struct Table {
     lines: [Line; 2],
     counters: Counters,
     successor: AtomicU32,
+    complete: AtomicU32,
+    /// What the clock says by now. (Not one of the model's atomics: it changes between two steps.)
+    clock: AtomicU64,
 }
 
 impl Table {
     fn new() -> Self {
         let line = || Line { slots: core::array::from_fn(|_| Slot::new()) };
-        Self { lines: [line(), line()], counters: Counters::default(), successor: AtomicU32::new(0) }
+        Self {
+            lines: [line(), line()],
+            counters: Counters::default(),
+            successor: AtomicU32::new(0),
+            complete: AtomicU32::new(0),
+            clock: AtomicU64::new(CLOCK),
+        }
     }
 
     fn bucket(&self, key: u64) -> Bucket<'_> {
@@ -77,29 +89,30 @@ impl Table {
     }
 
     fn forgiven(&self) -> u64 {
-        self.counters.evictions().forgiven_ns.div_ceil(T)
+        self.counters.counted().evictions.forgiven_ns.div_ceil(T)
     }
 }
 
 /// A process, or a thread of one: what it reads from the clock, and where its tickets come from.
 struct Actor {
-    next_reading: Cell<u64>,
+    /// The next reading of the clock, if it is an earlier one than the clock says.
+    early_reading: Cell<Option<u64>>,
     announcer: Announcer,
 }
 
 impl Actor {
     fn new(number: usize) -> Self {
-        Self { next_reading: Cell::new(CLOCK), announcer: Announcer::new(u16::try_from(number).unwrap()) }
+        Self { early_reading: Cell::new(None), announcer: Announcer::new(u16::try_from(number).unwrap()) }
     }
 
     /// One whose first reading of the clock was a moment ago, when less had become idle.
     fn late(self) -> Self {
-        self.next_reading.set(CLOCK - 1);
+        self.early_reading.set(Some(CLOCK - 1));
         self
     }
 
-    fn read_clock(&self) -> u64 {
-        self.next_reading.replace(CLOCK)
+    fn read_clock(&self, table: &Table) -> u64 {
+        self.early_reading.take().unwrap_or_else(|| table.clock.load(Ordering::Relaxed))
     }
 
     fn context<'a>(
@@ -108,17 +121,18 @@ impl Actor {
         predecessor: Option<Bucket<'a>>,
     ) -> Context<'a, impl Fn() -> u64> {
         Context {
-            clock: || self.read_clock(),
+            clock: || self.read_clock(table),
             announcer: &self.announcer,
             counters: &table.counters,
             successor: &table.successor,
+            complete: &table.complete,
             predecessor,
         }
     }
 
     fn decide(&self, table: &Table, key: u64, burst: u32) -> Decision {
         let context = self.context(table, None);
-        table.bucket(key).charge(one_cell(burst), &mut self.read_clock(), &context).unwrap()
+        table.bucket(key).charge(one_cell(burst), &mut self.read_clock(table), &context).unwrap()
     }
 
     /// Charges one cell. 1 when it was allowed.
@@ -144,7 +158,7 @@ impl Actor {
         decision.is_allowed().into()
     }
 
-    /// Moves all buckets, as a resize does.
+    /// Moves all buckets and says that it is done, as a resize does.
     fn carry_all(&self, [old, new]: &[Table; 2]) {
         for slot in old.slots() {
             let word = seal(slot);
@@ -152,6 +166,13 @@ impl Actor {
                 new.bucket(word.fingerprint()).carry(tat, &mut { CLOCK }, &self.context(new, None));
             }
         }
+        new.complete.store(1, Ordering::Release);
+    }
+
+    /// Forgives the key what it owes. Returns how many cells that were.
+    fn reset(&self, table: &Table, key: u64) -> u64 {
+        let tat = table.bucket(key).reset(&self.context(table, None)).unwrap();
+        tat.saturating_sub(CLOCK).div_ceil(T)
     }
 }
 
@@ -256,7 +277,7 @@ fn charge_against_reclaim() {
         [|table, actor| actor.charge_twice(table, K, 1), |table, actor| actor.charge(table, OTHER, 1)],
     );
     // Four slots, all needed: whoever comes second evicts somebody, possibly the other. That is counted.
-    let forgiven = u64::from(table.counters.evictions().evicted_live > 1);
+    let forgiven = u64::from(table.counters.counted().evictions.evicted_live > 1);
     assert!(mine == 1 || mine == 1 + forgiven, "{mine} allowed");
     assert_eq!(other, 1);
 }
@@ -274,7 +295,7 @@ fn charge_against_eviction() {
     assert_eq!((mine, other), (1, 1));
     // K owed 1. Every cell is owed by its own key, or was forgiven and counted.
     let (owed, owed_other) = (table.owed(K), table.owed(OTHER));
-    if table.counters.evictions().evicted_live == 1 {
+    if table.counters.counted().evictions.evicted_live == 1 {
         assert_eq!((owed, owed_other), (0, 1), "K was evicted after its charge, with all it owed");
         assert_eq!(table.forgiven(), 2);
     } else {
@@ -323,7 +344,7 @@ fn announcement_taken() {
     table.slots().next().unwrap().store(Word::pending(K, 9 << 8));
     (1..3).for_each(|position| table.put(position, OTHER + position as u64, 500));
     let [one, two, other] = together(&table, [NOW, NOW, |table, actor| actor.charge(table, OTHER, 1)]);
-    let forgiven = table.counters.evictions().evicted_live;
+    let forgiven = table.counters.counted().evictions.evicted_live;
     assert!(one + two == 1 || one + two <= 1 + forgiven, "a burst of 1");
     assert_eq!(other, 1);
     assert_eq!((table.owed(K), table.owed(OTHER)), (1, 1));
@@ -378,13 +399,7 @@ fn reset_against_charges() {
     table.put(0, K, CLOCK + 2 * T);
     let [mine, forgiven] = together(
         &table,
-        [
-            |table, actor| actor.charge_twice(table, K, 3),
-            |table, actor| {
-                let tat = table.bucket(K).reset(&actor.context(table, None)).unwrap();
-                tat.saturating_sub(CLOCK).div_ceil(T)
-            },
-        ],
+        [|table, actor| actor.charge_twice(table, K, 3), |table, actor| actor.reset(table, K)],
     );
     // Every cell is owed or was forgiven: 2 before, and those allowed now.
     assert_eq!(table.owed(K) + forgiven, 2 + mine, "what was not forgiven is owed");
@@ -394,7 +409,7 @@ fn reset_against_charges() {
 /// The table is moved to another one while a bucket of it is charged.
 fn move_against_charges() {
     let tables = Arc::new([Table::new(), Table::new()]);
-    tables[0].successor.store(1, core::sync::atomic::Ordering::Relaxed);
+    tables[0].successor.store(1, Ordering::Relaxed);
     tables[0].put(0, K, CLOCK + T);
     let [mine, _] = together(
         &tables,
@@ -414,7 +429,7 @@ fn move_against_charges() {
 /// The table is moved while two processes open a bucket.
 fn move_against_first_comers() {
     let tables = Arc::new([Table::new(), Table::new()]);
-    tables[0].successor.store(1, core::sync::atomic::Ordering::Relaxed);
+    tables[0].successor.store(1, Ordering::Relaxed);
     let first_comer: fn(&[Table; 2], Actor) -> u64 = |tables, actor| actor.charge_moving(tables, K, 1);
     let [one, two] = together(
         &tables,
@@ -429,6 +444,58 @@ fn move_against_first_comers() {
     assert_eq!(one + two, 1, "a burst of 1");
     Actor::new(2).carry_all(&tables);
     assert_eq!(tables[1].owed(K), 1);
+}
+
+/// A bucket is sealed, and before it is carried over it is opened in the new table, used up there, drained and reclaimed.
+fn carry_against_a_drained_bucket() {
+    const LATER: u64 = CLOCK + 10 * T;
+    let tables = Arc::new([Table::new(), Table::new()]);
+    tables[0].successor.store(1, Ordering::Relaxed);
+    tables[0].put(0, K, CLOCK + T);
+    tables[0].slots().for_each(|slot| {
+        seal(slot);
+    });
+    // An agent has inherited one cell and charged another one.
+    tables[1].put(0, K, CLOCK + 2 * T);
+    (1..SLOTS).for_each(|position| tables[1].put(position, OTHER + position as u64, LATER + 50 * T));
+    let [too_many, _] = together(
+        &tables,
+        [
+            |[_, new], actor| {
+                new.clock.store(LATER, Ordering::Relaxed);
+                // K has drained, and its slot is needed.
+                let _ = actor.charge(new, OTHER, 2);
+                // A decision by a reading of the clock from before, when K had used up its burst.
+                let now = &mut { CLOCK };
+                let decision = new.bucket(K).charge(one_cell(2), now, &actor.context(new, None)).unwrap();
+                u64::from(decision.is_allowed() && *now == CLOCK)
+            },
+            |tables, actor| {
+                actor.carry_all(tables);
+                0
+            },
+        ],
+    );
+    assert_eq!(too_many, 0, "a burst of 2 by readings of one moment");
+}
+
+/// A key is reset in the new table as soon as all was carried over, while an agent still comes through the old one.
+fn reset_after_a_move() {
+    let tables = Arc::new([Table::new(), Table::new()]);
+    tables[0].successor.store(1, Ordering::Relaxed);
+    tables[0].put(0, K, CLOCK + 2 * T);
+    let [mine, forgiven] = together(
+        &tables,
+        [
+            |tables, actor| actor.charge_moving(tables, K, 3) + actor.charge_moving(tables, K, 3),
+            |tables, actor| {
+                actor.carry_all(tables);
+                actor.reset(&tables[1], K)
+            },
+        ],
+    );
+    assert_eq!(tables[1].owed(K) + forgiven, 2 + mine, "what was not forgiven is owed, and once");
+    assert!((1..=2).contains(&mine), "{mine}: one before the reset, or one or two after it");
 }
 
 #[cfg(gcra_loom)]
@@ -463,6 +530,12 @@ models! {
         opening_without_the_inheritance_is_caught = NothingInherited, "left behind";
     }
     first_comers_meet_a_move: move_against_first_comers {}
+    a_bucket_that_has_drained_is_not_carried: carry_against_a_drained_bucket {
+        carrying_what_has_drained_is_caught = CarriesWhatHasDrained, "by readings of one moment";
+    }
+    a_reset_after_a_move_holds: reset_after_a_move {
+        inheriting_after_the_move_is_caught = InheritsAfterTheMove, "and once";
+    }
 }
 
 /// Eight slots, four actors, six keys: now and then all slots are live. Each charges, and gives back some of it.
@@ -490,7 +563,7 @@ fn many_keys() {
     };
     let kept: u64 = together(&table, [actor; 4]).iter().sum();
     let allowed = |key: u64| kept >> (8 * (key - K)) & 0xff;
-    let evicted = table.counters.evictions().evicted_live;
+    let evicted = table.counters.counted().evictions.evicted_live;
     let mut owed = 0;
     for key in K..K + KEYS {
         owed += table.owed(key);
@@ -512,7 +585,7 @@ fn many_keys_move() {
     const KEYS: u64 = 6;
     const BURST: u32 = 3;
     let tables = Arc::new([Table::new(), Table::new()]);
-    tables[0].successor.store(1, core::sync::atomic::Ordering::Relaxed);
+    tables[0].successor.store(1, Ordering::Relaxed);
     (0..3).for_each(|position| tables[0].put(2 * position, K + position as u64, CLOCK + T));
     let actor: fn(&[Table; 2], Actor) -> u64 = |tables, actor| {
         let random = |_| shuttle::rand::thread_rng().gen_range(0..KEYS);
@@ -523,7 +596,7 @@ fn many_keys_move() {
         0
     };
     let allowed: u64 = together(&tables, [actor, actor, actor, resize]).iter().sum();
-    assert_eq!(tables[1].counters.evictions().evicted_live, 0);
+    assert_eq!(tables[1].counters.counted().evictions.evicted_live, 0);
     for key in 0..KEYS {
         let owed_before = u64::from(key < 3);
         let owed = owed_before + (allowed >> (8 * key) & 0xff);
@@ -542,5 +615,11 @@ models! {
     many_keys_move_with_all_they_owe: many_keys_move {
         sealing_by_a_store_among_many_keys_is_caught = SealStores, "of key";
         opening_without_the_inheritance_among_many_keys_is_caught = NothingInherited, "of key";
+    }
+    a_drained_bucket_of_eight_slots_is_not_carried: carry_against_a_drained_bucket {
+        carrying_what_has_drained_into_eight_slots_is_caught = CarriesWhatHasDrained, "by readings of one moment";
+    }
+    a_reset_after_a_move_of_eight_slots_holds: reset_after_a_move {
+        inheriting_after_a_move_of_eight_slots_is_caught = InheritsAfterTheMove, "and once";
     }
 }

@@ -162,6 +162,6 @@ mod tests {
             prefetch(line);
             assert!(line.slots.iter().all(|slot| slot.load() == crate::slot::Word::EMPTY));
         }
-        assert_eq!(region.shared().counters.0.evictions(), crate::Evictions::default());
+        assert_eq!(region.shared().counters.0.counted().evictions, crate::Evictions::default());
     }
 }

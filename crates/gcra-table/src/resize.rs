@@ -4,7 +4,9 @@
 //! open the new file too. Then every slot of the old file is sealed and its bucket carried over; an agent that comes for a
 //! key finds it in the one file or the other (`bucket.rs`, "Moving to another table"). At last the new file takes the old one's name.
 //!
-//! Every step can be done twice, and by several at once, so a resize that was interrupted is finished by the next call.
+//! One process does this at a time: it holds a lock on the new file from the first bucket to the rename, and the kernel
+//! releases the lock when it dies. The next call finds the file without a lock and finishes it. Carrying a bucket twice
+//! does no harm.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -25,7 +27,7 @@ pub struct Resized {
     pub to: Slots,
     /// Buckets that owed something and were carried over.
     pub carried: u64,
-    /// Those among them for which the new table had no room: they were forgotten, or made others be.
+    /// Keys that owed something and were forgotten in the new table until now, for want of room.
     pub evicted: u64,
 }
 
@@ -39,37 +41,38 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// The table can't be opened, has that size already, is being resized to another one, or there is no room for
-    /// a second file.
+    /// The table can't be opened, has that size already, is being resized by another process, was begun to be resized to
+    /// another size, was removed or replaced meanwhile, or there is no room for a second file.
     pub fn resize(path: &Path, slots: Slots, notice: Duration) -> Result<Resized, OpenError> {
-        let old_file = open::inspect(path)?;
+        let mut old_file = open::inspect(path)?;
         let old = Self::attach(path, &old_file, Who::Inspector)?;
         let begins = !old.is_superseded();
         if begins {
             open::create_successor(path, &old_file, slots)?;
             old.shared().successor.store(1, Ordering::Release);
         }
-        let mut next_file = open::open_successor(path, &old_file.header, Who::Inspector)?;
+        let next_file = open::hold_successor(path, &old_file)?;
         if next_file.slots != slots {
             return Err(open::other_resize(path, next_file.slots));
         }
         // Others may attach again. They find the flag.
-        let old_header = old_file.header.clone();
-        drop(old_file);
+        old_file.unlock();
         let next = Self::attach(path, &next_file, Who::Inspector)?;
-        if begins {
-            next.shared().counters.0.go_on_from(&old.shared().counters.0);
-            thread::sleep(notice);
+        let mut carried = 0;
+        // A resize that died just before the rename has left nothing to carry, and what was reset since must not come back.
+        if next.shared().complete.load(Ordering::Acquire) == 0 {
+            if begins {
+                thread::sleep(notice);
+            }
+            carried = old.carry_all_to(&next);
+            next.take_over_register(&old);
+            next.shared().inherited.raise_to(old.counted_until_here());
         }
-        let before = next.evictions();
-        let carried = old.carry_all_to(&next);
-        next.take_over_register(&old);
-        (next_file.header.base_ns, next_file.header.boot_id) = (old_header.base_ns, old_header.boot_id);
         open::adopt_clock(path, &next_file)?;
         next.beat();
         next.shared().complete.store(1, Ordering::Release);
-        open::rename_successor(path)?;
-        let evicted = next.evictions().evicted_live.saturating_sub(before.evicted_live);
+        open::put_in_place(path, &mut old_file, &next_file)?;
+        let evicted = next.shared().counters.0.counted().evictions.evicted_live;
         Ok(Resized { from: old.slots(), to: slots, carried, evicted })
     }
 
@@ -79,10 +82,13 @@ impl Table {
         let mut now = self.now();
         for slot in self.each_slot() {
             let word = seal(slot);
-            if let Some(tat) = word.sealed_tat()
-                && tat > now
-                && word.fingerprint() != 0
-            {
+            let Some(tat) = word.sealed_tat().filter(|_| word.fingerprint() != 0) else {
+                continue;
+            };
+            if tat > now {
+                now = self.now();
+            }
+            if tat > now {
                 next.bucket(word.fingerprint()).carry(tat, &mut now, &next.context(None));
                 carried += 1;
             }

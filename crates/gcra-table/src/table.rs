@@ -6,15 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::attached::{Attachment, ReloadAnswer};
-use crate::bucket::{Announcer, Bucket, Charge, Context, Decision, Evictions, Moved};
+use crate::bucket::{Announcer, Bucket, Charge, Context, Counted, Decision, Evictions, Moved};
 use crate::clock::{self, Clock, ManualClock};
 use crate::hash::SipHasher;
 use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
-use crate::open::{self, OpenError, Opened, TableFile, Who};
+use crate::open::{self, FileId, OpenError, Opened, TableFile, Who};
 use crate::quota::Quota;
 use crate::region::{self, Region};
 use crate::register::{Register, Registered};
 use crate::slot::{Line, Slot, Slots};
+
+/// From a table to the last of those that took over from it, one after the other. A process that beats is never more than
+/// two behind; what is longer was made by hand.
+const MAX_MOVES: usize = 16;
 
 /// Buckets of many keys, shared by every process that has the file open.
 ///
@@ -41,8 +45,20 @@ pub struct Table {
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) path: PathBuf,
+    pub(crate) file: FileId,
     pub(crate) header: Header,
     pub(crate) who: Who,
+}
+
+/// What the name of a table leads to: see [`Table::name`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Name {
+    /// This table, or the one that takes over from it.
+    Ours,
+    /// Nothing: the file was removed.
+    Nothing,
+    /// Another file, which has been put into its place.
+    AnotherFile,
 }
 
 /// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
@@ -132,10 +148,10 @@ impl Table {
     }
 
     pub(crate) fn attach(path: &Path, file: &TableFile, who: Who) -> Result<Self, OpenError> {
-        let TableFile { file, header, slots } = file;
+        let TableFile { file, id, header, slots } = file;
         let region = Region::map(file, *slots).map_err(|error| OpenError::mapping(path, error))?;
         let clock = Clock::Boot { base_ns: header.base_ns };
-        let origin = Origin { path: path.to_owned(), header: header.clone(), who };
+        let origin = Origin { path: path.to_owned(), file: *id, header: header.clone(), who };
         let mut table = Self::new(region, &header.hash_key, clock, Some(origin));
         if who == Who::Agent {
             table.attachment = Some(Attachment::new(table.announcer.attachment()));
@@ -237,12 +253,14 @@ impl Table {
     /// Where there is no bucket yet, or not here any more, or where somebody else was faster.
     #[cold]
     fn charge_anyhow(&self, fingerprint: u64, charge: Charge, now: &mut u64) -> Decision {
-        let mut decided = self.bucket(fingerprint).charge(charge, now, &self.context(None));
         let mut table = self;
-        // Ends: a table has a higher generation than the one before it, and there is a last one.
-        while let Err(Moved) = decided {
+        let mut decided = table.bucket(fingerprint).charge(charge, now, &table.context(None));
+        for _ in 0..MAX_MOVES {
+            if decided.is_ok() {
+                break;
+            }
             let Some(next) = table.opened_successor() else {
-                return Decision::undecidable(charge.quota);
+                break;
             };
             let context = next.context(Some(table.bucket(fingerprint)));
             decided = next.bucket(fingerprint).charge(charge, now, &context);
@@ -265,18 +283,27 @@ impl Table {
     /// The TAT of `key` under this quota, in nanoseconds of the table's clock; 0 when there is no bucket. Charges nothing.
     #[must_use]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> u64 {
-        self.tat_of(fingerprint(key, quota))
-    }
-
-    fn tat_of(&self, fingerprint: u64) -> u64 {
-        let bucket = self.bucket(fingerprint);
-        match bucket.tat(&self.context(None)) {
-            Ok(tat) => tat,
-            Err(Moved) => {
-                let last = bucket.seal();
-                self.opened_successor().map_or(last, |next| next.tat_of(fingerprint).max(last))
+        let fingerprint = fingerprint(key, quota);
+        let mut table = self;
+        // What it was at least, where the bucket is on its way.
+        let mut last = 0;
+        for _ in 0..=MAX_MOVES {
+            let bucket = table.bucket(fingerprint);
+            match bucket.tat(&table.context(None)) {
+                Ok(tat) => return tat.max(last),
+                Err(Moved) => {
+                    last = bucket.seal();
+                    let Some(next) = table.opened_successor() else {
+                        break;
+                    };
+                    if next.is_complete() {
+                        last = 0;
+                    }
+                    table = next;
+                }
             }
         }
+        last
     }
 
     /// What `key` owes under this quota at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
@@ -287,10 +314,12 @@ impl Table {
 
     /// Forgives `key` all it owes under this quota, and returns how much that was at `now`, in nanoseconds.
     ///
-    /// `None` while the table is being resized: then a reset could be undone by the move.
+    /// `None` while the table is being resized: then a reset could be undone by the move. From when the resize is done a
+    /// reset holds, also against processes that have not noticed the resize yet.
     #[must_use]
     pub fn reset(&self, key: KeyHash, quota: Quota, now: u64) -> Option<u64> {
-        if self.is_superseded() {
+        // Acquire: the reset passes on that the move to this table is complete.
+        if self.is_superseded() || !self.is_complete() {
             return None;
         }
         let bucket = self.bucket(fingerprint(key, quota));
@@ -328,16 +357,38 @@ impl Table {
         Register::new(self.region.register(), self.hasher, self.now())
     }
 
-    /// What it has cost so far that the table was too small, counted over all processes since it was made.
+    /// What it has cost so far that the table was too small, counted over all processes since it was made, and through all
+    /// resizes.
     #[must_use]
     pub fn evictions(&self) -> Evictions {
-        self.shared().counters.0.evictions()
+        self.counted().evictions
     }
 
     /// Operations, over all processes, that others got ahead of so often that the cells were denied undecided. Not expected ever.
     #[must_use]
     pub fn gave_up(&self) -> u64 {
-        self.shared().counters.0.gave_up.load(Ordering::Relaxed)
+        self.counted().gave_up
+    }
+
+    /// What was counted in this table, in those before it, and in the one that takes over from it, once that is open here.
+    fn counted(&self) -> Counted {
+        let mut sum = self.counted_until_here();
+        let mut table = self;
+        for _ in 0..MAX_MOVES {
+            let Some(next) = table.successor.get() else {
+                break;
+            };
+            let before = sum.with(next.shared().inherited.counted(), u64::max);
+            sum = before.with(next.shared().counters.0.counted(), u64::saturating_add);
+            table = next;
+        }
+        sum
+    }
+
+    /// What was counted in this table and in those before it.
+    pub(crate) fn counted_until_here(&self) -> Counted {
+        let Shared { inherited, counters, .. } = self.shared();
+        inherited.counted().with(counters.0.counted(), u64::saturating_add)
     }
 
     /// How many buckets it has room for.
@@ -403,8 +454,60 @@ impl Table {
             return Ok(None);
         }
         let next = self.open_successor()?;
-        let complete = next.shared().complete.load(Ordering::Acquire) != 0;
-        Ok(complete.then(|| next.clone()))
+        if !next.is_complete() {
+            return Ok(None);
+        }
+        // A process that was stopped before it counted an eviction counts it here, after all was carried over.
+        next.shared().inherited.raise_to(self.counted_until_here());
+        Ok(Some(next.clone()))
+    }
+
+    /// What the table's name leads to now. Other processes find the table by its name only, so one that uses a file which
+    /// has lost it shares no limits with those that are started later. A file in memory has no name to lose.
+    ///
+    /// If the name leads to another table of this user, an agent writes down there that it goes on without it
+    /// ([`has_strangers`](Self::has_strangers)).
+    #[must_use]
+    pub fn name(&self) -> Name {
+        let Some(Origin { path, file, header, who }) = &self.file else {
+            return Name::Ours;
+        };
+        // In this order: a resize tells of the successor before it takes the name away. And agents move to the successor a
+        // moment before it gets the name.
+        if FileId::at(path).is_ok_and(|found| found == *file)
+            || self.is_superseded()
+            || open::is_about_to_be_renamed(path, *file, header, *who)
+        {
+            return Name::Ours;
+        }
+        match FileId::at(path) {
+            // Just renamed.
+            Ok(found) if found == *file => Name::Ours,
+            Ok(_) => {
+                if *who == Who::Agent {
+                    open::mark_strangers(path);
+                }
+                Name::AnotherFile
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Name::Nothing,
+            // It can't be told, so nothing is claimed.
+            Err(_) => Name::Ours,
+        }
+    }
+
+    /// Whether, within the last seconds, an agent said that it uses a file that had the name of this one before: it shares no
+    /// limits with those that use this one.
+    #[must_use]
+    pub fn has_strangers(&self) -> bool {
+        const RECENT_NS: u64 = 5_000_000_000;
+        let said_ns = self.shared().strangers_ns.load(Ordering::Relaxed);
+        said_ns != 0 && clock::boottime_ns().abs_diff(said_ns) < RECENT_NS
+    }
+
+    /// Whether nothing is being carried over to this table any more.
+    fn is_complete(&self) -> bool {
+        let generation = self.origin().map_or(0, |origin| origin.header.generation);
+        generation == 0 || self.shared().complete.load(Ordering::Acquire) != 0
     }
 
     /// Whether another table is taking over.
@@ -416,10 +519,10 @@ impl Table {
         if let Some(next) = self.successor.get() {
             return Ok(next);
         }
-        let Some(Origin { path, header, who }) = &self.file else {
+        let Some(Origin { path, file, header, who }) = &self.file else {
             return Err(OpenError::no_successor(Path::new("(in memory)")));
         };
-        let file = open::open_successor(path, header, *who)?;
+        let file = open::open_successor(path, *file, header, *who)?;
         let next = Self::attach(path, &file, *who)?;
         Ok(self.successor.get_or_init(|| Arc::new(next)))
     }
@@ -454,6 +557,7 @@ impl Table {
             announcer: &self.announcer,
             counters: &self.shared().counters.0,
             successor: &self.shared().successor,
+            complete: &self.shared().complete,
             predecessor,
         }
     }
@@ -629,6 +733,41 @@ mod tests {
         let late = table.charge(key, brief, 1, &mut { read_long_ago });
         assert!(late.is_allowed());
         assert!(words_of(&table, key, brief)[0].tat().unwrap() > drained, "the TAT went back");
+    }
+
+    /// The resizer seals a slot and is stopped. Before it goes on the key's bucket is opened in the new table, used up, drained
+    /// and reclaimed there.
+    #[test]
+    fn what_has_drained_since_it_was_sealed_is_not_carried() {
+        let (old, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let mut new = Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
+        new.hasher = old.hasher;
+        let (key, quota) = (old.hash(b"a"), quota(5));
+        let bucket = fingerprint(key, quota);
+        let one = Charge { quota, cells: 1, least_tat: 0 };
+        let read_long_ago = old.now();
+        let now = &mut { read_long_ago };
+        assert!(old.charge(key, quota, 1, now).is_allowed());
+        old.shared().successor.store(1, Ordering::Relaxed);
+        let tat = old.bucket(bucket).seal();
+        let charge = |now: &mut u64| {
+            let context = new.context(Some(old.bucket(bucket)));
+            new.bucket(bucket).charge(one, now, &context).unwrap().is_allowed()
+        };
+        assert_eq!((0..9).filter(|_| charge(now)).count(), 4, "one of 5 was used");
+        // It drains, and others need its slot.
+        for n in 0..50_u32 {
+            clock.advance(T);
+            let _ = new.charge(new.hash(&n.to_ne_bytes()), quota, 1, &mut new.now());
+        }
+        assert_eq!(words_of(&new, key, quota), []);
+        // The resizer goes on.
+        new.bucket(bucket).carry(tat, &mut { read_long_ago }, &new.context(None));
+        // And a process that was stopped as long.
+        let mut now = read_long_ago;
+        while charge(&mut now) {
+            assert!(now > read_long_ago, "another cell by that reading of the clock");
+        }
     }
 
     #[test]

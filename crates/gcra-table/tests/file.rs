@@ -7,9 +7,10 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gcra_table::{Opened, Quota, Slots, Table};
+use gcra_table::{Name, Opened, Quota, Slots, Table};
 use tempfile::TempDir;
 
 /// Where the lines begin.
@@ -356,39 +357,175 @@ fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
     assert!(child_under(setup, &path, 1 << 12).contains("opened: Created"));
 }
 
+/// As [`child_under`], in namespaces of its own. `None` where that is not allowed.
+fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
+    let setup = format!(
+        "test \"$inner\" || {{ inner=1 exec unshare {unshare} sh -c \"$inside\" \"$0\"; exit; }}\n{setup}\n\
+         echo inside"
+    );
+    let script = format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).stderr(Stdio::null());
+    shell.env("inside", &script).env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", "64");
+    let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+    said.contains("inside").then_some(said)
+}
+
+/// Any difference is refused, however small, and however long nobody has used the table.
 #[test]
 fn another_clock_is_refused() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
-    let unshare = |offset: &str| {
-        let setup = format!(
-            "test \"$inner\" || inner=1 exec unshare -T --boottime {offset} sh -c \"$(cat <<'END'\nexec \"$0\" --exact \
-             opening_child --nocapture --test-threads=1\nEND\n)\" \"$0\""
-        );
-        table.beat();
-        child_under(&setup, &path, 64)
+    let child = |offset: &str, path: &Path| child_unshared(&format!("-T --boottime {offset}"), "", path);
+    let Some(said) = child("0", &path) else {
+        return eprintln!("SKIPPED: not allowed to make a time namespace, so no other clock was tried");
     };
-    if !unshare("0").contains("opened: Joined") {
-        return eprintln!("not allowed to make a time namespace: another clock was not tried");
+    assert!(said.contains("opened: Joined"), "{said}");
+    let sentence = |path: &Path, theirs: &str, ours: &str| {
+        format!(
+            "table {} is used with the clock of another time namespace: there CLOCK_BOOTTIME is {theirs} s ahead of the \
+             machine's, and here {ours} s; run all agents of a table in one time namespace, or {ANEW}",
+            path.display()
+        )
+    };
+    // The kernel refuses a clock that would be below zero, and takes a second back as soon as the machine is up.
+    for offset in ["1", "4", "-1", "3600", "25920000"] {
+        let before = fs::read(&path).unwrap();
+        let said = child(offset, &path).unwrap();
+        assert!(said.contains(&sentence(&path, "0", offset)), "{offset}: {said}");
+        assert_eq!(fs::read(&path).unwrap(), before, "it was changed");
     }
-    let sentence = format!(
-        "refused: table {} is used by processes with another clock: their CLOCK_BOOTTIME and ours differ by more than a \
-         second, as in different time namespaces; run all agents of a table in one, or {ANEW}",
-        path.display()
-    );
-    for offset in ["3600", "-3600"] {
-        let said = unshare(offset);
-        assert!(said.contains(&sentence), "{offset}: {said}");
+    drop(table);
+    let said = child("25920000", &path).unwrap();
+    assert!(said.contains(&sentence(&path, "0", "25920000")), "nobody uses it: {said}");
+
+    // And behind the others: the table is made by those whose clock is ahead.
+    for offset in ["1", "3600"] {
+        fs::remove_file(&path).unwrap();
+        let said = child(offset, &path).unwrap();
+        assert!(said.contains("opened: Created"), "{said}");
+        assert_eq!(refusal(&path), sentence(&path, offset, "0"));
+        assert!(child(offset, &path).unwrap().contains("opened: Joined"));
     }
+}
+
+#[test]
+fn without_proc_the_missing_file_and_the_remedy_are_named() {
+    let (_directory, path) = place();
+    drop(open(&path));
+    let sentence = |path: &Path| {
+        format!(
+            "refused: table {}: could not read /proc/sys/kernel/random/boot_id, without which no clock is shared: No such \
+             file or directory (os error 2); mount /proc, and all of it (ProcSubset=all)",
+            path.display()
+        )
+    };
+    for mount in ["mount -t tmpfs none /proc", "mount -t proc -o subset=pid proc /proc"] {
+        let Some(said) = child_unshared("-m", &format!("{mount} || exit"), &path) else {
+            eprintln!("SKIPPED: not allowed to '{mount}'");
+            continue;
+        };
+        assert!(said.contains(&sentence(&path)), "{mount}: {said}");
+        // Nor is one made.
+        let other = path.with_extension("other");
+        let said = child_unshared("-m", mount, &other).unwrap();
+        assert!(said.contains(&sentence(&other)) && !other.exists(), "{mount}: {said}");
+    }
+}
+
+/// What a boot takes over is not believed blindly: a time out of range would admit everything.
+#[test]
+fn a_damaged_time_is_refused_after_a_boot_too() {
+    let (_directory, path) = place();
+    drop(open(&path));
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let header = fs::read(&path).unwrap();
+    let sentence = format!("table {} has a damaged header: its time is out of range; {ANEW}", path.display());
+    for last in [(1 << 61) + 1, (1 << 62) + 5, (1 << 62) - 2_000_000_000, u64::MAX] {
+        for is_reboot in [false, true] {
+            file.write_all_at(&header, 0).unwrap();
+            if is_reboot {
+                reboot(&path, 0);
+            }
+            file.write_all_at(&last.to_ne_bytes(), 1024).unwrap();
+            assert_eq!(refusal(&path), sentence, "{last}, after a boot: {is_reboot}");
+        }
+    }
+    file.write_all_at(&header, 0).unwrap();
+    reboot(&path, 0);
+    file.write_all_at(&u64::MAX.to_ne_bytes(), 1032).unwrap();
+    assert_eq!(refusal(&path), sentence, "the wall clock");
+    file.write_all_at(&header, 0).unwrap();
+    drop(open(&path));
+}
+
+/// A container can have a boot id of its own. While somebody is alive in the table its time must not be set anew.
+#[test]
+fn another_boot_id_beside_a_live_process_is_no_boot() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let key = table.hash(b"a");
+    assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let fixed = || {
+        let mut bytes = [0; 128];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let before = fixed();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                table.beat();
+                // Were this taken for a boot, the clock would have been set forward by an hour.
+                let wall = u64::from_ne_bytes(wall_of(&file)).saturating_sub(3_600_000_000_000);
+                file.write_all_at(&wall.to_ne_bytes(), 1032).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        // Also when an assertion fails.
+        let _stop = SetWhenDropped(&stop);
+        let setup = "echo 12345678-9abc-def0-1234-56789abcdef0 >\"$GCRA_TABLE_OPEN.id\" &&
+            mount --bind \"$GCRA_TABLE_OPEN.id\" /proc/sys/kernel/random/boot_id || exit";
+        match child_unshared("-m", setup, &path) {
+            Some(said) => assert!(said.contains("opened: Joined"), "{said}"),
+            None => eprintln!("SKIPPED: not allowed to mount, so no other boot id was tried in a container"),
+        }
+        if let Some(said) = child_unshared("-m -T --boottime 3600", setup, &path) {
+            assert!(said.contains("with the clock of another time namespace"), "{said}");
+        }
+        assert_eq!(fixed(), before, "the header of a table in use was rewritten");
+        // The same from the other side: the table has another id than we.
+        file.write_all_at(&[0xab; 16], 96).unwrap();
+        let other = fixed();
+        let (joined, opened) = open(&path);
+        assert_eq!((opened, fixed()), (Opened::Joined, other));
+        assert!(!joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed());
+    });
+}
+
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn wall_of(file: &fs::File) -> [u8; 8] {
+    let mut wall = [0; 8];
+    file.read_exact_at(&mut wall, 1032).unwrap();
+    wall
 }
 
 /// Writes the table's header as one from another boot, `away` seconds ago by the wall clock.
 fn reboot(path: &Path, away_s: i64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     file.write_all_at(&[0xab; 16], 96).unwrap();
-    let mut wall = [0; 8];
-    file.read_exact_at(&mut wall, 1032).unwrap();
-    let wall = u64::from_ne_bytes(wall).saturating_add_signed(-away_s * 1_000_000_000);
+    // The machine's clock begins anew, so with the old base it is not the time at which the table was last used.
+    file.write_all_at(&i64::to_ne_bytes(86_400_000_000_000), 112).unwrap();
+    let wall = u64::from_ne_bytes(wall_of(&file)).saturating_add_signed(-away_s * 1_000_000_000);
     file.write_all_at(&wall.to_ne_bytes(), 1032).unwrap();
 }
 
@@ -525,7 +662,8 @@ fn an_interrupted_resize_can_be_finished() {
     let next = path.with_extension("next");
 
     // The new file was made, and nobody told.
-    let leftover = fs::read(&path).unwrap();
+    let mut leftover = fs::read(&path).unwrap();
+    leftover[48] += 1;
     fs::write(&next, leftover).unwrap();
     fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
     let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
@@ -546,8 +684,7 @@ fn an_interrupted_resize_can_be_finished() {
     assert_eq!(current.reset(key, hourly(2), current.now()), None);
     assert!(current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(), "the second of two");
     let other = format!(
-        "table {0} is being resized to 32 slots; if that was interrupted, finish it first: 'gcra-spoa table resize --table \
-         {0} --slots 32'",
+        "table {0}: a resize to 32 slots was interrupted; finish it first: 'gcra-spoa table resize --table {0} --slots 32'",
         path.display()
     );
     assert_eq!(resize(64).unwrap_err().to_string(), other);
@@ -556,6 +693,346 @@ fn an_interrupted_resize_can_be_finished() {
         assert!(!table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
     }
     assert_eq!(resize(64).unwrap().carried, 1);
+}
+
+/// The other end of the tests that interrupt a resize: it stays in its notice until it is killed.
+#[test]
+fn resizing_child() {
+    if let Ok(path) = std::env::var("GCRA_TABLE_RESIZE") {
+        let notice = std::env::var("GCRA_TABLE_NOTICE_MS").unwrap().parse().unwrap();
+        let resized =
+            Table::resize(Path::new(&path), Slots::new(128).unwrap(), Duration::from_millis(notice));
+        println!("resized: {}", resized.map_or_else(|error| error.to_string(), |_| "done".to_owned()));
+    }
+}
+
+/// Begins to resize `table` to 128 slots in another process, and returns when it waits for the others to notice.
+fn begin_resize(table: &Table, path: &Path, notice_ms: u64) -> KillOnDrop {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "resizing_child", "--nocapture", "--test-threads=1"])
+        .env("GCRA_TABLE_RESIZE", path)
+        .env("GCRA_TABLE_NOTICE_MS", notice_ms.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut child = KillOnDrop(child);
+    while !table.is_being_resized() {
+        assert!(child.0.try_wait().unwrap().is_none(), "it ended without a resize");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+struct KillOnDrop(Child);
+
+impl KillOnDrop {
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+}
+
+const FOR_EVER_MS: u64 = 3_600_000;
+
+#[test]
+fn one_resize_runs_at_a_time_and_a_dead_one_is_finished() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let key = table.hash(b"a");
+    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
+    let first = begin_resize(&table, &path, FOR_EVER_MS);
+    let busy = format!(
+        "table {0} is being resized to 128 slots by another process; wait until that has ended, and if it was stopped, \
+         continue or end it (fuser {0}.next names it)",
+        path.display()
+    );
+    for slots in [128, 256] {
+        // It takes the lock a moment after it has told the others.
+        let mut refusal = resize(slots).expect_err("two at once").to_string();
+        while refusal != busy {
+            assert!(refusal.contains("interrupted"), "{refusal}");
+            refusal = resize(slots).expect_err("two at once").to_string();
+        }
+    }
+    // Nobody takes the half-made file for a table, whoever asks for it by name.
+    let half = successor(&path);
+    let unfinished = format!(
+        "table {} is the successor of a table whose resize is not finished, so it lacks buckets; name that table, and \
+         finish its resize with 'gcra-spoa table resize', or {ANEW}",
+        half.display()
+    );
+    assert_eq!(Table::inspect(&half).unwrap_err().to_string(), unfinished);
+    assert_eq!(Table::open_or_create(&half, None).unwrap_err().to_string(), unfinished);
+
+    first.signal(rustix::process::Signal::STOP);
+    assert_eq!(resize(128).unwrap_err().to_string(), busy, "a stopped one goes on");
+    drop(first);
+    let interrupted = format!(
+        "table {0}: a resize to 128 slots was interrupted; finish it first: 'gcra-spoa table resize --table {0} --slots 128'",
+        path.display()
+    );
+    assert_eq!(resize(256).unwrap_err().to_string(), interrupted);
+    assert_eq!(resize(128).unwrap().carried, 1);
+    assert!(!half.exists());
+    for table in [&table, &open_any(&path)] {
+        let mut now = table.now();
+        let allowed = (0..3).filter(|_| table.charge(key, hourly(2), 1, &mut now).is_allowed()).count();
+        assert_eq!(allowed, usize::from(table.slots().get() == 64), "the second of two, once");
+    }
+}
+
+fn successor(path: &Path) -> PathBuf {
+    path.with_extension("next")
+}
+
+/// What lies at the successor's name is renamed only if it is the file that the buckets were carried to.
+#[test]
+fn a_file_in_the_successors_place_does_not_get_the_name() {
+    for _ in 0..20 {
+        let (_directory, path) = place();
+        let (table, _) = open(&path);
+        let key = table.hash(b"a");
+        assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let before = inode(&path);
+        let mut child = begin_resize(&table, &path, 1_000);
+        child.signal(rustix::process::Signal::STOP);
+        if inode(&path) != before || !successor(&path).exists() {
+            // This machine was too slow: it had finished. Once more.
+            continue;
+        }
+        let half = fs::read(successor(&path)).unwrap();
+        fs::remove_file(successor(&path)).unwrap();
+        fs::write(successor(&path), half).unwrap();
+        fs::set_permissions(successor(&path), Permissions::from_mode(0o600)).unwrap();
+        child.signal(rustix::process::Signal::CONT);
+        let mut output = String::new();
+        std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut output).unwrap();
+        let sentence = format!(
+            "resized: table {0}: while it was resized, somebody removed or replaced it or {0}.next, so the new file did \
+             not get its name; stop every agent that uses it, remove both, and a new one is made",
+            path.display()
+        );
+        if !output.contains(&sentence) {
+            // It was replaced before the other process opened it, and so is the file that the buckets were carried to.
+            assert!(output.contains("resized: done") || output.contains("is gone"), "{output}");
+            let joined = open_any(&path);
+            assert!(!joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed(), "a bucket was lost");
+            continue;
+        }
+        assert_eq!(inode(&path), before);
+        return;
+    }
+    eprintln!("SKIPPED: this machine is too slow to replace a file within a second");
+}
+
+/// A resize is done when the table is too small, so when most is evicted.
+#[test]
+fn evictions_during_a_resize_are_counted_once_whoever_dies() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let mut fresh = 0_u32;
+    let mut charge = |table: &Table, keys: u32| {
+        for _ in 0..keys {
+            fresh += 1;
+            let key = table.hash(&fresh.to_ne_bytes());
+            assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+        }
+    };
+    // Until every slot is live: from then on each new key costs one.
+    while table.occupancy().live < 64 {
+        charge(&table, 1);
+    }
+    let before = table.evictions().evicted_live;
+    charge(&table, 10);
+    assert_eq!(table.evictions().evicted_live, before + 10);
+    let child = begin_resize(&table, &path, FOR_EVER_MS);
+    charge(&table, 20);
+    assert_eq!(table.evictions().evicted_live, before + 30);
+    drop(child);
+    charge(&table, 30);
+    let during = table.evictions();
+    assert_eq!(during.evicted_live, before + 60);
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    // 64 were carried to 128 slots; a few may have found all of theirs taken.
+    let joined = open_any(&path);
+    let next = table.successor().unwrap().unwrap();
+    for table in [&table, &joined, &*next] {
+        let evictions = table.evictions();
+        assert!((before + 60..before + 70).contains(&evictions.evicted_live), "{evictions:?}");
+        assert!(evictions.forgiven_ns >= during.forgiven_ns, "the counter went back");
+    }
+    assert_eq!(table.evictions(), joined.evictions());
+    // And once more.
+    let before = joined.evictions();
+    Table::resize(&path, slots(), Duration::ZERO).unwrap();
+    assert!(open_any(&path).evictions().evicted_live >= before.evicted_live);
+    assert_eq!(open_any(&path).evictions(), joined.successor().unwrap().unwrap().evictions());
+}
+
+/// An agent that has not noticed the resize yet does not bring back what a reset forgave.
+#[test]
+fn a_reset_after_a_resize_holds_for_agents_on_the_old_file() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let key = table.hash(b"a");
+    let allowed = |table: &Table| {
+        let mut now = table.now();
+        (0..9).filter(|_| table.charge(key, hourly(5), 1, &mut now).is_allowed()).count()
+    };
+    assert_eq!(allowed(&table), 5);
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    assert_eq!(table.reset(key, hourly(5), table.now()), None, "not in the old file");
+    let inspected = Table::inspect(&path).unwrap();
+    assert!(inspected.reset(key, hourly(5), inspected.now()).unwrap() > 0);
+    assert_eq!(table.owed_ns(key, hourly(5), table.now()), 0);
+    assert_eq!(allowed(&table), 5, "the old debt came back");
+    assert_eq!(allowed(&inspected), 0);
+}
+
+/// A header that makes a file its own successor costs nothing.
+#[test]
+fn a_table_is_not_its_own_successor() {
+    let (_directory, path) = place();
+    for (generation, complete) in [(u64::MAX, 0_u32), (u64::MAX, 1), (7, 1), (0, 0), (1 << 32, 1)] {
+        drop(open(&path));
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&generation.to_ne_bytes(), 48).unwrap();
+        file.write_all_at(&[1_u32, complete].map(u32::to_ne_bytes).concat(), 1044).unwrap();
+        let sealed = [[0; 15].as_slice(), &[0x40]].concat();
+        let lines = fs::metadata(&path).unwrap().len() - 64 * 16;
+        file.write_all_at(&sealed_slots(&sealed), lines).unwrap();
+        if generation == u64::MAX {
+            let how = "no table was resized that often";
+            assert_eq!(
+                refusal(&path),
+                format!("table {} has a damaged header: {how}; {ANEW}", path.display())
+            );
+        } else {
+            let (table, _) = open(&path);
+            for n in 0..100_u32 {
+                let key = table.hash(&n.to_ne_bytes());
+                assert!(!table.charge(key, hourly(5), 1, &mut table.now()).is_allowed());
+                assert!(table.successor().is_err());
+            }
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            assert!(
+                maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count() <= 3,
+                "{maps}"
+            );
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+fn sealed_slots(slot: &[u8]) -> Vec<u8> {
+    // The mark is in the highest byte of the lower half.
+    let mut word = [slot; 1].concat();
+    word.swap(7, 15);
+    word.repeat(64)
+}
+
+#[test]
+fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {
+    let (_directory, path) = place();
+    let (first, _) = open(&path);
+    assert_eq!(first.name(), Name::Ours);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(first.name(), Name::Nothing);
+    // Something that is no table is left alone.
+    fs::write(&path, [b'x'; 8192]).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(first.name(), Name::AnotherFile);
+    assert_eq!(fs::read(&path).unwrap(), [b'x'; 8192]);
+    fs::remove_file(&path).unwrap();
+
+    let (second, opened) = open(&path);
+    assert_eq!((opened, second.name()), (Opened::Created, Name::Ours));
+    assert!(!second.has_strangers());
+    assert_eq!(first.name(), Name::AnotherFile);
+    assert!(second.has_strangers() && Table::inspect(&path).unwrap().has_strangers());
+    // A resize replaces the file as well, and all move along.
+    let before = fs::read(&path).unwrap();
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    assert_eq!(second.name(), Name::Ours);
+    let third = second.successor().unwrap().unwrap();
+    assert_eq!((third.name(), first.name()), (Name::Ours, Name::AnotherFile));
+    // They move a moment before the new file gets the name.
+    fs::rename(&path, successor(&path)).unwrap();
+    fs::write(&path, before).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(third.name(), Name::Ours);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(third.name(), Name::Nothing, "it will never get it");
+    drop(open(&path));
+    assert_eq!(third.name(), Name::AnotherFile);
+}
+
+#[test]
+fn a_copy_with_holes_has_its_space_reserved_before_it_is_used() {
+    let (directory, _) = place();
+    let Some(mount) = Mount::new(directory.path().join("small"), "size=4m") else {
+        return eprintln!("SKIPPED: not allowed to mount, so a full file system was not tried");
+    };
+    let (path, copy) = (mount.0.join("table"), mount.0.join("copy"));
+    drop(Table::open_or_create(&path, Some(Slots::new(1 << 16).unwrap())).unwrap());
+    let mut cp = Command::new("cp");
+    assert!(cp.args(["-p", "--sparse=always"]).args([&path, &copy]).status().unwrap().success());
+    let again = copy.with_extension("again");
+    assert!(
+        Command::new("cp").args(["-p", "--sparse=always"]).args([&copy, &again]).status().unwrap().success()
+    );
+    assert!(child_under("", &again, 1 << 16).contains("opened: Joined"), "there is room");
+    assert!(
+        fs::metadata(&again).map(|metadata| std::os::unix::fs::MetadataExt::blocks(&metadata)).unwrap()
+            >= 2048
+    );
+    fs::write(mount.0.join("filler"), vec![1; 4 << 20]).unwrap_err();
+    let said = child_under("", &copy, 1 << 16);
+    let sentence = format!(
+        "refused: table {}: could not reserve its space: No space left on device (os error 28); ask for fewer --slots (16 \
+         bytes each) or make room",
+        copy.display()
+    );
+    assert!(said.contains(&sentence), "{said}");
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_told_before_it_kills() {
+    let (_directory, path) = place();
+    let sentence = format!("refused: table {} takes a file of ", path.display());
+    let how = "raise it (LimitFSIZE=, ulimit -f) or ask for fewer --slots (16 bytes each)";
+    let said = child_under("ulimit -f 1024", &path, 1 << 20);
+    assert!(said.contains(&sentence) && said.contains(how), "{said}");
+    assert!(!path.exists());
+    // A whole table can be used, and a copy with holes is refused.
+    drop(open(&path));
+    assert!(child_under("ulimit -f 0", &path, 64).contains("opened: Joined"));
+    let length = fs::metadata(&path).unwrap().len();
+    let header = fs::read(&path).unwrap()[..2048].to_vec();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(length).unwrap();
+    file.write_all_at(&header, 0).unwrap();
+    let said = child_under("ulimit -f 0", &path, 64);
+    assert!(said.contains(&sentence) && said.contains(how), "{said}");
+}
+
+#[test]
+fn whatever_the_umask_the_file_is_one_that_is_accepted() {
+    for umask in ["0777", "0077", "0000"] {
+        let (_directory, path) = place();
+        let said = child_under(&format!("umask {umask}"), &path, 64);
+        assert!(said.contains("opened: Created"), "{umask}: {said}");
+        assert_eq!(open(&path).1, Opened::Joined, "{umask}");
+    }
 }
 
 #[test]
