@@ -1,9 +1,9 @@
 //! Processes that charge one table while they are killed, stopped, restarted, and while the table is resized under them.
 //!
 //! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys seen once. A supervisor
-//! sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments, and lets the table grow and shrink. Each
-//! allowed cell is written to a log with the clock reading it was decided by; afterwards every key's log is held against its
-//! limit, over every interval.
+//! sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments, and lets the table grow and shrink. Up to three
+//! resizes run at once, and are killed and stopped as well. Each allowed cell is written to a log with the clock reading it
+//! was decided by; afterwards every key's log is held against its limit, over every interval.
 //!
 //! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and `GCRA_STRESS_SEED` are read. The seed
 //! is printed: it repeats what was chosen, though not when the kernel let it happen.
@@ -25,6 +25,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const PROCESSES: u32 = 3;
 const THREADS: u64 = 2;
 const SLOTS: u64 = 1024;
+/// So many resizes may run at once.
+const RESIZERS: usize = 3;
 
 const HOT: u32 = 4;
 const WARM: u32 = 200;
@@ -92,9 +94,11 @@ fn child() {
     }
 }
 
+/// `slots` is the size; an odd number asks for the size below it, with some notice.
 fn resize(path: &Path, slots: u64) {
-    // No notice at all: the others find out in the middle of a decision.
-    if let Err(error) = Table::resize(path, Slots::new(slots).unwrap(), Duration::ZERO) {
+    // Mostly no notice at all: the others find out in the middle of a decision.
+    let notice = Duration::from_millis(200 * (slots % 2));
+    if let Err(error) = Table::resize(path, Slots::new(slots & !1).unwrap(), notice) {
         println!("{error}");
     }
 }
@@ -164,7 +168,8 @@ impl Process {
 
     fn send(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        // A resize may have ended by itself.
+        let _ = kill_process(pid, signal);
     }
 
     fn stop_for(&mut self, time: Duration) {
@@ -179,9 +184,13 @@ impl Process {
         }
     }
 
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Ends it at whatever instruction it is.
     fn kill(&mut self) {
-        // It may have ended by itself, if it resized.
+        // A resize may have ended by itself.
         let _ = self.child.kill();
         self.child.wait().unwrap();
     }
@@ -208,38 +217,45 @@ fn supervise(table: &Path, random: &mut Random, time: Duration) -> Done {
         Process::start("charge", table, seed)
     };
     let mut processes: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
-    let mut resizer: Option<Process> = None;
-    let mut slots = SLOTS;
+    let mut resizers: [Option<Process>; RESIZERS] = Default::default();
     let began = Instant::now();
     while began.elapsed() < time {
         thread::sleep(Duration::from_micros(random.below(6_000).into()));
-        processes.iter_mut().for_each(Process::wake_if_due);
+        processes.iter_mut().chain(resizers.iter_mut().flatten()).for_each(Process::wake_if_due);
         let process = &mut processes[random.below(PROCESSES) as usize];
         match random.below(100) {
-            0..60 => {
+            0..30 => {
                 process.kill();
                 *process = start();
                 done.kills += 1;
             }
-            60..90 if process.wake_at.is_none() => {
+            30..45 if process.wake_at.is_none() => {
                 process.stop_for(Duration::from_millis(random.below(60).into()));
                 done.stops += 1;
             }
-            90..93 => match &mut resizer {
-                None => {
-                    // The other size; or the same again, if the last one was killed on its way.
-                    slots = if random.below(2) == 0 { SLOTS } else { 2 * SLOTS };
-                    resizer = Some(Process::start("resize", table, slots));
-                    done.resizes += 1;
+            45..95 => {
+                let resizer = &mut resizers[random.below(3) as usize];
+                resizer.take_if(|running| running.has_ended());
+                match resizer {
+                    // So that another one comes, finishes and begins the next before it goes on.
+                    Some(running) if random.below(4) > 0 => {
+                        running.stop_for(Duration::from_millis(random.below(1_500).into()));
+                    }
+                    Some(_) => *resizer = None,
+                    None => {
+                        let slots = [SLOTS, 2 * SLOTS][random.below(2) as usize];
+                        let with_notice = u64::from(random.below(2) == 0);
+                        *resizer = Some(Process::start("resize", table, slots + with_notice));
+                        done.resizes += 1;
+                    }
                 }
-                Some(_) => resizer = None,
-            },
+            }
             _ => {}
         }
     }
-    // What was interrupted can be finished.
-    drop(resizer);
-    for slots in [slots, SLOTS, 2 * SLOTS] {
+    // What was interrupted can be finished, by one who asks for the size that was begun.
+    drop(resizers);
+    for slots in [SLOTS, 2 * SLOTS] {
         let _ = Table::resize(table, Slots::new(slots).unwrap(), Duration::ZERO);
     }
     done

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -100,8 +100,18 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert!(get(&["192.0.2.2"]).contains("blocked"), "no agent is needed");
 }
 
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
+    // After so long a burst that was used up has come back.
+    const FULL: Duration = Duration::from_millis(50);
     let directory = directory();
     let table = directory.path().join("table");
     let args = ["--rate", "2000/s", "--burst", "100"];
@@ -109,13 +119,16 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     let (start, stop) = (Instant::now(), AtomicBool::new(false));
     let hammer = |address: String, stop: &AtomicBool| {
         let mut spop = Spop::connect(&address);
-        let mut allowed = 0;
+        let (mut allowed, mut pauses) = (0, Duration::ZERO);
         while !stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
             allowed += spop.allowed(&[("ip", ip("192.0.2.1"))], 50);
+            // On a busy machine nobody may ask for a while, and a bucket that is full meanwhile grants no more.
+            pauses += Some(began.elapsed()).filter(|pause| *pause > FULL / 4).unwrap_or_default();
         }
-        allowed
+        (allowed, pauses)
     };
-    let allowed: usize = thread::scope(|scope| {
+    let asked: Vec<(usize, Duration)> = thread::scope(|scope| {
         let threads: Vec<_> = agents
             .iter()
             .map(|agent| {
@@ -123,9 +136,13 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
                 scope.spawn(move || hammer(address, stop))
             })
             .collect();
+        // Also when an assertion fails.
+        let _stop = SetWhenDropped(&stop);
         for slots in ["65536", "1024"] {
             let resized = json(&table, &["resize", "--slots", slots]).remove(0);
-            assert_eq!((&resized["carried"], &resized["evicted"]), (&1.into(), &0.into()));
+            // On a busy machine it may have drained by then.
+            let carried = resized["carried"].as_u64().unwrap();
+            assert!(carried <= 1 && resized["evicted"] == 0, "{resized}");
             for agent in &agents {
                 let moved = format!("the table was resized; it has {slots} slots now");
                 wait_until("the agents have moved", || {
@@ -134,12 +151,14 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let elapsed = start.elapsed();
-    let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
+    let cells = |time: Duration| usize::try_from(time.as_micros() / 500).unwrap();
+    let bound = 100 + cells(start.elapsed());
+    let allowed: usize = asked.iter().map(|(allowed, _)| allowed).sum();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
-    assert!(allowed >= bound - 300, "{allowed} allowed, {bound} would be right");
+    let lost = 300 + asked.iter().map(|(_, pauses)| cells(*pauses)).sum::<usize>();
+    assert!(allowed + lost >= bound, "{allowed} allowed, {bound} would be right, and {lost} may be lost");
     assert!(answer(&table, &["check"]).contains("no fault in 1024 slots"));
 
     // An agent that is started now says what size there is.
