@@ -151,6 +151,49 @@ fn what_was_asked_is_what_is_told() {
     assert_eq!(status["policies"][0]["top_is_exact"], true);
 }
 
+/// Whoever uses the old file shares no limits with an agent that is started later, and all of them say so.
+#[test]
+#[expect(clippy::float_cmp, reason = "it is 0 or 1")]
+fn a_table_that_is_removed_in_use_is_told_everywhere() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (old, old_admin) = start(&table, &["--rate", "5/h"]);
+    let (other, _other_admin) = start(&table, &["--rate", "5/h"]);
+    let allowed = |agent: &Agent| Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.1"))], 9);
+    assert_eq!(allowed(&old), 5);
+    assert_eq!(scrape(&old_admin)["gcra_table_detached"], 0.0);
+    assert_eq!(status(&old_admin)["table"]["detached"], false);
+
+    fs::remove_file(&table).unwrap();
+    let said = |agent: &Agent, what: &str| {
+        let words =
+            format!("table {} was {what} while it is in use: agents that are started", table.display());
+        wait_until(what, || agent.process.lines().iter().any(|line| line.contains(&words)));
+    };
+    said(&old, "removed");
+    said(&other, "removed");
+    assert_eq!(scrape(&old_admin)["gcra_table_detached"], 1.0);
+    assert_eq!(status(&old_admin)["table"]["detached"], true);
+    assert_eq!(allowed(&other), 0, "the limit holds among those that are on the old file");
+
+    let (new, new_admin) = start(&table, &["--rate", "5/h"]);
+    assert_eq!(allowed(&new), 5);
+    assert_eq!(scrape(&new_admin)["gcra_table_detached"], 0.0);
+    let info = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = command.args(["table", "info", "--table"]).arg(&table).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let warning = "not shared by all: agents that were started earlier use a file that had this name before";
+    wait_until("an agent on the old file leaves its mark", || info().contains(warning));
+    // Restarted in turn they are together again.
+    drop((old, other));
+    let (old, old_admin) = start(&table, &["--rate", "5/h"]);
+    assert_eq!(allowed(&old), 0);
+    assert_eq!(scrape(&old_admin)["gcra_table_detached"], 0.0);
+    wait_until("the mark grows old", || !info().contains("not shared by all"));
+}
+
 #[test]
 fn prometheus_can_read_it_and_finds_nothing_to_improve() {
     let directory = directory();

@@ -149,6 +149,14 @@ fn info(at: &At, table: &Table) -> Answer {
     if unlisted > 0 {
         lines.push(format!("and by about {unlisted} more: there is room to list {}", Table::MOST_PROCESSES));
     }
+    let has_strangers = table.has_strangers();
+    if has_strangers {
+        lines.push(
+            "not shared by all: agents that were started earlier use a file that had this name before; restart them one \
+             after the other"
+                .to_owned(),
+        );
+    }
     let json = json!({
         "table": path.display().to_string(),
         "slots": slots.get(),
@@ -165,6 +173,7 @@ fn info(at: &At, table: &Table) -> Answer {
         "forgiven_ms": forgiven_ns / 1_000_000,
         "gave_up": table.gave_up(),
         "attachments": table.attachments(),
+        "others_use_a_former_file": has_strangers,
         "processes": processes
             .iter()
             .map(|process| {

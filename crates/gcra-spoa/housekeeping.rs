@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, ReloadAnswer, Table};
+use gcra_table::{Evictions, Name, ReloadAnswer, Table};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -26,6 +26,8 @@ use crate::watch::{Seen, Watch, see_all};
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
+    /// The table's name.
+    pub(crate) path: PathBuf,
     pub(crate) policies: Arc<ArcSwap<InForce>>,
     /// Where the policies are from, if not from the command line.
     pub(crate) file: Option<PathBuf>,
@@ -69,8 +71,7 @@ impl Housekeeping {
     async fn keep(self, mut hangup: Signal) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported =
-            Reported { evictions: self.table.load().evictions(), undecided: 0, unmatched: 0, lost_beats: 0 };
+        let mut reported = Reported { evictions: self.table.load().evictions(), ..Reported::default() };
         let mut looks = 0_u32;
         let mut watch = Watch::default();
         // What was wrong when the file was read last.
@@ -120,6 +121,7 @@ impl Housekeeping {
                         self.stats.beat();
                         self.follow(&mut reported);
                         self.forget_old_past();
+                        self.look_for_the_name(&mut reported);
                     }
                     if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
                         self.report(&mut reported);
@@ -184,6 +186,26 @@ impl Housekeeping {
         if let Some(shorter) = self.policies.load().without_old_past(&self.stats, now) {
             self.policies.store(Arc::new(shorter));
         }
+    }
+
+    /// Tells when the table's file was removed or replaced: agents that are started from now on don't find it.
+    fn look_for_the_name(&self, reported: &mut Reported) {
+        let what = match self.table.load().name() {
+            Name::Ours => {
+                reported.detached_beats = 0;
+                return;
+            }
+            Name::Nothing => "was removed",
+            Name::AnotherFile => "was replaced by another file",
+        };
+        if reported.detached_beats.is_multiple_of(BEATS_PER_REPORT) {
+            log::error!(
+                "table {} {what} while it is in use: agents that are started from now on share another table, and those \
+                 that run go on with the old one; restart them one after the other to bring them together",
+                self.path.display()
+            );
+        }
+        reported.detached_beats = reported.detached_beats.wrapping_add(1);
     }
 
     /// Says who was blocked and what went wrong since the last report.
@@ -303,12 +325,15 @@ async fn finished(work: &mut Option<Work>) -> Result<Found, oneshot::error::Recv
 }
 
 /// What the last report has told.
+#[derive(Default)]
 struct Reported {
     evictions: Evictions,
     undecided: u64,
     unmatched: u64,
     /// Beats since the table's successor could be opened.
     lost_beats: u32,
+    /// Beats since the table's name led to it.
+    detached_beats: u32,
 }
 
 /// Resolves with the name of the signal that asks the agent to stop.

@@ -106,6 +106,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let unclear = limiter.unclear();
     let housekeeping = Housekeeping {
         table: table.clone(),
+        path: config.table,
         policies,
         file,
         watches: config.watch,

@@ -124,6 +124,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
             "Agents that use the shared table.",
             [measured(&[], float(table.processes))],
         ),
+        gauges(
+            "gcra_table_detached",
+            "1 while the table's name does not lead to the file that this agent uses: it was removed or replaced.",
+            [measured(&[], f64::from(u8::from(table.detached)))],
+        ),
         counters(
             "gcra_config_reloads_total",
             "How often the configuration was read anew, by result.",

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Occupancy, Table};
+use gcra_table::{Evictions, Name, Occupancy, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
@@ -135,6 +135,8 @@ pub(crate) struct TableStatus {
     pub(crate) gave_up: u64,
     /// Agents that use it.
     pub(crate) processes: u64,
+    /// Its file was removed or replaced, so agents that are started now share another table.
+    pub(crate) detached: bool,
 }
 
 impl Watched {
@@ -222,6 +224,7 @@ impl Watched {
             forgiven_seconds: Duration::from_nanos(forgiven_ns).as_secs_f64(),
             gave_up: table.gave_up(),
             processes: table.processes().len() as u64,
+            detached: table.name() != Name::Ours,
         }
     }
 
