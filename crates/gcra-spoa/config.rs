@@ -102,10 +102,11 @@ struct Args {
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
 
-    /// How long a stopping agent goes on answering before it says goodbye: until HAProxy's health check has found out, which
-    /// fails meanwhile, and another agent is asked. Twice what the check takes (inter x fall) is enough
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_drain)]
-    drain: Duration,
+    /// How long a stopping agent goes on answering before it says goodbye. Its health check fails meanwhile, so that HAProxy
+    /// turns to another agent: twice what the check takes (inter x fall) is enough. A single agent needs 0, because HAProxy
+    /// asks nobody while the only agent is DOWN [default: 0 with --listen inherited, else 3]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_drain)]
+    drain: Option<Duration>,
 
     /// Keep a worker awake for so many microseconds after each request, for the next one. Saves the time of a wake-up, and costs a
     /// core while requests come
@@ -224,6 +225,9 @@ impl At {
         self.table.clone().unwrap_or_else(default_table)
     }
 }
+
+/// How long one of several agents drains, unless `--drain` says so. HAProxy's check may take half of it to find out.
+const DRAIN: Duration = Duration::from_secs(3);
 
 const KEY_HELP: &str = "\
 A KEY is what the agent makes keys of: the values of the args, in order, separated by commas.
@@ -365,6 +369,10 @@ impl Config {
                         for 'inherited' the .socket unit has SocketMode= and SocketGroup="
                 .to_owned());
         }
+        // Sockets that outlive the agent are for a single one. Connections wait in them for the next agent, and a check
+        // that failed meanwhile would only make HAProxy stop asking.
+        let inherits = args.listen.contains(&ListenAddress::Inherited);
+        let drain = args.drain.unwrap_or(if inherits { Duration::ZERO } else { DRAIN });
         Ok(Self {
             policies,
             watch: args.watch,
@@ -373,7 +381,7 @@ impl Config {
             table: args.table.unwrap_or_else(default_table),
             slots: args.slots,
             threads: args.threads,
-            drain: args.drain,
+            drain,
             busy_poll: args.busy_poll,
             admin: args.admin,
             admin_hosts: args.admin_host,
@@ -619,6 +627,14 @@ mod tests {
             let sentence = error(args);
             assert!(sentence.contains(said), "{args}: {sentence}");
         }
+    }
+
+    #[test]
+    fn an_agent_on_inherited_sockets_does_not_drain_unless_told_to() {
+        let drain = |args: &str| parse(args).unwrap().drain.as_secs();
+        assert_eq!(drain("--rate 1/s"), 3);
+        assert_eq!(drain("--rate 1/s --listen inherited"), 0);
+        assert_eq!(drain("--rate 1/s --listen inherited --drain 2"), 2);
     }
 
     #[test]
