@@ -42,7 +42,6 @@ const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 pub struct Agent<H> {
     shared: Arc<Shared<H>>,
     max_connections: usize,
-    drain: Duration,
     access: SocketAccess,
 }
 
@@ -55,6 +54,8 @@ pub(crate) struct Shared<H> {
     pub(crate) report: Report,
     /// The agent is about to stop, and health checks shall find out.
     pub(crate) leaving: AtomicBool,
+    /// How long it goes on until then.
+    pub(crate) drain: Duration,
     /// How many requests of a connection may be answered later, and how much.
     pub(crate) max_in_flight: NonZeroUsize,
     pub(crate) deadline: Duration,
@@ -72,16 +73,12 @@ impl<H: Handler> Agent<H> {
             counters: Arc::default(),
             report: Report::default(),
             leaving: AtomicBool::new(false),
+            drain: Duration::ZERO,
             max_in_flight: MAX_IN_FLIGHT,
             deadline: Duration::from_secs(1),
             busy: None,
         };
-        Self {
-            shared: Arc::new(shared),
-            max_connections: 10_000,
-            drain: Duration::ZERO,
-            access: SocketAccess::default(),
-        }
+        Self { shared: Arc::new(shared), max_connections: 10_000, access: SocketAccess::default() }
     }
 
     /// Serves under other limits for frames and times.
@@ -140,7 +137,9 @@ impl<H: Handler> Agent<H> {
     /// connections too; for the second half it does not listen any more, for checks that only connect. Default: not at all.
     #[must_use]
     pub fn drain(mut self, drain: Duration) -> Self {
-        self.drain = drain;
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.drain = drain;
+        }
         self
     }
 
@@ -286,14 +285,14 @@ impl<H: Handler> Agent<H> {
         log::info!("stopping: {} connections open", shared.counters.snapshot().open);
         if shared.counters.snapshot().open > 0 {
             shared.leaving.store(true, Ordering::Relaxed);
-            sleep(self.drain / 2).await;
+            sleep(shared.drain / 2).await;
         }
         let _ = stopping.send(Stage::Draining);
         for task in tasks {
             let _ = task.await;
         }
         // Nobody listens any more; when all connections have ended, nobody holds the other end.
-        let _ = timeout(self.drain / 2, all_gone.recv()).await;
+        let _ = timeout(shared.drain / 2, all_gone.recv()).await;
         let _ = stopping.send(Stage::Stopping);
         if timeout(FAREWELL, all_gone.recv()).await.is_err() {
             let open = shared.counters.snapshot().open;

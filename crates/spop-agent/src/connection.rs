@@ -48,6 +48,10 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// How long a connection that can't begin is kept waiting for its refusal.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a stopping agent waits for a connection's next NOTIFY, to say goodbye right behind its ACK. At that moment HAProxy has
+/// nothing in flight on the connection, as a rule; a DISCONNECT that crosses a NOTIFY costs that request its answer.
+const LAST_NOTIFY: Duration = Duration::from_millis(100);
+
 /// How often, and how long, a stopping agent goes on answering a connection on which more and more arrives.
 const LAST_TURNS: u32 = 64;
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -140,6 +144,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         late: Late::default(),
         unsent: Vec::new(),
         unsent_since: None,
+        leaving: Leaving::No,
     };
     let mut stop = std::pin::pin!(stop);
 
@@ -195,6 +200,17 @@ struct Link<'h, H, S> {
     /// Answers that the peer has not taken yet, and since when there are any. While there are, nothing is read.
     unsent: Vec<u8>,
     unsent_since: Option<Instant>,
+    leaving: Leaving,
+}
+
+/// Whether the agent stops, and has said so.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Leaving {
+    No,
+    /// The next write of ACKs ends in AGENT-DISCONNECT.
+    WithNextAck,
+    /// AGENT-DISCONNECT is written, or part of what is unsent.
+    Told,
 }
 
 impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
@@ -279,14 +295,25 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         input.resize(HELD_IN_FRONT_BYTES + READ_BYTES, 0);
         input[..begun].copy_from_slice(&self.held);
         let filled = begun + ready!(self.poll_read(cx, &mut input[begun..begun + READ_BYTES]))?;
-        let (used, answer) = self.answer(&input[..filled], output);
+        let (used, mut answer) = self.answer(&input[..filled], output);
         self.held.clear();
         self.held.extend_from_slice(&input[used..filled]);
         if self.held.is_empty() {
             // A connection at rest keeps no memory.
             self.held = Vec::new();
         }
+        self.take_leave(output, &mut answer);
         self.poll_send(cx, output, answer)
+    }
+
+    /// Says goodbye behind the ACKs, if that is due, and if nothing that has come would go without one.
+    fn take_leave(&mut self, output: &mut Vec<u8>, answer: &mut Answer) {
+        let whole = self.held.is_empty() && self.payload.is_empty() && self.late.count() == 0;
+        if self.leaving == Leaving::WithNextAck && answer.acks > 0 && answer.end.is_none() && whole {
+            answer.written += farewell(reserve(output, answer.written, CONTROL_FRAME_BYTES), Status::NORMAL);
+            answer.end = Some(End::Stopped);
+            self.leaving = Leaving::Told;
+        }
     }
 
     /// The same, for what is too long to be copied to the front of a buffer each time a piece of the rest comes.
@@ -558,7 +585,18 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     async fn finish(mut self, mut end: End) -> (End, bool) {
         match end {
             End::Stopped => {
-                end = timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped);
+                let next = match self.shared.drain {
+                    // HAProxy has nobody else to ask, and the next agent may wait for this one to end.
+                    Duration::ZERO => Ok(Ok(())),
+                    _ => {
+                        self.leaving = Leaving::WithNextAck;
+                        timeout(LAST_NOTIFY, poll_fn(|cx| self.poll_turn(cx))).await
+                    }
+                };
+                end = match next {
+                    Ok(Err(end)) => end,
+                    _ => timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped),
+                };
             }
             // What came before it is answered first.
             End::Disconnected(_) => drop(timeout(LAST_WORDS, self.answer_late()).await),
@@ -579,9 +617,11 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             self.take_answered(&answered);
             self.unsent.extend_from_slice(&answered.ack);
         }
-        let mut frame = [0; CONTROL_FRAME_BYTES];
-        let length = encode_agent_disconnect(&mut frame, status, status.text()).unwrap_or(0);
-        self.unsent.extend_from_slice(&frame[..length]);
+        if self.leaving != Leaving::Told {
+            let mut frame = [0; CONTROL_FRAME_BYTES];
+            let length = farewell(&mut frame, status);
+            self.unsent.extend_from_slice(&frame[..length]);
+        }
         // The peer may well be gone: that is no news.
         let _ = timeout(FAREWELL, self.say_farewell()).await;
         (end, greeted)
@@ -643,6 +683,12 @@ impl Answer {
     fn begin() -> Self {
         Self { asked: Instant::now(), acks: 0, written: 0, end: None }
     }
+}
+
+/// Writes AGENT-DISCONNECT with a status and its text. Returns its length.
+fn farewell(output: &mut [u8], status: Status) -> usize {
+    // There is room for it: it has under 100 bytes.
+    encode_agent_disconnect(output, status, status.text()).unwrap_or(0)
 }
 
 /// Room for `bytes` more in the buffer.
