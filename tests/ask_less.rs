@@ -5,6 +5,8 @@ mod support;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,14 @@ fn behind(agents: [&Agent; 2]) -> [(&'static str, &str); 2] {
 /// How many of `requests` pass.
 fn passing(client: &mut Client, requests: u32) -> u32 {
     (0..requests).map(|_| u32::from(client.get("/").unwrap().status == 200)).sum()
+}
+
+/// What HAProxy asks, with more time for the answer than any machine takes.
+fn patient_conf(directory: &Path) -> PathBuf {
+    let conf = fs::read_to_string(haproxy_folder().join("spoe-ask-less.conf")).unwrap();
+    let patient = directory.join("patient.conf");
+    fs::write(&patient, conf.replace("timeout processing 100ms", "timeout processing 5s")).unwrap();
+    patient
 }
 
 /// What the limit allows from `start` to now.
@@ -97,6 +107,41 @@ fn each_haproxy_process_lets_seven_more_pass() {
     assert_eq!(passing(&mut Client::new(start().frontend), 60), 7);
 }
 
+/// Also while an old process still serves its last requests. Connections that are never idle are not closed by it at once.
+#[test]
+fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
+    const RELOADS: u64 = 3;
+    for config in ["every-kth.cfg", "ask-less.cfg"] {
+        let directory = directory();
+        let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+        let patient = patient_conf(directory.path());
+        let mut environment = behind([&agent, &agent]).to_vec();
+        environment.push(("GCRA_SPOE_CONF", patient.to_str().unwrap()));
+        let mut haproxy = Haproxy::start(config, &environment);
+        let (frontend, stop) = (haproxy.frontend, AtomicBool::new(false));
+        let passed: u64 = thread::scope(|scope| {
+            let hammer = || {
+                let mut client = Client::from(frontend, client(1));
+                let mut passed = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    // A process that ends may close a connection without an answer.
+                    passed += u64::from(client.get("/").is_ok_and(|response| response.status == 200));
+                }
+                passed
+            };
+            let clients: Vec<_> = (0..32).map(|_| scope.spawn(hammer)).collect();
+            for _ in 0..RELOADS {
+                let mut old = haproxy.reload();
+                assert!(old.wait().success());
+            }
+            stop.store(true, Ordering::Relaxed);
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        let bound = BURST + UNPAID * (1 + RELOADS);
+        assert!(passed <= bound, "{config}: {passed} passed, {bound} may");
+    }
+}
+
 #[test]
 fn a_client_who_hammers_every_kth_gets_what_the_limit_allows_and_seven() {
     let directory = directory();
@@ -136,9 +181,7 @@ fn requests_at_the_same_time_are_not_charged_for_the_same_seven() {
         let directory = directory();
         let agent = Agent::start(&directory.path().join("table"), &HOURLY);
         // Time for all of them to ask before the first is answered.
-        let conf = fs::read_to_string(haproxy_folder().join("spoe-ask-less.conf")).unwrap();
-        let patient = directory.path().join("patient.conf");
-        fs::write(&patient, conf.replace("timeout processing 100ms", "timeout processing 5s")).unwrap();
+        let patient = patient_conf(directory.path());
         let mut environment = behind([&agent, &agent]).to_vec();
         environment.push(("GCRA_SPOE_CONF", patient.to_str().unwrap()));
         let haproxy = Haproxy::start(config, &environment);
