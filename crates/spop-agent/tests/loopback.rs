@@ -281,6 +281,26 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     within(stopping).await.unwrap();
 }
 
+/// HAProxy up to 3.0 uses a connection until its very end. A DISCONNECT that came between two answers would cost the request
+/// that is on its way by then.
+#[tokio::test]
+async fn after_a_drain_goodbye_comes_with_the_last_ack() {
+    let served = serve(Agent::new(measure).drain(Duration::from_millis(20))).await;
+    let mut peer = Peer::greeted(&served).await;
+    let stopping = tokio::spawn(served.stop());
+    for stream in 0.. {
+        peer.send(&notify(stream, b"abc")).await;
+        assert_eq!(peer.next().await, ack(stream, 3));
+        if !peer.received.is_empty() {
+            break;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+    assert_eq!(peer.next().await, Sent::End);
+    within(stopping).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
     let served = serve(Agent::new(measure)).await;
