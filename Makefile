@@ -14,7 +14,7 @@ test: haproxy promtool
 	@tests/install.sh strace strace
 	$(CARGO) test --workspace --locked
 
-# HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2"), fetched into target/haproxy/.
+# HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2 3.4"), fetched into target/haproxy/.
 test-all:
 	tests/matrix.sh
 

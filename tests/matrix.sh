@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 summary=
-for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do
+for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     echo
     echo "=== HAProxy $version"
     began=$(date +%s)

@@ -380,7 +380,14 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
     fs::write(folder.join("spoe-gcra.conf"), body(spoe)).unwrap();
     let frontend = body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
-    let backend = body(backend).replace("127.0.0.1:9000", &followed.agent.address);
+    let backend = body(backend);
+    // What was measured for the shipped file holds for this one.
+    let shipped = fs::read_to_string(support::haproxy_folder().join("haproxy.cfg")).unwrap();
+    for line in backend.lines().filter(|line| !line.starts_with("    server ")) {
+        assert!(shipped.lines().any(|shipped| shipped == line), "haproxy.cfg has no line '{line}'");
+    }
+    let agent = &followed.agent.address;
+    let backend = backend.replace("127.0.0.1:9000", agent).replace("127.0.0.1:9001", agent);
     let config = format!(
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout server 10s\n\
          frontend web\n    bind \"${{GCRA_HTTP}}\"\n    http-request set-var(txn.plan) str(gold)\n{frontend}    \

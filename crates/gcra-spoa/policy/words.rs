@@ -112,7 +112,7 @@ impl Policies {
              \x20   option set-on-error err\n\
              \x20   timeout processing 100ms\n\
              \x20   timeout hello 100ms\n\
-             \x20   timeout idle 1m\n",
+             \x20   timeout idle 150ms\n",
             names.join(" ")
         );
         for first in &messages {
@@ -167,13 +167,20 @@ impl Policies {
              backend gcra-agents\n\
              .if version_atleast(3.1-dev0)\n\
              \x20   mode spop\n\
+             \x20   timeout server 2m\n\
              .else\n\
              \x20   mode tcp\n\
+             \x20   timeout server 300ms\n\
+             \x20   option independent-streams\n\
              .endif\n\
              \x20   timeout connect 30ms\n\
-             \x20   timeout server 2m\n\
+             \x20   retries 1\n\
+             \x20   option redispatch 1\n\
              \x20   option spop-check\n\
-             \x20   server agent1 127.0.0.1:9000 check inter 500ms fall 2 rise 1\n",
+             \x20   timeout check 300ms\n\
+             \x20   default-server check inter 200ms fastinter 100ms fall 2 rise 1\n\
+             \x20   server agent1 127.0.0.1:9000\n\
+             \x20   server agent2 127.0.0.1:9001\n",
             var(self.answers.blocked.as_str())
         );
         lines
