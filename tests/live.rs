@@ -411,7 +411,7 @@ fn agents_are_restarted_in_turn_under_load() {
     println!("{got:?}");
     assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
     // Up to 3.0 a DISCONNECT can cross requests on their way.
-    let allowed = if version() < (3, 1) { got.of(200) / 1000 } else { 0 };
+    let allowed = if version() < (3, 1) { got.of(200) / 200 } else { 0 };
     assert!(got.of(503) <= allowed, "{got:?}");
 }
 
@@ -419,11 +419,13 @@ fn agents_are_restarted_in_turn_under_load() {
 #[test]
 fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     const CLIENTS: u32 = 16;
-    let shipped = Shipped::start("100ms");
+    let shipped = Shipped::start("1s");
     let [first, _] = &shipped.agents;
     let first = &first.as_ref().unwrap().process;
     let frontend = shipped.haproxy.frontend;
-    all_answered(&shipped.haproxy, CLIENTS, 20, "/");
+    // So that it has connections.
+    let got = ask(frontend, CLIENTS, "/", |asked| asked < 20);
+    assert!(got.of(200) > 0, "{got:?}");
 
     first.signal(Signal::STOP);
     let down = AtomicBool::new(false);
@@ -441,8 +443,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
         got.of(503) == 0
     });
     println!("{until_down:?}, then {later:?}");
-    // Each takes 100 ms of a client's time: nine for each client in the 0.9 s of the checks, and 50 in five times as long.
-    assert!(until_down.of(503) <= u64::from(CLIENTS) * 50, "{until_down:?}");
+    // Each takes 300 ms of a client's time or more: three for each client in the 0.9 s of the checks, 20 on a slow machine.
+    assert!(until_down.of(503) <= u64::from(CLIENTS) * 20, "{until_down:?}");
     assert!(until_down.of(200) > 0, "the other agent answers: {until_down:?}");
 
     first.signal(Signal::CONT);
