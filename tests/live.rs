@@ -410,8 +410,9 @@ fn agents_are_restarted_in_turn_under_load() {
     });
     println!("{got:?}");
     assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
-    // Up to 3.0 a DISCONNECT can cross requests on their way.
-    let allowed = if version() < (3, 1) { got.of(200) / 200 } else { 0 };
+    // Up to 3.0 a DISCONNECT can cross requests on their way, and a machine that stands still for longer than `timeout idle` ends
+    // connections.
+    let allowed = if version() < (3, 1) { got.of(200) / 50 } else { 0 };
     assert!(got.of(503) <= allowed, "{got:?}");
 }
 
