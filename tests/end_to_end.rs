@@ -4,10 +4,13 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Agent, Client, Haproxy, Tally, directory, free_port, wait_until};
+use support::{
+    Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, wait_until,
+};
 
 const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -50,6 +53,18 @@ fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
         agents.map(Agent::stop).iter().all(|asked| *asked > 0)
     });
     assert!(both_were_asked, "in four runs HAProxy asked one agent only");
+}
+
+#[test]
+fn the_shipped_files_are_valid_without_a_warning() {
+    for file in std::fs::read_dir(haproxy_folder()).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "cfg") {
+            let output = Command::new(haproxy_binary()).arg("-c").arg("-f").arg(&path).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success() && !said.contains("WARNING"), "{}: {said}", path.display());
+        }
+    }
 }
 
 #[test]
@@ -286,7 +301,7 @@ fn a_second_agent_on_the_same_port_says_so() {
     let directory = directory();
     let table = directory.path().join("table");
     let agent = Agent::start(&table, &RATE);
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+    let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
         .args(RATE)
         .args(["--slots", "4096", "--listen", &agent.address, "--table"])
         .arg(&table)
