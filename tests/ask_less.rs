@@ -107,7 +107,8 @@ fn each_haproxy_process_lets_seven_more_pass() {
     assert_eq!(passing(&mut Client::new(start().frontend), 60), 7);
 }
 
-/// Also while an old process still serves its last requests. Connections that are never idle are not closed by it at once.
+/// Also while an old process still serves its last requests. Connections that are never idle are
+/// not closed by it at once.
 #[test]
 fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
     const RELOADS: u64 = 3;

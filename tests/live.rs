@@ -355,7 +355,8 @@ fn haproxy_is_reloaded_twenty_times_under_load() {
     assert!(connections < 21 * 2 * 50, "{connections} connections");
 }
 
-/// The shipped configuration in which a request without a decision gets 503, with time enough for a busy machine to be late.
+/// The shipped configuration in which a request without a decision gets 503, with time enough for
+/// a busy machine to be late.
 struct Shipped {
     table: tempfile::TempDir,
     agents: [Option<Agent>; 2],
@@ -410,8 +411,8 @@ fn agents_are_restarted_in_turn_under_load() {
     });
     println!("{got:?}");
     assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
-    // Up to 3.0 a DISCONNECT can cross requests on their way, and a machine that stands still for longer than `timeout idle` ends
-    // connections.
+    // Up to 3.0 a DISCONNECT can cross requests on their way, and a machine that stands still for
+    // longer than `timeout idle` ends connections.
     let allowed = if version() < (3, 1) { got.of(200) / 50 } else { 0 };
     assert!(got.of(503) <= allowed, "{got:?}");
 }
@@ -436,7 +437,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
         down.store(true, Ordering::Relaxed);
         clients.join().unwrap()
     });
-    // The connections to it that HAProxy up to 3.0 still has end within `timeout server`, which is no time for a test.
+    // The connections to it that HAProxy up to 3.0 still has end within `timeout server`, which
+    // is no time for a test.
     let mut later = Vec::new();
     support::wait_until("no client is sent to the stopped agent any more", || {
         let got = ask(frontend, CLIENTS, "/", |asked| asked < 50);
@@ -444,7 +446,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
         got.of(503) == 0
     });
     println!("{until_down:?}, then {later:?}");
-    // Each takes 300 ms of a client's time or more: three for each client in the 0.9 s of the checks, 20 on a slow machine.
+    // Each takes 300 ms of a client's time or more: three for each client in the 0.9 s of the
+    // checks, 20 on a slow machine.
     assert!(until_down.of(503) <= u64::from(CLIENTS) * 20, "{until_down:?}");
     assert!(until_down.of(200) > 0, "the other agent answers: {until_down:?}");
 

@@ -102,9 +102,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
 
-    /// How long a stopping agent goes on answering before it says goodbye. Its health check fails meanwhile, so that HAProxy
-    /// turns to another agent: twice what the check takes (inter x fall) is enough. A single agent needs 0, because HAProxy
-    /// asks nobody while the only agent is DOWN [default: 0 with --listen inherited, else 3]
+    /// How long a stopping agent goes on answering before it says goodbye. Its health check fails
+    /// meanwhile, so that HAProxy turns to another agent: twice what the check takes (inter x
+    /// fall) is enough. A single agent needs 0, because HAProxy asks nobody while the only agent
+    /// is DOWN [default: 0 with --listen inherited, else 3]
     #[arg(long, value_name = "SECONDS", value_parser = parse_drain)]
     drain: Option<Duration>,
 
@@ -226,7 +227,8 @@ impl At {
     }
 }
 
-/// How long one of several agents drains, unless `--drain` says so. HAProxy's check may take half of it to find out.
+/// How long one of several agents drains, unless `--drain` says so. HAProxy's check may take half
+/// of it to find out.
 const DRAIN: Duration = Duration::from_secs(3);
 
 const KEY_HELP: &str = "\
@@ -369,8 +371,8 @@ impl Config {
                         for 'inherited' the .socket unit has SocketMode= and SocketGroup="
                 .to_owned());
         }
-        // Sockets that outlive the agent are for a single one. Connections wait in them for the next agent, and a check
-        // that failed meanwhile would only make HAProxy stop asking.
+        // Sockets that outlive the agent are for a single one. Connections wait in them for the
+        // next agent, and a check that failed meanwhile would only make HAProxy stop asking.
         let inherits = args.listen.contains(&ListenAddress::Inherited);
         let drain = args.drain.unwrap_or(if inherits { Duration::ZERO } else { DRAIN });
         Ok(Self {

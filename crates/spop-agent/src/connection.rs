@@ -48,8 +48,9 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// How long a connection that can't begin is kept waiting for its refusal.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a stopping agent waits for a connection's next NOTIFY, to say goodbye right behind its ACK. At that moment HAProxy has
-/// nothing in flight on the connection, as a rule; a DISCONNECT that crosses a NOTIFY costs that request its answer.
+/// How long a stopping agent waits for a connection's next NOTIFY, to say goodbye right behind
+/// its ACK. At that moment HAProxy has nothing in flight on the connection, as a rule; a
+/// DISCONNECT that crosses a NOTIFY costs that request its answer.
 const LAST_NOTIFY: Duration = Duration::from_millis(100);
 
 /// How often, and how long, a stopping agent goes on answering a connection on which more and more arrives.
@@ -306,7 +307,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.poll_send(cx, output, answer)
     }
 
-    /// Says goodbye behind the ACKs, if that is due, and if nothing that has come would go without one.
+    /// Says goodbye behind the ACKs, if that is due, and if nothing that has come would go
+    /// without one.
     fn take_leave(&mut self, output: &mut Vec<u8>, answer: &mut Answer) {
         let whole = self.held.is_empty() && self.payload.is_empty() && self.late.count() == 0;
         if self.leaving == Leaving::WithNextAck && answer.acks > 0 && answer.end.is_none() && whole {
@@ -586,7 +588,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         match end {
             End::Stopped => {
                 let next = match self.shared.drain {
-                    // HAProxy has nobody else to ask, and the next agent may wait for this one to end.
+                    // HAProxy has nobody else to ask, and the next agent may wait for this one to
+                    // end.
                     Duration::ZERO => Ok(Ok(())),
                     _ => {
                         self.leaving = Leaving::WithNextAck;

@@ -281,8 +281,8 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     within(stopping).await.unwrap();
 }
 
-/// HAProxy up to 3.0 uses a connection until its very end. A DISCONNECT that came between two answers would cost the request
-/// that is on its way by then.
+/// HAProxy up to 3.0 uses a connection until its very end. A DISCONNECT that came between two
+/// answers would cost the request that is on its way by then.
 #[tokio::test]
 async fn after_a_drain_goodbye_comes_with_the_last_ack() {
     let served = serve(Agent::new(measure).drain(Duration::from_millis(20))).await;
