@@ -37,6 +37,9 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// More than HAProxy sends on one connection before it has had answers, which is 20 unless configured.
 const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
+/// Enough for a largest frame of each of 10 000 connections, nearly, and far more than HAProxy leaves incomplete or unread.
+const MAX_BUFFERED_BYTES: usize = 256 << 20;
+
 /// An SPOE agent: a handler, and the limits under which it is served.
 #[derive(Debug)]
 pub struct Agent<H> {
@@ -59,12 +62,14 @@ pub(crate) struct Shared<H> {
     /// How many requests of a connection may be answered later, and how much.
     pub(crate) max_in_flight: NonZeroUsize,
     pub(crate) deadline: Duration,
+    /// How much all connections together may keep between their turns.
+    pub(crate) max_buffered_bytes: usize,
     pub(crate) busy: Option<Busy>,
 }
 
 impl<H: Handler> Agent<H> {
-    /// An agent with default limits: 10 000 connections, frames as large as HAProxy offers up to 1 MiB, ACKs of at most
-    /// 815 bytes (which lets HAProxy keep 20 NOTIFYs in flight on a connection).
+    /// An agent with default limits: 10 000 connections, frames of 16 380 bytes, ACKs of at most 815 bytes (which lets HAProxy keep
+    /// 20 NOTIFYs in flight on a connection), 256 MiB for what all connections keep together.
     #[must_use]
     pub fn new(handler: H) -> Self {
         let shared = Shared {
@@ -76,6 +81,7 @@ impl<H: Handler> Agent<H> {
             drain: Duration::ZERO,
             max_in_flight: MAX_IN_FLIGHT,
             deadline: Duration::from_secs(1),
+            max_buffered_bytes: MAX_BUFFERED_BYTES,
             busy: None,
         };
         Self { shared: Arc::new(shared), max_connections: 10_000, access: SocketAccess::default() }
@@ -107,6 +113,25 @@ impl<H: Handler> Agent<H> {
     pub fn max_in_flight(mut self, requests: NonZeroUsize) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.max_in_flight = requests;
+        }
+        self
+    }
+
+    /// How many bytes all connections together may keep between their turns: incomplete frames, payloads in pieces, answers that
+    /// HAProxy has not read yet, and requests that wait to be answered [later](crate::Reply::later) with what they wait for. Default:
+    /// 256 MiB.
+    ///
+    /// What is kept stays, and what comes last gives way. A connection that needs more than is left is ended, with status 13
+    /// (resource allocation error), a warning and a [counter](crate::Snapshot::no_memory); a request that finds no memory to
+    /// wait in is answered at once with what was set at first. A connection whose frames come whole and whose answers are read
+    /// keeps nothing, and is not concerned.
+    ///
+    /// Each worker may need 2 MiB more while a connection has its turn. What the table, the sockets' buffers in the kernel and the handler
+    /// itself take is not counted.
+    #[must_use]
+    pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.max_buffered_bytes = bytes;
         }
         self
     }

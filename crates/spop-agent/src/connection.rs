@@ -1,8 +1,7 @@
-//! One connection, from its first byte to its last: read what has come, answer all of it, write once, wait.
+//! One connection, from its first byte to its last: read what has come, answer all of it, write once, wait or give way.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,11 +15,14 @@ use spop_codec::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::agent::{Room, Shared};
-use crate::handler::{Handler, Reply, Request};
-use crate::late::{Answered, How, Late};
+use crate::buffers::Share;
+use crate::handler::{Handler, LateAnswer, Reply, Request};
+use crate::late::{Answered, Asked, How, Late};
+use crate::shield::shielded;
 
 /// Requests prepared together: enough for the memory of the first to have come when it is answered.
 const BATCH: usize = 32;
@@ -28,6 +30,14 @@ const BATCH: usize = 32;
 /// The most that is read at once, and the answers after which it is time to write.
 const READ_BYTES: usize = 64 * 1024;
 const WRITE_BYTES: usize = 128 * 1024;
+
+/// The most that is read at once while other connections have turns too: how long they wait for theirs depends on it. What has to be
+/// done once a turn takes a few µs, which are not much beside this either.
+const SHARED_READ_BYTES: usize = 16 * 1024;
+
+/// The most that is kept of what comes while so many requests wait that no more may be answered. It is read all the same, so that
+/// the end of the connection is noticed behind it.
+const READ_AHEAD_BYTES: usize = 16 * 1024;
 
 /// The longest beginning of a frame that is copied to the front of the buffer its rest is read into.
 const HELD_IN_FRONT_BYTES: usize = 4096;
@@ -74,6 +84,8 @@ pub(crate) enum End {
     Late,
     /// The peer does not read.
     Unread,
+    /// What it has to keep is more than is left of what all connections may keep.
+    NoMemory,
     /// The agent stops.
     Stopped,
     /// The socket failed.
@@ -87,7 +99,12 @@ impl End {
         match self {
             Self::Closed | Self::HealthCheck | Self::Stopped => true,
             Self::Disconnected(status) => status.code() <= Status::TIMEOUT.code(),
-            Self::Truncated | Self::Protocol(_) | Self::Late | Self::Unread | Self::Failed(_) => false,
+            Self::Truncated
+            | Self::Protocol(_)
+            | Self::Late
+            | Self::Unread
+            | Self::NoMemory
+            | Self::Failed(_) => false,
         }
     }
 }
@@ -106,6 +123,9 @@ impl fmt::Display for End {
             Self::Protocol(error) => write!(f, "{error} ({})", error.status()),
             Self::Late => f.write_str("the HELLO, or the rest of a frame, did not come in time"),
             Self::Unread => write!(f, "answers were not read for {} s", WRITE_TIMEOUT.as_secs()),
+            Self::NoMemory => f.write_str(
+                "all connections together keep as much as they may of incomplete frames and unread answers, and this one needs more",
+            ),
             Self::Stopped => f.write_str("the agent stops"),
             Self::Failed(error) => error.fmt(f),
         }
@@ -118,6 +138,8 @@ impl fmt::Display for End {
 struct Scratch {
     input: Vec<u8>,
     output: Vec<u8>,
+    /// How many turns the thread's connections have had, each of which read something.
+    turns: u64,
 }
 
 thread_local! {
@@ -145,6 +167,8 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         late: Late::default(),
         unsent: Vec::new(),
         unsent_since: None,
+        kept: Share::new(&shared.counters),
+        last_turn: 0,
         leaving: Leaving::No,
     };
     let mut stop = std::pin::pin!(stop);
@@ -154,28 +178,29 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
             None => link.connection.deadline(link.unread(), start.elapsed()).map(|after| start + after),
             Some(since) => Some(since + WRITE_TIMEOUT),
         };
-        let turn = poll_fn(|cx| match stop.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(End::Stopped)),
-            Poll::Pending => link.poll_turn(cx),
+        let mut waited = false;
+        let turn = poll_fn(|cx| {
+            let turn = match stop.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Err(End::Stopped)),
+                Poll::Pending => link.poll_turn(cx),
+            };
+            waited |= turn.is_pending();
+            turn
         });
         let turn = match deadline {
             None => Ok(turn.await),
             Some(deadline) => timeout_at(deadline, turn).await,
         };
         match turn {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) if waited => {}
+            // There was something to do at once, so there may be more, and others may have waited meanwhile: all of them have their
+            // turn before this one has another, and what has arrived is looked for.
+            Ok(Ok(())) => yield_now().await,
             Ok(Err(end)) => break end,
             Err(_) => break link.late(),
         }
     };
     link.finish(end).await
-}
-
-impl<H, S> Drop for Link<'_, H, S> {
-    fn drop(&mut self) {
-        // Those whose peer has gone.
-        self.shared.counters.waits_no_more(self.late.count());
-    }
 }
 
 /// A connection, and what of it is not finished yet.
@@ -201,6 +226,10 @@ struct Link<'h, H, S> {
     /// Answers that the peer has not taken yet, and since when there are any. While there are, nothing is read.
     unsent: Vec<u8>,
     unsent_since: Option<Instant>,
+    /// The memory of `held`, `payload` and `unsent`. Requests that wait have shares of their own.
+    kept: Share,
+    /// The number of the thread's turn that was this connection's last.
+    last_turn: u64,
     leaving: Leaving,
 }
 
@@ -228,11 +257,30 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 Poll::Pending if waiting < self.shared.max_in_flight.get() => {
                     self.poll_read_and_answer(cx, &mut scratch)
                 }
+                Poll::Pending => self.poll_read_ahead(cx, &mut scratch),
                 turn => turn,
             },
         };
         SCRATCH.set(Some(scratch));
-        turn
+        match turn {
+            Poll::Ready(Ok(())) if !self.may_keep() => Poll::Ready(Err(End::NoMemory)),
+            turn => turn,
+        }
+    }
+
+    /// Counts what is kept until the next turn, and says whether that is allowed. If not, it is dropped.
+    fn may_keep(&mut self) -> bool {
+        let bytes = self.held.capacity() + self.payload.capacity() + self.unsent.capacity();
+        let allowed = self.kept.resize(bytes, self.shared.max_buffered_bytes);
+        if !allowed {
+            (self.held, self.payload) = (Vec::new(), Vec::new());
+        }
+        allowed
+    }
+
+    /// The most to read in this turn.
+    fn turn_bytes(&self, scratch: &Scratch) -> usize {
+        if scratch.turns == self.last_turn { READ_BYTES } else { SHARED_READ_BYTES }
     }
 
     /// Sends the answers that have become ready.
@@ -267,7 +315,6 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 ));
             }
         }
-        counters.waits_no_more(1);
         counters.answered(1);
         counters.took(1, answered.ack.len(), answered.asked.elapsed());
     }
@@ -288,14 +335,15 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     }
 
     fn poll_read_and_answer(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
-        let Scratch { input, output } = scratch;
         let begun = self.held.len();
         if self.unanswered || begun > HELD_IN_FRONT_BYTES {
-            return self.poll_read_and_answer_held(cx, output);
+            return self.poll_read_and_answer_held(cx, scratch);
         }
+        let most = self.turn_bytes(scratch);
+        let Scratch { input, output, turns } = scratch;
         input.resize(HELD_IN_FRONT_BYTES + READ_BYTES, 0);
         input[..begun].copy_from_slice(&self.held);
-        let filled = begun + ready!(self.poll_read(cx, &mut input[begun..begun + READ_BYTES]))?;
+        let filled = begun + ready!(self.poll_read(cx, &mut input[begun..begun + most], turns))?;
         let (used, mut answer) = self.answer(&input[..filled], output);
         self.held.clear();
         self.held.extend_from_slice(&input[used..filled]);
@@ -322,42 +370,60 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     fn poll_read_and_answer_held(
         &mut self,
         cx: &mut Context<'_>,
-        output: &mut Vec<u8>,
+        scratch: &mut Scratch,
     ) -> Poll<Result<(), End>> {
-        let mut held = std::mem::take(&mut self.held);
         if !self.unanswered {
-            let read = self.poll_read_behind(cx, &mut held);
-            if !matches!(read, Poll::Ready(Ok(()))) {
-                self.held = held;
-                return read.map_err(|end| if let End::Closed = end { End::Truncated } else { end });
-            }
+            let most = self.turn_bytes(scratch);
+            ready!(self.poll_read_behind(cx, scratch, most))?;
         }
-        let (used, answer) = self.answer(&held, output);
-        held.drain(..used);
-        self.held = if held.is_empty() { Vec::new() } else { held };
-        self.poll_send(cx, output, answer)
+        let held = std::mem::take(&mut self.held);
+        let (used, answer) = self.answer(&held, &mut scratch.output);
+        // In memory of its own size.
+        self.held = if used == 0 { held } else { held[used..].to_vec() };
+        self.poll_send(cx, &scratch.output, answer)
     }
 
-    /// Reads behind what is held: as much again, so that even the largest frame takes few reads.
-    fn poll_read_behind(&mut self, cx: &mut Context<'_>, held: &mut Vec<u8>) -> Poll<Result<(), End>> {
-        let begun = held.len();
-        held.resize(begun + begun.min(READ_BYTES), 0);
-        let read = self.poll_read(cx, &mut held[begun..]);
-        let filled = if let Poll::Ready(Ok(filled)) = read { filled } else { 0 };
-        held.truncate(begun + filled);
-        read.map_ok(drop)
+    /// Reads what comes while nothing more may be answered, up to a bound.
+    fn poll_read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+        let most = READ_AHEAD_BYTES.saturating_sub(self.held.len());
+        if most == 0 {
+            return Poll::Pending;
+        }
+        ready!(self.poll_read_behind(cx, scratch, most))?;
+        self.unanswered = true;
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, End>> {
+    /// Reads behind what is held.
+    fn poll_read_behind(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut Scratch,
+        most: usize,
+    ) -> Poll<Result<(), End>> {
+        let Scratch { input, turns, .. } = scratch;
+        input.resize(HELD_IN_FRONT_BYTES + READ_BYTES, 0);
+        let filled = ready!(self.poll_read(cx, &mut input[..most], turns))?;
+        self.held.extend_from_slice(&input[..filled]);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads, and counts that as one of the thread's turns.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        turns: &mut u64,
+    ) -> Poll<Result<usize, End>> {
         let mut buffer = ReadBuf::new(buffer);
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(failed);
+        *turns += 1;
+        self.last_turn = *turns;
         if let Some(busy) = &self.shared.busy {
             busy.read();
         }
         Poll::Ready(match read.map(|()| buffer.filled().len()) {
-            Ok(0) | Err(End::Closed) if !self.held.is_empty() || !self.payload.is_empty() => {
-                Err(End::Truncated)
-            }
+            Ok(0) | Err(End::Closed) if self.unread() > 0 || !self.payload.is_empty() => Err(End::Truncated),
             Ok(0) => Err(End::Closed),
             read => read,
         })
@@ -385,9 +451,29 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
 
     /// Answers every whole frame of `input` into `output`, or as many as one write should have. Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
+        let mut turn = None;
+        let answered = self.answer_frames(input, output, &mut turn);
+        if shielded(|| drop(turn)).is_none() {
+            self.panicked(
+                "the handler panicked behind the requests of a read; they are answered as they were",
+            );
+        }
+        answered
+    }
+
+    fn panicked(&self, what: &str) {
+        self.shared.counters.handler_panic();
+        self.shared.report.warn(format_args!("{what}"));
+    }
+
+    fn answer_frames(
+        &mut self,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        turn: &mut Option<H::Turn>,
+    ) -> (usize, Answer) {
         let mut used = 0;
         let mut answer = Answer::begin();
-        let mut turn = None;
         self.unanswered = false;
         let engine_id = self.engine_id.clone();
         loop {
@@ -423,16 +509,16 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                         self.keep(&fragment);
                         if fragment.place == Place::Last {
                             // In the order in which they came.
-                            self.answer_batch(&batch, &mut turn, output, &mut answer);
+                            self.answer_batch(&batch, turn, output, &mut answer);
                             batch.clear();
-                            self.answer_payload(fragment.id, &mut turn, output, &mut answer);
+                            self.answer_payload(fragment.id, turn, output, &mut answer);
                             break answer.end.is_none();
                         }
                     }
                     Event::Skipped => {}
                 }
             };
-            self.answer_batch(&batch, &mut turn, output, &mut answer);
+            self.answer_batch(&batch, turn, output, &mut answer);
             if !more {
                 return (used, answer);
             }
@@ -511,52 +597,49 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 "more connections ask than are served; the requests of the others are answered without actions"
             ));
         } else if turn.is_none() {
-            *turn = catch_unwind(AssertUnwindSafe(|| self.shared.handler.turn())).ok();
+            *turn = shielded(|| self.shared.handler.turn());
             if turn.is_none() {
-                self.shared.counters.handler_panic();
-                self.shared.report.warn(format_args!(
-                    "the handler panicked; {} requests are answered without actions",
-                    batch.len()
-                ));
+                self.panicked("the handler panicked; the requests of a read are answered without actions");
             }
         }
         let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
         let (mut answered, mut acks) = (0, 0);
         let mut written = answer.written;
+        // Not part of the reply: when the handler panics behind `later`, the future is dropped in here, and not while the panic goes on.
+        let mut later = None;
         // Ends: each round prepares or answers at least one request, be it by leaving the handler out.
         while answered < batch.len() {
-            let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let outcome = shielded(|| {
                 while prepared.len() < batch.len() {
                     let request = &batch[prepared.len()];
                     prepared.push(turn.as_mut().map(|turn| self.shared.handler.prepare(turn, request)));
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];
-                    let Some(mut reply) = Reply::new(&mut output[written..], request.id(), limit) else {
+                    let Some(mut reply) = Reply::new(&mut output[written..], request.id(), limit, &mut later)
+                    else {
                         return;
                     };
                     if let (Some(turn), Some(prepared)) = (turn.as_mut(), prepared[answered].take()) {
                         self.shared.handler.answer(turn, prepared, request, &mut reply);
                     }
-                    match reply.finish() {
-                        (length, None) => {
-                            written += length;
-                            acks += 1;
-                        }
-                        (length, Some(later)) => {
-                            let fallback = &output[written..written + length];
-                            self.late.push(later, fallback, answer.asked, self.shared.deadline);
-                            self.shared.counters.waits();
-                        }
-                    }
+                    let length = reply.finish();
                     answered += 1;
+                    let waits = match later.take() {
+                        Some(later) => self.waits(later, &output[written..written + length], answer.asked),
+                        None => false,
+                    };
+                    if !waits {
+                        written += length;
+                        acks += 1;
+                    }
                 }
-            }));
-            if outcome.is_err() {
-                self.shared.counters.handler_panic();
-                self.shared
-                    .report
-                    .warn(format_args!("the handler panicked; its request is answered without actions"));
+            });
+            if outcome.is_none() {
+                let later = later.take();
+                // It is the same request's, and counted once.
+                let _ = shielded(|| drop(later));
+                self.panicked("the handler panicked; its request is answered without actions");
                 // Either it was being prepared; or it was taken to be answered, and what is left there is `None`, so
                 // that the next round passes it by the handler.
                 if prepared.len() < batch.len() {
@@ -570,6 +653,19 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.shared.counters.answered(acks);
         answer.acks += acks;
         answer.written = written;
+    }
+
+    /// Has a request wait for its answer. Says whether it does: where there is no memory for that, it is answered with what was set
+    /// at first, and at once.
+    fn waits(&mut self, later: LateAnswer, fallback: &[u8], asked: Instant) -> bool {
+        let Shared { counters, deadline, max_buffered_bytes, .. } = self.shared;
+        let request = Asked { fallback, asked, deadline: *deadline };
+        let Err(later) = self.late.push(later, &request, counters, *max_buffered_bytes) else { return true };
+        counters.overdue();
+        if shielded(|| drop(later)).is_none() {
+            counters.handler_panic();
+        }
+        false
     }
 
     /// What a deadline that has passed means here.
@@ -610,6 +706,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,
             End::Protocol(error) => error.status(),
             End::Late => Status::TIMEOUT,
+            // Behind half an answer it could not be read.
+            End::NoMemory if self.unsent.is_empty() => Status::RESOURCE,
             _ => return (end, greeted),
         };
         if !greeted && !matches!(end, End::Stopped) {
@@ -667,7 +765,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         self.held.clear();
         let mut ignored = [0; 4096];
         loop {
-            poll_fn(|cx| self.poll_read(cx, &mut ignored)).await?;
+            poll_fn(|cx| self.poll_read(cx, &mut ignored, &mut 0)).await?;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What an agent has done so far, in numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -25,6 +25,8 @@ pub struct Counters {
     truncated: AtomicU64,
     overdue: AtomicU64,
     waiting: AtomicU64,
+    buffered_bytes: AtomicUsize,
+    no_memory: AtomicU64,
     closed: AtomicU64,
     disconnected: AtomicU64,
     stopped: AtomicU64,
@@ -78,7 +80,9 @@ pub struct Snapshot {
     pub open: u64,
     /// Connections that were health checks (`option spop-check`).
     pub health_checks: u64,
-    /// Requests whose handler panicked. They were answered with an ACK without actions.
+    /// Panics of the handler, at most one for each request. Those were answered with an ACK without actions; or, where it was the future of
+    /// [`Reply::later`](crate::Reply::later), with what was set at first; or with what the future had returned, where it panicked as it
+    /// was dropped.
     pub handler_panics: u64,
     /// Connections ended because of something that is not SPOP, or not in its place.
     pub protocol_errors: u64,
@@ -92,7 +96,7 @@ pub struct Snapshot {
     pub reassembled: u64,
     /// Connections that the peer closed inside a frame.
     pub truncated: u64,
-    /// Requests that were to be answered later, and were not in time: they got what was set at first.
+    /// Requests that were to be answered later, and were not in time or found no memory to wait in: they got what was set at first.
     pub overdue: u64,
     /// How long NOTIFYs took.
     pub latency: Latency,
@@ -100,6 +104,11 @@ pub struct Snapshot {
     pub ack_bytes: u64,
     /// Requests that wait now to be answered later.
     pub waiting: u64,
+    /// Bytes that all connections together keep now between their turns: incomplete frames, payloads in pieces, answers that were not
+    /// read yet, and requests that wait. See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
+    pub buffered_bytes: u64,
+    /// Connections ended because they had to keep more than was left of these bytes.
+    pub no_memory: u64,
     /// Connections that the peer closed or reset between two frames: the ordinary end from HAProxy 3.1 on.
     pub closed: u64,
     /// Connections that HAProxy ended with a DISCONNECT: the ordinary end up to 3.0.
@@ -142,6 +151,8 @@ impl Counters {
             },
             ack_bytes: read(&self.latency.ack_bytes),
             waiting: read(&self.waiting),
+            buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
+            no_memory: read(&self.no_memory),
             closed: read(&self.closed),
             disconnected: read(&self.disconnected),
             stopped: read(&self.stopped),
@@ -200,6 +211,7 @@ impl Counters {
                 &self.protocol_errors
             }
             End::Late | End::Unread => &self.timeouts,
+            End::NoMemory => &self.no_memory,
             End::Stopped => &self.stopped,
             End::Failed(_) => &self.failed,
         };
@@ -211,8 +223,20 @@ impl Counters {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn waits_no_more(&self, requests: usize) {
-        self.waiting.fetch_sub(requests as u64, Ordering::Relaxed);
+    pub(crate) fn waits_no_more(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Somebody keeps `now` bytes instead of `before`. Says whether it may: if not, because all bytes together would be more than `limit`,
+    /// nothing has changed.
+    pub(crate) fn keep(&self, before: usize, now: usize, limit: usize) -> bool {
+        if now <= before {
+            self.buffered_bytes.fetch_sub(before - now, Ordering::Relaxed);
+            return true;
+        }
+        let more = now - before;
+        let fits = |kept: usize| kept.checked_add(more).filter(|kept| *kept <= limit);
+        self.buffered_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
     pub(crate) fn accept_error(&self) {

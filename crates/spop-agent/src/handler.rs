@@ -103,24 +103,31 @@ pub struct Reply<'a> {
     ack: AckWriter<'a>,
     id: FrameId,
     limit: u32,
-    later: Option<LateAnswer>,
+    /// The caller's, and outlives a panic of the handler.
+    later: &'a mut Option<LateAnswer>,
 }
 
 /// What becomes of a reply that is given later.
 pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {
-    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room for an empty one.
+    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room for an empty one. The future that will
+    /// write another in its place goes into `later`.
     #[inline]
-    pub(crate) fn new(out: &'a mut [u8], id: FrameId, limit: u32) -> Option<Self> {
+    pub(crate) fn new(
+        out: &'a mut [u8],
+        id: FrameId,
+        limit: u32,
+        later: &'a mut Option<LateAnswer>,
+    ) -> Option<Self> {
         let ack = AckWriter::new(out, id, limit).ok()?;
-        Some(Self { ack, id, limit, later: None })
+        Some(Self { ack, id, limit, later })
     }
 
-    /// The bytes of the ACK, and the future that will write another in its place.
+    /// The bytes of the ACK.
     #[inline]
-    pub(crate) fn finish(self) -> (usize, Option<LateAnswer>) {
-        (self.ack.finish(), self.later)
+    pub(crate) fn finish(self) -> usize {
+        self.ack.finish()
     }
 
     /// Sets a variable. The last value of a name wins.
@@ -161,18 +168,20 @@ impl<'a> Reply<'a> {
     /// Forgets everything that was set so far, and what was to be answered later.
     pub fn clear(&mut self) {
         self.ack.clear();
-        self.later = None;
+        *self.later = None;
     }
 
     /// Answers later, for handlers that must wait: what the future returns is sent in the place of this reply, as soon as it is
     /// ready, whatever else is answered before.
     ///
     /// What was set here is the answer to fall back to: it is sent when the future takes longer than
-    /// [`Agent::deadline`](crate::Agent::deadline), when it panics, and when the connection ends in an orderly way meanwhile. When HAProxy
-    /// goes away the future is dropped.
+    /// [`Agent::deadline`](crate::Agent::deadline), when it panics, when the connection ends in an orderly way meanwhile, and at once when
+    /// there is no memory to wait in ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). When HAProxy goes away the future
+    /// is dropped; a panic in that is caught and counted, too.
     ///
     /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait like this; until one of them is
-    /// answered nothing more is read from it.
+    /// answered no other is, and at most 16 KiB are read from it. (Where HAProxy has sent more than that and goes away, that is noticed as
+    /// the deadlines pass.)
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -195,7 +204,7 @@ impl<'a> Reply<'a> {
         F: Future<Output = LateReply> + Send + 'static,
     {
         let reply = LateReply { id: self.id, limit: self.limit, ack: Vec::new() };
-        self.later = Some(Box::pin(answer(reply)));
+        *self.later = Some(Box::pin(answer(reply)));
     }
 }
 

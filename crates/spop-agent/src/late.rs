@@ -1,15 +1,19 @@
 //! The requests of a connection whose handler waits for something.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem::size_of;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, Stream as _};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::handler::LateAnswer;
+use crate::buffers::Share;
+use crate::counters::Counters;
+use crate::handler::{LateAnswer, LateReply};
+use crate::shield::shielded;
 
 /// The requests that wait, and what they wait for. Allocates nothing while there are none.
 #[derive(Default)]
@@ -17,11 +21,15 @@ pub(crate) struct Late {
     waiting: Option<FuturesUnordered<Waiting>>,
 }
 
+/// A request that waits. It is counted from [`Waiting::new`] until it is dropped.
 struct Waiting {
-    answer: LateAnswer,
+    /// `None` once there is an ACK.
+    answer: Option<LateAnswer>,
     deadline: Pin<Box<Sleep>>,
     fallback: Vec<u8>,
     asked: Instant,
+    counters: Arc<Counters>,
+    _share: Share,
 }
 
 /// An ACK that came later.
@@ -41,17 +49,40 @@ pub(crate) enum How {
     Panicked,
 }
 
+/// A request that is about to wait.
+pub(crate) struct Asked<'a> {
+    pub(crate) fallback: &'a [u8],
+    pub(crate) asked: Instant,
+    /// How long it may wait.
+    pub(crate) deadline: Duration,
+}
+
 impl Late {
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.waiting.as_ref().map_or(0, FuturesUnordered::len)
     }
 
-    /// Waits for an answer, at most so long, and then makes do with the fallback.
-    pub(crate) fn push(&mut self, answer: LateAnswer, fallback: &[u8], asked: Instant, deadline: Duration) {
-        let deadline = Box::pin(sleep(deadline));
-        let waiting = self.waiting.get_or_insert_default();
-        waiting.push(Waiting { answer, deadline, fallback: fallback.to_vec(), asked });
+    /// Waits for an answer until its deadline, and then makes do with the fallback. Gives the future back when there is no memory
+    /// for it: all that is kept has `limit` bytes at most.
+    pub(crate) fn push(
+        &mut self,
+        answer: LateAnswer,
+        request: &Asked<'_>,
+        counters: &Arc<Counters>,
+        limit: usize,
+    ) -> Result<(), LateAnswer> {
+        let mut share = Share::new(counters);
+        let bytes = size_of::<Waiting>()
+            + size_of::<Sleep>()
+            + size_of_val(&*answer)
+            // There may be as many for the ACK that the future writes.
+            + 2 * request.fallback.len();
+        if !share.resize(bytes, limit) {
+            return Err(answer);
+        }
+        self.waiting.get_or_insert_default().push(Waiting::new(answer, request, counters, share));
+        Ok(())
     }
 
     /// The next ACK, in the order in which they become ready; `None` when nothing waits.
@@ -69,8 +100,32 @@ impl Late {
 }
 
 impl Waiting {
+    fn new(answer: LateAnswer, request: &Asked<'_>, counters: &Arc<Counters>, share: Share) -> Self {
+        counters.waits();
+        Self {
+            answer: Some(answer),
+            deadline: Box::pin(sleep(request.deadline)),
+            fallback: request.fallback.to_vec(),
+            asked: request.asked,
+            counters: counters.clone(),
+            _share: share,
+        }
+    }
+
     fn fall_back(&mut self, how: How) -> Answered {
         Answered { ack: std::mem::take(&mut self.fallback), asked: self.asked, how }
+    }
+
+    /// One step of the future. `None` when it panicked.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Option<Poll<LateReply>> {
+        let answer = self.answer.as_mut()?;
+        shielded(|| answer.as_mut().poll(cx))
+    }
+
+    /// Drops the future. Says whether that went well.
+    fn let_go(&mut self) -> bool {
+        let answer = self.answer.take();
+        shielded(|| drop(answer)).is_some()
     }
 }
 
@@ -79,13 +134,27 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         let this = &mut *self;
-        Poll::Ready(match catch_unwind(AssertUnwindSafe(|| this.answer.as_mut().poll(cx))) {
-            Ok(Poll::Ready(reply)) => Answered { ack: reply.finish(), asked: this.asked, how: How::InTime },
-            Ok(Poll::Pending) => {
-                ready!(this.deadline.as_mut().poll(cx));
-                this.fall_back(How::Overdue)
-            }
-            Err(_) => this.fall_back(How::Panicked),
-        })
+        let answered = match this.poll_answer(cx) {
+            Some(Poll::Ready(reply)) => Answered { ack: reply.finish(), asked: this.asked, how: How::InTime },
+            Some(Poll::Pending) => match this.deadline.as_mut().poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(()) => this.fall_back(How::Overdue),
+            },
+            None => this.fall_back(How::Panicked),
+        };
+        // Counted once for each request.
+        if !this.let_go() && answered.how != How::Panicked {
+            this.counters.handler_panic();
+        }
+        Poll::Ready(answered)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.let_go() {
+            self.counters.handler_panic();
+        }
+        self.counters.waits_no_more();
     }
 }

@@ -135,6 +135,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod buffers;
 mod busy;
 mod connection;
 mod counters;
@@ -143,6 +144,7 @@ mod inherited;
 mod late;
 mod listener;
 mod report;
+mod shield;
 mod socket_file;
 pub mod testing;
 

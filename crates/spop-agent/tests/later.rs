@@ -6,6 +6,7 @@ mod peer;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use peer::{LENGTH, Peer, Sent, ack, disconnect, notify, serve, within};
@@ -258,5 +259,180 @@ async fn a_thousand_that_wait_a_little_are_all_answered() {
     })
     .await
     .unwrap();
+    served.stop().await;
+}
+
+/// The close is seen also when nothing more may begin to wait, and when something has come that must wait for that.
+#[tokio::test]
+async fn what_waits_is_dropped_when_haproxy_goes_however_much_waits() {
+    let gate = Gate::new();
+    let agent = Agent::new(gate.handler()).max_in_flight(NonZeroUsize::new(3).unwrap());
+    let served = serve(agent.deadline(Duration::from_secs(60))).await;
+    for (questions, half, reset) in [(3, 0, false), (3, 0, true), (10, 0, false), (10, 5, true)] {
+        let mut peer = Peer::greeted(&served).await;
+        let mut bytes: Vec<u8> = (0..questions).flat_map(|id| question(id, 10)).collect();
+        bytes.extend(&question(99, 10)[..half]);
+        peer.send(&bytes).await;
+        gate.until_waiting(3).await;
+        if reset {
+            peer.reset();
+        } else {
+            drop(peer);
+        }
+        gate.until_waiting(0).await;
+    }
+    within(async {
+        while served.counters.snapshot().open > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.waiting, counted.notifies), (0, 0));
+    assert_eq!(counted.closed, 4);
+    served.stop().await;
+}
+
+/// Panics as it is dropped.
+struct Untidy;
+
+impl Drop for Untidy {
+    fn drop(&mut self) {
+        panic!("it was told to");
+    }
+}
+
+/// "later": an answer that is ready; "never": one that never is; "panic": a panic behind `later`; "again": `later`, twice. What each
+/// waits with panics as it is dropped.
+fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
+    let message = request.message(b"m").unwrap();
+    let Some(Value::String(how)) = message.arg_at(0) else { panic!() };
+    reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+    let (never, untidy) = (how == b"never", Untidy);
+    reply.later(move |mut reply| {
+        reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+        let mut reply = Some(reply);
+        // Unlike an async block it keeps what it has until it is dropped itself.
+        std::future::poll_fn(move |_| {
+            let _kept = &untidy;
+            if never { Poll::Pending } else { Poll::Ready(reply.take().unwrap()) }
+        })
+    });
+    match how {
+        b"again" => reply.later(async |reply| reply),
+        b"clear" => reply.clear(),
+        b"panic" => panic!("it was told to"),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
+    let served = serve(Agent::new(untidily).deadline(Duration::from_millis(100))).await;
+    let mut peer = Peer::greeted(&served).await;
+    let kinds: [&[u8]; 5] = [b"later", b"never", b"panic", b"again", b"clear"];
+    let questions: Vec<u8> =
+        (0..20).flat_map(|id| notify(id, kinds[usize::try_from(id % 5).unwrap()])).collect();
+    peer.send(&questions).await;
+    let mut answers = std::collections::BTreeMap::new();
+    for _ in 0..20 {
+        let Sent::Ack(id, 1, variables) = peer.next().await else { panic!("not an ACK") };
+        assert!(answers.insert(id, variables).is_none(), "each once");
+    }
+    for (id, variables) in answers {
+        let expected: &[String] = match id % 5 {
+            0 => &["txn.length=Uint32(8)".to_owned()],
+            1 => &["txn.length=Uint32(7)".to_owned()],
+            _ => &[],
+        };
+        assert_eq!(
+            variables,
+            expected,
+            "{:?}",
+            String::from_utf8_lossy(kinds[usize::try_from(id % 5).unwrap()])
+        );
+    }
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.handler_panics, counted.overdue, counted.waiting, counted.notifies), (20, 4, 0, 20));
+
+    // The connection goes on, and ends while some wait.
+    peer.send(&[notify(1, b"never"), notify(2, b"never"), notify(3, b"later")].concat()).await;
+    assert_eq!(peer.next().await, ack(3, 8));
+    peer.reset();
+    within(async {
+        while served.counters.snapshot().open > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.handler_panics, counted.waiting), (23, 0));
+    served.stop().await;
+}
+
+/// What all requests of a read have in common panics as it is dropped, and so does what is known of each.
+struct Careless;
+
+impl Handler for Careless {
+    type Turn = Untidy;
+    type Prepared = Untidy;
+
+    fn turn(&self) -> Untidy {
+        Untidy
+    }
+
+    fn prepare(&self, _: &mut Untidy, _: &Request<'_>) -> Untidy {
+        Untidy
+    }
+
+    fn answer(&self, _: &mut Untidy, _: Untidy, _: &Request<'_>, reply: &mut Reply<'_>) {
+        reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn nor_does_one_in_the_drop_of_what_requests_have_in_common() {
+    let served = serve(Agent::new(Careless)).await;
+    let mut peer = Peer::greeted(&served).await;
+    for round in 0..3 {
+        peer.send(&[notify(1, b"a"), notify(2, b"a")].concat()).await;
+        assert_eq!((peer.next().await, peer.next().await), (empty(1), empty(2)), "{round}");
+    }
+    served.stop().await;
+}
+
+/// One that always wakes itself is polled over and over, and takes no time from the others of its connection.
+#[tokio::test]
+async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
+    let handler = |request: &Request<'_>, reply: &mut Reply<'_>| {
+        let id = request.id().stream;
+        reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+        reply.later(async move |mut reply| {
+            if id == 0 {
+                std::future::poll_fn::<(), _>(|cx| {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+            }
+            for _ in 0..id % 4 {
+                sleep(Duration::from_millis(1)).await;
+                tokio::task::yield_now().await;
+            }
+            reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+            reply
+        });
+    };
+    let served = serve(Agent::new(handler).deadline(Duration::from_secs(5))).await;
+    let mut peer = Peer::greeted(&served).await;
+    let questions: Vec<u8> = (0..500).flat_map(|id| question(id, 10)).collect();
+    peer.send(&questions).await;
+    // In whatever order, the one that never ends comes last.
+    for _ in 1..500 {
+        let Sent::Ack(id, 1, variables) = peer.next().await else { panic!("not an ACK") };
+        assert_eq!(variables, ["txn.length=Uint32(8)"], "{id}");
+    }
+    assert_eq!(peer.next().await, ack(0, 7));
+    assert_eq!(served.counters.snapshot().overdue, 1);
     served.stop().await;
 }

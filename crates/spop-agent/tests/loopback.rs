@@ -303,7 +303,8 @@ async fn after_a_drain_goodbye_comes_with_the_last_ack() {
 
 #[tokio::test]
 async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
-    let served = serve(Agent::new(measure)).await;
+    let limits = Limits { max_frame_size: 1 << 20, ..Limits::default() };
+    let served = serve(Agent::new(measure).limits(limits)).await;
     let mut peer = Peer::connect(&served).await;
     peer.send(&hello(400_000, None)).await;
     assert_eq!(peer.next().await, welcome(400_000));

@@ -1,0 +1,61 @@
+//! The memory that connections keep between their turns, and the one bound that all of it has.
+
+use std::sync::Arc;
+
+use crate::counters::Counters;
+
+/// The bytes that one connection, or one request that waits, keeps. They are given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    counters: Arc<Counters>,
+    bytes: usize,
+}
+
+impl Share {
+    /// Nothing yet.
+    pub(crate) fn new(counters: &Arc<Counters>) -> Self {
+        Self { counters: counters.clone(), bytes: 0 }
+    }
+
+    /// Changes what is kept to so many bytes. Says whether that is allowed: less always is, and more as long as all shares together
+    /// stay within `limit`. Where it is not, the share stays as it was.
+    #[inline]
+    #[must_use]
+    pub(crate) fn resize(&mut self, bytes: usize, limit: usize) -> bool {
+        // A connection at rest keeps nothing, and need not write to what all workers share.
+        let allowed = bytes == self.bytes || self.counters.keep(self.bytes, bytes, limit);
+        if allowed {
+            self.bytes = bytes;
+        }
+        allowed
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // Less is always allowed.
+        let _ = self.resize(0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_stay_within_the_limit_together_and_give_all_of_it_back() {
+        let counters = Arc::<Counters>::default();
+        let kept = || counters.snapshot().buffered_bytes;
+        let (mut one, mut other) = (Share::new(&counters), Share::new(&counters));
+        assert!(one.resize(60, 100) && other.resize(40, 100));
+        assert!(!other.resize(41, 100), "it is full");
+        assert_eq!(kept(), 100);
+        assert!(other.resize(40, 50), "what is kept stays, and so it does with a smaller limit");
+        assert!(one.resize(10, 0), "less is always allowed");
+        assert!(other.resize(90, 100));
+        drop(one);
+        assert_eq!(kept(), 90);
+        drop(other);
+        assert_eq!(kept(), 0);
+    }
+}

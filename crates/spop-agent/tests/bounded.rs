@@ -1,0 +1,206 @@
+//! The memory that all connections keep together has one bound, and only those that need some of it notice.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod peer;
+
+use std::time::Duration;
+
+use peer::{Peer, Sent, ack, hello, measure, notify, serve, welcome, within};
+use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope};
+use spop_codec::Status;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::{sleep, timeout};
+
+const LIMIT: usize = 1 << 20;
+
+/// An agent that waits for the rest of a frame for longer than a test takes.
+fn patient() -> Agent<impl Handler> {
+    Agent::new(measure).limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
+}
+
+/// A frame as large as the agent takes, but for its last byte.
+fn half(size: usize) -> Vec<u8> {
+    let mut frame = notify(1, &vec![b'x'; size]);
+    frame.pop();
+    frame
+}
+
+#[tokio::test]
+async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_it() {
+    let served = serve(patient().max_buffered_bytes(LIMIT)).await;
+    let mut good = Peer::greeted(&served).await;
+    let (mut halves, mut refused) = (Vec::new(), 0);
+    for round in 0..200_u32 {
+        let mut peer = Peer::greeted(&served).await;
+        let before = served.counters.snapshot();
+        peer.send(&half(16_000)).await;
+        // Until the agent has read it: then it keeps it, or ends the connection.
+        within(async {
+            loop {
+                let counted = served.counters.snapshot();
+                if counted.buffered_bytes >= before.buffered_bytes + 16_000
+                    || counted.no_memory > before.no_memory
+                {
+                    break;
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        let counted = served.counters.snapshot();
+        assert!(counted.buffered_bytes <= LIMIT as u64, "{counted:?}");
+        if counted.no_memory > refused {
+            refused = counted.no_memory;
+            assert_eq!(peer.next().await, Sent::Disconnect(Status::RESOURCE), "the newest gives way");
+        } else {
+            halves.push(peer);
+        }
+        good.send(&[notify(1, b"abc"), notify(2, b"")].concat()).await;
+        assert_eq!((good.next().await, good.next().await), (ack(1, 3), ack(2, 0)), "{round}");
+    }
+    // A buffer may be twice as large as what is in it.
+    assert!((LIMIT / 40_000..=LIMIT / 16_000).contains(&halves.len()), "{}", halves.len());
+    assert_eq!(halves.len() as u64 + refused, 200);
+    // What is kept is not taken away.
+    for peer in &mut halves {
+        peer.send(b"x").await;
+        assert_eq!(peer.next().await, ack(1, 16_000));
+    }
+    drop(halves);
+    gives_all_back(&served).await;
+    good.send(&half(16_000)).await;
+    good.send(b"x").await;
+    assert_eq!(good.next().await, ack(1, 16_000), "there is room again");
+    served.stop().await;
+}
+
+async fn gives_all_back(served: &peer::Served) {
+    within(async {
+        while served.counters.snapshot().buffered_bytes > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// A frame without FIN, and so a piece of a payload.
+fn piece(kind: u8, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(7 + payload.len()).unwrap();
+    [&length.to_be_bytes()[..], &[kind], &flags.to_be_bytes(), &[1, 1], payload].concat()
+}
+
+#[tokio::test]
+async fn so_do_payloads_in_pieces() {
+    let served = serve(patient().max_buffered_bytes(LIMIT)).await;
+    let whole = notify(1, &[b'x'; 100_000]);
+    let payload = &whole[11..];
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    for _ in 0..30 {
+        let mut peer = Peer::greeted(&served).await;
+        for (number, bytes) in payload[..90_000].chunks(15_000).enumerate() {
+            peer.send(&piece(if number == 0 { 3 } else { 0 }, 0, bytes)).await;
+        }
+        // Answered behind them, if anything is: it has no place there.
+        let ended = timeout(Duration::from_millis(50), peer.next()).await;
+        assert!(served.counters.snapshot().buffered_bytes <= LIMIT as u64);
+        match ended {
+            Ok(sent) => {
+                assert_eq!(sent, Sent::Disconnect(Status::RESOURCE));
+                refused += 1;
+            }
+            Err(_) => kept.push(peer),
+        }
+    }
+    assert!(refused > 0 && !kept.is_empty(), "{refused} {}", kept.len());
+    let mut first = kept.swap_remove(0);
+    drop(kept);
+    first.send(&piece(0, 1, &payload[90_000..])).await;
+    assert_eq!(first.next().await, ack(1, 100_000));
+    assert_eq!(served.counters.snapshot().no_memory, refused);
+    drop(first);
+    gives_all_back(&served).await;
+    served.stop().await;
+}
+
+/// Sets as much as an ACK may hold.
+fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
+    reply.set_var(Scope::Session, peer::LENGTH, &[b'x'; 700][..]).unwrap();
+}
+
+#[tokio::test]
+async fn so_do_answers_that_are_not_read() {
+    // Less than one write's worth.
+    let served = serve(Agent::new(verbose).max_buffered_bytes(1000)).await;
+    let mut good = Peer::greeted(&served).await;
+    let mut rude = Peer::greeted(&served).await;
+    let burst: Vec<u8> = (0..1000).flat_map(|stream| notify(stream, b"")).collect();
+    within(async {
+        // Until the agent ends it, which is when the sockets' buffers are full.
+        while rude.stream.write_all(&burst).await.is_ok() {}
+    })
+    .await;
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.no_memory, counted.timeouts), (1, 0));
+    good.send(&notify(7, b"")).await;
+    assert!(matches!(good.next().await, Sent::Ack(7, 1, _)), "others are served");
+    gives_all_back(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_set_at_first() {
+    let never = |_: &Request<'_>, reply: &mut Reply<'_>| {
+        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32).unwrap();
+        let large = [0_u8; 1000];
+        reply.later(async move |reply| {
+            std::future::pending::<()>().await;
+            assert_eq!(large[0], 0);
+            reply
+        });
+    };
+    let agent = Agent::new(never).max_buffered_bytes(5000).deadline(Duration::from_secs(60));
+    let served = serve(agent).await;
+    let mut peer = Peer::greeted(&served).await;
+    let questions: Vec<u8> = (0..20).flat_map(|id| notify(id, b"")).collect();
+    peer.send(&questions).await;
+    let mut first = 20;
+    while first == 20 {
+        if let Sent::Ack(id, ..) = peer.next().await {
+            first = id;
+        }
+    }
+    assert!((1..5).contains(&first), "{first} wait");
+    for id in first + 1..20 {
+        assert_eq!(peer.next().await, ack(id, 7));
+    }
+    let counted = served.counters.snapshot();
+    assert_eq!((counted.waiting, counted.overdue), (first, 20 - first));
+    peer.reset();
+    gives_all_back(&served).await;
+    assert_eq!(served.counters.snapshot().waiting, 0);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn frames_have_16_kib_unless_more_is_configured() {
+    let large = Limits { max_frame_size: 1 << 20, ..Limits::default() };
+    let (usual, large) = (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(large)).await);
+    for (served, offered, agreed) in [
+        (&usual, 1 << 20, 16_380),
+        (&usual, 8000, 8000),
+        (&large, 65_532, 65_532),
+        (&large, 1 << 30, 1 << 20),
+    ] {
+        let mut peer = Peer::connect(served).await;
+        peer.send(&hello(offered, None)).await;
+        assert_eq!(peer.next().await, welcome(agreed));
+        let most = usize::try_from(agreed).unwrap() - 100;
+        peer.send(&notify(1, &vec![b'x'; most])).await;
+        assert_eq!(peer.next().await, ack(1, u32::try_from(most).unwrap()));
+        peer.send(&notify(1, &vec![b'x'; most + 200])[..100]).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
+    }
+    usual.stop().await;
+    large.stop().await;
+}
