@@ -61,10 +61,12 @@ soak:
 	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
-# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, what a table too small does, and other agents.
+# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, how long a connection waits beside floods, what a
+# table too small does, and other agents.
 bench:
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
+	$(CARGO) bench --locked --bench fairness -- --write
 	$(CARGO) bench --locked --bench full_table
 	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers

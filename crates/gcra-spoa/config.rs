@@ -114,6 +114,16 @@ struct Args {
     #[arg(long, value_name = "MICROS", default_value = "0", value_parser = parse_busy_poll)]
     busy_poll: Duration,
 
+    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy's own are tune.bufsize - 4, and the smaller of both
+    /// holds; so a larger one is for a HAProxy with a larger tune.bufsize whose messages are larger than 16 KiB
+    #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
+    max_frame_size: u32,
+
+    /// How much memory all connections together may keep of incomplete frames and of answers that are not read: bytes, or 256K, 256M,
+    /// 1G. A connection that needs more than is left is ended; one whose frames come whole needs none
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    buffers: usize,
+
     /// Where to answer what is counted and who is blocked, over HTTP: /metrics, /status, /healthz and /readyz. Nobody is asked
     /// who they are, so it should be an address that only operators reach [default: nowhere]
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
@@ -321,6 +331,9 @@ pub(crate) struct Config {
     pub(crate) threads: NonZeroUsize,
     pub(crate) drain: Duration,
     pub(crate) busy_poll: Duration,
+    pub(crate) max_frame_size: u32,
+    /// In bytes.
+    pub(crate) buffers: usize,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_hosts: Vec<String>,
 }
@@ -385,6 +398,8 @@ impl Config {
             threads: args.threads,
             drain,
             busy_poll: args.busy_poll,
+            max_frame_size: args.max_frame_size,
+            buffers: args.buffers,
             admin: args.admin,
             admin_hosts: args.admin_host,
         })
@@ -522,6 +537,27 @@ fn parse_busy_poll(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn parse_frame_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ 256..=1_048_576) => Ok(bytes),
+        _ => Err(format!("'{text}' is not a number of bytes from 256 to 1048576")),
+    }
+}
+
+/// Bytes, with K, M or G for powers of 1024. At least 1 MiB, so that each kind of connection finds room.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let units = [("K", 10), ("M", 20), ("G", 30)];
+    let (digits, power) = units
+        .into_iter()
+        .find_map(|(unit, power)| Some((text.strip_suffix(unit)?, power)))
+        .unwrap_or((text, 0));
+    let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let bytes = digits.and_then(|digits| digits.parse::<usize>().ok()?.checked_mul(1 << power));
+    bytes
+        .filter(|bytes| *bytes >= 1 << 20)
+        .ok_or_else(|| format!("'{text}' is not a size of 1M or more, such as 256M or 1G"))
+}
+
 fn parse_admin(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
 }
@@ -574,6 +610,24 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        let config = parse("--rate 1/s").unwrap();
+        assert_eq!((config.max_frame_size, config.buffers), (16_380, 256 << 20));
+        for (text, bytes) in [("1048576", 1 << 20), ("2048K", 2 << 20), ("1M", 1 << 20), ("3G", 3 << 30)] {
+            assert_eq!(parse(&format!("--rate 1/s --buffers {text}")).unwrap().buffers, bytes);
+        }
+        for wrong in ["1023K", "0", "M", "+2M", "1.5G", "2m", "99999999999G", "256MB"] {
+            let message = error(&format!("--rate 1/s --buffers {wrong}"));
+            assert!(message.contains("is not a size of 1M or more"), "{message}");
+        }
+        assert_eq!(parse("--rate 1/s --max-frame-size 65532").unwrap().max_frame_size, 65_532);
+        for wrong in ["255", "1048577", "64K"] {
+            let message = error(&format!("--rate 1/s --max-frame-size {wrong}"));
+            assert!(message.contains("from 256 to 1048576"), "{message}");
+        }
     }
 
     #[test]

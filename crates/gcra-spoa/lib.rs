@@ -39,7 +39,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use gcra_table::{Opened, Table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spop_agent::Agent;
+use spop_agent::{Agent, Limits};
 
 use crate::config::{Config, Task};
 use crate::housekeeping::Housekeeping;
@@ -98,7 +98,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         );
     }
 
-    let limits = Limiter::limits(&policies);
+    let limits = Limits { max_frame_size: config.max_frame_size, ..Limiter::limits(&policies) };
     let stats = Arc::new(Stats::new(config.threads));
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
@@ -116,6 +116,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     let agent = Agent::new(limiter)
         .limits(limits)
+        .max_buffered_bytes(config.buffers)
         .drain(config.drain)
         .busy_poll(config.busy_poll)
         .socket_access(config.socket_access);

@@ -96,6 +96,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
             [counted(&[], connections.accept_errors)],
         ),
         gauges(
+            "gcra_buffered_bytes",
+            "Bytes that all connections together keep of incomplete frames and of answers that were not read.",
+            [measured(&[], float(connections.buffered_bytes))],
+        ),
+        gauges(
             "gcra_table_slots",
             "Slots of the shared table by what they hold, looked at every 10 s at most. Together they are its size.",
             table

@@ -117,6 +117,8 @@ pub(crate) struct Connections {
     pub(crate) open: u64,
     pub(crate) accepted: u64,
     pub(crate) accept_errors: u64,
+    /// Kept of incomplete frames and unread answers.
+    pub(crate) buffered_bytes: u64,
     /// By how they ended.
     pub(crate) ended: BTreeMap<String, u64>,
     /// By the status (SPOE.txt section 3.5) they were ended with.
@@ -282,6 +284,7 @@ fn connections(snapshot: &Snapshot) -> Connections {
         open: snapshot.open,
         accepted: snapshot.connections,
         accept_errors: snapshot.accept_errors,
+        buffered_bytes: snapshot.buffered_bytes,
         ended: named([
             ("closed", snapshot.closed),
             ("disconnected", snapshot.disconnected),
@@ -290,6 +293,7 @@ fn connections(snapshot: &Snapshot) -> Connections {
             ("protocol_error", snapshot.protocol_errors),
             ("timeout", snapshot.timeouts),
             ("truncated", snapshot.truncated),
+            ("no_memory", snapshot.no_memory),
             ("failed", snapshot.failed),
         ]),
         protocol_errors: statuses

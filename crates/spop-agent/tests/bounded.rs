@@ -6,16 +6,34 @@ mod peer;
 use std::time::Duration;
 
 use peer::{Peer, Sent, ack, hello, measure, notify, serve, welcome, within};
-use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope};
+use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Snapshot};
 use spop_codec::Status;
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 const LIMIT: usize = 1 << 20;
 
 /// An agent that waits for the rest of a frame for longer than a test takes.
 fn patient() -> Agent<impl Handler> {
     Agent::new(measure).limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
+}
+
+/// Waits until the agent has read so much: then it keeps it, which this says, or ends the connection.
+async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
+    within(async {
+        loop {
+            let counted = served.counters.snapshot();
+            assert!(counted.buffered_bytes <= LIMIT as u64, "{counted:?}");
+            if counted.no_memory > before.no_memory {
+                return false;
+            }
+            if counted.buffered_bytes >= before.buffered_bytes + bytes {
+                return true;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
 }
 
 /// A frame as large as the agent takes, but for its last byte.
@@ -34,23 +52,8 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
         let mut peer = Peer::greeted(&served).await;
         let before = served.counters.snapshot();
         peer.send(&half(16_000)).await;
-        // Until the agent has read it: then it keeps it, or ends the connection.
-        within(async {
-            loop {
-                let counted = served.counters.snapshot();
-                if counted.buffered_bytes >= before.buffered_bytes + 16_000
-                    || counted.no_memory > before.no_memory
-                {
-                    break;
-                }
-                sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
-        let counted = served.counters.snapshot();
-        assert!(counted.buffered_bytes <= LIMIT as u64, "{counted:?}");
-        if counted.no_memory > refused {
-            refused = counted.no_memory;
+        if !keeps(&served, before, 16_000).await {
+            refused += 1;
             assert_eq!(peer.next().await, Sent::Disconnect(Status::RESOURCE), "the newest gives way");
         } else {
             halves.push(peer);
@@ -97,19 +100,16 @@ async fn so_do_payloads_in_pieces() {
     let mut kept = Vec::new();
     let mut refused = 0;
     for _ in 0..30 {
+        let before = served.counters.snapshot();
         let mut peer = Peer::greeted(&served).await;
         for (number, bytes) in payload[..90_000].chunks(15_000).enumerate() {
             peer.send(&piece(if number == 0 { 3 } else { 0 }, 0, bytes)).await;
         }
-        // Answered behind them, if anything is: it has no place there.
-        let ended = timeout(Duration::from_millis(50), peer.next()).await;
-        assert!(served.counters.snapshot().buffered_bytes <= LIMIT as u64);
-        match ended {
-            Ok(sent) => {
-                assert_eq!(sent, Sent::Disconnect(Status::RESOURCE));
-                refused += 1;
-            }
-            Err(_) => kept.push(peer),
+        if keeps(&served, before, 90_000).await {
+            kept.push(peer);
+        } else {
+            assert_eq!(peer.next().await, Sent::Disconnect(Status::RESOURCE));
+            refused += 1;
         }
     }
     assert!(refused > 0 && !kept.is_empty(), "{refused} {}", kept.len());

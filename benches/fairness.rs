@@ -1,0 +1,231 @@
+//! How long a well-behaved connection waits beside others that send as fast as they can: the real agent, over TCP.
+//!
+//! `cargo bench --bench fairness [-- FLOODS] [--write]`. A probe sends one NOTIFY a millisecond and waits for each ACK. Beside it
+//! are 0, 1, 8, 100 and 1000 connections whose peers write NOTIFYs without a pause and read every answer. Then further connections
+//! are opened, one after another: from connecting to the ACK of their first NOTIFY. `--write` writes the figures into
+//! docs/BENCHMARKS.md. `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and prints the ratio of
+//! what the floods got answered. `AGENT_ARGS` replaces the daemon's `--rate 100/s --burst 20`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_precision_loss,
+    reason = "a bench may end with a message, and its numbers are small"
+)]
+
+#[path = "support/limit.rs"]
+mod limit;
+#[path = "support/notifies.rs"]
+mod notifies;
+#[path = "support/page.rs"]
+mod page;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use notifies::Notifies;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use support::Agent;
+use support::spop::Spop;
+
+const FLOODS: [usize; 5] = [0, 1, 8, 100, 1000];
+const ROUNDS: usize = 5;
+/// How long the probe asks in a round, and how long connections are opened afterwards.
+const PROBING: Duration = Duration::from_secs(2);
+const OPENING: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(1);
+/// How long a flood runs before the probe begins.
+const WARMING: Duration = Duration::from_millis(500);
+/// The bytes of an ACK that sets `blocked`.
+const ACK_BYTES: usize = 23;
+
+/// What one round showed.
+#[derive(Default)]
+struct Round {
+    /// Of the probe's NOTIFYs, and of new connections, in µs.
+    asked: Vec<f64>,
+    opened: Vec<f64>,
+    /// ACKs a second that the floods have read.
+    flooded: f64,
+}
+
+fn main() {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let wanted = args.iter().find_map(|arg| arg.parse::<usize>().ok());
+    let mut programs = vec![support::agent_binary()];
+    programs.extend(std::env::var_os("BESIDE").map(PathBuf::from));
+    let mut section = introduction();
+    println!("{HEAD}");
+    for floods in FLOODS.into_iter().filter(|floods| wanted.is_none_or(|wanted| wanted == *floods)) {
+        let mut rounds: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
+        for _ in 0..ROUNDS {
+            for (program, rounds) in programs.iter().zip(&mut rounds) {
+                rounds.push(round(program, floods));
+            }
+        }
+        for rounds in &rounds {
+            let line = row(floods, rounds);
+            println!("{line}");
+            writeln!(section, "{line}").unwrap();
+        }
+        if let [this, other] = &rounds[..] {
+            let ratios = this.iter().zip(other).map(|(this, other)| this.flooded / other.flooded);
+            println!("    the floods' answers, this / beside: {:.3}", quantile(ratios.collect(), 0.5));
+        }
+    }
+    if args.iter().any(|arg| arg == "--write") {
+        page::write("fairness", &(section + LEGEND));
+    }
+}
+
+const HEAD: &str = "\
+| floods | probe p50 µs | p99 µs | most µs | new connection p50 µs | p99 µs | flooding NOTIFYs/s |
+| -----: | -----------: | -----: | ------: | --------------------: | -----: | -----------------: |";
+
+const LEGEND: &str = "
+* **floods**: connections whose peers write as fast as the agent reads and read all that it answers. One thread drives all of them, so it
+  and the probe and the agent share the machine's cores.
+* **probe**: from the write of a NOTIFY to the read of its ACK.
+* **new connection**: from connecting over HELLO and AGENT-HELLO to the first ACK, one connection after another.
+
+";
+
+fn introduction() -> String {
+    format!(
+        "## Beside floods\n\nWhat a connection with one NOTIFY a millisecond waits beside connections that send as fast as they can, over TCP \
+         with one worker. Quantiles of a round of {} s, medians of {ROUNDS} rounds, each with an agent of its own. {}. The command was\n\n    \
+         cargo bench --bench fairness -- --write\n\n{HEAD}\n",
+        PROBING.as_secs(),
+        page::machine()
+    )
+}
+
+fn row(floods: usize, rounds: &[Round]) -> String {
+    let median = |of: &dyn Fn(&Round) -> f64| quantile(rounds.iter().map(of).collect(), 0.5);
+    let asked = |share: f64| median(&|round| quantile(round.asked.clone(), share));
+    let opened = |share: f64| median(&|round| quantile(round.opened.clone(), share));
+    format!(
+        "| {floods:>6} | {:>12.0} | {:>6.0} | {:>7.0} | {:>21.0} | {:>6.0} | {:>18.0} |",
+        asked(0.5),
+        asked(0.99),
+        asked(1.0),
+        opened(0.5),
+        opened(0.99),
+        median(&|round| round.flooded)
+    )
+}
+
+fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a list")]
+    let place = (share * values.len() as f64) as usize;
+    values.get(place.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+fn round(program: &PathBuf, floods: usize) -> Round {
+    let directory = support::directory();
+    let mut command = Command::new(program);
+    command.arg("--table").arg(directory.path().join("table")).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--drain",
+        "0",
+    ]);
+    command.args(limit::args().split_whitespace());
+    let agent = Agent::start_command(&mut command);
+    let mut probe = Spop::connect(&agent.address).into_stream();
+    let question = Notifies::new(1, 1);
+    let streams: Vec<_> = (0..floods).map(|_| Spop::connect(&agent.address).into_stream()).collect();
+    let (ended, acks) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            if !streams.is_empty() {
+                flood(&streams, &ended, &acks).unwrap();
+            }
+        });
+        // Ends the flood also when the probe fails.
+        let _ended = End(&ended);
+        thread::sleep(WARMING);
+        let (began, before) = (Instant::now(), acks.load(Ordering::Relaxed));
+        let mut round = Round::default();
+        for number in 0.. {
+            let due = PERIOD * number;
+            if began.elapsed() > PROBING {
+                break;
+            }
+            thread::sleep(due.saturating_sub(began.elapsed()));
+            let sent = Instant::now();
+            question.exchange(&mut probe, 1);
+            round.asked.push(sent.elapsed().as_secs_f64() * 1e6);
+        }
+        round.flooded = (acks.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        while began.elapsed() < OPENING {
+            let sent = Instant::now();
+            let address = agent.address.clone();
+            let asked = thread::spawn(move || {
+                Notifies::new(1, 1).exchange(&mut Spop::connect(&address).into_stream(), 1);
+            });
+            // An agent that does not answer at all has a figure, too: how long it was waited for.
+            let answered = asked.join().is_ok();
+            round.opened.push(sent.elapsed().as_secs_f64() * 1e6);
+            if !answered {
+                break;
+            }
+            thread::sleep(10 * PERIOD);
+        }
+        round
+    })
+}
+
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes NOTIFYs to all of them without a pause, reads what comes, and counts the ACKs.
+fn flood(streams: &[TcpStream], ended: &AtomicBool, acks: &AtomicU64) -> io::Result<()> {
+    let notifies = Notifies::new(4096, 1_000_000).bytes;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (index, stream) in streams.iter().enumerate() {
+        stream.set_nonblocking(true)?;
+        epoll::add(&epoll, stream, EventData::new_u64(index as u64), EventFlags::IN | EventFlags::OUT)?;
+    }
+    let mut sent = vec![0; streams.len()];
+    let mut read = 0_usize;
+    let mut input = vec![0; 256 * 1024];
+    let mut events = Vec::with_capacity(256);
+    let again = |result: io::Result<usize>| match result {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        result => result,
+    };
+    while !ended.load(Ordering::Relaxed) {
+        events.clear();
+        let patience = Duration::from_millis(100).try_into().unwrap();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience))?;
+        for event in &events {
+            let index = usize::try_from(event.data.u64()).unwrap();
+            let (mut stream, flags) = (&streams[index], event.flags);
+            if flags.contains(EventFlags::IN) {
+                read += again(stream.read(&mut input))?;
+            }
+            if flags.contains(EventFlags::OUT) {
+                let from = &mut sent[index];
+                *from = (*from + again(stream.write(&notifies[*from..]))?) % notifies.len();
+            }
+        }
+        acks.store((read / ACK_BYTES) as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
