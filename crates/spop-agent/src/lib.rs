@@ -95,10 +95,12 @@
 //!
 //! # What holds
 //!
-//! * Every NOTIFY gets exactly one ACK, whatever the handler does: a panic in it is caught, counted, and answered
-//!   with an ACK without actions. Nothing is answered on behalf of half a frame.
+//! * Every NOTIFY gets exactly one ACK, whatever the handler does: a panic in it, or in the drop of what it gave, is caught,
+//!   counted, and answered with an ACK without actions. Nothing is answered on behalf of half a frame.
 //! * Handlers run in the connection's task, one after another. (One worker answers millions of NOTIFYs a second; waiting is what costs.)
-//! * A peer that sends rubbish, half a frame, or never reads costs one bounded buffer and then its connection.
+//! * A peer that sends rubbish, half a frame, or never reads costs one bounded buffer and then its connection; and all such buffers
+//!   together have a bound, too ([`Agent::max_buffered_bytes`]).
+//! * Connections take turns: one that sends as fast as it can holds up the others for two reads of at most 64 KiB each.
 //! * Nothing is allocated per request, and nothing is handed to another task, but for what is answered later.
 //!
 //! # Coming from another library
