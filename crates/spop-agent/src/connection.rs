@@ -247,9 +247,17 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// One turn: writes what is unsent, or else what had to wait and is ready, or else reads once, answers all of it and writes
     /// once.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        if !self.unsent.is_empty() {
-            return self.poll_unsent(cx);
+        let turn = match self.unsent.is_empty() {
+            true => self.poll_read_or_late(cx),
+            false => self.poll_unsent(cx),
+        };
+        match turn {
+            Poll::Ready(Ok(())) if !self.may_keep() => Poll::Ready(Err(End::NoMemory)),
+            turn => turn,
         }
+    }
+
+    fn poll_read_or_late(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let mut scratch = SCRATCH.take().unwrap_or_default();
         let turn = match self.late.count() {
             0 => self.poll_read_and_answer(cx, &mut scratch),
@@ -262,10 +270,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             },
         };
         SCRATCH.set(Some(scratch));
-        match turn {
-            Poll::Ready(Ok(())) if !self.may_keep() => Poll::Ready(Err(End::NoMemory)),
-            turn => turn,
-        }
+        turn
     }
 
     /// Counts what is kept until the next turn, and says whether that is allowed. If not, it is dropped.
