@@ -307,6 +307,16 @@ impl Policy {
         }
     }
 
+    /// A penalty whose ceiling has room for it under each limit, as a configuration must have.
+    fn raise_ceiling(&mut self) {
+        let rules = self.exceptions().map(|(_, rule)| rule).chain([&self.rule]);
+        let longest = rules.flat_map(Rule::limits).map(|limit| limit.interval_ns).max();
+        if let (Some((cells, ceiling_ns)), Some(longest)) = (&mut self.penalty, longest) {
+            let least = -(-*cells * longest).div_euclid(1_000_000_000) * 1_000_000_000;
+            *ceiling_ns = least.max(*ceiling_ns);
+        }
+    }
+
     fn write(&self, text: &mut String, directory: &Path) {
         let list = |list: &[String]| {
             format!("[{}]", list.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", "))
@@ -368,6 +378,7 @@ impl Config {
             }
             policies.push(Policy::random(random, policies.len(), message, most_limits));
         }
+        policies.iter_mut().for_each(Policy::raise_ceiling);
         Self { policies, text: None }
     }
 
@@ -407,6 +418,7 @@ impl Config {
                 }
                 _ => {}
             }
+            policy.raise_ceiling();
         }
         config
     }
