@@ -89,7 +89,10 @@ impl Quota {
     /// the new rate, and are never more than the new burst. All times are nanoseconds of the table's clock.
     #[must_use]
     pub const fn carry_over(self, before: Self, tat: u64, changed_ns: u64) -> u64 {
-        let owed_ns = tat.saturating_sub(changed_ns) as u128;
+        let owed_ns = tat.saturating_sub(changed_ns);
+        // A process that still has the numbers before may have charged the key since; it owed no more than this then.
+        let most_ns = before.most_owed_ns();
+        let owed_ns = if owed_ns < most_ns { owed_ns } else { most_ns } as u128;
         // Rounded up, so that a change never forgives a part of a cell.
         let owed_ns = (owed_ns * self.emission_interval_ns.get() as u128)
             .div_ceil(before.emission_interval_ns.get() as u128);
@@ -292,7 +295,10 @@ mod tests {
         assert_eq!(quota().carry_over(quota(), 0, changed), 0, "there was no bucket");
         assert_eq!(every(3, 40).carry_over(every(2, 40), changed + 1, changed), changed + 2, "rounded up");
         let longest = Quota::new(NonZeroU64::new(MAX_DRAIN_NS).unwrap(), NonZeroU32::MIN).unwrap();
-        assert_eq!(longest.carry_over(every(1, 1), u64::MAX, 0), MAX_DRAIN_NS);
+        assert_eq!(longest.carry_over(longest, u64::MAX, 0), MAX_DRAIN_NS);
+        assert_eq!(longest.carry_over(every(1, 1), u64::MAX, 0), MAX_DRAIN_NS, "one cell");
+        // An agent with the numbers before has gone on charging: no more than its burst was owed at the change.
+        assert_eq!(every(20, 100).carry_over(quota(), changed + 900 * MS, changed), changed + 20 * 20 * MS);
     }
 
     #[test]
