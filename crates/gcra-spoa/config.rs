@@ -449,7 +449,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         is_plain: args.cost.is_none() || !args.key.is_empty(),
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-    Ok(Policies { list: vec![policy], answers, is_fixed: true, lists: Vec::new(), digest: 0 })
+    Ok(Policies { list: vec![policy], answers, is_fixed: true, files: Vec::new(), digest: 0 })
 }
 
 impl Source {

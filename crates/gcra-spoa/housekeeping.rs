@@ -73,7 +73,7 @@ impl Housekeeping {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reported = Reported { evictions: self.table.load().evictions(), ..Reported::default() };
         let mut looks = 0_u32;
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(self.policies.load().policies.files.clone());
         // What was wrong when the file was read last.
         let mut mistakes = Vec::new();
         let mut work: Option<Work> = None;
@@ -93,6 +93,9 @@ impl Housekeeping {
                         Err(_) => Err(vec!["no thread could be had to read the configuration".to_owned()]),
                     };
                     let answer = self.take(outcome, &mut mistakes);
+                    if answer == ReloadAnswer::InForce {
+                        watch.read_again(&self.policies.load().policies.files);
+                    }
                     if let Some((table, number)) = asked {
                         table.answer_reload(number, &answer);
                     }
@@ -157,8 +160,7 @@ impl Housekeeping {
 
     /// What the policies in force were read from.
     fn files(&self) -> Vec<PathBuf> {
-        let in_force = self.policies.load();
-        self.file.iter().chain(&in_force.policies.lists).cloned().collect()
+        self.policies.load().policies.files.iter().map(|(file, _)| file.clone()).collect()
     }
 
     /// Goes on with the table that a resize has put in the place of ours.

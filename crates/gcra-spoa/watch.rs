@@ -1,30 +1,49 @@
 //! Whether files have changed, by looking at them.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// What was seen of some files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watch {
-    /// When they were taken to be as they are; `None` before the first look.
-    taken: Option<Vec<Seen>>,
+    /// As they were when they were read, or when they were last said to have changed.
+    taken: Vec<Seen>,
     last: Vec<Seen>,
 }
 
-/// A file: its device, number, length, and when it was changed last, to the nanosecond. `None` when it is not there.
-pub(crate) type Seen = (PathBuf, Option<(u64, u64, u64, i64, i64)>);
+/// A file, and its state; `None` when it is not there.
+pub(crate) type Seen = (PathBuf, Option<State>);
+
+/// A file's device, number, length, and when it was changed last, to the nanosecond.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct State(u64, u64, u64, i64, i64);
+
+impl From<&Metadata> for State {
+    fn from(found: &Metadata) -> Self {
+        Self(found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec())
+    }
+}
 
 impl Watch {
-    /// Takes what was seen of the files, and says whether they have changed since it last said so
-    /// (or was asked first) and no more since the look before: somebody may still be writing.
+    /// Watches files that were in this state when they were read.
+    pub(crate) fn new(taken: Vec<Seen>) -> Self {
+        Self { taken, last: Vec::new() }
+    }
+
+    /// They were read once more, in this state.
+    pub(crate) fn read_again(&mut self, files: &[Seen]) {
+        self.taken = files.to_vec();
+    }
+
+    /// Takes what was seen of the files, and says whether they have changed since they were read
+    /// (or it last said so), and no more since the look before: somebody may still be writing.
     pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;
-        let taken = self.taken.get_or_insert_with(|| self.last.clone());
-        let has_changed = is_settled && *taken != self.last;
+        let has_changed = is_settled && self.taken != self.last;
         if has_changed {
-            taken.clone_from(&self.last);
+            self.taken.clone_from(&self.last);
         }
         has_changed
     }
@@ -35,10 +54,9 @@ pub(crate) fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
     files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
-fn see(file: &Path) -> Option<(u64, u64, u64, i64, i64)> {
+fn see(file: &Path) -> Option<State> {
     // What a link leads to: a mounted directory may be exchanged by its link.
-    let found = fs::metadata(file).ok()?;
-    Some((found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    fs::metadata(file).ok().as_ref().map(State::from)
 }
 
 #[cfg(test)]
@@ -46,19 +64,28 @@ mod tests {
     use super::*;
 
     fn seen(changed: &[i64]) -> Vec<Seen> {
-        changed.iter().map(|ns| (PathBuf::from("list"), Some((1, 1, 1, 1, *ns)))).collect()
+        changed.iter().map(|ns| (PathBuf::from("list"), Some(State(1, 1, 1, 1, *ns)))).collect()
     }
 
     #[test]
     fn a_change_is_told_once_and_when_it_is_over() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(seen(&[1]));
         let told: Vec<_> = [1, 1, 2, 3, 3, 3, 1, 1].iter().map(|ns| watch.take(seen(&[*ns]))).collect();
         assert_eq!(told, [false, false, false, false, true, false, false, true]);
     }
 
     #[test]
+    fn a_change_between_reading_and_the_first_look_is_told() {
+        let mut watch = Watch::new(seen(&[1]));
+        assert_eq!([2, 2, 2].map(|ns| watch.take(seen(&[ns]))), [false, true, false]);
+        // Read because of a signal, in a state in which it does not stay.
+        watch.read_again(&seen(&[3]));
+        assert_eq!([3, 3, 4, 4].map(|ns| watch.take(seen(&[ns]))), [false, false, false, true]);
+    }
+
+    #[test]
     fn another_file_and_one_that_is_gone_are_changes() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(seen(&[1]));
         assert!(!watch.take(seen(&[1])));
         assert!(!watch.take(seen(&[1, 2])));
         assert!(watch.take(seen(&[1, 2])));

@@ -20,6 +20,7 @@ use crate::policy::answer::{Answers, Var};
 use crate::policy::{
     KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule, When,
 };
+use crate::watch::{Seen, State};
 
 /// The longest name of a policy or a limit: it is part of header fields.
 const MAX_NAME: usize = 64;
@@ -34,8 +35,11 @@ const MAX_TOLD: usize = 100;
 ///
 /// A file system may take its time. What is no regular file is refused before it is read.
 pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
-    let text = read_text(path, MAX_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
-    parse(path, &text)
+    let (text, state) =
+        read_text(path, MAX_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let mut policies = parse(path, &text)?;
+    policies.files.insert(0, (path.to_owned(), Some(state)));
+    Ok(policies)
 }
 
 /// As [`read`], for a text that was read from `path`; other files are looked for beside it.
@@ -53,9 +57,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     if reader.found == 0 { Ok(policies) } else { Err(reader.finish()) }
 }
 
-/// The text of a regular file of at most so many bytes. The error is a sentence without the file's
+/// The text of a regular file of at most so many bytes, and the file's state before it was read. The error is a sentence without the file's
 /// name.
-fn read_text(path: &Path, most: u64) -> Result<String, String> {
+fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
     const REGULAR: &str = "a configuration or a list has to be a regular file";
     // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
     // nothing.
@@ -85,10 +89,11 @@ fn read_text(path: &Path, most: u64) -> Result<String, String> {
             MAX_BYTES >> 20
         ));
     }
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
         format!("line {line} is not UTF-8; save the file as UTF-8")
-    })
+    })?;
+    Ok((text, State::from(&metadata)))
 }
 
 struct Reader<'t> {
@@ -100,7 +105,7 @@ struct Reader<'t> {
     /// How many there were in all.
     found: usize,
     /// Other files that were read.
-    lists: Vec<PathBuf>,
+    lists: Vec<Seen>,
     /// How many bytes those that follow may have.
     bytes_left: u64,
     digest: DefaultHasher,
@@ -206,8 +211,8 @@ impl<'t> Reader<'t> {
         self.no_more(entries);
         self.no_policy_hides_another(&list, &places);
         self.answers_fit(&answers, &list, &places);
-        let lists = std::mem::take(&mut self.lists);
-        Policies { list, answers, is_fixed: false, lists, digest: self.digest.finish() }
+        let files = std::mem::take(&mut self.lists);
+        Policies { list, answers, is_fixed: false, files, digest: self.digest.finish() }
     }
 
     fn policy(
@@ -578,13 +583,13 @@ impl<'t> Reader<'t> {
     /// One entry a line, comments behind `#`.
     fn list_file(&mut self, at: usize, file: &str, rule: u32, key: &KeyParts, overrides: &mut Overrides) {
         let path: PathBuf = self.path.parent().unwrap_or(Path::new("")).join(file);
-        let text = match read_text(&path, self.bytes_left) {
-            Ok(text) => text,
+        let (text, state) = match read_text(&path, self.bytes_left) {
+            Ok(read) => read,
             Err(error) => {
                 return self.wrong(at, &format!("the list {} can't be read: {error}", path.display()));
             }
         };
-        self.lists.push(path.clone());
+        self.lists.push((path.clone(), Some(state)));
         self.bytes_left -= text.len() as u64;
         text.hash(&mut self.digest);
         let (mut wrong, mut more) = (Vec::new(), 0_usize);

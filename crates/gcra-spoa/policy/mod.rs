@@ -11,7 +11,6 @@ mod tests;
 mod words;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
@@ -21,6 +20,7 @@ use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 use crate::policy::answer::Answers;
+use crate::watch::Seen;
 
 /// Limits that one request is charged for at most.
 pub(crate) const MAX_LIMITS: usize = 4;
@@ -32,8 +32,8 @@ pub(crate) struct Policies {
     pub(crate) answers: Answers,
     /// They are those of the command line, and never change.
     pub(crate) is_fixed: bool,
-    /// The lists that were read for them.
-    pub(crate) lists: Vec<PathBuf>,
+    /// The files that were read for them, in the state in which they were.
+    pub(crate) files: Vec<Seen>,
     /// Of all text that was read for them: equal where nothing has changed.
     pub(crate) digest: u64,
 }
@@ -289,7 +289,7 @@ impl Policies {
             list,
             answers: self.answers.clone(),
             is_fixed: self.is_fixed,
-            lists: Vec::new(),
+            files: Vec::new(),
             digest: self.digest,
         }
     }
