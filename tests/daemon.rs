@@ -386,3 +386,15 @@ fn a_socket_is_inherited_and_outlives_the_agent() {
     assert!(!output.status.success());
     assert!(error.contains("no sockets are inherited: LISTEN_FDS is not set"), "{error}");
 }
+
+/// Its handlers are set before it says that it listens: a service manager may stop it right then.
+#[test]
+fn a_signal_just_after_it_listens_ends_it_in_order() {
+    let directory = directory();
+    for round in 0..20 {
+        let mut agent = Agent::start(&directory.path().join("table"), &["--rate", "10/h"]);
+        let signal = [Signal::TERM, Signal::INT, Signal::USR1][round % 3];
+        agent.process.signal(signal);
+        assert_eq!(agent.process.wait().code(), Some(0), "{signal:?}");
+    }
+}

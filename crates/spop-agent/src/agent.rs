@@ -1,10 +1,12 @@
 //! An agent: listeners, workers, and the order in which they start and stop.
 
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -223,11 +225,18 @@ impl<H: Handler> Agent<H> {
             addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
         })?;
         let listeners: Vec<_> = listeners.into_iter().flatten().collect();
-        for listener in &listeners {
-            if let Ok(address) = listener.local_address() {
-                log::info!("listening on {address}");
+        let addresses: Vec<_> =
+            listeners.iter().filter_map(|listener| listener.local_address().ok()).collect();
+        let stop = async {
+            let mut stop = pin!(stop);
+            // It may set signal handlers as it is polled first. That comes before anybody is told that the agent listens, and may
+            // end it.
+            let first = poll_fn(|cx| Poll::Ready(stop.as_mut().poll(cx))).await;
+            addresses.iter().for_each(|address| log::info!("listening on {address}"));
+            if first.is_pending() {
+                stop.await;
             }
-        }
+        };
 
         let mut handles = vec![runtime.handle().clone()];
         let mut workers = Vec::new();
