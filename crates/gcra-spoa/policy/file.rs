@@ -163,7 +163,8 @@ impl<'t> Reader<'t> {
         let more = self.found - self.mistakes.len();
         let path = self.path.display();
         let told = self.mistakes.iter().map(|(line, what)| format!("{path}:{line}: {what}"));
-        told.chain((more > 0).then(|| format!("{path}: and {more} more mistakes"))).collect()
+        let mistakes = if more == 1 { "mistake" } else { "mistakes" };
+        told.chain((more > 0).then(|| format!("{path}: and {more} more {mistakes}"))).collect()
     }
 
     fn document(&mut self, table: &DeTable<'t>) -> Policies {
