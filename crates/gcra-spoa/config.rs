@@ -44,7 +44,7 @@ struct Args {
 
     /// Read the file of --config again when it, or a list that it names, has changed, without
     /// being told. Looked at once a second
-    #[arg(long, requires = "config")]
+    #[arg(long)]
     watch: bool,
 
     /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
@@ -371,6 +371,11 @@ impl Config {
             Some(file) => Source::File(file.clone()),
             None => Source::Flags(Box::new(policies_of_flags(&args)?)),
         };
+        if args.watch && args.config.is_none() {
+            return Err("--watch reads the file of --config again, and there is none; leave it out, or write the limit into a \
+                        file and name that with --config"
+                .to_owned());
+        }
         let mut socket_access = SocketAccess::default();
         if let Some(mode) = args.socket_mode {
             socket_access = socket_access.mode(mode);
@@ -516,8 +521,11 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_group(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
+    match text.parse() {
+        // To chown(2) it means that nothing is to be changed.
+        Ok(u32::MAX) => return Err(format!("{text} is the number of no group; name one, such as haproxy")),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     match Group::from_name(text) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),

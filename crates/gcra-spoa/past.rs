@@ -15,7 +15,7 @@ use crate::limiter::{hash_parts, key_of};
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
 
 /// Changes that are remembered at once. What is owed by an earlier one is forgotten.
-const MOST_PAST: usize = 4;
+const MOST_PAST: usize = 8;
 
 /// Policies that were in force, until others took their place.
 #[derive(Clone, Debug)]
@@ -41,7 +41,9 @@ impl Past {
     /// What is past once `new` has taken the place of `old` at `now`.
     pub(crate) fn after(earlier: &[Self], old: &Arc<Policies>, new: &Policies, now: u64) -> Vec<Self> {
         let latest = Self { policies: old.clone(), ended_ns: now, knows_exceptions: true, of: Vec::new() };
-        let mut past: Vec<_> = earlier.iter().cloned().chain([latest]).collect();
+        // What comes and goes several times counts once, so that it does not push out the others.
+        let earlier = earlier.iter().filter(|past| past.policies.digest != old.digest);
+        let mut past: Vec<_> = earlier.cloned().chain([latest]).collect();
         past.iter_mut().for_each(|past| past.of = past.places_of(new));
         past.retain(|past| past.may_matter(new, now));
         past.drain(..past.len().saturating_sub(MOST_PAST));

@@ -236,6 +236,33 @@ async fn a_debt_survives_a_restart_with_other_numbers() {
     assert_eq!(again.passed("192.0.2.1", 200).await, 100);
 }
 
+/// A fleet of which a part has the new numbers already, and whose agents start again and again.
+#[tokio::test]
+async fn restarts_to_and_fro_forgive_nothing_of_a_third_limit() {
+    let mut first = Scenario::new(&limits("\"1/d burst 20\"")).await;
+    assert_eq!(first.passed("192.0.2.1", 30).await, 20);
+    for round in 0..12 {
+        let numbers = ["\"2/d burst 20\"", "\"2/d burst 19\""][round % 2];
+        let mut agent = first.another(&limits(numbers)).await;
+        assert_eq!(agent.passed("192.0.2.1", 30).await, 0, "round {round}");
+        agent.reload(&limits("\"2/d burst 18\""));
+        agent.reload(&limits(numbers));
+        assert_eq!(agent.passed("192.0.2.1", 30).await, 0, "round {round}");
+    }
+}
+
+/// No part of a cell is added by each change.
+#[tokio::test]
+async fn restarts_to_and_fro_add_nothing_to_a_debt() {
+    let mut agent = Scenario::new(&limits("\"3/d burst 7\"")).await;
+    for (numbers, requests) in [("1/d burst 7", 2), ("3/d burst 7", 1), ("1/d burst 7", 10)] {
+        agent.advance_ms(1);
+        agent = agent.another(&limits(&format!("\"{numbers}\""))).await;
+        let passed = agent.passed("192.0.2.1", requests).await;
+        assert_eq!(passed, requests.min(4));
+    }
+}
+
 /// An exception does not begin with what the rest of its group owes.
 #[tokio::test]
 async fn a_restart_carries_nothing_from_a_group_to_an_exception() {

@@ -28,6 +28,9 @@ const MAX_NAME: usize = 64;
 /// A configuration and the lists that it names have at most so many bytes, all together.
 const MAX_BYTES: u64 = 256 << 20;
 
+/// The configuration itself has at most so many: reading TOML takes thirty times its size.
+const MAX_TOML_BYTES: u64 = 32 << 20;
+
 /// So many mistakes are told, and of further ones the number.
 const MAX_TOLD: usize = 100;
 
@@ -36,7 +39,7 @@ const MAX_TOLD: usize = 100;
 /// A file system may take its time. What is no regular file is refused before it is read.
 pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
     let (text, state) =
-        read_text(path, MAX_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        read_text(path, MAX_TOML_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     let mut policies = parse(path, &text)?;
     policies.files.insert(0, (path.to_owned(), Some(state)));
     Ok(policies)
@@ -85,7 +88,9 @@ fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > most {
         return Err(format!(
-            "it is too long: a configuration and its lists may have {} MiB in all",
+            "it is too long: a configuration may have {} MiB, and it and its lists {} MiB in all; put \
+             exceptions into lists",
+            MAX_TOML_BYTES >> 20,
             MAX_BYTES >> 20
         ));
     }
@@ -243,7 +248,7 @@ impl<'t> Reader<'t> {
         let table = self.table(value, &format!("policy.{name} is a table, like [policy.{name}]"))?;
         let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
         let message = match entries.take("message") {
-            Some(value) => self.string(value, "message", "the name of a spoe-message")?,
+            Some(value) => self.name(value, "message", "the name of a spoe-message")?,
             None => name.to_owned(),
         };
         let when = entries.take("when").and_then(|value| self.when(value));
@@ -256,13 +261,15 @@ impl<'t> Reader<'t> {
         };
         let args =
             entries.take("key").map(|value| self.strings(value, "key", "like [\"ip\"]")).unwrap_or_default();
-        for (arg, at) in &args {
+        for (place, (arg, at)) in args.iter().enumerate() {
             if arg.is_empty() {
                 self.wrong(*at, "key has an empty name; write the names of args, like [\"ip\", \"path\"]");
+            } else if args[..place].iter().any(|(other, _)| other == arg) {
+                self.wrong(*at, &format!("key names '{arg}' twice; once is enough"));
             }
         }
         let cost = entries.take("cost").and_then(|value| {
-            let cost = self.string(value, "cost", "the name of an arg")?;
+            let cost = self.name(value, "cost", "the name of an arg")?;
             if args.iter().any(|(arg, _)| *arg == cost) {
                 let what = format!(
                     "key and cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of key"
@@ -315,6 +322,13 @@ impl<'t> Reader<'t> {
         let mut rule = rule;
         if let Some(penalty) = penalty {
             let Penalty { ceiling_ns, .. } = penalty;
+            let mut rules = rule.iter().chain(&overrides.rules);
+            if rule.is_some() && rules.all(|rule| rule.limits().is_empty()) {
+                let what = format!(
+                    "the penalty of policy '{name}' is never charged, because the policy has no limit; leave it out"
+                );
+                self.wrong(penalty_at, &what);
+            }
             let rules = rule.iter_mut().chain(&mut overrides.rules);
             for limit in rules.flat_map(Rule::limits_mut) {
                 if let Some(what) = never_charged(penalty, limit, name) {
@@ -351,6 +365,7 @@ impl<'t> Reader<'t> {
             self.wrong(value.span().start, HOW);
             return None;
         };
+        let at = value.span().start;
         let values = match values.get_ref() {
             DeValue::String(text) => vec![text.to_string()],
             _ => self
@@ -359,6 +374,9 @@ impl<'t> Reader<'t> {
                 .map(|(value, _)| value)
                 .collect(),
         };
+        if values.is_empty() {
+            self.wrong(at, HOW);
+        }
         let bytes = |text: &str| Box::from(text.as_bytes());
         Some(When { arg: bytes(arg.get_ref()), values: values.iter().map(|value| bytes(value)).collect() })
     }
@@ -677,6 +695,15 @@ impl<'t> Reader<'t> {
             self.wrong(value.span().start, &format!("{name} is a text, {like}"));
         }
         text
+    }
+
+    /// A text that is not empty.
+    fn name(&mut self, value: &Spanned<DeValue<'t>>, name: &str, what: &str) -> Option<String> {
+        let text = self.string(value, name, what)?;
+        if text.is_empty() {
+            self.wrong(value.span().start, &format!("{name} is empty; write {what}, or leave it out"));
+        }
+        Some(text)
     }
 
     fn boolean(&mut self, value: &Spanned<DeValue<'t>>, name: &str) -> Option<bool> {

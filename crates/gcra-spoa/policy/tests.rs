@@ -476,3 +476,27 @@ fn each_policy_that_is_never_taken_is_told_once() {
     );
     assert_eq!(mistakes[100], "gcra-spoa.toml: and 1899 more mistakes");
 }
+
+#[test]
+fn what_would_do_nothing_is_a_mistake() {
+    for (policy, mistake) in [
+        (
+            "limits = \"unlimited\"\npenalty = { ceiling = \"1m\" }",
+            "3: the penalty of policy 'a' is never charged",
+        ),
+        (
+            "limits = \"deny\"\npenalty = { ceiling = \"1m\" }",
+            "3: the penalty of policy 'a' is never charged",
+        ),
+        ("limits = \"1/s\"\nwhen = { plan = [] }", "3: when names one arg and its values"),
+        ("limits = \"1/s\"\ncost = \"\"", "3: cost is empty; write the name of an arg, or leave it out"),
+        ("limits = \"1/s\"\nmessage = \"\"", "3: message is empty; write the name of a spoe-message"),
+        ("limits = \"1/s\"\nkey = [\"ip\", \"ip\"]", "3: key names 'ip' twice; once is enough"),
+    ] {
+        let mistakes = parse(&format!("[policy.a]\n{policy}\n")).unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].contains(mistake), "{policy}: {mistakes:?}");
+    }
+    good(
+        "[policy.a]\nlimits = \"unlimited\"\npenalty = { ceiling = \"1m\" }\n[policy.a.overrides]\n\"10.0.0.1\" = \"1/s\"\n",
+    );
+}

@@ -93,8 +93,8 @@ impl<'a> Register<'a> {
         self.entries.iter().filter_map(move |entry| self.read(entry))
     }
 
-    /// Writes down that a limit has these numbers from now on, unless it has them already, and returns those that it had before,
-    /// each with the time when others took its place: the earliest first.
+    /// Writes down that a limit has these numbers from now on, unless it has them already, and returns the others that it had before,
+    /// each with the time when it had them last: the earliest first.
     pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
         let mut history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
@@ -102,7 +102,15 @@ impl<'a> Register<'a> {
             self.write(Registered { limit, is_exception: false, quota, since_ns });
             history.push((quota, since_ns));
         }
-        history.windows(2).map(|pair| (pair[0].0, pair[1].1)).collect()
+        // Numbers that came and went several times count once, so that they don't push out others; and those that are in force
+        // again are not past.
+        let mut past: Vec<(Quota, u64)> = Vec::new();
+        for pair in history.windows(2) {
+            past.retain(|(before, _)| *before != pair[0].0);
+            past.push((pair[0].0, pair[1].1));
+        }
+        past.retain(|(before, _)| *before != quota);
+        past
     }
 
     /// Writes down that some exceptions of a limit have these numbers.
@@ -226,11 +234,11 @@ mod tests {
         assert_eq!(at(&entries, 40).put_in_force(7, quota(2)), [(quota(1), 30)], "a second process");
         let penalized = quota(2).with_penalty(5).unwrap();
         assert_eq!(at(&entries, 50).put_in_force(7, penalized), [(quota(1), 30), (quota(2), 50)]);
-        assert_eq!(
-            at(&entries, 60).put_in_force(7, quota(1)),
-            [(quota(1), 30), (quota(2), 50), (penalized, 60)],
-            "and back"
-        );
+        assert_eq!(at(&entries, 60).put_in_force(7, quota(1)), [(quota(2), 50), (penalized, 60)], "and back");
+        for flip in 0..50 {
+            at(&entries, 100 + flip).put_in_force(9, quota(1 + u32::try_from(flip % 2).unwrap()));
+        }
+        assert_eq!(at(&entries, 200).put_in_force(9, quota(3)), [(quota(1), 149), (quota(2), 200)]);
         at(&entries, 70).add_exception(7, quota(3));
         at(&entries, 80).add_exception(7, quota(3));
         let exceptions: Vec<_> = at(&entries, 90).all().filter(|entry| entry.is_exception).collect();

@@ -327,8 +327,8 @@ impl Table {
     }
 
     /// Writes down that the limit with this [id](limit_id) has these numbers from now on, unless it has them already, and returns
-    /// those that it had before in this table: the earliest first, each with the time in nanoseconds of the table's clock
-    /// when others took its place. What keys owe by those can be [carried over](Quota::carry_over).
+    /// the others that it had before in this table: the earliest first, each with the time in nanoseconds of the table's clock
+    /// when it had them last. What keys owe by those can be [carried over](Quota::carry_over).
     ///
     /// There is room for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier numbers. When there are
     /// more, the earliest are forgotten.
