@@ -174,6 +174,25 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, joined")));
 }
 
+/// The flag says that another file takes over, and there is none.
+#[test]
+fn a_resize_without_its_new_file_is_a_fault() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    drop(gcra_table::Table::open_or_create(&table, None).unwrap());
+    let file = OpenOptions::new().write(true).open(&table).unwrap();
+    file.write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
+    let gone = "it is being resized, and the file that takes over from it is gone; stop every agent that uses it and \
+                remove it, and a new one is made";
+    let output = run(&table, &["check"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.starts_with(&format!("{gone}\n")), "{told}");
+    assert!(!told.contains("goes on working"), "{told}");
+    assert!(answer(&table, &["info"]).lines().any(|line| line == format!("fault: {gone}")));
+    assert_eq!(json(&table, &["info"])[0]["successor_fault"], gone);
+}
+
 #[test]
 fn check_finds_what_is_wrong() {
     let directory = directory();

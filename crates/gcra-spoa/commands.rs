@@ -127,6 +127,10 @@ fn info(at: &At, table: &Table) -> Answer {
     if sealed > 0 || table.is_being_resized() {
         lines.push(format!("  sealed   {sealed:>10}  {}   moving: it is being resized", share(sealed)));
     }
+    let successor_fault = table.successor_fault().map(|fault| fault.to_string());
+    if let Some(fault) = &successor_fault {
+        lines.push(format!("fault: {fault}"));
+    }
     lines.push(match evicted_live {
         0 => "evictions: none, it was never too small".to_owned(),
         _ => format!(
@@ -169,6 +173,7 @@ fn info(at: &At, table: &Table) -> Answer {
         "pending": pending,
         "sealed": sealed,
         "being_resized": table.is_being_resized(),
+        "successor_fault": successor_fault,
         "evicted_live": evicted_live,
         "forgiven_ms": forgiven_ns / 1_000_000,
         "gave_up": table.gave_up(),
@@ -300,6 +305,10 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     let mut words: Vec<_> = faults.iter().map(ToString::to_string).collect();
     words.push(match faults.len() {
         0 => format!("table {}: no fault in {} slots", at.path().display(), table.slots().get()),
+        count if faults.iter().any(|fault| !fault.heals()) => format!(
+            "table {}: {count} faults, and the first does not heal: keys whose slots have moved are denied",
+            at.path().display()
+        ),
         count => format!(
             "table {}: {count} faults; it goes on working, and each heals once what it owes has drained",
             at.path().display()

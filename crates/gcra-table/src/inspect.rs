@@ -38,6 +38,16 @@ enum FaultKind {
     TooFar { owed_ns: u64 },
     Sealed,
     TimeAhead { ns: u64 },
+    SuccessorGone,
+    SuccessorUnusable { why: String },
+}
+
+impl Fault {
+    /// Whether the table gets over it by itself, once what the keys concerned owe has drained.
+    #[must_use]
+    pub fn heals(&self) -> bool {
+        !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable { .. })
+    }
 }
 
 impl fmt::Display for Fault {
@@ -54,6 +64,13 @@ impl fmt::Display for Fault {
             FaultKind::Sealed => f.write_str("sealed, though the table is not being resized"),
             FaultKind::TimeAhead { ns } => {
                 write!(f, "the last sign of life lies {} s in the future", ns / 1_000_000_000)
+            }
+            FaultKind::SuccessorGone => f.write_str(
+                "it is being resized, and the file that takes over from it is gone; stop every agent that uses it \
+                 and remove it, and a new one is made",
+            ),
+            FaultKind::SuccessorUnusable { why } => {
+                write!(f, "it is being resized, and its successor can't be opened: {why}")
             }
         }
     }
@@ -126,6 +143,20 @@ impl Table {
         self.is_superseded()
     }
 
+    /// What is wrong with the file that takes over from this one, if it is being resized. Without that
+    /// file the keys whose slots have moved are denied, and no time heals it.
+    #[must_use]
+    pub fn successor_fault(&self) -> Option<Fault> {
+        // One in memory has no file to lose.
+        self.origin().filter(|_| self.is_superseded())?;
+        let why = self.open_successor().err()?;
+        let kind = match why.is_no_successor() {
+            true => FaultKind::SuccessorGone,
+            false => FaultKind::SuccessorUnusable { why: why.to_string() },
+        };
+        Some(Fault { slot: None, kind })
+    }
+
     /// How often the file was attached to, modulo 2^32.
     #[must_use]
     pub fn attachments(&self) -> u32 {
@@ -136,14 +167,16 @@ impl Table {
     ///
     /// * every live bucket lies in one of its key's eight slots, and no key has two;
     /// * none owes more than any limit can, and no slot is sealed unless the table is being resized;
-    /// * the table's time has not gone backwards.
+    /// * the table's time has not gone backwards;
+    /// * if it is being resized, the file that takes over from it is there.
     ///
-    /// A fault costs no more than a wrong limit for the keys concerned until it has drained; the table heals by itself.
+    /// Most faults cost no more than a wrong limit for the keys concerned until it has drained, and the
+    /// table heals by itself. A missing successor [does not heal](Fault::heals).
     #[must_use]
     pub fn check(&self) -> Vec<Fault> {
         let slots: Vec<&Slot> = self.each_slot().collect();
         let now = self.now();
-        let mut faults = Vec::new();
+        let mut faults = Vec::from_iter(self.successor_fault());
         let last_ns = self.shared().last_ns.load(Ordering::Relaxed);
         if last_ns > now.saturating_add(1_000_000_000) {
             faults.push(Fault { slot: None, kind: FaultKind::TimeAhead { ns: last_ns - now } });

@@ -554,6 +554,11 @@ impl OpenError {
         Self { path: path.to_owned(), problem }
     }
 
+    /// Whether the file that takes over is not there, and not merely unusable.
+    pub(crate) fn is_no_successor(&self) -> bool {
+        matches!(self.problem, Problem::NoSuccessor)
+    }
+
     /// Nothing takes over from a table that was being resized.
     pub(crate) fn no_successor(path: &Path) -> Self {
         Self::new(path, Problem::NoSuccessor)

@@ -515,7 +515,7 @@ impl Table {
         self.shared().successor.load(Ordering::Acquire) != 0
     }
 
-    fn open_successor(&self) -> Result<&Arc<Self>, OpenError> {
+    pub(crate) fn open_successor(&self) -> Result<&Arc<Self>, OpenError> {
         if let Some(next) = self.successor.get() {
             return Ok(next);
         }

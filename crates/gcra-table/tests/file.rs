@@ -1051,6 +1051,42 @@ fn without_its_successor_a_moved_key_is_denied() {
     );
 }
 
+/// Its sealed slots stay sealed for ever, and nothing but this tells of it.
+#[test]
+fn a_table_whose_successor_is_gone_is_at_fault() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let child = begin_resize(&table, &path, FOR_EVER_MS);
+    let faults = || {
+        let table = Table::inspect(&path).unwrap();
+        let faults = table.check();
+        assert!(faults.iter().all(|fault| !fault.heals()));
+        assert_eq!(table.successor_fault(), faults.first().cloned());
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(faults(), [""; 0], "the resize runs");
+    drop(child);
+    assert_eq!(faults(), [""; 0], "another resize can finish it");
+
+    let gone = "it is being resized, and the file that takes over from it is gone; stop every agent that uses it and \
+                remove it, and a new one is made";
+    // A copy of the table has the table's own generation, so it is not its successor.
+    let whole = fs::read(successor(&path)).unwrap();
+    fs::write(successor(&path), fs::read(&path).unwrap()).unwrap();
+    assert_eq!(faults(), [gone]);
+    fs::remove_file(successor(&path)).unwrap();
+    assert_eq!(faults(), [gone]);
+    symlink("elsewhere", successor(&path)).unwrap();
+    let [fault] = &faults()[..] else { panic!("one fault") };
+    assert!(fault.starts_with("it is being resized, and its successor can't be opened: "), "{fault}");
+
+    // The file put back, all is well.
+    fs::remove_file(successor(&path)).unwrap();
+    fs::write(successor(&path), whole).unwrap();
+    fs::set_permissions(successor(&path), Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(faults(), [""; 0]);
+}
+
 fn open_any(path: &Path) -> Table {
     Table::open_or_create(path, None).unwrap().0
 }
