@@ -180,6 +180,53 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     assert_eq!(limit(&stopped, 4), 7);
 }
 
+#[test]
+fn an_agent_that_was_stopped_long_ago_is_named() {
+    let place = Place::new(FIVE);
+    let (one, stopped) = (place.agent(), place.agent());
+    let pid = stopped.process.id();
+    let waiting = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    let waiting = Sleeper(waiting);
+    stopped.process.signal(Signal::STOP);
+    let table = Table::inspect(&place.table()).unwrap();
+    wait_until("it is silent for 5 s", || {
+        !table.listed_processes().iter().any(|process| process.pid == pid && process.is_alive())
+    });
+    // A stopped process that has got the id of an agent that was killed, and a forged second entry.
+    let waiting_pid = rustix::process::Pid::from_child(&waiting.0);
+    rustix::process::kill_process(waiting_pid, Signal::STOP).unwrap();
+    let stat = format!("/proc/{}/stat", waiting.0.id());
+    wait_until("sleep is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    let is_old = |entry: &mut [u8; 256]| entry[..8].copy_from_slice(&1_u64.to_ne_bytes());
+    forge(&place.table(), 300, waiting.0.id(), is_old);
+    forge(&place.table(), 301, pid, is_old);
+
+    fs::write(place.config(), SEVEN).unwrap();
+    let (is_success, said) = place.reload();
+    let stop = format!("agent {pid} is stopped (SIGSTOP); it reads its file when it goes on\n");
+    assert_eq!((is_success, said), (false, place.in_force(1, 2) + &stop));
+    let output = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["agents"], &json["in_force"]), (&2.into(), &1.into()));
+    let other = &json["others"][0];
+    assert_eq!((&other["pid"], &other["outcome"]), (&pid.into(), &"stopped".into()));
+
+    stopped.process.signal(Signal::CONT);
+    wait_until("it has read its file", || self::said(&stopped.process, "was read again") > 0);
+    assert_eq!((limit(&one, 1), limit(&stopped, 2)), (7, 7));
+}
+
+/// A process that is no agent, killed at the end of the test.
+struct Sleeper(std::process::Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// An entry as any process of the table's user could write it.
 fn forge(table: &Path, place: u64, pid: u32, change: impl FnOnce(&mut [u8; 256])) {
     let file = OpenOptions::new().read(true).write(true).open(table).unwrap();

@@ -7,7 +7,10 @@
 //! namespace.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -29,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often the answers are looked at.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How much is read of the list of a process's mappings. An agent's takes a few KiB.
+const MOST_MAPPINGS: u64 = 1 << 20;
 
 /// What has become of an agent that was asked.
 #[derive(Debug)]
@@ -54,7 +60,7 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     }
     let table = Table::inspect(&at.path())?;
     let unlisted = Unlisted::begin(&table);
-    let agents = ask(&table);
+    let agents = ask(&table, &at.path());
     if agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) && table.is_being_resized() {
         bail!(
             "table {} was resized meanwhile, so some answers are missing; reload once more",
@@ -70,8 +76,10 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks all agents, and waits for what they answer.
-fn ask(table: &Table) -> Vec<(Process, Fate)> {
+fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     let asked = table.ask_to_reload();
+    // One that falls silent later is among those that are alive now.
+    let mut stopped = stopped_long_ago(table, path);
     let deadline = Instant::now() + PATIENCE;
     // By the place in the list and the number of the attachment. Agents that come later are asked
     // as well.
@@ -95,12 +103,58 @@ fn ask(table: &Table) -> Vec<(Process, Fate)> {
             let fate = fate_of(&process, asked);
             agents.insert(who, (process, fate));
         }
+        for process in stopped.drain(..) {
+            // An agent that was killed may have had the id that another agent has now.
+            let is_known = agents
+                .values()
+                .any(|(known, _)| known.pid_namespace == PidNamespace::Ours && known.pid == process.pid);
+            if !is_known {
+                agents.insert((process.place, process.attachment), (process, Fate::Stopped));
+            }
+        }
         let is_over = agents.values().all(|(_, fate)| !matches!(fate, Fate::Waiting));
         if is_over || Instant::now() > deadline {
             return agents.into_values().collect();
         }
         thread::sleep(LOOK);
     }
+}
+
+/// The agents that were silent for 5 s because they are stopped, the latest first: when they go on,
+/// they go on deciding. At most [`Table::MOST_PROCESSES`].
+fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
+    let mut stopped = table.listed_processes();
+    stopped.retain(|process| {
+        process.silent_ns.is_some()
+            && !process.is_alive()
+            && process.pid_namespace == PidNamespace::Ours
+            && matches!(state(process.pid), Some(Fate::Stopped))
+            && maps(process.pid, path).unwrap_or(true)
+    });
+    stopped.sort_by_key(|process| process.silent_ns);
+    stopped
+}
+
+/// Whether a process maps the table. Another process may have the id of an agent that was killed.
+fn maps(pid: u32, table: &Path) -> io::Result<bool> {
+    // Either is enough: an agent in another mount namespace may have another path for the table.
+    // The device is not compared: on Btrfs the one of a mapping differs from the one of the file.
+    let path = fs::canonicalize(table)?;
+    let inode = fs::metadata(&path)?.ino().to_string();
+    let mut mappings = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPPINGS));
+    let mut line = Vec::new();
+    // "ADDRESSES PERMISSIONS OFFSET DEVICE INODE   PATH"
+    while mappings.read_until(b'\n', &mut line)? > 0 {
+        let mut fields = line.trim_ascii_end().splitn(6, |byte| *byte == b' ').skip(4);
+        if fields.next() == Some(inode.as_bytes())
+            || fields.next().map(<[u8]>::trim_ascii_start) == Some(path.as_os_str().as_bytes())
+        {
+            return Ok(true);
+        }
+        line.clear();
+    }
+    // What was not read may have it.
+    Ok(mappings.into_inner().limit() == 0)
 }
 
 fn fate_of(process: &Process, asked: u64) -> Fate {
