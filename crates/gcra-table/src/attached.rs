@@ -155,14 +155,19 @@ impl Attachment {
     }
 
     fn claim(&self, entries: &[ProcessEntry], now: u64) -> Option<u32> {
-        let claimed = entries.iter().position(|entry| {
-            let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
-            !is_recent(beat_ns, now)
-                && entry
-                    .beat_ns
-                    .compare_exchange(beat_ns, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok()
-        })?;
+        let claim_if = |is_free: &dyn Fn(u64) -> bool| {
+            entries.iter().position(|entry| {
+                let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
+                is_free(beat_ns)
+                    && entry
+                        .beat_ns
+                        .compare_exchange(beat_ns, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
+                        .is_ok()
+            })
+        };
+        // The process of an entry that was not left may be stopped, and is better kept in the list.
+        let claimed =
+            claim_if(&|beat_ns| beat_ns == 0).or_else(|| claim_if(&|beat_ns| !is_recent(beat_ns, now)))?;
         let entry = &entries[claimed];
         entry.answered.store(0, Ordering::Relaxed);
         entry.number.store(self.number, Ordering::Relaxed);
