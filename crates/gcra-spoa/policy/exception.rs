@@ -3,7 +3,7 @@
 //! What is nearly an address is a mistake and not a value. A value that no client ever sends would be without
 //! effect, and a typing error in a list of those who are denied would let them through.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -43,11 +43,15 @@ impl FromStr for OverrideKey {
                     "'{text}' has white space around it; write \"{trimmed}\", or \"{VALUE}{text}\" if it is part of the value"
                 ))
             }
-            Err(_) if is_nearly_an_address(text) => Err(format!(
-                "'{text}' is no address and no network; write one, like 192.0.2.1 or 192.0.2.0/24, or \"{VALUE}{text}\" \
-                 for the text itself"
-            )),
-            Err(_) => Ok(Self::Value(text.as_bytes().into())),
+            Err(_) => {
+                let general = || "one, like 192.0.2.1 or 192.0.2.0/24,".to_owned();
+                match meant(text).or_else(|| is_nearly_an_address(text).then(general)) {
+                    Some(right) => Err(format!(
+                        "'{text}' is no address and no network; write {right} or \"{VALUE}{text}\" for the text itself"
+                    )),
+                    None => Ok(Self::Value(text.as_bytes().into())),
+                }
+            }
         }
     }
 }
@@ -58,6 +62,31 @@ fn canonical(net: IpNet) -> IpNet {
     let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
     let v4 = v6.addr().to_ipv4_mapped().zip(bits);
     v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
+}
+
+/// The address or network that a text becomes with dots for other marks and without quotes and white
+/// space, or that it is as a hexadecimal number; with the comma that follows it in the sentence.
+fn meant(text: &str) -> Option<String> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_hex.then(|| u32::from_str_radix(digits, 16).ok())??;
+        return Some(format!("{},", Ipv4Addr::from(number)));
+    }
+    let plain: String = text
+        .chars()
+        .filter(|c| !c.is_whitespace() && !"\"'`\u{2018}\u{2019}\u{201c}\u{201d}".contains(*c))
+        .map(|c| if ",-_\u{ff0e}\u{3002}".contains(c) { '.' } else { c })
+        .collect();
+    if let Ok(ip) = plain.parse::<IpAddr>() {
+        return Some(format!("{ip},"));
+    }
+    let net = plain.parse::<IpNet>().ok()?;
+    Some(if net == net.trunc() {
+        format!("{net},")
+    } else {
+        // Whether the one address or its network is meant is for the operator to say.
+        format!("{} or {}/{},", net.trunc(), net.addr(), net.max_prefix_len())
+    })
 }
 
 /// Whether somebody who wrote this, which is no address and no network, is likely to have meant one.
@@ -78,7 +107,15 @@ fn is_nearly_an_address(text: &str) -> bool {
     }
     let address = text.split(['/', '%']).next().unwrap_or(text).trim_start_matches('[');
     let address = address.split(']').next().unwrap_or(address);
-    looks_like_ipv4(address) || looks_like_ipv6(address)
+    looks_like_ipv4(address) || looks_like_ipv6(address) || has_only_what_ipv6_has(text)
+}
+
+/// Hexadecimal digits, dots and at least one colon, and perhaps the length of a prefix.
+fn has_only_what_ipv6_has(text: &str) -> bool {
+    let (address, bits) = text.split_once('/').unwrap_or((text, ""));
+    address.contains(':')
+        && address.chars().all(|c| c.is_ascii_hexdigit() || ".:".contains(c))
+        && bits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Four parts, of which at least three are numbers.

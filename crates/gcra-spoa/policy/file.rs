@@ -617,7 +617,15 @@ impl<'t> Reader<'t> {
             if entry.is_empty() {
                 continue;
             }
-            match override_key(entry, key) {
+            // In other files these begin a comment. Here the line would be a value that no client sends.
+            let mark = [";", "//"].into_iter().find(|mark| entry.starts_with(mark));
+            let read = match mark {
+                Some(mark) => Err(format!(
+                    "'{entry}' begins with {mark}; write # before a comment, or \"str:{entry}\" for the text itself"
+                )),
+                None => override_key(entry, key),
+            };
+            match read {
                 // Of several lists with an entry the last one counts, as of several lines.
                 Ok(key) => drop(overrides.insert(key, rule)),
                 Err(what) if wrong.len() < 10 => wrong.push(format!("line {number}: {what}")),

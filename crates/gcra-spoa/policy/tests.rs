@@ -235,6 +235,11 @@ fn what_is_nearly_an_address_is_a_mistake() {
         "fe80::1%eth0",
         "fe80::1%eth0/64",
         "::ffff:300.0.0.1",
+        "2001.db8::1",
+        "2001:db8",
+        "2001:db8/32",
+        "fe80:1",
+        "12:34",
     ] {
         for outcome in with_exception(text) {
             let mistakes = outcome.expect_err(text);
@@ -244,6 +249,31 @@ fn what_is_nearly_an_address_is_a_mistake() {
                     && mistakes[0].contains("\"str:"),
                 "{text:?}: {mistakes:?}"
             );
+        }
+    }
+    for (text, meant) in [
+        ("10.0.0,1", "10.0.0.1"),
+        ("10,0,0,1", "10.0.0.1"),
+        ("10-0-0-1", "10.0.0.1"),
+        ("10_0_0_1", "10.0.0.1"),
+        ("10\u{ff0e}0\u{ff0e}0\u{ff0e}1", "10.0.0.1"),
+        ("10\u{3002}0\u{3002}0\u{3002}1", "10.0.0.1"),
+        ("10,0,0,0/8", "10.0.0.0/8"),
+        ("10.0.0.0 / 8", "10.0.0.0/8"),
+        ("10,0,0,1/8", "10.0.0.0/8 or 10.0.0.1/32"),
+        ("\"10.0.0.1\"", "10.0.0.1"),
+        ("\"10.0.0.0/8\"", "10.0.0.0/8"),
+        ("\"2001:db8::1\"", "2001:db8::1"),
+        ("\u{201c}10.0.0.1\u{201d}", "10.0.0.1"),
+        ("0x0a000001", "10.0.0.1"),
+        ("0X0A000001", "10.0.0.1"),
+    ] {
+        for outcome in with_exception(text) {
+            let mistakes = outcome.expect_err(text);
+            let said = format!(
+                "'{text}' is no address and no network; write {meant}, or \"str:{text}\" for the text itself"
+            );
+            assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
         }
     }
     // Those that a list has no such line for: it is trimmed, and lines may be empty.
@@ -270,6 +300,23 @@ fn what_is_nearly_an_address_is_a_mistake() {
             assert!(mistakes.len() == 1 && mistakes[0].contains(said), "{text:?}: {mistakes:?}");
         }
     }
+}
+
+#[test]
+fn a_comment_in_a_list_begins_with_a_hash() {
+    for (text, mark) in [("; partners", ";"), (";10.0.0.1", ";"), ("// partners", "//"), ("//10.0.0.1", "//")]
+    {
+        let [_, list] = with_exception(text);
+        let mistakes = list.expect_err(text);
+        let said = format!(
+            "line 1: '{text}' begins with {mark}; write # before a comment, or \"str:{text}\" for the text itself"
+        );
+        assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
+        let [_, list] = with_exception(&format!("str:{text}"));
+        assert!(list.unwrap().list[0].exception(text.into()).is_some(), "{text:?}");
+    }
+    let [_, list] = with_exception("# 10.0.0.1");
+    assert!(list.is_ok());
 }
 
 #[test]
@@ -314,12 +361,22 @@ fn an_exception_is_an_address_a_network_or_a_value() {
         "null:",
         "Mozilla/5.0 (X11; Linux x86_64)",
         "a b",
-        "10:30",
+        "bob",
+        "\"bob\"",
+        "a-b",
+        "a,b",
+        "key_1",
+        "http://10.0.0.1",
+        "2024-01-02",
+        "2024-01-02T10:30",
+        "10-0-0-1.example.com",
+        "0x0a0000",
+        "c:/windows",
     ] {
         assert_eq!(matches(value, value.into()), [true; 2], "{value}");
     }
     // What looks like an address and is meant as a string says so, as on the command line.
-    for value in ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a"] {
+    for value in ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a", "10:30", "10-0-0-1", "0x0a000001"] {
         assert_eq!(matches(&format!("str:{value}"), value.into()), [true; 2], "{value}");
     }
     assert_eq!(matches("str:10.1.2.3", ip("10.1.2.3")), [false; 2]);
