@@ -15,7 +15,11 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     exact=$("$HAPROXY" -v | sed -n '1s/^HAProxy version \([^ ]*\).*/\1/p')
     echo "$exact in target/haproxy/$version"
 
-    "${CARGO:-cargo}" test --locked --test end_to_end --test live --test examples --test ask_less --test policies
+    # What `make test` runs with the system's HAProxy, and what depends on its version little, is for the newest one.
+    more=
+    [ "$version" != 3.4 ] || more="--test examples --test policies"
+    # shellcheck disable=SC2086 # several arguments, or none
+    "${CARGO:-cargo}" test --locked --test end_to_end --test live --test ask_less $more
     make --no-print-directory vtest
     summary="$summary
     ok  HAProxy $exact ($(($(date +%s) - began)) s)"
