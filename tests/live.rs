@@ -234,6 +234,9 @@ fn small_frames_and_large_buffers() {
         Config { agent: "max-frame-size 256", servers: &[&agent.address], ..Config::default() }.start();
     all_answered(&haproxy, 30, 20, "/");
     drop(haproxy);
+    // Frames larger than 16 KiB have to be allowed on both sides.
+    let args = ["--rate", "1000000/s", "--listen", "127.0.0.1:0", "--max-frame-size", "131072"];
+    let agent = Agent::start_with(&table, &args);
     let large = Config {
         global: "tune.bufsize 131072",
         args: "ip=src path=path",
