@@ -68,7 +68,6 @@ impl InForce {
     /// The policies that a process starts with.
     pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
         let past = Past::at_start(&policies, table);
-        past::register(&policies, table);
         Self::new(Arc::new(policies), past, stats)
     }
 
@@ -82,10 +81,12 @@ impl InForce {
 
     /// The same without the past that nobody can owe anything by any more; `None` when there is none to leave out.
     pub(crate) fn without_old_past(&self, stats: &Stats, now: u64) -> Option<Self> {
-        let past: Vec<_> =
-            self.past.iter().filter(|past| past.may_matter(&self.policies, now)).cloned().collect();
-        let is_shorter = past.len() < self.past.len();
-        is_shorter.then(|| Self::new(self.policies.clone(), past, stats))
+        // Asked once a second, and there is seldom anything to leave out.
+        if self.past.iter().all(|past| past.may_matter(now)) {
+            return None;
+        }
+        let past = self.past.iter().filter(|past| past.may_matter(now)).cloned().collect();
+        Some(Self::new(self.policies.clone(), past, stats))
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Past {
     policies: Arc<Policies>,
     /// When the change was made, in nanoseconds of the table's clock.
     ended_ns: u64,
+    /// From when on no key can owe anything by it: after the longest drain time of the limits that were changed.
+    until_ns: u64,
     /// Which keys had an exception is known too. After a restart it is not.
     knows_exceptions: bool,
     /// For each policy in force: the place of the one that had its name, where limits, exceptions or keys were others.
@@ -40,19 +42,38 @@ pub(crate) struct Before {
 impl Past {
     /// What is past once `new` has taken the place of `old` at `now`.
     pub(crate) fn after(earlier: &[Self], old: &Arc<Policies>, new: &Policies, now: u64) -> Vec<Self> {
-        let latest = Self { policies: old.clone(), ended_ns: now, knows_exceptions: true, of: Vec::new() };
+        let latest = Self::new(old.clone(), now, true);
         // What comes and goes several times counts once, so that it does not push out the others.
         let earlier = earlier.iter().filter(|past| past.policies.digest != old.digest);
-        let mut past: Vec<_> = earlier.cloned().chain([latest]).collect();
-        past.iter_mut().for_each(|past| past.of = past.places_of(new));
-        past.retain(|past| past.may_matter(new, now));
+        let past = earlier.cloned().chain([latest]).map(|past| {
+            let of = past.places_of(new);
+            past.seen_from(new, of)
+        });
+        Self::recent(past, now)
+    }
+
+    fn new(policies: Arc<Policies>, ended_ns: u64, knows_exceptions: bool) -> Self {
+        Self { policies, ended_ns, until_ns: 0, knows_exceptions, of: Vec::new() }
+    }
+
+    /// The same, for policies in force of which these had others in their place.
+    fn seen_from(self, in_force: &Policies, of: Vec<Option<usize>>) -> Self {
+        let changed = in_force.list.iter().zip(&of).filter(|(_, old)| old.is_some());
+        let drains = changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
+        let until_ns = drains.max().map_or(0, |drain_ns| self.ended_ns.saturating_add(drain_ns));
+        Self { until_ns, of, ..self }
+    }
+
+    /// What matters still, and not more than is remembered.
+    fn recent(past: impl Iterator<Item = Self>, now: u64) -> Vec<Self> {
+        let mut past: Vec<_> = past.filter(|past| past.may_matter(now)).collect();
         past.drain(..past.len().saturating_sub(MOST_PAST));
         past
     }
 
     /// What is past when a process starts with these policies: the numbers that its table knows of their limits.
     ///
-    /// From now on it knows these. Exceptions are not followed over a restart: what is known is which numbers there
+    /// From now on it knows these, and those of exceptions. Exceptions are not followed over a restart: what is known is which numbers there
     /// were, and not for which of the keys.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
         let mut changes = BTreeMap::<u64, Vec<(usize, usize, Quota)>>::new();
@@ -75,12 +96,10 @@ impl Past {
                     }
                 }
             }
-            let policies = Arc::new(policies.with_list(list));
-            Self { policies, ended_ns, knows_exceptions: false, of }
+            Self::new(Arc::new(policies.with_list(list)), ended_ns, false).seen_from(policies, of)
         });
-        let now = table.now();
-        let mut past: Vec<_> = past.filter(|past| past.may_matter(policies, now)).collect();
-        past.drain(..past.len().saturating_sub(MOST_PAST));
+        let past = Self::recent(past, table.now());
+        register_exceptions(policies, table);
         past
     }
 
@@ -98,11 +117,9 @@ impl Past {
         in_force.list.iter().map(place_of).collect()
     }
 
-    /// Whether some key may owe something by it: not after the longest drain time of the limits that were changed.
-    pub(crate) fn may_matter(&self, in_force: &Policies, now: u64) -> bool {
-        let changed = in_force.list.iter().zip(&self.of).filter(|(_, old)| old.is_some());
-        let drains = changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
-        drains.max().is_some_and(|drain_ns| now < self.ended_ns.saturating_add(drain_ns))
+    /// Whether some key may owe something by it.
+    pub(crate) fn may_matter(&self, now: u64) -> bool {
+        now < self.until_ns
     }
 
     /// What the key of a message owes in the bucket that it had then under the limit of this name, or what it owed by the
@@ -149,11 +166,14 @@ fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit
 /// Tells the table the numbers of all limits, those of exceptions too, so that a key can be reset and later processes find
 /// what is owed.
 pub(crate) fn register(policies: &Policies, table: &Table) {
-    let mut room = MAX_REGISTERED;
     for (_, _, limit) in registered(policies) {
         let _ = table.put_in_force(limit.id, limit.quota);
-        room -= 1;
     }
+    register_exceptions(policies, table);
+}
+
+fn register_exceptions(policies: &Policies, table: &Table) {
+    let room = MAX_REGISTERED - registered(policies).count();
     let exceptions = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
     for limit in exceptions.flat_map(Rule::limits).take(room) {
         table.add_exception(limit.id, limit.quota);
