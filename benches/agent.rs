@@ -1,10 +1,17 @@
-//! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with every ACK checked.
+//! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with
+//! every ACK checked.
 //!
-//! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME]`. Three loads: bursts of 8192 NOTIFYs, windows of 64, and
-//! one at a time; each on a million and on 100 000 keys in random order, and on one hot key, with the default table. `AGENT_ARGS` replaces the
-//! agent's `--rate 100/s --burst 20`. Throughput is of agent and generator together and moves with the machine; CPU per NOTIFY is
-//! steadier.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
+//! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME]`. Three loads: bursts of 8192 NOTIFYs,
+//! windows of 64, and one at a time; each on a million and on 100 000 keys in random order, and on
+//! one hot key, with the default table. `AGENT_ARGS` replaces the agent's `--rate 100/s --burst
+//! 20`. Throughput is of agent and generator together and moves with the machine; CPU per NOTIFY
+//! is steadier.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench may end with a message"
+)]
 
 #[path = "support/limit.rs"]
 mod limit;
@@ -24,10 +31,12 @@ use support::spop::Spop;
 use usage::cpu_time;
 
 const ROUNDS: usize = 5;
-/// Each load is offered so often in a round: the kernel counts user time in hundredths of a second.
+/// Each load is offered so often in a round: the kernel counts user time in hundredths of a
+/// second.
 const REPEATS: usize = 4;
 /// A million are nearly as many as the default table has slots.
-const KEYS: [(u32, &str); 3] = [(1_000_000, "1 000 000 keys"), (100_000, "100 000 keys"), (1, "one key")];
+const KEYS: [(u32, &str); 3] =
+    [(1_000_000, "1 000 000 keys"), (100_000, "100 000 keys"), (1, "one key")];
 
 /// How a load is offered.
 #[derive(Clone, Copy)]
@@ -80,18 +89,21 @@ struct Round {
 fn run(load: Load, keys: u32) -> Round {
     let directory = support::directory();
     let limit = limit::args();
-    let args: Vec<_> = ["--listen", "127.0.0.1:0"].into_iter().chain(limit.split_whitespace()).collect();
+    let args: Vec<_> =
+        ["--listen", "127.0.0.1:0"].into_iter().chain(limit.split_whitespace()).collect();
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut stream = Spop::connect(&agent.address).into_stream();
     let notifies = Notifies::new(load.notifies, keys);
 
     // Warm: the table's pages are mapped, its keys known.
     notifies.exchange(&mut stream, 8192);
-    let (start, cpu_before, ticks_before) = (Instant::now(), cpu_time(agent.process.id()), ticks(&agent));
+    let (start, cpu_before, ticks_before) =
+        (Instant::now(), cpu_time(agent.process.id()), ticks(&agent));
     for _ in 0..REPEATS {
         notifies.exchange(&mut stream, load.window);
     }
-    let (elapsed, cpu, ticks) = (start.elapsed(), cpu_time(agent.process.id()) - cpu_before, ticks(&agent));
+    let (elapsed, cpu, ticks) =
+        (start.elapsed(), cpu_time(agent.process.id()) - cpu_before, ticks(&agent));
     let (user, system) = (ticks.0 - ticks_before.0, ticks.1 - ticks_before.1);
     let notifies = (load.notifies * REPEATS) as f64;
     Round {

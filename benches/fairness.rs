@@ -1,10 +1,13 @@
-//! How long a well-behaved connection waits beside others that send as fast as they can: the real agent, over TCP.
+//! How long a well-behaved connection waits beside others that send as fast as they can: the real
+//! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS] [--write]`. A probe sends one NOTIFY a millisecond and waits for each ACK. Beside it
-//! are 0, 1, 8, 100 and 1000 connections whose peers write NOTIFYs without a pause and read every answer. Then further connections
-//! are opened, one after another: from connecting to the ACK of their first NOTIFY. `--write` writes the figures into
-//! docs/BENCHMARKS.md. `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and prints the ratio of
-//! what the floods got answered. `AGENT_ARGS` replaces the daemon's `--rate 100/s --burst 20`.
+//! `cargo bench --bench fairness [-- FLOODS] [--write]`. A probe sends one NOTIFY a millisecond
+//! and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 connections whose peers write
+//! NOTIFYs without a pause and read every answer. Then further connections are opened, one after
+//! another: from connecting to the ACK of their first NOTIFY. `--write` writes the figures into
+//! docs/BENCHMARKS.md. `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with
+//! this one, and prints the ratio of what the floods got answered. `AGENT_ARGS` replaces the
+//! daemon's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -64,7 +67,8 @@ fn main() {
     programs.extend(std::env::var_os("BESIDE").map(PathBuf::from));
     let mut section = introduction();
     println!("{HEAD}");
-    for floods in FLOODS.into_iter().filter(|floods| wanted.is_none_or(|wanted| wanted == *floods)) {
+    for floods in FLOODS.into_iter().filter(|floods| wanted.is_none_or(|wanted| wanted == *floods))
+    {
         let mut rounds: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
             for (program, rounds) in programs.iter().zip(&mut rounds) {
@@ -78,7 +82,10 @@ fn main() {
         }
         if let [this, other] = &rounds[..] {
             let ratios = this.iter().zip(other).map(|(this, other)| this.flooded / other.flooded);
-            println!("    the floods' answers, this / beside: {:.3}", quantile(ratios.collect(), 0.5));
+            println!(
+                "    the floods' answers, this / beside: {:.3}",
+                quantile(ratios.collect(), 0.5)
+            );
         }
     }
     if args.iter().any(|arg| arg == "--write") {
@@ -125,7 +132,11 @@ fn row(floods: usize, rounds: &[Round]) -> String {
 
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a list")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list"
+    )]
     let place = (share * values.len() as f64) as usize;
     values.get(place.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
@@ -143,7 +154,8 @@ fn round(program: &PathBuf, floods: usize) -> Round {
     let agent = Agent::start_command(&mut command);
     let mut probe = Spop::connect(&agent.address).into_stream();
     let question = Notifies::new(1, 1);
-    let streams: Vec<_> = (0..floods).map(|_| Spop::connect(&agent.address).into_stream()).collect();
+    let streams: Vec<_> =
+        (0..floods).map(|_| Spop::connect(&agent.address).into_stream()).collect();
     let (ended, acks) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -166,7 +178,8 @@ fn round(program: &PathBuf, floods: usize) -> Round {
             question.exchange(&mut probe, 1);
             round.asked.push(sent.elapsed().as_secs_f64() * 1e6);
         }
-        round.flooded = (acks.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
+        round.flooded =
+            (acks.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
         let began = Instant::now();
         while began.elapsed() < OPENING {
             let sent = Instant::now();
@@ -200,7 +213,12 @@ fn flood(streams: &[TcpStream], ended: &AtomicBool, acks: &AtomicU64) -> io::Res
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (index, stream) in streams.iter().enumerate() {
         stream.set_nonblocking(true)?;
-        epoll::add(&epoll, stream, EventData::new_u64(index as u64), EventFlags::IN | EventFlags::OUT)?;
+        epoll::add(
+            &epoll,
+            stream,
+            EventData::new_u64(index as u64),
+            EventFlags::IN | EventFlags::OUT,
+        )?;
     }
     let mut sent = vec![0; streams.len()];
     let mut read = 0_usize;

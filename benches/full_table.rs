@@ -1,8 +1,9 @@
 //! What a table too small does: `cargo bench --bench full_table`.
 //!
-//! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time, decided by our table, by the same
-//! table if it forgot who came least recently, and by an exact map. An admission is wrong when the exact map denies.
-//! Then the attack: one client at a hundred times its limit, and a spray of keys that are never seen again.
+//! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time,
+//! decided by our table, by the same table if it forgot who came least recently, and by an exact
+//! map. An admission is wrong when the exact map denies. Then the attack: one client at a hundred
+//! times its limit, and a spray of keys that are never seen again.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -59,7 +60,10 @@ fn quota(interval_ns: u64, burst: u32) -> Quota {
 
 fn draw(count: u64) -> Vec<u32> {
     let law = Zipf::new(f64::from(CLIENTS), 1.0).unwrap();
-    law.sample_iter(SmallRng::seed_from_u64(1)).map(|rank| rank as u32).take(count as usize).collect()
+    law.sample_iter(SmallRng::seed_from_u64(1))
+        .map(|rank| rank as u32)
+        .take(count as usize)
+        .collect()
 }
 
 struct Row {
@@ -96,14 +100,16 @@ fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
     const SECONDS: u64 = 5;
     const SLOTS: u64 = 65_536;
     let quota = quota(10_000_000, 20);
-    let (table, clock): (Table, ManualClock) = Table::with_manual_clock(Slots::new(SLOTS).unwrap()).unwrap();
+    let (table, clock): (Table, ManualClock) =
+        Table::with_manual_clock(Slots::new(SLOTS).unwrap()).unwrap();
     let (mut lru, mut random) =
         (Forgetful::new(SLOTS, Victim::Oldest), Forgetful::new(SLOTS, Victim::Random));
     let mut allowed = (0, 0, 0);
     let mut fresh = 0_u32;
     for _ in 0..SECONDS * 10_000 {
         let mut now = table.now();
-        allowed.0 += u32::from(table.charge(table.hash(b"client"), quota, 1, &mut now).is_allowed());
+        allowed.0 +=
+            u32::from(table.charge(table.hash(b"client"), quota, 1, &mut now).is_allowed());
         allowed.1 += u32::from(lru.charge(u32::MAX, quota, now));
         allowed.2 += u32::from(random.charge(u32::MAX, quota, now));
         for _ in 0..fresh_per_second / 10_000 {
@@ -166,13 +172,14 @@ impl Forgetful {
         let first = (mixed >> 40) as usize % lines;
         let second = (first + 1 + (mixed >> 8) as usize % (lines - 1)) % lines;
         let places = || (4 * first..4 * first + 4).chain(4 * second..4 * second + 4);
-        let own = places().find(|place| self.slots[*place].key == key && self.slots[*place].used > 0);
-        let place = own.or_else(|| places().find(|place| self.slots[*place].tat <= now)).unwrap_or_else(
-            || match self.victim {
+        let own =
+            places().find(|place| self.slots[*place].key == key && self.slots[*place].used > 0);
+        let place = own
+            .or_else(|| places().find(|place| self.slots[*place].tat <= now))
+            .unwrap_or_else(|| match self.victim {
                 Victim::Oldest => places().min_by_key(|place| self.slots[*place].used).unwrap(),
                 Victim::Random => places().nth((self.random() % 8) as usize).unwrap(),
-            },
-        );
+            });
         let tat = if own.is_some() { self.slots[place].tat } else { 0 };
         let charged = admit(tat, quota, now);
         self.slots[place] = Slot { key, tat: charged.unwrap_or(tat), used: now };

@@ -1,9 +1,15 @@
 //! What the data path costs in instructions, against bounds: `make guard`.
 //!
-//! `cargo bench --bench guard [-- --write]`. Valgrind counts instructions, so neither a busy machine nor its clock is in the
-//! figures. Each load runs twice, once with twice as much, and the difference is what is shown: starting and ending
-//! cancel out. `--write` writes the figures into docs/BENCHMARKS.md.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
+//! `cargo bench --bench guard [-- --write]`. Valgrind counts instructions, so neither a busy
+//! machine nor its clock is in the figures. Each load runs twice, once with twice as much, and the
+//! difference is what is shown: starting and ending cancel out. `--write` writes the figures into
+//! docs/BENCHMARKS.md.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench may end with a message"
+)]
 
 #[path = "support/notifies.rs"]
 mod notifies;
@@ -28,8 +34,8 @@ struct Row {
     name: &'static str,
     count: usize,
     work: Work,
-    /// Instructions each may take: a tenth to a seventh more than it does, for other compilers and libraries. (A reading
-    /// of the clock in each decision is a fifth.)
+    /// Instructions each may take: a tenth to a seventh more than it does, for other compilers
+    /// and libraries. (A reading of the clock in each decision is a fifth.)
     bound: usize,
 }
 
@@ -122,7 +128,8 @@ fn main() -> ExitCode {
     let mut failed = false;
     for (number, row) in ROWS.iter().enumerate() {
         let profile = profile(number);
-        let [once, twice] = [1, 2].map(|times| row.work.instructions(number, times * row.count, &profile));
+        let [once, twice] =
+            [1, 2].map(|times| row.work.instructions(number, times * row.count, &profile));
         let each = (twice - once) / row.count;
         println!("{:<34} {each:>6} instructions, at most {}", row.name, row.bound);
         section += &format!("| {:<34} | {each:>4} | {:>4} |\n", row.name, row.bound);
@@ -147,11 +154,25 @@ impl Work {
     /// The instructions of a process that does it so often.
     fn instructions(self, row: usize, count: usize, profile: &Path) -> usize {
         let mut valgrind = Command::new("valgrind");
-        valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", profile.display()));
+        valgrind
+            .arg("--tool=callgrind")
+            .arg(format!("--callgrind-out-file={}", profile.display()));
         if let Self::Answer { together } = self {
             let directory = support::directory();
-            valgrind.arg(env!("CARGO_BIN_EXE_gcra-spoa")).arg("--table").arg(directory.path().join("table"));
-            valgrind.args(["--rate", "100/s", "--burst", "20", "--listen", "127.0.0.1:0", "--drain", "0"]);
+            valgrind
+                .arg(env!("CARGO_BIN_EXE_gcra-spoa"))
+                .arg("--table")
+                .arg(directory.path().join("table"));
+            valgrind.args([
+                "--rate",
+                "100/s",
+                "--burst",
+                "20",
+                "--listen",
+                "127.0.0.1:0",
+                "--drain",
+                "0",
+            ]);
             let agent = Agent::start_command(&mut valgrind);
             let mut stream = Spop::connect(&agent.address).into_stream();
             Notifies::new(count, 1).exchange(&mut stream, together);
@@ -163,12 +184,14 @@ impl Work {
                 &row.to_string(),
                 &count.to_string(),
             ]);
-            let output =
-                valgrind.output().expect("valgrind is installed: 'tests/install.sh valgrind valgrind'");
+            let output = valgrind
+                .output()
+                .expect("valgrind is installed: 'tests/install.sh valgrind valgrind'");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
         let profile = fs::read_to_string(profile).expect("callgrind wrote a profile");
-        let totals = profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("it has totals");
+        let totals =
+            profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("it has totals");
         totals.parse().expect("a number")
     }
 

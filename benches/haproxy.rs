@@ -1,10 +1,12 @@
 //! What limiting costs through a real HAProxy: `cargo bench --bench haproxy`.
 //!
-//! `cargo bench --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds N] [--seconds N] [--haproxy PATH]... [--peer PATH]`.
-//! HAProxys are those that `--haproxy` names, else those in target/haproxy/, else the one that is installed. `--peer`, or
-//! `GCRA_GO_PEER`, is an agent of the Go library to compare with; its first argument is where it listens. The load comes from
-//! `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; requests per second are of all of them on
-//! the same cores. `--quick` is one round of one second; `--write` writes docs/BENCHMARKS.md and a plot beside it.
+//! `cargo bench --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds N]
+//! [--seconds N] [--haproxy PATH]... [--peer PATH]`. HAProxys are those that `--haproxy` names,
+//! else those in target/haproxy/, else the one that is installed. `--peer`, or `GCRA_GO_PEER`, is
+//! an agent of the Go library to compare with; its first argument is where it listens. The load
+//! comes from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one
+//! thread; requests per second are of all of them on the same cores. `--quick` is one round of one
+//! second; `--write` writes docs/BENCHMARKS.md and a plot beside it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -137,11 +139,18 @@ fn main() {
         })
         .collect();
 
-    let section =
-        haproxy_report::section(&rows, &blind, &left_out, &options.command, options.rounds, options.seconds);
+    let section = haproxy_report::section(
+        &rows,
+        &blind,
+        &left_out,
+        &options.command,
+        options.rounds,
+        options.seconds,
+    );
     println!("{section}");
     if options.write {
-        std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows)).unwrap();
+        std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows))
+            .unwrap();
         page::write("haproxy", &section);
     }
 }
@@ -161,19 +170,29 @@ impl Options {
         if haproxys.is_empty() {
             let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/haproxy");
             let folders = std::fs::read_dir(fetched).into_iter().flatten().flatten();
-            haproxys
-                .extend(folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()));
+            haproxys.extend(
+                folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()),
+            );
             haproxys.sort();
         }
         if haproxys.is_empty() {
             haproxys.push(support::haproxy_binary());
         }
-        let peer =
-            values("--peer").first().map(PathBuf::from).or(std::env::var_os("GCRA_GO_PEER").map(Into::into));
+        let peer = values("--peer")
+            .first()
+            .map(PathBuf::from)
+            .or(std::env::var_os("GCRA_GO_PEER").map(Into::into));
         let is_value = |index: usize| {
-            index > 0 && matches!(&args[index - 1][..], "--rounds" | "--seconds" | "--haproxy" | "--peer")
+            index > 0
+                && matches!(
+                    &args[index - 1][..],
+                    "--rounds" | "--seconds" | "--haproxy" | "--peer"
+                )
         };
-        let wanted = args.iter().enumerate().find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
+        let wanted = args
+            .iter()
+            .enumerate()
+            .find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
         let mut command = "cargo bench --bench haproxy --".to_owned();
         for (index, arg) in args.iter().enumerate() {
             let is_path = index > 0 && matches!(&args[index - 1][..], "--haproxy" | "--peer");
@@ -199,17 +218,21 @@ fn run(row: &Row, seconds: u64) -> Figures {
     let mut client = support::Client::new(started.frontend);
     (0..20).for_each(|_| assert!(client.get("/").unwrap().status != 503));
     drop(client);
-    let pids = [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
+    let pids =
+        [Some(started.haproxy.id()), started.agent.as_ref().map(|agent| agent.process.id())];
     let cpu = || pids.map(|pid| pid.map_or(Duration::ZERO, usage::cpu_time));
     let (since, before) = (machine::Since::now(), cpu());
-    let [requests, micros, failed, denied, p50, p99, p999] = wrk(&started, row.setup.load, seconds);
+    let [requests, micros, failed, denied, p50, p99, p999] =
+        wrk(&started, row.setup.load, seconds);
     let after = cpu();
     let running = (0..2).map(|number| (after[number] - before[number]).as_secs_f64()).sum();
     let others = since.others(running);
     assert!(failed == 0.0, "{failed} requests failed: {:#?}", started.haproxy.lines());
     match row.setup.load {
         Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
-        Load::Heavy | Load::Light if row.setup.limits() => assert!(denied > 0.0, "nothing was denied"),
+        Load::Heavy | Load::Light if row.setup.limits() => {
+            assert!(denied > 0.0, "nothing was denied")
+        }
         Load::Heavy | Load::Light => {}
     }
     let each = |number: usize| (after[number] - before[number]).as_secs_f64() * 1e6 / requests;
@@ -246,8 +269,8 @@ fn wrk(started: &Started, load: Load, seconds: u64) -> [f64; 7] {
     [(); 7].map(|()| numbers.next().unwrap())
 }
 
-/// One request after another, with an agent that takes so many milliseconds (none: without one). The median and the 99th
-/// percentile, in microseconds.
+/// One request after another, with an agent that takes so many milliseconds (none: without one).
+/// The median and the 99th percentile, in microseconds.
 pub(crate) type Latency = [f64; 2];
 
 fn blind(binary: &Path, delay_ms: Option<u64>, quick: bool) -> Latency {

@@ -1,8 +1,10 @@
-//! The agent side by side with others, under the same loads: `make bench-peers`, which builds the others first.
+//! The agent side by side with others, under the same loads: `make bench-peers`, which builds the
+//! others first.
 //!
-//! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick] [--write]`. Throughput, latency, CPU and memory, medians of
-//! interleaved rounds. `--quick` is one short round; `--write` also writes the figures into docs/BENCHMARKS.md, and a plot
-//! beside it. `AGENT_ARGS` replaces the daemon's `--rate 100/s --burst 20`.
+//! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick] [--write]`. Throughput,
+//! latency, CPU and memory, medians of interleaved rounds. `--quick` is one short round; `--write`
+//! also writes the figures into docs/BENCHMARKS.md, and a plot beside it. `AGENT_ARGS` replaces
+//! the daemon's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -39,7 +41,8 @@ use peers_report::{Figures, Report};
 use support::Agent;
 
 /// Who is compared, in the order of the columns.
-const PEERS: [&str; 6] = ["gcra-spoa", "echo", "spawn + mpsc", "spop crate", "negasus", "DropMorePackets"];
+const PEERS: [&str; 6] =
+    ["gcra-spoa", "echo", "spawn + mpsc", "spop crate", "negasus", "DropMorePackets"];
 const OURS: usize = 0;
 const ECHO: usize = 1;
 const SPAWN: usize = 2;
@@ -85,15 +88,25 @@ fn main() {
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (socket, samples) in ["TCP", "Unix socket"].iter().zip(&mut samples) {
-            for (load, row) in LOADS.iter().zip(samples).filter(|(load, _)| load.name.contains(wanted)) {
+            for (load, row) in
+                LOADS.iter().zip(samples).filter(|(load, _)| load.name.contains(wanted))
+            {
                 for peer in &peers {
                     if *peer == ONE_BY_ONE && !matches!(load.offer, Offer::Window(1)) {
                         continue;
                     }
-                    match measure(*peer, *load, *socket == "Unix socket", Duration::from_secs_f64(seconds)) {
+                    match measure(
+                        *peer,
+                        *load,
+                        *socket == "Unix socket",
+                        Duration::from_secs_f64(seconds),
+                    ) {
                         Ok(figures) => row[*peer].push(figures),
                         Err(fault) => {
-                            left_out.push(format!("{} ({}, {socket}: {fault})", PEERS[*peer], load.name));
+                            left_out.push(format!(
+                                "{} ({}, {socket}: {fault})",
+                                PEERS[*peer], load.name
+                            ));
                         }
                     }
                 }

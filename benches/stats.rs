@@ -1,7 +1,12 @@
 //! What counting a decision costs: nanoseconds beside the loop that only goes round.
 //!
 //! `cargo bench --bench stats`. Keys are hashed before, and names are addresses, as in the daemon.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench may end with a message")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench may end with a message"
+)]
 
 #[path = "../crates/gcra-spoa/hitters.rs"]
 #[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
@@ -25,7 +30,10 @@ const DECISIONS: u32 = 20_000_000;
 
 fn main() {
     let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-    println!("{:<44} {:>8} {:>8} {:>8}", "ns a decision, medians of 9 rounds", "loop", "counted", "costs");
+    println!(
+        "{:<44} {:>8} {:>8} {:>8}",
+        "ns a decision, medians of 9 rounds", "loop", "counted", "costs"
+    );
     for threads in [1, 2] {
         for keys in [1_usize, 1 << 16] {
             let clients: Vec<_> = (0..u32::try_from(keys).unwrap())
@@ -42,7 +50,10 @@ fn main() {
                         policy.count(lane, outcome, key, |name| write!(name, "{ip}").unwrap());
                     })
                 }));
-                assert_eq!(policy.counts().iter().sum::<u64>(), u64::from(DECISIONS) * threads as u64);
+                assert_eq!(
+                    policy.counts().iter().sum::<u64>(),
+                    u64::from(DECISIONS) * threads as u64
+                );
             }
             let (bare, counted) = (median(bare), median(counted));
             let name = format!("{threads} thread(s), {keys} client(s)");
@@ -59,14 +70,19 @@ fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
     })
 }
 
-fn round(clients: &[(KeyHash, Ipv4Addr)], each: impl Fn(Lane, Outcome, (KeyHash, Ipv4Addr))) -> f64 {
+fn round(
+    clients: &[(KeyHash, Ipv4Addr)],
+    each: impl Fn(Lane, Outcome, (KeyHash, Ipv4Addr)),
+) -> f64 {
     let mut random = 1_u64;
     let start = Instant::now();
     for read in 0..DECISIONS / 32 {
         // Once a read, as the daemon does.
         let lane = Lane::of_this_thread();
         for _ in 0..32 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let place = usize::try_from(random >> 33).unwrap() & (clients.len() - 1);
             let outcome = if read & 3 == 0 { Outcome::Blocked } else { Outcome::Allowed };
             each(lane, outcome, black_box(clients[place]));

@@ -1,8 +1,9 @@
-//! What a decision costs in the table alone, and in limiters one could take instead: `cargo bench --bench table`.
+//! What a decision costs in the table alone, and in limiters one could take instead: `cargo bench
+//! --bench table`.
 //!
-//! `cargo bench --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`. Nanoseconds per decision and thread, medians
-//! of interleaved rounds. `--quick` decides less often and leaves out 16 million keys; `--write` also writes the table
-//! into docs/BENCHMARKS.md, and a plot beside it.
+//! `cargo bench --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`. Nanoseconds per
+//! decision and thread, medians of interleaved rounds. `--quick` decides less often and leaves out
+//! 16 million keys; `--write` also writes the table into docs/BENCHMARKS.md, and a plot beside it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -114,7 +115,9 @@ fn main() {
         }
         eprintln!("preparing {}", population.name);
         let limiters = limiters::all(population.keys, population.rate);
-        let rows = rows.into_iter().map(|row| (draw(population.keys, row.zipf_exponent, 2 * decisions), row));
+        let rows = rows
+            .into_iter()
+            .map(|row| (draw(population.keys, row.zipf_exponent, 2 * decisions), row));
         work.push((limiters, population.rate, rows.collect::<Vec<_>>()));
     }
 
@@ -133,7 +136,8 @@ fn main() {
         }
     }
 
-    let rows: Vec<_> = work.into_iter().flat_map(|(_, _, rows)| rows).map(|(_, row)| row.medians()).collect();
+    let rows: Vec<_> =
+        work.into_iter().flat_map(|(_, _, rows)| rows).map(|(_, row)| row.medians()).collect();
     let section = report::section(&rows, &left_out, rounds, &args);
     println!("{section}");
     if write {
@@ -149,7 +153,8 @@ fn draw(keys: u32, zipf_exponent: f64, count: usize) -> Vec<u32> {
     law.sample_iter(SmallRng::seed_from_u64(1)).map(|rank| rank as u32 - 1).take(count).collect()
 }
 
-/// Each thread decides about its own part of the sample. Returns nanoseconds per decision of one thread.
+/// Each thread decides about its own part of the sample. Returns nanoseconds per decision of one
+/// thread.
 fn run(limiter: &Limiter, rate: Rate, sample: &[u32], threads: usize) -> f64 {
     let decisions = sample.len() / threads;
     let start = Instant::now();

@@ -1,5 +1,6 @@
-//! `make demo`: two agents on one table, a real HAProxy in front of them, and two clients that ask for three times
-//! what they may have. Shows what each of them gets, against what the limit allows, and stops everything.
+//! `make demo`: two agents on one table, a real HAProxy in front of them, and two clients that ask
+//! for three times what they may have. Shows what each of them gets, against what the limit
+//! allows, and stops everything.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a demo may end with a message")]
 
 #[path = "../tests/support/mod.rs"]
@@ -41,12 +42,20 @@ fn main() {
     println!("  http://{}, haproxy/haproxy.cfg", haproxy.frontend);
     println!("two agents, one table");
     for agent in &agents {
-        println!("  gcra-spoa {} --listen {} --table {}", args.join(" "), agent.address, table.display());
+        println!(
+            "  gcra-spoa {} --listen {} --table {}",
+            args.join(" "),
+            agent.address,
+            table.display()
+        );
     }
     println!("two clients, each sending {} requests/s for {SECONDS} s", 3 * PER_SECOND);
     println!();
     println!("         {:^34}   {:^34}", CLIENTS[0], CLIENTS[1]);
-    println!("  time   {0:>8} {1:>8} {2:>16}   {0:>8} {1:>8} {2:>16}", "200", "429", "limit allows");
+    println!(
+        "  time   {0:>8} {1:>8} {2:>16}   {0:>8} {1:>8} {2:>16}",
+        "200", "429", "limit allows"
+    );
 
     let start = Instant::now();
     let progress = Arc::new(Mutex::new([Progress::default(); 2]));
@@ -57,11 +66,16 @@ fn main() {
             let mut client = Client::from(haproxy.frontend, source.parse::<IpAddr>().unwrap());
             let progress = progress.clone();
             thread::spawn(move || {
-                Tally::watched(&mut client, 3 * PER_SECOND, Duration::from_secs(SECONDS.into()), |tally| {
-                    let elapsed = tally.last_answered - tally.first_sent;
-                    progress.lock().unwrap()[number] =
-                        Progress { passed: tally.allowed, denied: tally.denied, elapsed };
-                })
+                Tally::watched(
+                    &mut client,
+                    3 * PER_SECOND,
+                    Duration::from_secs(SECONDS.into()),
+                    |tally| {
+                        let elapsed = tally.last_answered - tally.first_sent;
+                        progress.lock().unwrap()[number] =
+                            Progress { passed: tally.allowed, denied: tally.denied, elapsed };
+                    },
+                )
             })
         })
         .collect();
@@ -69,7 +83,12 @@ fn main() {
         let due = Duration::from_millis(500) * half_second;
         thread::sleep(due.saturating_sub(start.elapsed()));
         let columns = progress.lock().unwrap().map(|progress| {
-            format!("{:>8} {:>8} {:>16}", progress.passed, progress.denied, allowed(progress.elapsed))
+            format!(
+                "{:>8} {:>8} {:>16}",
+                progress.passed,
+                progress.denied,
+                allowed(progress.elapsed)
+            )
         });
         println!("{:>5.1}s   {}", due.as_secs_f64(), columns.join("   "));
     }

@@ -1,4 +1,5 @@
-//! What the daemon tells over HTTP, and `top` on a terminal: that it is true, that Prometheus can read it, and that it has bounds.
+//! What the daemon tells over HTTP, and `top` on a terminal: that it is true, that Prometheus can
+//! read it, and that it has bounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -27,7 +28,8 @@ fn ip(text: &str) -> Value<'static> {
 fn start(table: &Path, args: &[&str]) -> (Agent, String) {
     let agent = Agent::start(table, &[&ADMIN, args].concat());
     let lines = agent.process.lines();
-    let address = lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
+    let address =
+        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
     let address = address.expect("it says where").to_owned();
     // The listeners are announced before they are served.
     wait_until("it is ready", || get(&address, "/readyz").status == 200);
@@ -42,7 +44,8 @@ struct Answer {
 }
 
 fn send(address: &str, request: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), support::PATIENCE).unwrap();
+    let mut stream =
+        TcpStream::connect_timeout(&address.parse().unwrap(), support::PATIENCE).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
@@ -111,9 +114,13 @@ fn what_was_asked_is_what_is_told() {
             && scrape(&admin).get("gcra_connections_total{end=\"closed\"}") == Some(&1.0)
     });
     let metrics = scrape(&admin);
-    let decision =
-        |outcome| metrics[&format!("gcra_decisions_total{{policy=\"default\",outcome=\"{outcome}\"}}")];
-    assert_eq!(["allowed", "blocked", "would_block", "undecided"].map(decision), [16.0, 30.0, 0.0, 1.0]);
+    let decision = |outcome| {
+        metrics[&format!("gcra_decisions_total{{policy=\"default\",outcome=\"{outcome}\"}}")]
+    };
+    assert_eq!(
+        ["allowed", "blocked", "would_block", "undecided"].map(decision),
+        [16.0, 30.0, 0.0, 1.0]
+    );
     for (series, value) in [
         ("gcra_notifies_total", 48.0),
         ("gcra_latency_seconds_count", 48.0),
@@ -129,7 +136,8 @@ fn what_was_asked_is_what_is_told() {
         assert_eq!(metrics[series], value, "{series}");
     }
     // Which status it is depends on what a stranger sends; that there is one does not.
-    let errors = metrics.iter().filter(|(series, _)| series.starts_with("gcra_protocol_errors_total"));
+    let errors =
+        metrics.iter().filter(|(series, _)| series.starts_with("gcra_protocol_errors_total"));
     assert_eq!(errors.map(|(_, value)| value).sum::<f64>(), 1.0);
     let slots = ["live", "idle", "pending", "sealed"];
     let slots: f64 =
@@ -143,7 +151,9 @@ fn what_was_asked_is_what_is_told() {
         let clients = status["policies"][0][which].as_array().unwrap();
         clients
             .iter()
-            .map(|client| (client["client"].as_str().unwrap(), client["requests"].as_u64().unwrap()))
+            .map(|client| {
+                (client["client"].as_str().unwrap(), client["requests"].as_u64().unwrap())
+            })
             .collect::<Vec<_>>()
     };
     assert_eq!(top("top_blocked"), [("192.0.2.1", 30)]);
@@ -151,7 +161,8 @@ fn what_was_asked_is_what_is_told() {
     assert_eq!(status["policies"][0]["top_is_exact"], true);
 }
 
-/// Whoever uses the old file shares no limits with an agent that is started later, and all of them say so.
+/// Whoever uses the old file shares no limits with an agent that is started later, and all of them
+/// say so.
 #[test]
 #[expect(clippy::float_cmp, reason = "it is 0 or 1")]
 fn a_table_that_is_removed_in_use_is_told_everywhere() {
@@ -159,15 +170,18 @@ fn a_table_that_is_removed_in_use_is_told_everywhere() {
     let table = directory.path().join("table");
     let (old, old_admin) = start(&table, &["--rate", "5/h"]);
     let (other, _other_admin) = start(&table, &["--rate", "5/h"]);
-    let allowed = |agent: &Agent| Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.1"))], 9);
+    let allowed =
+        |agent: &Agent| Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.1"))], 9);
     assert_eq!(allowed(&old), 5);
     assert_eq!(scrape(&old_admin)["gcra_table_detached"], 0.0);
     assert_eq!(status(&old_admin)["table"]["detached"], false);
 
     fs::remove_file(&table).unwrap();
     let said = |agent: &Agent, what: &str| {
-        let words =
-            format!("table {} was {what} while it is in use: agents that are started", table.display());
+        let words = format!(
+            "table {} was {what} while it is in use: agents that are started",
+            table.display()
+        );
         wait_until(what, || agent.process.lines().iter().any(|line| line.contains(&words)));
     };
     said(&old, "removed");
@@ -184,7 +198,8 @@ fn a_table_that_is_removed_in_use_is_told_everywhere() {
         let output = command.args(["table", "info", "--table"]).arg(&table).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let warning = "not shared by all: agents that were started earlier use a file that had this name before";
+    let warning =
+        "not shared by all: agents that were started earlier use a file that had this name before";
     wait_until("an agent on the old file leaves its mark", || info().contains(warning));
     // Restarted in turn they are together again.
     drop((old, other));
@@ -209,7 +224,8 @@ fn prometheus_can_read_it_and_finds_nothing_to_improve() {
     let text = get(&admin, "/metrics").body;
     check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    let said =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
     assert!(output.status.success() && said.trim().is_empty(), "{said}\n{text}");
 }
 
@@ -253,7 +269,9 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(blocked(0)["requests"], 10);
     assert!(blocked(1)["client"].as_str().unwrap().starts_with("som…(14)#"), "{}", blocked(1));
 
-    let reloads = |result: &str| scrape(&admin)[&format!("gcra_config_reloads_total{{result=\"{result}\"}}")];
+    let reloads = |result: &str| {
+        scrape(&admin)[&format!("gcra_config_reloads_total{{result=\"{result}\"}}")]
+    };
     policies(40);
     agent.process.signal(Signal::HUP);
     wait_until("it is read again", || reloads("ok") == 1.0);
@@ -278,8 +296,10 @@ fn metric_names(text: &str) -> BTreeSet<String> {
 fn the_dashboard_and_the_documents_name_metrics_that_exist() {
     let directory = directory();
     let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
-    let scraped: BTreeSet<_> =
-        scrape(&admin).into_keys().map(|series| series.split('{').next().unwrap().to_owned()).collect();
+    let scraped: BTreeSet<_> = scrape(&admin)
+        .into_keys()
+        .map(|series| series.split('{').next().unwrap().to_owned())
+        .collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
 
     let dashboard = fs::read_to_string(root.join("deploy/grafana/gcra-spoa.json")).unwrap();
@@ -310,15 +330,18 @@ fn the_dashboard_and_the_documents_name_metrics_that_exist() {
         .collect();
     let unexplained: Vec<_> = families.difference(&explained).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
-    let unknown: Vec<_> =
-        explained.iter().filter(|name| !families.contains(*name) && !scraped.contains(*name)).collect();
+    let unknown: Vec<_> = explained
+        .iter()
+        .filter(|name| !families.contains(*name) && !scraped.contains(*name))
+        .collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]
 fn a_secret_is_not_told() {
     let directory = directory();
-    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h", "--key", "key"]);
+    let (agent, admin) =
+        start(&directory.path().join("table"), &["--rate", "10/h", "--key", "key"]);
     let secret = "sk_live_0123456789abcdef";
     Spop::connect(&agent.address).allowed(&[("key", secret.into())], 12);
     let told = get(&admin, "/status").body;
@@ -332,8 +355,10 @@ fn an_agent_that_takes_its_leave_is_not_ready() {
     let args = ["--rate", "10/h", "--slots", "4096", "--drain", "4", "--listen", "127.0.0.1:0"];
     let mut agent = Agent::start_with(&table, &[&ADMIN[..], &args].concat());
     let lines = agent.process.lines();
-    let admin =
-        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/')).unwrap();
+    let admin = lines
+        .iter()
+        .find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'))
+        .unwrap();
     let mut spop = Spop::connect(&agent.address);
     wait_until("it is ready", || get(admin, "/readyz").status == 200);
     agent.process.signal(Signal::TERM);
@@ -353,10 +378,15 @@ fn paths_and_methods() {
         assert_eq!(get(&admin, path).status, 200, "{path}");
     }
     let missing = get(&admin, "/stats");
-    assert!(missing.status == 404 && missing.body.contains("/status") && missing.body.contains("/metrics"));
+    assert!(
+        missing.status == 404
+            && missing.body.contains("/status")
+            && missing.body.contains("/metrics")
+    );
     let head = send(&admin, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.status == 200 && head.body.is_empty(), "{head:?}");
-    let post = send(&admin, b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi");
+    let post =
+        send(&admin, b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi");
     assert!(post.status == 405 && post.head.contains("allow: get, head"), "{post:?}");
 }
 
@@ -412,14 +442,19 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     let mut first = waiting[0].try_clone().unwrap();
     first.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let _ = first.read_to_end(&mut Vec::new());
-    assert!(began.elapsed() < Duration::from_secs(15), "it was cut off after {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "it was cut off after {:?}",
+        began.elapsed()
+    );
     drop(waiting);
     assert_eq!(get(&admin, "/healthz").status, 200);
     let grown = memory().saturating_sub(before);
     assert!(grown < 8192, "{grown} KiB more");
 }
 
-/// Clients that say a byte now and then, and come back when they are sent away: they must not keep others out.
+/// Clients that say a byte now and then, and come back when they are sent away: they must not keep
+/// others out.
 #[test]
 fn slow_clients_keep_nobody_from_being_answered() {
     let directory = directory();
@@ -431,10 +466,12 @@ fn slow_clients_keep_nobody_from_being_answered() {
             let mut clients: Vec<Option<TcpStream>> = (0..200).map(|_| None).collect();
             while !stop.load(Ordering::Relaxed) {
                 for client in &mut clients {
-                    let goes_on = client.as_mut().is_some_and(|stream| stream.write_all(b"x").is_ok());
+                    let goes_on =
+                        client.as_mut().is_some_and(|stream| stream.write_all(b"x").is_ok());
                     if !goes_on {
                         // Where nobody accepts it waits, though not for ever.
-                        *client = TcpStream::connect_timeout(&there, Duration::from_millis(500)).ok();
+                        *client =
+                            TcpStream::connect_timeout(&there, Duration::from_millis(500)).ok();
                         if stop.load(Ordering::Relaxed) {
                             return;
                         }
@@ -459,12 +496,14 @@ fn slow_clients_keep_nobody_from_being_answered() {
     });
 }
 
-/// A name that leads here from somewhere else: what a browser sends when a site has changed its address to this machine's.
+/// A name that leads here from somewhere else: what a browser sends when a site has changed its
+/// address to this machine's.
 #[test]
 fn what_is_told_is_told_under_known_names_only() {
     let directory = directory();
     let table = directory.path().join("table");
-    let (_agent, admin) = start(&table, &["--rate", "10/h", "--admin-host", "limiter.example.com,Other"]);
+    let (_agent, admin) =
+        start(&table, &["--rate", "10/h", "--admin-host", "limiter.example.com,Other"]);
     let ask = |path: &str, host: &str| {
         send(&admin, format!("GET {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n").as_bytes())
     };
@@ -500,7 +539,10 @@ fn what_is_told_is_told_under_known_names_only() {
             assert!(!answer.body.contains("policies"), "{answer:?}");
         }
         // Whether it is well is no secret, and a load balancer may ask under any name.
-        assert!([200, 400].contains(&ask("/healthz", &format!("Host: {host}\r\n")).status), "{host}");
+        assert!(
+            [200, 400].contains(&ask("/healthz", &format!("Host: {host}\r\n")).status),
+            "{host}"
+        );
     }
     let answer = ask("/metrics", "Host: prometheus-sees-this\r\n");
     assert_eq!(answer.status, 421);
@@ -512,7 +554,8 @@ fn what_is_told_is_told_under_known_names_only() {
     // Two of them, and one in the request line.
     let two = ask("/status", "Host: localhost\r\nHost: evil.example.com\r\n");
     assert_ne!(two.status, 200, "{two:?}");
-    let absolute = send(&admin, b"GET http://evil.example.com/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let absolute =
+        send(&admin, b"GET http://evil.example.com/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(absolute.status, 421);
 }
 
@@ -523,8 +566,9 @@ fn an_address_that_others_reach_is_warned_about() {
     for (address, warns) in [("0.0.0.0:0", true), ("127.0.0.1:0", false), ("127.8.0.1:0", false)] {
         let agent = Agent::start(&table, &["--rate", "10/h", "--admin", address]);
         let lines = agent.process.lines();
-        let warned =
-            lines.iter().any(|line| line.contains("WARN") && line.contains("there is no authentication"));
+        let warned = lines
+            .iter()
+            .any(|line| line.contains("WARN") && line.contains("there is no authentication"));
         assert_eq!(warned, warns, "{address}: {lines:#?}");
     }
 }
@@ -542,7 +586,8 @@ fn a_taken_port_is_one_sentence() {
     let sentence = said.lines().find(|line| line.starts_with("gcra-spoa: ")).expect(&said);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        sentence.contains(&format!("{admin} for --admin")) && sentence.contains("a port of its own"),
+        sentence.contains(&format!("{admin} for --admin"))
+            && sentence.contains("a port of its own"),
         "{said}"
     );
 }
@@ -554,13 +599,22 @@ fn top_once_is_a_page_of_plain_text() {
     let mut spop = Spop::connect(&agent.address);
     spop.allowed(&[("ip", ip("192.0.2.1"))], 25);
     let top = |address: &str| {
-        Command::new(support::agent_binary()).args(["top", "--once", "--admin", address]).output().unwrap()
+        Command::new(support::agent_binary())
+            .args(["top", "--once", "--admin", address])
+            .output()
+            .unwrap()
     };
     let output = top(&admin);
     let page = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for said in [": serving, up ", "\ndefault ", "MOST BLOCKED", "192.0.2.1 ", " 15 ", "Connections  1 open"]
-    {
+    for said in [
+        ": serving, up ",
+        "\ndefault ",
+        "MOST BLOCKED",
+        "192.0.2.1 ",
+        " 15 ",
+        "Connections  1 open",
+    ] {
         assert!(page.contains(said), "{said:?} is missing: {page}");
     }
     assert!(!page.contains('\x1b'), "{page:?}");

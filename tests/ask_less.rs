@@ -1,4 +1,5 @@
-//! The configurations that ask only when it matters, each held against the bound that its comments state.
+//! The configurations that ask only when it matters, each held against the bound that its comments
+//! state.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -40,7 +41,8 @@ fn passing(client: &mut Client, requests: u32) -> u32 {
 fn patient_conf(directory: &Path) -> PathBuf {
     let conf = fs::read_to_string(haproxy_folder().join("spoe-ask-less.conf")).unwrap();
     let patient = directory.join("patient.conf");
-    fs::write(&patient, conf.replace("timeout processing 100ms", "timeout processing 5s")).unwrap();
+    fs::write(&patient, conf.replace("timeout processing 100ms", "timeout processing 5s"))
+        .unwrap();
     patient
 }
 
@@ -49,7 +51,8 @@ fn allowed_since(start: Instant) -> u64 {
     BURST + u64::try_from(start.elapsed().as_nanos() / INTERVAL.as_nanos()).unwrap()
 }
 
-/// Connections of one client that ask as fast as they can. Returns how many requests passed, and how many did not.
+/// Connections of one client that ask as fast as they can. Returns how many requests passed, and
+/// how many did not.
 fn hammer(haproxy: &Haproxy, connections: u32, duration: Duration) -> (u64, u64) {
     let start = Instant::now();
     let threads: Vec<_> = (0..connections)
@@ -120,12 +123,14 @@ fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
         environment.push(("GCRA_SPOE_CONF", patient.to_str().unwrap()));
         // Requests that should have been asked about and got no answer are another matter.
         let text = fs::read_to_string(haproxy_folder().join(config)).unwrap();
-        let rule =
-            "http-request deny status 503 if { var(txn.cost) -m found } !{ var(txn.gcra.blocked) -m found }";
+        let rule = "http-request deny status 503 if { var(txn.cost) -m found } !{ var(txn.gcra.blocked) -m found }";
         let copy = directory.path().join(config);
         fs::write(
             &copy,
-            text.replace("    default_backend app", &format!("    {rule}\n    default_backend app")),
+            text.replace(
+                "    default_backend app",
+                &format!("    {rule}\n    default_backend app"),
+            ),
         )
         .unwrap();
         let mut haproxy = Haproxy::start(copy.to_str().unwrap(), &environment);
@@ -136,7 +141,8 @@ fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
                 let mut passed = 0;
                 while !stop.load(Ordering::Relaxed) {
                     // A process that ends may close a connection without an answer.
-                    passed += u64::from(client.get("/").is_ok_and(|response| response.status == 200));
+                    passed +=
+                        u64::from(client.get("/").is_ok_and(|response| response.status == 200));
                 }
                 passed
             };
@@ -169,7 +175,9 @@ fn a_client_who_hammers_every_kth_gets_what_the_limit_allows_and_seven() {
 
 #[test]
 fn many_connections_at_once_get_no_more_and_no_less() {
-    for (config, unpaid) in [("every-kth.cfg", UNPAID), ("remember.cfg", 0), ("ask-less.cfg", UNPAID)] {
+    for (config, unpaid) in
+        [("every-kth.cfg", UNPAID), ("remember.cfg", 0), ("ask-less.cfg", UNPAID)]
+    {
         let directory = directory();
         let table = directory.path().join("table");
         let agents = [Agent::start(&table, &RATE), Agent::start(&table, &RATE)];
@@ -181,7 +189,8 @@ fn many_connections_at_once_get_no_more_and_no_less() {
             passed <= bound && denied > bound,
             "{config}: {passed} passed, {denied} did not, {bound} may"
         );
-        // They were charged for what passed and not for more: all that came due was given out, but for pauses of a busy machine.
+        // They were charged for what passed and not for more: all that came due was given out, but
+        // for pauses of a busy machine.
         assert!(passed > bound * 3 / 4, "{config}: {passed} passed, {bound} may");
     }
 }
@@ -261,12 +270,13 @@ fn what_no_agent_answered_is_paid_for_when_one_is_back() {
     assert_eq!(agent.stop(), 2 + 44);
 }
 
-/// The rules after the one that asks are those that make room for the next to ask for eight. HAProxy evaluates them although
-/// nobody waits for the answer any more.
+/// The rules after the one that asks are those that make room for the next to ask for eight.
+/// HAProxy evaluates them although nobody waits for the answer any more.
 #[test]
 fn a_client_that_goes_away_while_it_asks_leaves_the_counters_in_order() {
     let directory = directory();
-    let agent = Agent::start(&directory.path().join("table"), &["--rate", "2000/h", "--cost", "cost"]);
+    let agent =
+        Agent::start(&directory.path().join("table"), &["--rate", "2000/h", "--cost", "cost"]);
     let haproxy = Haproxy::start("every-kth.cfg", &behind([&agent, &agent]));
     let mut patient = Client::new(haproxy.frontend);
     assert_eq!(passing(&mut patient, 7), 7);

@@ -1,5 +1,5 @@
-//! Limits that differ, from outside: agents started again with other numbers, agents that are out of step, exceptions
-//! within groups. Real processes on one table.
+//! Limits that differ, from outside: agents started again with other numbers, agents that are out
+//! of step, exceptions within groups. Real processes on one table.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -28,12 +28,15 @@ fn configured(table: &Path, config: &Path, more: &[&str]) -> Agent {
     Agent::start_with(table, &[&args[..], more].concat())
 }
 
-/// A rolling restart has both limits in force for a while: each agent allows what its own limit does, and no more.
+/// A rolling restart has both limits in force for a while: each agent allows what its own limit
+/// does, and no more.
 #[test]
 fn two_limits_in_force_on_one_table_forgive_nothing() {
-    for [(rate, burst), (other_rate, other_burst)] in
-        [[("100/s", 20), ("100/s", 30)], [("100/s", 20), ("200/s", 20)], [("1000/d", 1000), ("100/d", 10)]]
-    {
+    for [(rate, burst), (other_rate, other_burst)] in [
+        [("100/s", 20), ("100/s", 30)],
+        [("100/s", 20), ("200/s", 20)],
+        [("1000/d", 1000), ("100/d", 10)],
+    ] {
         let directory = directory();
         let table = directory.path().join("table");
         let limits = [(rate, burst), (other_rate, other_burst)];
@@ -57,21 +60,30 @@ fn two_limits_in_force_on_one_table_forgive_nothing() {
             let most = f64::from(*burst) + per_second * seconds;
             #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
             let allowed = allowed as f64;
-            assert!(allowed <= most, "{rate} burst {burst}: {allowed} allowed in {seconds} s, of {most}");
+            assert!(
+                allowed <= most,
+                "{rate} burst {burst}: {allowed} allowed in {seconds} s, of {most}"
+            );
         }
     }
 }
 
-/// Each restart changes the numbers. A client that is at its limit stays there, but for what a larger burst gives it.
+/// Each restart changes the numbers. A client that is at its limit stays there, but for what a
+/// larger burst gives it.
 #[test]
 fn restarts_with_other_numbers_forgive_nothing() {
     let directory = directory();
     let table = directory.path().join("table");
     let client = [("ip", ip("192.0.2.1"))];
     let mut allowed = 0;
-    for (rate, burst) in
-        [("10/d", "10"), ("10/d", "15"), ("20/d", "15"), ("10/d", "10"), ("5/d", "12"), ("10/d", "15")]
-    {
+    for (rate, burst) in [
+        ("10/d", "10"),
+        ("10/d", "15"),
+        ("20/d", "15"),
+        ("10/d", "10"),
+        ("5/d", "12"),
+        ("10/d", "15"),
+    ] {
         let agent = limited(&table, rate, burst);
         allowed += Spop::connect(&agent.address).allowed(&client, 40);
         agent.stop();
@@ -88,7 +100,8 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
     let directory = directory();
     let (table, file) = (directory.path().join("table"), directory.path().join("gcra-spoa.toml"));
     let config = |limit: &str| {
-        fs::write(&file, format!("[policy.check]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n")).unwrap();
+        fs::write(&file, format!("[policy.check]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n"))
+            .unwrap();
     };
     config("1000/d burst 1000");
     let first = configured(&table, &file, &["--watch"]);
@@ -120,12 +133,14 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
         stop.store(true, Ordering::Relaxed);
         hammers.into_iter().map(|hammer| hammer.join().unwrap()).sum()
     });
-    // The larger burst, and what drains meanwhile; the smaller one beside it is allowed, and not needed.
+    // The larger burst, and what drains meanwhile; the smaller one beside it is allowed, and not
+    // needed.
     let drained = usize::try_from(began.elapsed().as_secs() * 1100 / 86_400).unwrap() + 1;
     assert!((1000..=1010 + 2 * drained).contains(&allowed), "{allowed}");
 }
 
-/// Every exception within every group, of both kinds of addresses: what is asked by one is not charged to the other.
+/// Every exception within every group, of both kinds of addresses: what is asked by one is not
+/// charged to the other.
 #[test]
 fn every_exception_within_every_group_has_a_bucket_of_its_own() {
     let directory = directory();
@@ -151,9 +166,11 @@ fn every_exception_within_every_group_has_a_bucket_of_its_own() {
         .collect();
     for agent in agents {
         let mut peer = Spop::connect(&agent.address);
-        // An address outside of all exceptions, and for each exception one that is in no smaller one.
+        // An address outside of all exceptions, and for each exception one that is in no smaller
+        // one.
         let v4 = |length: u32| {
-            u32::from_be_bytes([10, 0, 0, 0]) | 31_u32.checked_sub(length).map_or(0, |shift| 1 << shift)
+            u32::from_be_bytes([10, 0, 0, 0])
+                | 31_u32.checked_sub(length).map_or(0, |shift| 1 << shift)
         };
         let mut expected = vec![(Value::from(IpAddr::V4([192, 0, 2, 1].into())), 3)];
         for length in [8, 16, 24, 25, 31, 32] {
@@ -164,7 +181,8 @@ fn every_exception_within_every_group_has_a_bucket_of_its_own() {
             let outside = 127_u32.checked_sub(length).map_or(0, |shift| 1_u128 << shift);
             expected.push((Value::Ipv6((base | outside).into()), 4 + length as usize));
         }
-        // In turn, so that each would pay for the others if they shared a bucket, or be freed by them.
+        // In turn, so that each would pay for the others if they shared a bucket, or be freed by
+        // them.
         let mut allowed = vec![0; expected.len()];
         for _ in 0..140 {
             for ((address, _), allowed) in expected.iter().zip(&mut allowed) {

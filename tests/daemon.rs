@@ -41,13 +41,14 @@ fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
         }
     };
     // Two connections to each, all for the same key.
-    let threads: Vec<_> = (0..4).map(|number| thread::spawn(hammer(&agents[number % 2]))).collect();
+    let threads: Vec<_> =
+        (0..4).map(|number| thread::spawn(hammer(&agents[number % 2]))).collect();
     let allowed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     let elapsed = start.elapsed();
     let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
-    // All the time there was somebody asking. But on a busy machine nobody may have asked for a while, and what is due beyond a
-    // full bucket is lost.
+    // All the time there was somebody asking. But on a busy machine nobody may have asked for a
+    // while, and what is due beyond a full bucket is lost.
     assert!(allowed >= bound / 2, "{allowed} allowed, {bound} would be right");
 }
 
@@ -114,11 +115,15 @@ fn named_args_make_the_key_and_without_them_nothing_is_decided() {
 #[test]
 fn a_message_is_charged_what_its_cost_says() {
     let directory = directory();
-    let agent = Agent::start(&directory.path().join("table"), &[&HOURLY[..], &["--cost", "n"]].concat());
+    let agent =
+        Agent::start(&directory.path().join("table"), &[&HOURLY[..], &["--cost", "n"]].concat());
     let mut spop = Spop::connect(&agent.address);
     // The cost is no part of the key, wherever it stands.
     assert!(!spop.is_blocked(&[("k", "a".into()), ("n", 4_i64.into())]));
-    assert!(spop.is_blocked(&[("n", 7_u32.into()), ("k", "a".into())]), "6 are left, and none is charged");
+    assert!(
+        spop.is_blocked(&[("n", 7_u32.into()), ("k", "a".into())]),
+        "6 are left, and none is charged"
+    );
     assert!(!spop.is_blocked(&[("n", 5_i32.into()), ("k", "a".into())]));
     assert!(!spop.is_blocked(&[("k", "a".into())]), "without a cost it is one");
     assert!(spop.is_blocked(&[("k", "a".into()), ("n", Value::Null)]), "and so is null");
@@ -143,7 +148,8 @@ fn a_cost_and_named_args() {
     let of = |n: i64| [("n", n.into()), ("ip", ip("192.0.2.1")), ("path", "/".into())];
     assert_eq!([9, 2, 1, 1].map(|n| spop.is_blocked(&of(n))), [false, true, false, true]);
     // Each message of a NOTIFY has a cost of its own.
-    let [a, b] = ["192.0.2.2", "192.0.2.3"].map(|address| [("ip", ip(address)), ("n", 6_i64.into())]);
+    let [a, b] =
+        ["192.0.2.2", "192.0.2.3"].map(|address| [("ip", ip(address)), ("n", 6_i64.into())]);
     let mut both = || spop.ask(&[("a", &a), ("b", &b)])[0].2;
     assert_eq!([both(), both()], [false, true]);
 }
@@ -176,7 +182,8 @@ fn nothing_and_everything_can_be_let_through() {
 #[test]
 fn an_idle_key_has_its_full_burst_again() {
     let directory = directory();
-    let agent = Agent::start(&directory.path().join("table"), &["--rate", "100/s", "--burst", "20"]);
+    let agent =
+        Agent::start(&directory.path().join("table"), &["--rate", "100/s", "--burst", "20"]);
     let mut spop = Spop::connect(&agent.address);
     for _ in 0..3 {
         let start = Instant::now();
@@ -221,7 +228,8 @@ fn the_log_says_what_was_started() {
     let args = ["--rate", "100/s", "--burst", "20", "--key", "ip"];
     let first = Agent::start(&table, &args);
     let second = Agent::start(&table, &args);
-    let said = |agent: &Agent, what: &str| agent.process.lines().iter().any(|line| line.contains(what));
+    let said =
+        |agent: &Agent, what: &str| agent.process.lines().iter().any(|line| line.contains(what));
     for agent in [&first, &second] {
         assert!(said(agent, "100 per second, up to 20 at once, for each ip"));
         assert!(said(agent, &format!("table {}: 4096 slots, ", table.display())));
@@ -237,7 +245,8 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     let run = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).args(args).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("gcra-spoa: ")).collect();
+        let sentences: Vec<_> =
+            said.lines().filter(|line| line.starts_with("gcra-spoa: ")).collect();
         assert_eq!(sentences.len(), 1, "{said}");
         (output.status.code().unwrap(), sentences[0].to_owned())
     };
@@ -248,7 +257,10 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
 
     std::fs::write(&table, "something else").unwrap();
     let (status, said) = run(&["--rate", "1/s", "--table", table.to_str().unwrap()]);
-    assert!(status == 1 && said.contains("has mode 0644") || said.contains("is no table"), "{status} {said}");
+    assert!(
+        status == 1 && said.contains("has mode 0644") || said.contains("is no table"),
+        "{status} {said}"
+    );
 
     for (option, text) in [("--version", env!("CARGO_PKG_VERSION")), ("--help", "--burst")] {
         let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).arg(option).output().unwrap();
@@ -257,7 +269,8 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     }
 }
 
-/// What a port scanner, a browser, a plain TCP check and HAProxy's own health check leave in the log: next to nothing.
+/// What a port scanner, a browser, a plain TCP check and HAProxy's own health check leave in the
+/// log: next to nothing.
 #[test]
 fn strangers_and_health_checks_do_not_fill_the_log() {
     let directory = directory();
@@ -300,7 +313,10 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
     stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
     wait_until("it is told", || agent.process.lines().len() > before);
     let line = agent.process.lines()[before].clone();
-    assert!(line.contains("WARN") && line.contains(&format!("connection from {peer} ended: ")), "{line}");
+    assert!(
+        line.contains("WARN") && line.contains(&format!("connection from {peer} ended: ")),
+        "{line}"
+    );
     assert!(line.contains("set 'no option send-frag-payload'"), "{line}");
     // ... and not for ever.
     for _ in 0..50 {
@@ -332,13 +348,19 @@ fn it_survives_having_no_descriptors_left() {
     let agent = Agent::start_command(Command::new("sh").args(["-c", &script]));
     let mut served = Spop::connect(&agent.address);
     let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
-    let said = || agent.process.lines().iter().filter(|line| line.contains("Too many open files")).count();
+    let said = || {
+        agent.process.lines().iter().filter(|line| line.contains("Too many open files")).count()
+    };
     wait_until("it has run out", || said() > 0);
     assert_eq!(served.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "who is in is served");
     thread::sleep(Duration::from_millis(700));
     assert!(said() <= 5, "{:#?}", agent.process.lines());
     assert!(
-        agent.process.lines().iter().any(|line| line.contains("raise the limit of open files (LimitNOFILE="))
+        agent
+            .process
+            .lines()
+            .iter()
+            .any(|line| line.contains("raise the limit of open files (LimitNOFILE="))
     );
     drop(crowd);
     let mut late = Spop::connect(&agent.address);

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{
-    Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, wait_until,
+    Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder,
+    wait_until,
 };
 
 const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
@@ -33,7 +34,8 @@ fn passing(client: &mut Client, requests: u32) -> u32 {
 
 #[test]
 fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
-    // HAProxy decides whom it asks. As long as one agent answers in time it may have no need of another connection.
+    // HAProxy decides whom it asks. As long as one agent answers in time it may have no need of
+    // another connection.
     let both_were_asked = (0..4).any(|_| {
         let directory = directory();
         let table = directory.path().join("table");
@@ -60,9 +62,14 @@ fn the_shipped_files_are_valid_without_a_warning() {
     for file in std::fs::read_dir(haproxy_folder()).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "cfg") {
-            let output = Command::new(haproxy_binary()).arg("-c").arg("-f").arg(&path).output().unwrap();
+            let output =
+                Command::new(haproxy_binary()).arg("-c").arg("-f").arg(&path).output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success() && !said.contains("WARNING"), "{}: {said}", path.display());
+            assert!(
+                output.status.success() && !said.contains("WARNING"),
+                "{}: {said}",
+                path.display()
+            );
         }
     }
 }
@@ -71,8 +78,10 @@ fn the_shipped_files_are_valid_without_a_warning() {
 fn a_denied_request_gets_429_and_when_to_come_back() {
     let directory = directory();
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);
-    let haproxy =
-        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
+    let haproxy = Haproxy::start(
+        "haproxy.cfg",
+        &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)],
+    );
     let mut client = Client::new(haproxy.frontend);
     assert_eq!(passing(&mut client, 10), 10);
     let denied = client.get("/").unwrap();
@@ -85,8 +94,10 @@ fn a_denied_request_gets_429_and_when_to_come_back() {
 fn ipv6_clients_are_limited_too() {
     let directory = directory();
     let table = directory.path().join("table");
-    let agents =
-        [Agent::start_at(&table, "[::1]:0", &HOURLY), Agent::start_at(&table, "127.0.0.1:0", &HOURLY)];
+    let agents = [
+        Agent::start_at(&table, "[::1]:0", &HOURLY),
+        Agent::start_at(&table, "127.0.0.1:0", &HOURLY),
+    ];
     let ip = Ipv6Addr::LOCALHOST.into();
     let haproxy = Haproxy::start_on("haproxy.cfg", ip, &behind([&agents[0], &agents[1]]));
     assert!(agents[0].address.starts_with("[::1]:"));
@@ -115,7 +126,8 @@ fn an_agent_killed_under_load_costs_no_cell_too_many() {
         }
     });
     tally.assert_not_too_many(INTERVAL, BURST);
-    // A third of what the remaining three seconds allow, for a busy machine may stand still: HAProxy goes on with the other one.
+    // A third of what the remaining three seconds allow, for a busy machine may stand still:
+    // HAProxy goes on with the other one.
     assert!(tally.allowed > allowed_before + 100, "{allowed_before} before, {tally:?}");
     haproxy.wait_for("gcra-agents", "agent1", "DOWN");
     haproxy.wait_for("gcra-agents", "agent2", "UP");
@@ -201,8 +213,10 @@ fn several_workers_answer_several_connections() {
     let directory = directory();
     let args = ["--rate", "1000/h", "--threads", "3"];
     let agent = Agent::start(&directory.path().join("table"), &args);
-    let haproxy =
-        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)]);
+    let haproxy = Haproxy::start(
+        "haproxy.cfg",
+        &[("GCRA_AGENT1", &agent.address), ("GCRA_AGENT2", &agent.address)],
+    );
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let mut client = Client::new(haproxy.frontend);
@@ -219,8 +233,11 @@ fn several_workers_answer_several_connections() {
 fn over_a_unix_socket() {
     let directory = directory();
     let socket = directory.path().join("agent.sock");
-    let agent =
-        Agent::start_at(&directory.path().join("table"), &format!("unix:{}", socket.display()), &HOURLY);
+    let agent = Agent::start_at(
+        &directory.path().join("table"),
+        &format!("unix:{}", socket.display()),
+        &HOURLY,
+    );
     let haproxy = Haproxy::start("unix-socket.cfg", &[("GCRA_SOCKET", socket.to_str().unwrap())]);
     assert_eq!(passing(&mut Client::new(haproxy.frontend), 15), 10);
     agent.stop();
@@ -283,7 +300,8 @@ fn tcp_connections_are_limited() {
     let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
     // Some service to protect: HAProxy itself, answering HTTP.
     let nobody = free_port(ONE).to_string();
-    let application = Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &nobody), ("GCRA_AGENT2", &nobody)]);
+    let application =
+        Haproxy::start("haproxy.cfg", &[("GCRA_AGENT1", &nobody), ("GCRA_AGENT2", &nobody)]);
     let address = application.frontend.to_string();
     let mut environment = behind([&agents[0], &agents[1]]).to_vec();
     environment.push(("GCRA_APP", &address));
@@ -309,6 +327,9 @@ fn a_second_agent_on_the_same_port_says_so() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&agent.address) && said.contains("is another agent running there?"), "{said}");
+    assert!(
+        said.contains(&agent.address) && said.contains("is another agent running there?"),
+        "{said}"
+    );
     wait_until("the first one still runs", || agent.process.lines().len() >= 3);
 }

@@ -27,14 +27,16 @@ impl Example {
         static BUILT: Once = Once::new();
         BUILT.call_once(|| {
             let mut build = Command::new(env!("CARGO"));
-            let status = build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
+            let status =
+                build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
             assert!(status.success(), "the examples can't be built");
         });
         let address = free_port(Ipv4Addr::LOCALHOST.into()).to_string();
         let mut command = Command::new(binary(name));
         command.env("SPOE_ADDR", &address).envs(environment.iter().copied());
         let agent = Process::start(name, &mut command);
-        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/spop-agent/examples").join(name);
+        let config =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/spop-agent/examples").join(name);
         let config = config.join("haproxy.cfg");
         let haproxy = Haproxy::start(config.to_str().unwrap(), &[("SPOE_ADDR", &address)]);
         // Before its first check a server counts as UP.
@@ -85,7 +87,9 @@ fn ip_reputation_follows_its_list_while_it_serves() {
     // A list with a mistake is not taken, and it says so.
     fs::write(&list, format!("{good}\n127.0.0.300\n")).unwrap();
     let complaint = "blocklist.txt:2: '127.0.0.300' is no IP address; the old list stays in force";
-    wait_until("it complains", || example.agent.lines().iter().any(|line| line.contains(complaint)));
+    wait_until("it complains", || {
+        example.agent.lines().iter().any(|line| line.contains(complaint))
+    });
     assert_eq!(answer_to(good), (200, "score 20".to_owned()));
 
     fs::write(&list, format!("{good} 90\n{bad} 10\n")).unwrap();
@@ -96,7 +100,8 @@ fn ip_reputation_follows_its_list_while_it_serves() {
 /// A service that answers every line with XY, after a while. Counts what it was asked.
 fn service(delay: Duration) -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
+    let (address, asked) =
+        (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
     let counter = asked.clone();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -118,7 +123,8 @@ fn service(delay: Duration) -> (String, Arc<AtomicU64>) {
 fn async_lookup_waits_for_the_service_and_remembers() {
     let (address, asked) = service(Duration::from_millis(20));
     // Longer than the pauses of a busy machine, and shorter than HAProxy waits.
-    let example = Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "400")]);
+    let example =
+        Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "400")]);
     let mut client = example.client();
     let mut found = (0, String::new());
     wait_until("it is found in time", || {
@@ -133,7 +139,8 @@ fn async_lookup_waits_for_the_service_and_remembers() {
 #[test]
 fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
     let (address, _) = service(Duration::from_millis(1500));
-    let example = Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "30")]);
+    let example =
+        Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "30")]);
     let frontend = example.haproxy.frontend;
     let ask = move |number: u8| {
         let mut client = Client::from(frontend, Ipv4Addr::new(127, 0, 1, number).into());

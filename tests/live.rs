@@ -1,5 +1,6 @@
-//! HAProxy as it is run in the wild: other frame sizes, several threads and engines, other sockets, reloads and restarts under
-//! load. Each test has a configuration of its own; `HAPROXY=/path` chooses the version.
+//! HAProxy as it is run in the wild: other frame sizes, several threads and engines, other
+//! sockets, reloads and restarts under load. Each test has a configuration of its own;
+//! `HAPROXY=/path` chooses the version.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -17,7 +18,8 @@ use rustix::process::Signal;
 use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
 use support::{Agent, Client, Haproxy, directory, haproxy_binary, haproxy_folder};
 
-/// A configuration in which every request without an answer is told from those that pass or are denied.
+/// A configuration in which every request without an answer is told from those that pass or are
+/// denied.
 struct Config<'a> {
     global: &'a str,
     /// In the spoe-agent section.
@@ -64,8 +66,11 @@ spoe-message check
             true => String::new(),
             false => format!("filter spoe engine other config {folder}/other.conf"),
         };
-        let servers: String =
-            servers.iter().enumerate().map(|(n, server)| format!("    server agent{n} {server}\n")).collect();
+        let servers: String = servers
+            .iter()
+            .enumerate()
+            .map(|(n, server)| format!("    server agent{n} {server}\n"))
+            .collect();
         let haproxy = format!(
             "global
     {global}
@@ -139,7 +144,8 @@ fn generous(table: &std::path::Path, listen: &str, drain: &str) -> Agent {
     )
 }
 
-/// What clients got that ask as fast as they are answered: by status, and what was said to those without an answer.
+/// What clients got that ask as fast as they are answered: by status, and what was said to those
+/// without an answer.
 #[derive(Debug, Default)]
 struct Got {
     statuses: BTreeMap<u16, u64>,
@@ -154,7 +160,12 @@ impl Got {
     }
 }
 
-fn ask(frontend: SocketAddr, clients: u32, path: &str, while_: impl Fn(u32) -> bool + Sync) -> Got {
+fn ask(
+    frontend: SocketAddr,
+    clients: u32,
+    path: &str,
+    while_: impl Fn(u32) -> bool + Sync,
+) -> Got {
     let ask_alone = || {
         let (mut client, mut got) = (Client::new(frontend), Got::default());
         let mut asked = 0;
@@ -174,14 +185,19 @@ fn ask(frontend: SocketAddr, clients: u32, path: &str, while_: impl Fn(u32) -> b
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(ask_alone)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).fold(Got::default(), |mut sum, got| {
-            got.statuses
-                .into_iter()
-                .for_each(|(status, count)| *sum.statuses.entry(status).or_default() += count);
-            got.errors.into_iter().for_each(|(error, count)| *sum.errors.entry(error).or_default() += count);
-            sum.closed += got.closed;
-            sum
-        })
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(
+            Got::default(),
+            |mut sum, got| {
+                got.statuses
+                    .into_iter()
+                    .for_each(|(status, count)| *sum.statuses.entry(status).or_default() += count);
+                got.errors
+                    .into_iter()
+                    .for_each(|(error, count)| *sum.errors.entry(error).or_default() += count);
+                sum.closed += got.closed;
+                sum
+            },
+        )
     })
 }
 
@@ -205,7 +221,8 @@ fn two_hundred_clients_at_once_find_a_cold_agent() {
 fn several_threads_and_two_engines_are_served_alike() {
     let directory = directory();
     let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
-    let haproxy = Config { global: "nbthread 2", servers: &[&agent.address], ..Config::default() }.start();
+    let haproxy =
+        Config { global: "nbthread 2", servers: &[&agent.address], ..Config::default() }.start();
     all_answered(&haproxy, 40, 50, "/");
     assert_eq!(agent.stop(), 2 * 40 * 50);
 }
@@ -215,9 +232,12 @@ fn over_ipv6_unix_and_abstract_sockets() {
     let directory = directory();
     let table = directory.path().join("table");
     let socket = directory.path().join("agent.sock");
-    let (unix, name) = (format!("unix:{}", socket.display()), format!("gcra-test-{}", std::process::id()));
-    let agents = ["[::1]:0", &unix, &format!("abns:{name}")].map(|listen| generous(&table, listen, "0"));
-    let servers = [agents[0].address.clone(), format!("unix@{}", socket.display()), format!("abns@{name}")];
+    let (unix, name) =
+        (format!("unix:{}", socket.display()), format!("gcra-test-{}", std::process::id()));
+    let agents =
+        ["[::1]:0", &unix, &format!("abns:{name}")].map(|listen| generous(&table, listen, "0"));
+    let servers =
+        [agents[0].address.clone(), format!("unix@{}", socket.display()), format!("abns@{name}")];
     for (agent, server) in agents.into_iter().zip(&servers) {
         let haproxy = Config { servers: &[server], ..Config::default() }.start();
         all_answered(&haproxy, 5, 20, "/");
@@ -231,7 +251,8 @@ fn small_frames_and_large_buffers() {
     let table = directory.path().join("table");
     let agent = generous(&table, "127.0.0.1:0", "0");
     let haproxy =
-        Config { agent: "max-frame-size 256", servers: &[&agent.address], ..Config::default() }.start();
+        Config { agent: "max-frame-size 256", servers: &[&agent.address], ..Config::default() }
+            .start();
     all_answered(&haproxy, 30, 20, "/");
     drop(haproxy);
     // Frames larger than 16 KiB have to be allowed on both sides.
@@ -248,8 +269,8 @@ fn small_frames_and_large_buffers() {
     all_answered(&haproxy, 5, 5, &format!("/{}", "x".repeat(60_000)));
 }
 
-/// A message larger than a frame: HAProxy up to 3.0 sends it in pieces, unless told otherwise, and later ones not at all. Either way
-/// it costs nobody else anything, and no storm of connections.
+/// A message larger than a frame: HAProxy up to 3.0 sends it in pieces, unless told otherwise, and
+/// later ones not at all. Either way it costs nobody else anything, and no storm of connections.
 #[test]
 fn a_message_larger_than_a_frame_hurts_nobody() {
     let directory = directory();
@@ -264,7 +285,8 @@ fn a_message_larger_than_a_frame_hurts_nobody() {
     let long = format!("/{}", "x".repeat(600));
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let others = scope.spawn(|| ask(haproxy.frontend, 5, "/", |_| !stop.load(Ordering::Relaxed)));
+        let others =
+            scope.spawn(|| ask(haproxy.frontend, 5, "/", |_| !stop.load(Ordering::Relaxed)));
         let got = ask(haproxy.frontend, 2, &long, |asked| asked < 10);
         stop.store(true, Ordering::Relaxed);
         let others = others.join().unwrap();
@@ -287,7 +309,8 @@ fn a_message_larger_than_a_frame_hurts_nobody() {
 fn five_milliseconds_are_enough_under_load() {
     let directory = directory();
     let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
-    let haproxy = Config { processing: "5ms", servers: &[&agent.address], ..Config::default() }.start();
+    let haproxy =
+        Config { processing: "5ms", servers: &[&agent.address], ..Config::default() }.start();
     let got = ask(haproxy.frontend, 16, "/", |asked| asked < 500);
     // On a busy machine somebody may be late once in a while; nobody gets anything else.
     let asked = 16 * 500;
@@ -296,11 +319,14 @@ fn five_milliseconds_are_enough_under_load() {
     assert!(got.of(500) < asked / 20, "{got:?}");
     // And who was late once did not take the connection down with it.
     let (notifies, connections) = agent.stop_and_count();
-    assert!(notifies >= 2 * asked - 2 * got.of(500) && connections < 200, "{notifies} on {connections}");
+    assert!(
+        notifies >= 2 * asked - 2 * got.of(500) && connections < 200,
+        "{notifies} on {connections}"
+    );
 }
 
-/// HAProxy from 3.1 on never reads a connection again whose receive buffer was once completely full. So answers are kept
-/// below that: large ones go one at a time, small ones twenty.
+/// HAProxy from 3.1 on never reads a connection again whose receive buffer was once completely
+/// full. So answers are kept below that: large ones go one at a time, small ones twenty.
 #[test]
 fn large_answers_wedge_no_connection() {
     const NAME: VarName<'static> = VarName::from_static("blocked");
@@ -351,7 +377,8 @@ fn haproxy_is_reloaded_twenty_times_under_load() {
     });
     println!("{got:?}");
     assert!(got.of(200) > 1000, "{got:?}");
-    // The old process of 2.6 calls the ordinary end of its connections an error of the requests on them.
+    // The old process of 2.6 calls the ordinary end of its connections an error of the requests on
+    // them.
     let allowed = if version() < (2, 8) { got.of(200) / 100 } else { 0 };
     assert!(got.of(500) <= allowed, "{got:?}");
     let (_, connections) = agent.stop_and_count();
@@ -435,7 +462,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     first.signal(Signal::STOP);
     let down = AtomicBool::new(false);
     let until_down = thread::scope(|scope| {
-        let clients = scope.spawn(|| ask(frontend, CLIENTS, "/", |_| !down.load(Ordering::Relaxed)));
+        let clients =
+            scope.spawn(|| ask(frontend, CLIENTS, "/", |_| !down.load(Ordering::Relaxed)));
         shipped.wait_for(0, "DOWN");
         down.store(true, Ordering::Relaxed);
         clients.join().unwrap()
@@ -458,8 +486,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     shipped.wait_for(0, "UP");
 }
 
-/// An agent that is not there, one that accepts and says nothing, and one that closes at once: what the shipped
-/// configurations make of them.
+/// An agent that is not there, one that accepts and says nothing, and one that closes at once:
+/// what the shipped configurations make of them.
 #[test]
 fn the_shipped_configurations_do_without_a_good_agent() {
     for closes in [false, true] {
@@ -478,15 +506,20 @@ fn the_shipped_configurations_do_without_a_good_agent() {
             }
         });
         for (config, status) in [("haproxy.cfg", 200), ("fail-closed.cfg", 503)] {
-            let haproxy = Haproxy::start(config, &[("GCRA_AGENT1", &address), ("GCRA_AGENT2", &address)]);
+            let haproxy =
+                Haproxy::start(config, &[("GCRA_AGENT1", &address), ("GCRA_AGENT2", &address)]);
             haproxy.wait_for("gcra-agents", "agent1", "DOWN");
             haproxy.wait_for("gcra-agents", "agent2", "DOWN");
             let began = Instant::now();
             let got = ask(haproxy.frontend, 2, "/", |asked| asked < 10);
             assert_eq!(got.of(status), 20, "{config}: {got:?}");
-            assert!(began.elapsed() < Duration::from_secs(4), "nobody waits for an agent that is DOWN");
+            assert!(
+                began.elapsed() < Duration::from_secs(4),
+                "nobody waits for an agent that is DOWN"
+            );
         }
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&"127.0.0.9:0".parse::<SocketAddr>().unwrap().into()).unwrap();
         socket.connect(&address.parse::<SocketAddr>().unwrap().into()).unwrap();
         accepting.join().unwrap();

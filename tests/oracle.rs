@@ -47,7 +47,8 @@ impl Pair {
         config.write(directory.path());
         let file = directory.path().join("gcra-spoa.toml");
         let start = || {
-            let flags = ["--slots", "65536", "--drain", "0", "--listen", "127.0.0.1:0", "--config"];
+            let flags =
+                ["--slots", "65536", "--drain", "0", "--listen", "127.0.0.1:0", "--config"];
             let args = [&flags[..], &[file.to_str().unwrap()]].concat();
             Agent::start_with(&directory.path().join("table"), &args)
         };
@@ -68,7 +69,11 @@ impl Pair {
         let sent = now();
         let mut command = Command::new(support::agent_binary());
         let path = |name: &str| self.directory.path().join(name);
-        command.args(["reload", "--config"]).arg(path("gcra-spoa.toml")).arg("--table").arg(path("table"));
+        command
+            .args(["reload", "--config"])
+            .arg(path("gcra-spoa.toml"))
+            .arg("--table")
+            .arg(path("table"));
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}\n{}", config.text());
         wait_until("both agents have read it again", || {
@@ -87,8 +92,11 @@ impl Pair {
         let ask = async |client: &mut Client, messages: Option<&[Message]>| {
             let messages = messages?;
             let args: Vec<Vec<(&str, Value<'_>)>> = messages.iter().map(Message::args).collect();
-            let question: Vec<_> =
-                messages.iter().zip(&args).map(|(message, args)| (&*message.name, &args[..])).collect();
+            let question: Vec<_> = messages
+                .iter()
+                .zip(&args)
+                .map(|(message, args)| (&*message.name, &args[..]))
+                .collect();
             let sent = now();
             let answer = client.ask(&question).await.unwrap();
             let window = (sent, now());
@@ -111,7 +119,9 @@ fn vars(answer: &Answer) -> model::Vars {
             let text = match value {
                 Value::Bool(truth) => truth.to_string(),
                 Value::String(text) => String::from_utf8(text.to_vec()).unwrap(),
-                number => number.as_integer().unwrap_or_else(|| panic!("{name}: {number:?}")).to_string(),
+                number => {
+                    number.as_integer().unwrap_or_else(|| panic!("{name}: {number:?}")).to_string()
+                }
             };
             Some((*name, text))
         })
@@ -182,7 +192,8 @@ fn seed() -> u64 {
 
 #[test]
 fn every_answer_is_explained_by_some_moment() {
-    let seconds = std::env::var("GCRA_ORACLE_SECONDS").ok().map(|text| text.parse().expect("seconds"));
+    let seconds =
+        std::env::var("GCRA_ORACLE_SECONDS").ok().map(|text| text.parse().expect("seconds"));
     let (until, mut runs) = (Instant::now() + Duration::from_secs(seconds.unwrap_or(0)), 0);
     let mut all = Summary::default();
     let (mut slower, mut faster) = (0, 0);
@@ -218,8 +229,10 @@ fn every_variable_is_looked_at() {
     let text = format!("[policy.p0]\nmessage = \"m0\"\nkey = [\"user\"]\n{limits}\n");
     let config = Config::fixed(&text, config::fixed_policy());
     let mut pair = Pair::start(&config);
-    let message =
-        Message { name: "m0".to_owned(), args: vec![("user".to_owned(), Part::Text("a".to_owned()))] };
+    let message = Message {
+        name: "m0".to_owned(),
+        args: vec![("user".to_owned(), Part::Text("a".to_owned()))],
+    };
     let mut events = vec![Event::Config(config, (0, 0))];
     for _ in 0..5 {
         events.push(Event::Asked(pair.ask([Some(std::slice::from_ref(&message)), None])));
@@ -242,7 +255,10 @@ fn every_variable_is_looked_at() {
                 text => text.replacen(|c: char| c.is_ascii_digit(), "9", 1) + "x",
             };
             let name = *name;
-            assert!(judge(&wrong, 1000).is_err(), "answer {at}: {name} was changed, and nobody noticed");
+            assert!(
+                judge(&wrong, 1000).is_err(),
+                "answer {at}: {name} was changed, and nobody noticed"
+            );
         }
     }
 }

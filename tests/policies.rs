@@ -71,15 +71,21 @@ impl Followed {
     fn reload(&self, config: &str) {
         let before = self.said("was read again");
         self.write(config);
-        let output =
-            self.command("reload", &["--table", self.directory.path().join("table").to_str().unwrap()]);
+        let output = self.command(
+            "reload",
+            &["--table", self.directory.path().join("table").to_str().unwrap()],
+        );
         assert!(output.status.success(), "{output:?}");
         wait_until("it is read again", || self.said("was read again") > before);
     }
 
     fn command(&self, name: &str, args: &[&str]) -> Output {
         let mut command = Command::new(support::agent_binary());
-        command.arg(name).arg("--config").arg(self.directory.path().join("gcra-spoa.toml")).args(args);
+        command
+            .arg(name)
+            .arg("--config")
+            .arg(self.directory.path().join("gcra-spoa.toml"))
+            .args(args);
         command.output().unwrap()
     }
 
@@ -125,7 +131,8 @@ fn all_limits_are_charged_or_none() {
 
 #[test]
 fn a_debt_stays_when_the_numbers_change_and_a_name_is_what_counts() {
-    let followed = Followed::start("[policy.api]\nlimits = [{ name = \"x\", rate = \"5/h\" }, \"100/h\"]\n");
+    let followed =
+        Followed::start("[policy.api]\nlimits = [{ name = \"x\", rate = \"5/h\" }, \"100/h\"]\n");
     let client = [("ip", ip("192.0.2.1"))];
     assert_eq!(followed.passing("api", &client, 9), 5);
     followed.reload("[policy.api]\nlimits = [\"100/h\", { name = \"x\", rate = \"4/h\" }]\n");
@@ -152,7 +159,8 @@ fn a_charge_costs_one_cell_where_numbers_come_back() {
     // Long enough to be seen in seconds.
     thread::sleep(Duration::from_secs(3));
     followed.reload(&config("10/d", "99/h"));
-    let resets: Vec<_> = (0..5).map(|_| number(&followed.ask(&[("api", &client)]), "reset")).collect();
+    let resets: Vec<_> =
+        (0..5).map(|_| number(&followed.ask(&[("api", &client)]), "reset")).collect();
     for pair in resets.windows(2) {
         assert!(pair[1] - pair[0] <= INTERVAL + 1, "{resets:?}");
     }
@@ -163,8 +171,11 @@ fn networks_share_a_bucket_and_exceptions_do_not() {
     let directory = directory();
     let many: String =
         (0..100_000_u32).map(|n| format!("{}\n", Ipv4Addr::from(0x0a00_0000 + n * 7))).collect();
-    fs::write(directory.path().join("partners.txt"), format!("# partners\n{many}192.0.2.7 # one more\n"))
-        .unwrap();
+    fs::write(
+        directory.path().join("partners.txt"),
+        format!("# partners\n{many}192.0.2.7 # one more\n"),
+    )
+    .unwrap();
     fs::write(directory.path().join("offices.txt"), "2001:db8:ff::/48\n").unwrap();
     let config = format!(
         r#"[policy.api]
@@ -190,7 +201,11 @@ limits = "unlimited"
     assert_eq!(passing("::ffff:203.0.113.3"), 0, "in its other form, too");
     assert_eq!((passing("198.51.100.8"), passing("198.51.100.9")), (0, 8));
     assert_eq!((passing("10.0.0.7"), passing("192.0.2.7")), (5, 5), "from the list");
-    assert_eq!((passing("2001:db8:1::1"), passing("2001:db8:1:0:ffff::1")), (2, 0), "the same /64");
+    assert_eq!(
+        (passing("2001:db8:1::1"), passing("2001:db8:1:0:ffff::1")),
+        (2, 0),
+        "the same /64"
+    );
     assert_eq!((passing("2001:db8:1:1::1"), passing("2001:db8:ff:7::1")), (2, 8));
 }
 
@@ -208,8 +223,9 @@ limits = "2/h"
 key = ["key"]
 "#,
     );
-    let passing =
-        |key: &str, plan: &str| followed.passing("api", &[("key", key.into()), ("plan", plan.into())], 8);
+    let passing = |key: &str, plan: &str| {
+        followed.passing("api", &[("key", key.into()), ("plan", plan.into())], 8)
+    };
     assert_eq!(passing("Alice", "gold"), 6);
     assert_eq!(passing("ALICE", "silver"), 0, "the same policy, and the same key");
     assert_eq!(
@@ -267,10 +283,9 @@ fn header_fields_are_what_the_draft_says() {
         let member = |entry: &sfv::ListEntry| {
             let sfv::ListEntry::Item(item) = entry else { panic!("{field}") };
             let name = item.bare_item.as_string().unwrap().as_str().to_owned();
-            let params = item
-                .params
-                .iter()
-                .map(|(key, value)| (key.as_str().to_owned(), i64::from(value.as_integer().unwrap())));
+            let params = item.params.iter().map(|(key, value)| {
+                (key.as_str().to_owned(), i64::from(value.as_integer().unwrap()))
+            });
             (name, params.collect())
         };
         list.iter().map(member).collect()
@@ -286,12 +301,18 @@ fn header_fields_are_what_the_draft_says() {
             ]
         );
         let ratelimit = members(text(&answer, "ratelimit"));
-        assert_eq!(ratelimit.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["api.1", "api.daily"]);
+        assert_eq!(
+            ratelimit.iter().map(|(name, _)| &**name).collect::<Vec<_>>(),
+            ["api.1", "api.daily"]
+        );
         let (r, t) = (&ratelimit[1].1[0], &ratelimit[1].1[1]);
         assert_eq!(*r, param("r", left));
         assert!(t.0 == "t" && t.1 > 0 && t.1 <= 432, "{t:?}");
         // The numbers are of the limit that says most.
-        assert_eq!((number(&answer, "remaining"), number(&answer, "limit")), (i128::from(left), 5));
+        assert_eq!(
+            (number(&answer, "remaining"), number(&answer, "limit")),
+            (i128::from(left), 5)
+        );
         assert_eq!((number(&answer, "retry_after"), number(&answer, "retry_after_ms")), (0, 0));
     }
     let answer = followed.ask(&[("api", &client)]);
@@ -313,7 +334,10 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("gcra-spoa.toml:2: '3/fortnight' is not a rate"), "{error}");
-    assert!(error.contains("gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; is it 'mode'?"), "{error}");
+    assert!(
+        error.contains("gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; is it 'mode'?"),
+        "{error}"
+    );
     assert!(error.ends_with("nothing was reloaded\n"), "{error}");
     assert_eq!(followed.said("fortnight"), 0);
     // and an agent that is told by other means keeps what it has.
@@ -323,7 +347,11 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.1"))], 9), 3);
     // An agent with a bad file does not start.
     let output = Command::new(support::agent_binary())
-        .args(["--config", followed.directory.path().join("gcra-spoa.toml").to_str().unwrap(), "--table"])
+        .args([
+            "--config",
+            followed.directory.path().join("gcra-spoa.toml").to_str().unwrap(),
+            "--table",
+        ])
         .arg(&table)
         .output()
         .unwrap();
@@ -362,7 +390,10 @@ fn a_file_is_checked_in_words() {
     let output = followed.command("check", &[]);
     assert!(output.status.success());
     let words = String::from_utf8(output.stdout).unwrap();
-    assert!(words.starts_with("policy 'api', for the message 'api': 3 per hour, up to 3 at once"), "{words}");
+    assert!(
+        words.starts_with("policy 'api', for the message 'api': 3 per hour, up to 3 at once"),
+        "{words}"
+    );
     followed.write("[policy.api]\n");
     assert_eq!(followed.command("check", &[]).status.code(), Some(1));
 }
@@ -377,12 +408,16 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let folder = followed.directory.path();
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
     fs::write(folder.join("spoe-gcra.conf"), body(spoe)).unwrap();
-    let frontend = body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
+    let frontend =
+        body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
     let backend = body(backend);
     // What was measured for the shipped file holds for this one.
     let shipped = fs::read_to_string(support::haproxy_folder().join("haproxy.cfg")).unwrap();
     for line in backend.lines().filter(|line| !line.starts_with("    server ")) {
-        assert!(shipped.lines().any(|shipped| shipped == line), "haproxy.cfg has no line '{line}'");
+        assert!(
+            shipped.lines().any(|shipped| shipped == line),
+            "haproxy.cfg has no line '{line}'"
+        );
     }
     let agent = &followed.agent.address;
     let backend = backend.replace("127.0.0.1:9000", agent).replace("127.0.0.1:9001", agent);
@@ -409,23 +444,33 @@ fn haproxy_runs_with_what_is_printed_for_it() {
     for left in [2, 1, 0] {
         let response = client.get("/").unwrap();
         assert_eq!(response.status, 200);
-        assert!(response.head.contains(&format!("\nratelimit: \"check\";r={left};t=")), "{}", response.head);
-        assert!(response.head.contains("\nratelimit-policy: \"check\";q=3;w=3600"), "{}", response.head);
+        assert!(
+            response.head.contains(&format!("\nratelimit: \"check\";r={left};t=")),
+            "{}",
+            response.head
+        );
+        assert!(
+            response.head.contains("\nratelimit-policy: \"check\";q=3;w=3600"),
+            "{}",
+            response.head
+        );
     }
     let response = client.get("/").unwrap();
     assert_eq!(response.status, 429);
-    let retry_after = response.head.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
+    let retry_after =
+        response.head.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
     assert!((1190..=1200).contains(&retry_after.trim().parse::<u32>().unwrap()), "{retry_after}");
     assert_eq!(client.get("/other").unwrap().status, 200, "another key");
 }
 
-/// Fifty reloads while HAProxy asks: nobody is without an answer, and each limit holds for as long as it is in force. That something
-/// else in the file has changed makes no difference to it.
+/// Fifty reloads while HAProxy asks: nobody is without an answer, and each limit holds for as long
+/// as it is in force. That something else in the file has changed makes no difference to it.
 #[test]
 fn fifty_reloads_cost_no_request_and_no_cell() {
     let config = |rate: u32, round: u32| {
         let others = format!("[policy.other{}]\nlimits = \"{}/s\"\n", round % 3, round + 1);
-        let answer = if round.is_multiple_of(2) { "" } else { "answer = [\"remaining\", \"policy\"]\n" };
+        let answer =
+            if round.is_multiple_of(2) { "" } else { "answer = [\"remaining\", \"policy\"]\n" };
         format!("{answer}{others}[policy.check]\nlimits = \"{rate}/s burst 20\"\nkey = [\"ip\"]\n")
     };
     let followed = Followed::start(&config(100, 0));
@@ -467,8 +512,9 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
     for (allowed, denied, other, elapsed) in tallies {
         assert_eq!(other, 0, "an answer to each");
         assert!(denied > 0, "more was asked than allowed");
-        let cells =
-            |time: Duration, interval_ms: u128| u64::try_from(time.as_millis() / interval_ms).unwrap() + 1;
+        let cells = |time: Duration, interval_ms: u128| {
+            u64::try_from(time.as_millis() / interval_ms).unwrap() + 1
+        };
         // Halving the rate gives nobody a second burst: what is owed in time is owed still.
         let most = 20 + cells(changed, 10) + 20 / 2 + cells(elapsed - changed, 20);
         assert!(allowed <= most, "{allowed} allowed, {most} would be right");
@@ -478,7 +524,8 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
 /// Every example of the manual is a configuration that HAProxy runs with.
 #[test]
 fn the_examples_of_the_manual_are_run() {
-    let manual = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
+    let manual =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
     let examples: Vec<_> =
         manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(examples.len() >= 6, "{}", examples.len());
@@ -489,7 +536,8 @@ fn the_examples_of_the_manual_are_run() {
         let response = client.get_with("/", &[("X-Api-Key", "secret")]).unwrap();
         assert_eq!(response.status, 200, "{example}");
         // And HAProxy sends what the policies are about: some request is denied, unless nobody is.
-        if !example.contains("observe") && !example.contains("500/s") && !example.contains("plan") {
+        if !example.contains("observe") && !example.contains("500/s") && !example.contains("plan")
+        {
             wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
         }
         assert_eq!(followed.said("no policy is for them"), 0);
@@ -497,14 +545,16 @@ fn the_examples_of_the_manual_are_run() {
     }
 }
 
-/// The file that operators copy: fields on every answer, a body that programs understand, and no patience with those who do not stop.
+/// The file that operators copy: fields on every answer, a body that programs understand, and no
+/// patience with those who do not stop.
 #[test]
 fn the_shipped_policies_answer_as_they_say() {
     let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
     let unwanted = IpAddr::from([127, 0, 0, 9]);
     let followed = Followed::start(&shipped.replace("198.51.100.0/24", &unwanted.to_string()));
     let address = followed.agent.address.as_str();
-    let haproxy = Haproxy::start("policies.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
+    let haproxy =
+        Haproxy::start("policies.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
     let mut client = Client::new(haproxy.frontend);
 
     let policy = "\nratelimit-policy: \"check.1\";q=20;w=1, \"check.hourly\";q=2000;w=720\r";
@@ -529,7 +579,11 @@ fn the_shipped_policies_answer_as_they_say() {
         "{}",
         response.head
     );
-    assert!(response.head.contains("\ncontent-type: application/problem+json\r"), "{}", response.head);
+    assert!(
+        response.head.contains("\ncontent-type: application/problem+json\r"),
+        "{}",
+        response.head
+    );
     assert!(response.head.contains("\nretry-after: "), "{}", response.head);
     let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!(["check"]));

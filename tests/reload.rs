@@ -67,7 +67,8 @@ impl Place {
     /// Runs the command, and returns whether it succeeded and what it said.
     fn reload(&self) -> (bool, String) {
         let output = self.command("reload", &["--table", self.table().to_str().unwrap()]);
-        let said = String::from_utf8(output.stdout).unwrap() + std::str::from_utf8(&output.stderr).unwrap();
+        let said = String::from_utf8(output.stdout).unwrap()
+            + std::str::from_utf8(&output.stderr).unwrap();
         (output.status.success(), said)
     }
 
@@ -100,7 +101,8 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     agents[0].process.kill();
     let (is_success, said) = place.reload();
     assert!(is_success, "{said}");
-    let dead = format!("agent {} is dead: it was killed less than 5 s ago\n", agents[0].process.id());
+    let dead =
+        format!("agent {} is dead: it was killed less than 5 s ago\n", agents[0].process.id());
     assert_eq!(said, place.in_force(2, 2) + &dead);
     assert_eq!((limit(&agents[1], 2), limit(&agents[2], 3)), (7, 7));
 
@@ -116,7 +118,10 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     assert!(is_success && said.starts_with(&place.in_force(3, 3)), "{said}");
     let json = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!((&json["agents"], &json["in_force"], &json["unlisted"]), (&3.into(), &3.into(), &0.into()));
+    assert_eq!(
+        (&json["agents"], &json["in_force"], &json["unlisted"]),
+        (&3.into(), &3.into(), &0.into())
+    );
     for agent in all {
         agent.stop();
     }
@@ -143,8 +148,10 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     let (bad, one, stopped) = (place.0.path().join("bad.toml"), place.agent(), place.agent());
     fs::write(&bad, FIVE).unwrap();
     let refusing = [place.agent_by(&bad), place.agent_by(&bad)];
-    let by_flags =
-        Agent::start_with(&place.table(), &["--rate", "5/h", "--drain", "0", "--listen", "127.0.0.1:0"]);
+    let by_flags = Agent::start_with(
+        &place.table(),
+        &["--rate", "5/h", "--drain", "0", "--listen", "127.0.0.1:0"],
+    );
     fs::write(place.config(), SEVEN).unwrap();
     fs::write(&bad, "[policy.check]\nlimits = \"7/fortnight\"\nmod = 1\n").unwrap();
     stopped.process.signal(Signal::STOP);
@@ -167,7 +174,8 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     };
     assert!(pids(&refusing).iter().any(|pids| said.contains(&expected(pids))), "{said}");
     let pid = by_flags.process.id();
-    let flags = format!("\nagent {pid} is limited by its command line, so there is nothing to reload\n");
+    let flags =
+        format!("\nagent {pid} is limited by its command line, so there is nothing to reload\n");
     assert!(said.contains(&flags), "{said}");
     let pid = stopped.process.id();
     let stop = format!("\nagent {pid} is stopped (SIGSTOP); it reads its file when it goes on\n");
@@ -192,7 +200,8 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
     wait_until("it is silent for 5 s", || {
         !table.listed_processes().iter().any(|process| process.pid == pid && process.is_alive())
     });
-    // A stopped process that has got the id of an agent that was killed, and a forged second entry.
+    // A stopped process that has got the id of an agent that was killed, and a forged second
+    // entry.
     let waiting_pid = rustix::process::Pid::from_child(&waiting.0);
     rustix::process::kill_process(waiting_pid, Signal::STOP).unwrap();
     let stat = format!("/proc/{}/stat", waiting.0.id());
@@ -255,7 +264,8 @@ fn an_entry_that_names_another_process_does_it_no_harm() {
     let _ = victim.wait();
     assert_eq!(ended, None, "it was signalled: {said}");
     assert!(!is_success, "{said}");
-    let silent = format!("agent {} is silent for 5 s: dead, stopped, or without a CPU\n", victim.id());
+    let silent =
+        format!("agent {} is silent for 5 s: dead, stopped, or without a CPU\n", victim.id());
     assert_eq!(said, place.in_force(1, 2) + &silent);
     assert_eq!(self::said(&agent.process, "was read again"), 1);
 
@@ -287,8 +297,10 @@ fn an_agent_in_another_pid_namespace_answers() {
     if !tried.as_ref().is_ok_and(|output| output.status.success()) {
         let why = format!("no pid namespace can be made here ({tried:?})");
         assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
-        let _ =
-            writeln!(io::stderr(), "\n*** SKIPPED, an agent in another pid namespace was not tried: {why}\n");
+        let _ = writeln!(
+            io::stderr(),
+            "\n*** SKIPPED, an agent in another pid namespace was not tried: {why}\n"
+        );
         return;
     }
     unshare.arg(support::agent_binary());
@@ -312,7 +324,8 @@ fn an_agent_in_another_pid_namespace_answers() {
 #[test]
 fn agents_for_which_the_list_has_no_room_are_told_too() {
     let place = Place::new(FIVE);
-    let open = || Table::open_or_create(&place.table(), Some(Slots::new(1024).unwrap())).unwrap().0;
+    let open =
+        || Table::open_or_create(&place.table(), Some(Slots::new(1024).unwrap())).unwrap().0;
     let tables: Vec<_> = (0..Table::MOST_PROCESSES).map(|_| open()).collect();
     let is_over = AtomicBool::new(false);
     let answer = || {
@@ -335,10 +348,13 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
             fs::write(place.config(), SEVEN).unwrap();
             let (is_success, said) = place.reload();
             assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");
-            let more = " more agents read their files too, and can't answer: there is room to list 512\n";
+            let more =
+                " more agents read their files too, and can't answer: there is room to list 512\n";
             assert!(said.ends_with(more) && said.contains("\nabout "), "{said}");
             for (agent, client) in agents.iter().zip(1..) {
-                wait_until("it has read its file", || self::said(&agent.process, "was read again") == 1);
+                wait_until("it has read its file", || {
+                    self::said(&agent.process, "was read again") == 1
+                });
                 assert_eq!(limit(agent, client), 7);
             }
         });
@@ -349,8 +365,9 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
 
 #[test]
 fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
-    let config =
-        |list: &str| format!("{FIVE}[[policy.check.lists]]\nfile = \"{list}\"\nlimits = \"unlimited\"\n");
+    let config = |list: &str| {
+        format!("{FIVE}[[policy.check.lists]]\nfile = \"{list}\"\nlimits = \"unlimited\"\n")
+    };
     let place = Place::new(&config("list"));
     let list = place.0.path().join("list");
     fs::write(&list, "192.0.2.77\n").unwrap();
@@ -365,20 +382,26 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
     agent.process.signal(Signal::HUP);
     let sentence = "it is a FIFO; a configuration or a list has to be a regular file";
     wait_until("the list is refused", || said(&agent.process, sentence) == 1);
-    assert_eq!(said(&agent.process, &format!("the list {} can't be read: {sentence}", list.display())), 1);
+    assert_eq!(
+        said(&agent.process, &format!("the list {} can't be read: {sentence}", list.display())),
+        1
+    );
     for (target, what) in [
         ("list", "it is a FIFO"),
         ("/dev/zero", "it is a device"),
         ("/dev", "it is a directory"),
         ("socket", "it is a socket or a device"),
     ] {
-        let _socket =
-            (target == "socket").then(|| UnixListener::bind(place.0.path().join("socket")).unwrap());
+        let _socket = (target == "socket")
+            .then(|| UnixListener::bind(place.0.path().join("socket")).unwrap());
         fs::write(place.config(), config(target)).unwrap();
         let output = place.command("check", &[]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains(&format!("can't be read: {what}; a configuration or a list has")), "{error}");
+        assert!(
+            error.contains(&format!("can't be read: {what}; a configuration or a list has")),
+            "{error}"
+        );
     }
     make_fifo(&place.config());
     for command in ["check", "reload"] {
@@ -402,8 +425,9 @@ fn a_file_that_is_too_long_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
-        error
-            .contains("it is too long: a configuration may have 32 MiB, and it and its lists 256 MiB in all"),
+        error.contains(
+            "it is too long: a configuration may have 32 MiB, and it and its lists 256 MiB in all"
+        ),
         "{error}"
     );
 }
@@ -414,13 +438,15 @@ fn an_agent_ends_while_it_reads() {
     let place = Place::new(FIVE);
     let mut agent = place.agent();
     fs::write(place.0.path().join("list"), vec![b'\n'; 40_000_000]).unwrap();
-    let with_list = format!("{SEVEN}[[policy.check.lists]]\nfile = \"list\"\nlimits = \"unlimited\"\n");
+    let with_list =
+        format!("{SEVEN}[[policy.check.lists]]\nfile = \"list\"\nlimits = \"unlimited\"\n");
     fs::write(place.config(), with_list).unwrap();
     agent.process.signal(Signal::HUP);
     let threads = format!("/proc/{}/task", agent.process.id());
     wait_until("it reads", || {
         let names = fs::read_dir(&threads).unwrap().flatten();
-        let mut names = names.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+        let mut names =
+            names.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
         names.any(|name| name == "reader\n") || said(&agent.process, "was read again") > 0
     });
     assert_eq!(limit(&agent, 1), 5, "it decides meanwhile");

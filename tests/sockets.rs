@@ -1,4 +1,5 @@
-//! The daemon's sockets: several agents at one path, sockets that are inherited, and who may connect.
+//! The daemon's sockets: several agents at one path, sockets that are inherited, and who may
+//! connect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -66,7 +67,8 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
         drop(UnixListener::bind(&socket).unwrap());
         let start = |_| Process::start("gcra-spoa", &mut agent_at(&table, &listen));
         let mut agents: Vec<_> = (0..6).map(start).collect();
-        let said = |process: &Process, what: &str| process.lines().iter().any(|line| line.contains(what));
+        let said =
+            |process: &Process, what: &str| process.lines().iter().any(|line| line.contains(what));
         wait_until("each listens or gives up", || {
             agents.iter().all(|agent| said(agent, "listening on ") || said(agent, "gcra-spoa: "))
         });
@@ -83,7 +85,8 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
         assert_eq!(u32::try_from(listener.pid.as_raw_nonzero().get()).unwrap(), live[0].id());
         wait_for_service(stream);
         assert!(live[0].stop().success());
-        let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
+        let left: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
         assert_eq!(left.len(), 1, "the table and nothing else: {left:?}");
     }
 }
@@ -147,7 +150,11 @@ fn an_inherited_socket_that_can_not_serve_is_refused_with_the_reason() {
         (listening(), "LISTEN_PID=1 LISTEN_FDS=1", "LISTEN_PID is 1, and this process is "),
         (listening(), "LISTEN_PID=$$ LISTEN_FDS=0", "LISTEN_FDS is '0'"),
         (listening(), "LISTEN_PID=$$ LISTEN_FDS=9999999999", "LISTEN_FDS is '9999999999'"),
-        (listening(), "LISTEN_PID=$$ LISTEN_FDS=2", "inherited socket 2 of 2 is no TCP or Unix socket"),
+        (
+            listening(),
+            "LISTEN_PID=$$ LISTEN_FDS=2",
+            "inherited socket 2 of 2 is no TCP or Unix socket",
+        ),
     ] {
         let said = refusal(&mut inheriting(&table, socket, environment));
         assert!(said.contains(reason), "{reason}: {said}");
@@ -197,7 +204,11 @@ fn a_mode_or_a_group_that_can_not_be_is_one_sentence() {
     let socket = directory.path().join("agent.sock");
     let unix = format!("unix:{}", socket.display());
     for (listen, args, reason) in [
-        (&*unix, ["--socket-group", "nobody-has-this-group"], "there is no group 'nobody-has-this-group'"),
+        (
+            &*unix,
+            ["--socket-group", "nobody-has-this-group"],
+            "there is no group 'nobody-has-this-group'",
+        ),
         (&unix, ["--socket-mode", "0990"], "'0990' is not a mode"),
         (&unix, ["--socket-mode", "0060"], "'0060' is not a mode"),
         (&unix, ["--socket-mode", "4660"], "'4660' is not a mode"),
@@ -227,11 +238,15 @@ fn a_mode_or_a_group_that_can_not_be_is_one_sentence() {
     }
     let mut command = agent(&[&HOURLY[..], &["--slots", "64", "--listen", &unix]].concat());
     let said = refusal(command.args(["--socket-group", "0", "--table"]).arg(&table));
-    assert!(said.contains("could not give it to the group 0") && said.contains("a member"), "{said}");
+    assert!(
+        said.contains("could not give it to the group 0") && said.contains("a member"),
+        "{said}"
+    );
     assert!(!socket.exists(), "no socket with the wrong group is left behind");
 }
 
-/// HAProxy says "soft stop" with SIGUSR1, and operators expect the same here. SIGUSR2 has no meaning.
+/// HAProxy says "soft stop" with SIGUSR1, and operators expect the same here. SIGUSR2 has no
+/// meaning.
 #[test]
 fn sigusr1_ends_it_in_order_and_sigusr2_does_not() {
     use rustix::process::Signal;
@@ -239,8 +254,9 @@ fn sigusr1_ends_it_in_order_and_sigusr2_does_not() {
     let mut agent = Agent::start(&directory.path().join("table"), &HOURLY);
     let mut spop = Spop::connect(&agent.address);
     spop.is_blocked(&[]);
-    let said =
-        |agent: &Agent, what: &str| agent.process.lines().iter().filter(|line| line.contains(what)).count();
+    let said = |agent: &Agent, what: &str| {
+        agent.process.lines().iter().filter(|line| line.contains(what)).count()
+    };
     agent.process.signal(Signal::USR2);
     wait_until("it says that it goes on", || said(&agent, "SIGUSR2 is ignored") == 1);
     agent.process.signal(Signal::USR2);

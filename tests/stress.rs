@@ -1,12 +1,15 @@
-//! Processes that charge one table while they are killed, stopped, restarted, and while the table is resized under them.
+//! Processes that charge one table while they are killed, stopped, restarted, and while the table
+//! is resized under them.
 //!
-//! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys seen once. A supervisor
-//! sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments, and lets the table grow and shrink. Up to three
-//! resizes run at once, and are killed and stopped as well. Each allowed cell is written to a log with the clock reading it
-//! was decided by; afterwards every key's log is held against its limit, over every interval.
+//! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys
+//! seen once. A supervisor sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments,
+//! and lets the table grow and shrink. Up to three resizes run at once, and are killed and stopped
+//! as well. Each allowed cell is written to a log with the clock reading it was decided by;
+//! afterwards every key's log is held against its limit, over every interval.
 //!
-//! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and `GCRA_STRESS_SEED` are read. The seed
-//! is printed: it repeats what was chosen, though not when the kernel let it happen.
+//! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and
+//! `GCRA_STRESS_SEED` are read. The seed is printed: it repeats what was chosen, though not when
+//! the kernel let it happen.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -30,7 +33,8 @@ const RESIZERS: usize = 3;
 
 const HOT: u32 = 4;
 const WARM: u32 = 200;
-/// So many of the warm keys are asked for at a time, for so long; then others, while these drain and lose their slots.
+/// So many of the warm keys are asked for at a time, for so long; then others, while these drain
+/// and lose their slots.
 const WARM_AT_ONCE: u32 = 20;
 const WARM_TURN_NS: u64 = 20_000_000;
 
@@ -128,11 +132,17 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Random) {
             let key = match random.below(4) {
                 0 => random.below(HOT),
                 1 => {
-                    let turn = u32::try_from(now / WARM_TURN_NS % u64::from(WARM / WARM_AT_ONCE)).unwrap();
+                    let turn = u32::try_from(now / WARM_TURN_NS % u64::from(WARM / WARM_AT_ONCE))
+                        .unwrap();
                     HOT + turn * WARM_AT_ONCE + random.below(WARM_AT_ONCE)
                 }
                 _ => {
-                    let _ = table.charge(table.hash(&random.next().to_le_bytes()), fresh(), 1, &mut now);
+                    let _ = table.charge(
+                        table.hash(&random.next().to_le_bytes()),
+                        fresh(),
+                        1,
+                        &mut now,
+                    );
                     continue;
                 }
             };
@@ -140,7 +150,8 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Random) {
                 let mut entry = [0; 12];
                 entry[..4].copy_from_slice(&key.to_le_bytes());
                 entry[4..].copy_from_slice(&now.to_le_bytes());
-                // A process killed before this line has a cell that nobody counts: one per thread and kill.
+                // A process killed before this line has a cell that nobody counts: one per thread
+                // and kill.
                 log.write_all(&entry).unwrap();
             }
         }
@@ -269,7 +280,10 @@ fn read_logs(directory: &Path) -> BTreeMap<u32, Vec<u64>> {
         if path.extension().is_some_and(|extension| extension == "log") {
             for entry in fs::read(path).unwrap().as_chunks::<12>().0 {
                 let key = u32::from_le_bytes(entry[..4].try_into().unwrap());
-                allowed.entry(key).or_default().push(u64::from_le_bytes(entry[4..].try_into().unwrap()));
+                allowed
+                    .entry(key)
+                    .or_default()
+                    .push(u64::from_le_bytes(entry[4..].try_into().unwrap()));
             }
         }
     }
@@ -284,7 +298,8 @@ fn excess(readings: &[u64], quota: Quota) -> usize {
     readings
         .iter()
         .filter(|reading| {
-            level_ns = u64::saturating_sub(level_ns, *reading - last) + quota.emission_interval_ns();
+            level_ns =
+                u64::saturating_sub(level_ns, *reading - last) + quota.emission_interval_ns();
             last = **reading;
             let too_many = level_ns > quota.drain_ns();
             if too_many {
@@ -297,9 +312,11 @@ fn excess(readings: &[u64], quota: Quota) -> usize {
 
 #[test]
 fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable() {
-    let variable = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+    let variable =
+        |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let seconds = variable("GCRA_STRESS_SECONDS").unwrap_or(8);
-    let seed = variable("GCRA_STRESS_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
+    let seed =
+        variable("GCRA_STRESS_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
     println!("GCRA_STRESS_SEED={seed}");
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("table");
@@ -313,10 +330,18 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
 
     // Every key, every interval. What was forgiven for want of room may have been admitted again.
-    let too_many: usize = logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
-    let forgiven = evictions.forgiven_ns.div_ceil(hot().emission_interval_ns()) + evictions.evicted_live;
-    assert!(too_many as u64 <= forgiven, "{too_many} cells too many, {forgiven} were forgiven (seed {seed})");
-    assert!((0..HOT).all(|key| logs[&key].len() > 10 * hot().burst() as usize), "the hot keys were not hot");
+    let too_many: usize =
+        logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
+    let forgiven =
+        evictions.forgiven_ns.div_ceil(hot().emission_interval_ns()) + evictions.evicted_live;
+    assert!(
+        too_many as u64 <= forgiven,
+        "{too_many} cells too many, {forgiven} were forgiven (seed {seed})"
+    );
+    assert!(
+        (0..HOT).all(|key| logs[&key].len() > 10 * hot().burst() as usize),
+        "the hot keys were not hot"
+    );
     assert!(done.kills > 20 && done.stops > 5 && done.resizes > 0, "{done:?}");
 
     assert_eq!(table.check(), [], "seed {seed}");

@@ -1,7 +1,8 @@
-//! What the real agent asks of the kernel for each NOTIFY, counted by strace: no more than a read, a write and a wait for
-//! whatever has come together.
+//! What the real agent asks of the kernel for each NOTIFY, counted by strace: no more than a read,
+//! a write and a wait for whatever has come together.
 //!
-//! Where nobody can be traced the test says so and checks nothing, unless `GCRA_NO_SKIPS` is set, as `.ci/run` does.
+//! Where nobody can be traced the test says so and checks nothing, unless `GCRA_NO_SKIPS` is set,
+//! as `.ci/run` does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod support;
@@ -56,7 +57,8 @@ fn what_comes_together_takes_one_read_and_one_write() {
         let calls = &lines(&trace)[before.len()..];
 
         let count = |names: &[&str]| {
-            let named = calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name)));
+            let named =
+                calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name)));
             named.filter(|call| !call.contains(WAKE_UP)).count()
         };
         let (reads, writes) = (count(&READS), count(&WRITES));
@@ -112,11 +114,16 @@ fn can_trace() -> bool {
         .output();
     let why = match tried {
         Ok(output) if output.status.success() => return true,
-        Ok(output) => format!("strace can't trace here ({})", String::from_utf8_lossy(&output.stderr).trim()),
-        Err(error) => format!("strace can't be run ({error}); 'tests/install.sh strace strace' installs it"),
+        Ok(output) => {
+            format!("strace can't trace here ({})", String::from_utf8_lossy(&output.stderr).trim())
+        }
+        Err(error) => {
+            format!("strace can't be run ({error}); 'tests/install.sh strace strace' installs it")
+        }
     };
     assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
     // Not by `eprintln`, which shows only what failing tests say.
-    let _ = writeln!(io::stderr(), "\n*** SKIPPED, nothing was checked by tests/syscalls.rs: {why}\n");
+    let _ =
+        writeln!(io::stderr(), "\n*** SKIPPED, nothing was checked by tests/syscalls.rs: {why}\n");
     false
 }

@@ -41,14 +41,18 @@ fn json(table: &Path, args: &[&str]) -> Vec<Json> {
 fn complaint(table: &Path, args: &[&str]) -> (String, i32) {
     let output = run(table, args);
     assert!(output.stdout.is_empty(), "{output:?}");
-    (String::from_utf8(output.stderr).unwrap().trim_end().to_owned(), output.status.code().unwrap())
+    (
+        String::from_utf8(output.stderr).unwrap().trim_end().to_owned(),
+        output.status.code().unwrap(),
+    )
 }
 
 #[test]
 fn a_live_table_is_looked_at_and_keys_are_reset() {
     let directory = directory();
     let table = directory.path().join("table");
-    let agents = [Agent::start(&table, &["--rate", "10/h"]), Agent::start(&table, &["--rate", "10/h"])];
+    let agents =
+        [Agent::start(&table, &["--rate", "10/h"]), Agent::start(&table, &["--rate", "10/h"])];
     let mut spop = Spop::connect(&agents[0].address);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 4), 4);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
@@ -72,21 +76,29 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         "{other_limit}"
     );
     let keys = json(&table, &["get", "--rate", "10/h", "192.0.2.1", "192.0.2.2"]);
-    let shown = |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
+    let shown =
+        |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
     assert_eq!(shown(&keys[0]), ("\"192.0.2.1\"".to_owned(), false, Some(6)));
     assert_eq!(shown(&keys[1]), ("\"192.0.2.2\"".to_owned(), true, Some(0)));
     assert!((350_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
 
     let info = json(&table, &["info"]).remove(0);
-    assert_eq!((&info["live"], &info["pending"], &info["slots"]), (&3.into(), &0.into(), &4096.into()));
-    let pids: Vec<_> = info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
+    assert_eq!(
+        (&info["live"], &info["pending"], &info["slots"]),
+        (&3.into(), &0.into(), &4096.into())
+    );
+    let pids: Vec<_> =
+        info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
     assert!(agents.iter().all(|agent| pids.contains(&&agent.process.id().into())), "{info}");
     let words = answer(&table, &["info"]);
     assert!(words.contains("4096 slots, 320 KiB; made "), "{words}");
     assert!(words.contains("  live              3    0.0 %   keys that owe something"), "{words}");
     assert!(words.contains("used by 2 processes: "), "{words}");
 
-    assert!(answer(&table, &["reset", "192.0.2.2", "192.0.2.9"]).contains("192.0.2.2: forgiven 59 min\n"));
+    assert!(
+        answer(&table, &["reset", "192.0.2.2", "192.0.2.9"])
+            .contains("192.0.2.2: forgiven 59 min\n")
+    );
     assert_eq!(answer(&table, &["reset", "192.0.2.9"]), "192.0.2.9: owed nothing\n");
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 12), 6, "the others stay as they were");
@@ -94,7 +106,9 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     // Who leaves is no longer listed; who is killed, after a while.
     let [one, mut other] = agents;
     one.stop();
-    wait_until("one is left", || json(&table, &["info"])[0]["processes"].as_array().unwrap().len() == 1);
+    wait_until("one is left", || {
+        json(&table, &["info"])[0]["processes"].as_array().unwrap().len() == 1
+    });
     other.process.kill();
     wait_until("none is left", || answer(&table, &["info"]).contains("used by no process"));
     assert!(get(&["192.0.2.2"]).contains("blocked"), "no agent is needed");
@@ -123,7 +137,8 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
         while !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
             allowed += spop.allowed(&[("ip", ip("192.0.2.1"))], 50);
-            // On a busy machine nobody may ask for a while, and a bucket that is full meanwhile grants no more.
+            // On a busy machine nobody may ask for a while, and a bucket that is full meanwhile
+            // grants no more.
             pauses += Some(began.elapsed()).filter(|pause| *pause > FULL / 4).unwrap_or_default();
         }
         (allowed, pauses)
@@ -158,7 +173,10 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     let allowed: usize = asked.iter().map(|(allowed, _)| allowed).sum();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
     let lost = 300 + asked.iter().map(|(_, pauses)| cells(*pauses)).sum::<usize>();
-    assert!(allowed + lost >= bound, "{allowed} allowed, {bound} would be right, and {lost} may be lost");
+    assert!(
+        allowed + lost >= bound,
+        "{allowed} allowed, {bound} would be right, and {lost} may be lost"
+    );
     assert!(answer(&table, &["check"]).contains("no fault in 1024 slots"));
 
     // An agent that is started now says what size there is.
@@ -169,7 +187,10 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("has 1024 slots, and --slots asks for 4096; leave --slots out"), "{said}");
+    assert!(
+        said.contains("has 1024 slots, and --slots asks for 4096; leave --slots out"),
+        "{said}"
+    );
     let agent = Agent::start_with(&table, &["--rate", "2000/s", "--listen", "127.0.0.1:0"]);
     assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, joined")));
 }
@@ -244,7 +265,10 @@ fn check_finds_what_is_wrong() {
 fn what_a_command_can_not_do_is_one_sentence() {
     let directory = directory();
     let table = directory.path().join("table");
-    let missing = format!("gcra-spoa: there is no table {}; agents make it when they start", table.display());
+    let missing = format!(
+        "gcra-spoa: there is no table {}; agents make it when they start",
+        table.display()
+    );
     for args in [
         &["info"][..],
         &["check"],

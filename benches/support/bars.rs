@@ -51,7 +51,8 @@ impl Chart<'_> {
             let values = panel.groups.iter().flat_map(|(_, values)| values).flatten();
             let longest = values.fold(10.0 * panel.from, |longest, value| longest.max(*value));
             let length = |value: f64| {
-                PANEL * (value.max(panel.from) / panel.from).log10() / (longest / panel.from).log10()
+                PANEL * (value.max(panel.from) / panel.from).log10()
+                    / (longest / panel.from).log10()
             };
             text(&mut svg, middle, TOP - 18.0, "middle", panel.title);
             text(&mut svg, middle, bottom + 36.0, "middle", panel.axis);
@@ -71,7 +72,13 @@ impl Chart<'_> {
                     let y = top + BAR * bar as f64;
                     let Some(value) = *value else { continue };
                     rect(&mut svg, [left, y, length(value), BAR - 1.0], colour);
-                    text(&mut svg, left + length(value) + 4.0, y + BAR - 3.0, "start", &short(value));
+                    text(
+                        &mut svg,
+                        left + length(value) + 4.0,
+                        y + BAR - 3.0,
+                        "start",
+                        &short(value),
+                    );
                 }
             }
         }
@@ -91,10 +98,17 @@ pub(crate) fn short(value: f64) -> String {
 }
 
 fn rect(svg: &mut String, [x, y, width, height]: [f64; 4], colour: &str) {
-    writeln!(svg, "<rect x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{height:.1}' fill='{colour}'/>")
-        .unwrap();
+    writeln!(
+        svg,
+        "<rect x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{height:.1}' fill='{colour}'/>"
+    )
+    .unwrap();
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
-    writeln!(svg, "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='#222222'>{text}</text>").unwrap();
+    writeln!(
+        svg,
+        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='#222222'>{text}</text>"
+    )
+    .unwrap();
 }

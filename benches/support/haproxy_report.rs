@@ -19,12 +19,15 @@ impl Row {
 
     /// The median of the ratios within a round: what moves with the machine moves both.
     fn ratio(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> f64 {
-        median(self.rounds.iter().zip(&to.rounds).map(|(one, other)| of(one) / of(other)).collect())
+        median(
+            self.rounds.iter().zip(&to.rounds).map(|(one, other)| of(one) / of(other)).collect(),
+        )
     }
 }
 
 fn find<'a>(rows: &'a [Row], version: &str, group: Group, name: &str) -> Option<&'a Row> {
-    rows.iter().find(|row| row.version == version && row.setup.group == group && row.setup.name == name)
+    rows.iter()
+        .find(|row| row.version == version && row.setup.group == group && row.setup.name == name)
 }
 
 /// The versions, in the order of the rows.
@@ -95,7 +98,8 @@ pub(crate) fn section(
         )
         .unwrap();
         for (version, latencies) in blind {
-            let [none, zero, one, ten, hundred] = latencies.map(|[p50, p99]| format!("{p50:.0}, {p99:.0}"));
+            let [none, zero, one, ten, hundred] =
+                latencies.map(|[p50, p99]| format!("{p50:.0}, {p99:.0}"));
             writeln!(
                 out,
                 "| {version:<7} | {none:>12} | {zero:>12} | {one:>12} | {ten:>16} | {hundred:>16} |"
@@ -118,12 +122,15 @@ fn table(out: &mut String, rows: &[&Row]) {
     )
     .unwrap();
     for row in rows {
-        let base =
-            rows.iter().find(|base| base.version == row.version && base.setup.name == setups::NO_LIMITER);
-        let overhead =
-            base.map_or(f64::NAN, |base| 100.0 * (1.0 - row.ratio(base, |round| round.per_second)));
+        let base = rows
+            .iter()
+            .find(|base| base.version == row.version && base.setup.name == setups::NO_LIMITER);
+        let overhead = base
+            .map_or(f64::NAN, |base| 100.0 * (1.0 - row.ratio(base, |round| round.per_second)));
         let asked = match row.rounds[0].asked {
-            Some(_) => format!("{:.1} %", 100.0 * row.median(|round| round.asked.unwrap_or_default())),
+            Some(_) => {
+                format!("{:.1} %", 100.0 * row.median(|round| round.asked.unwrap_or_default()))
+            }
             None => String::new(),
         };
         writeln!(
@@ -146,8 +153,9 @@ fn table(out: &mut String, rows: &[&Row]) {
 
 /// What was aimed at, and whether it was reached.
 fn aims(rows: &[Row]) -> String {
-    let mut out =
-        String::from("| aim | HAProxy | measured | reached |\n| --- | ------- | -------: | ------- |\n");
+    let mut out = String::from(
+        "| aim | HAProxy | measured | reached |\n| --- | ------- | -------: | ------- |\n",
+    );
     let mut aim = |what: &str, version: &str, measured: f64, reached: bool, unit: &str| {
         let digits = if unit.is_empty() { 2 } else { 1 };
         let reached = if reached { "yes" } else { "**no**" };
@@ -165,18 +173,22 @@ fn aims(rows: &[Row]) -> String {
             let Some(ours) = asking(ours) else { continue };
             if let Some(constant) = asking(constant) {
                 let ratio = ours.ratio(constant, cpu);
-                let what =
-                    format!("the agent's CPU at most 1.1 times that of a constant answer, {transport}");
+                let what = format!(
+                    "the agent's CPU at most 1.1 times that of a constant answer, {transport}"
+                );
                 aim(&what, version, ratio, ratio <= 1.1, "");
             }
             if let Some(go) = asking(go) {
                 let ratio = ours.ratio(go, cpu);
-                let what = format!("the agent's CPU at most 0.35 times the Go agent's, {transport}");
+                let what =
+                    format!("the agent's CPU at most 0.35 times the Go agent's, {transport}");
                 aim(&what, version, ratio, ratio <= 0.35, "");
                 // On the newest, where HAProxy itself takes most of the time.
                 if version.starts_with("3.2") {
                     let ratio = ours.ratio(go, speed);
-                    let what = format!("at least {faster} times the req/s with the Go agent, {transport}");
+                    let what = format!(
+                        "at least {faster} times the req/s with the Go agent, {transport}"
+                    );
                     aim(&what, version, ratio, ratio >= faster, "");
                 }
             }
@@ -185,9 +197,12 @@ fn aims(rows: &[Row]) -> String {
             for name in [setups::EVERY_KTH, setups::ASK_LESS] {
                 let Some(less) = find(Group::Light, name) else { continue };
                 let lost = 100.0 * (1.0 - less.ratio(table, speed));
-                let what = format!("{name} with mostly light clients at most 3 % slower than a stick table");
+                let what = format!(
+                    "{name} with mostly light clients at most 3 % slower than a stick table"
+                );
                 aim(&what, version, lost, lost <= 3.0, " %");
-                let more = 100.0 * (less.ratio(table, |round| round.haproxy_us + round.agent_us) - 1.0);
+                let more =
+                    100.0 * (less.ratio(table, |round| round.haproxy_us + round.agent_us) - 1.0);
                 let what = format!(
                     "{name} with mostly light clients at most 3 % more CPU, HAProxy and agent, than a stick table"
                 );
@@ -203,8 +218,11 @@ pub(crate) fn plot(rows: &[Row]) -> String {
     const COLOURS: [&str; 4] = ["#c4c4c4", "#8c8c8c", "#7dbcea", "#1f6fb4"];
     let versions = versions(rows);
     let names: Vec<_> = versions.iter().map(|version| format!("HAProxy {version}")).collect();
-    let series: Vec<_> =
-        names.iter().enumerate().map(|(index, name)| (&name[..], COLOURS[index % COLOURS.len()])).collect();
+    let series: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| (&name[..], COLOURS[index % COLOURS.len()]))
+        .collect();
     let cpu = |row: &Row| row.median(|round| round.haproxy_us + round.agent_us);
     let mut groups: Vec<(String, Vec<Option<f64>>)> = Vec::new();
     for Row { setup, .. } in rows.iter().filter(|row| row.setup.group != Group::Share) {

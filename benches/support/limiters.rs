@@ -89,14 +89,16 @@ fn hash(table: &Table, key: IpAddr) -> KeyHash {
 }
 
 fn quota(rate: Rate) -> Quota {
-    Quota::new(NonZeroU64::new(rate.interval_ns).unwrap(), NonZeroU32::new(rate.burst).unwrap()).unwrap()
+    Quota::new(NonZeroU64::new(rate.interval_ns).unwrap(), NonZeroU32::new(rate.burst).unwrap())
+        .unwrap()
 }
 
 fn ours_one_reading(table: Arc<Table>, rate: Rate) -> Limiter {
     let quota = quota(rate);
     Box::new(move |keys| {
         let mut now = table.now();
-        let is_allowed = |key| table.charge(hash(&table, address(key)), quota, 1, &mut now).is_allowed();
+        let is_allowed =
+            |key| table.charge(hash(&table, address(key)), quota, 1, &mut now).is_allowed();
         keys.iter().copied().map(is_allowed).filter(|allowed| *allowed).count()
     })
 }
@@ -116,8 +118,10 @@ fn ours_batched(table: Arc<Table>, rate: Rate) -> Limiter {
             hashes.extend(batch.iter().map(|key| hash(&table, address(*key))));
             hashes.iter().for_each(|key| table.prefetch(*key, quota));
             let mut now = table.now();
-            allowed +=
-                hashes.iter().filter(|key| table.charge(**key, quota, 1, &mut now).is_allowed()).count();
+            allowed += hashes
+                .iter()
+                .filter(|key| table.charge(**key, quota, 1, &mut now).is_allowed())
+                .count();
         }
         allowed
     })

@@ -1,8 +1,8 @@
 //! A load generator: one thread, any number of connections, every ACK checked.
 //!
-//! All NOTIFYs have one length, and so have all ACKs: a stream id takes four bytes, the frame id one. They are made before the
-//! clock runs. An ACK must name a NOTIFY that is in flight on its connection, in any order, and set txn.blocked; by that each
-//! NOTIFY is answered exactly once.
+//! All NOTIFYs have one length, and so have all ACKs: a stream id takes four bytes, the frame id
+//! one. They are made before the clock runs. An ACK must name a NOTIFY that is in flight on its
+//! connection, in any order, and set txn.blocked; by that each NOTIFY is answered exactly once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -57,7 +57,8 @@ pub(crate) enum Check {
 pub(crate) struct Outcome {
     pub notifies: u64,
     pub elapsed: Duration,
-    /// From the write of a NOTIFY to the read of its ACK, in ns. In a burst it says only how long the burst was.
+    /// From the write of a NOTIFY to the read of its ACK, in ns. In a burst it says only how long
+    /// the burst was.
     pub latency: Histogram<u64>,
 }
 
@@ -76,7 +77,8 @@ struct Connection {
     check: Check,
     /// NOTIFYs, one after another, that are sent again from the first when all have been.
     notifies: Vec<u8>,
-    /// For each of them, when it was sent, by the generator's clock; [`IDLE`] when it is not in flight.
+    /// For each of them, when it was sent, by the generator's clock; [`IDLE`] when it is not in
+    /// flight.
     sent_at: Vec<u64>,
     /// How many may be sent, how many bytes have been, and how many are answered.
     offered: usize,
@@ -95,7 +97,12 @@ pub(crate) type Fault = String;
 
 impl Generator {
     /// Opens the connections (`IP:PORT` or `unix:/PATH`) and says HELLO on each.
-    pub(crate) fn connect(address: &str, connections: usize, offer: Offer, check: Check) -> io::Result<Self> {
+    pub(crate) fn connect(
+        address: &str,
+        connections: usize,
+        offer: Offer,
+        check: Check,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let notifies = match offer {
             Offer::Burst(notifies) => notifies,
@@ -135,7 +142,8 @@ impl Generator {
         }
     }
 
-    /// One burst on each connection, or windows until the time is over. Returns the NOTIFYs that were answered.
+    /// One burst on each connection, or windows until the time is over. Returns the NOTIFYs that
+    /// were answered.
     fn offer(
         &mut self,
         start: Instant,
@@ -157,7 +165,10 @@ impl Generator {
             epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience))
                 .map_err(|error| error.to_string())?;
             if events.is_empty() {
-                return Err(format!("{in_flight} NOTIFYs were not answered in {} s", PATIENCE.as_secs()));
+                return Err(format!(
+                    "{in_flight} NOTIFYs were not answered in {} s",
+                    PATIENCE.as_secs()
+                ));
             }
             for event in &events {
                 let index = event.data.u64() as usize;
@@ -186,8 +197,13 @@ impl Generator {
         if full != connection.full {
             connection.full = full;
             let flags = if full { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), flags)
-                .map_err(|error| error.to_string())?;
+            epoll::modify(
+                &self.epoll,
+                &connection.socket,
+                EventData::new_u64(index as u64),
+                flags,
+            )
+            .map_err(|error| error.to_string())?;
         }
         Ok(())
     }
@@ -209,7 +225,9 @@ impl Connection {
         };
         self.sent += sent;
         // Those whose first byte is sent.
-        for sent_at in &mut self.sent_at[from.div_ceil(NOTIFY_BYTES)..(from + sent).div_ceil(NOTIFY_BYTES)] {
+        for sent_at in
+            &mut self.sent_at[from.div_ceil(NOTIFY_BYTES)..(from + sent).div_ceil(NOTIFY_BYTES)]
+        {
             if *sent_at != IDLE {
                 return Err("a NOTIFY was not answered when many after it were".to_owned());
             }
@@ -234,9 +252,14 @@ impl Connection {
                 Check::All => (stream.wrapping_sub(FIRST_STREAM)) as usize,
                 Check::ExceptId => self.answered % self.sent_at.len(),
             };
-            let sent_at = self.sent_at.get_mut(slot).map_or(IDLE, |sent_at| std::mem::replace(sent_at, IDLE));
+            let sent_at = self
+                .sent_at
+                .get_mut(slot)
+                .map_or(IDLE, |sent_at| std::mem::replace(sent_at, IDLE));
             if sent_at == IDLE {
-                return Err(format!("an ACK for stream {stream}, of which no NOTIFY is in flight"));
+                return Err(format!(
+                    "an ACK for stream {stream}, of which no NOTIFY is in flight"
+                ));
             }
             latency.saturating_record(now - sent_at);
             self.answered += 1;
@@ -273,7 +296,11 @@ fn next_ack(input: &[u8]) -> Result<Option<(u64, usize)>, Fault> {
                     name: b"blocked",
                     value: Value::Bool(false),
                 }]);
-            if is_right { Ok(Some((ack.id.stream, length))) } else { Err(format!("a wrong ACK: {ack:?}")) }
+            if is_right {
+                Ok(Some((ack.id.stream, length)))
+            } else {
+                Err(format!("a wrong ACK: {ack:?}"))
+            }
         }
         Some((other, _)) => Err(format!("not an ACK: {other:?}")),
     }
@@ -283,7 +310,8 @@ fn next_ack(input: &[u8]) -> Result<Option<(u64, usize)>, Fault> {
 fn make_notifies(count: usize, mut random: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * NOTIFY_BYTES);
     for stream in (FIRST_STREAM..).take(count) {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = u32::try_from(((random >> 32) * KEYS) >> 32).unwrap();
         let mut out = [0; 64];
         let mut notify = NotifyWriter::new(&mut out, FrameId { stream, frame: 1 }).unwrap();

@@ -16,7 +16,8 @@ impl Since {
         Self { at: Instant::now(), busy, ours }
     }
 
-    /// The share of the machine's cores that other programs have taken, where children that are still running took so many seconds.
+    /// The share of the machine's cores that other programs have taken, where children that are
+    /// still running took so many seconds.
     pub(crate) fn others(&self, running: f64) -> f64 {
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
         let (busy, ours) = busy_seconds();
@@ -25,13 +26,15 @@ impl Since {
     }
 }
 
-/// Seconds that the machine's cores were busy, and that this process and its children were which have ended.
+/// Seconds that the machine's cores were busy, and that this process and its children were which
+/// have ended.
 fn busy_seconds() -> (f64, f64) {
     // The kernel counts hundredths of a second in both.
     let ticks = |path: &str| {
         let text = fs::read_to_string(path).unwrap();
         let line = text.lines().next().unwrap();
-        // The second field of a process is a name in parentheses, the first of the machine is "cpu".
+        // The second field of a process is a name in parentheses, the first of the machine is
+        // "cpu".
         let fields = line.rsplit(')').next().unwrap().split_whitespace();
         fields.filter_map(|field| field.parse::<f64>().ok()).collect::<Vec<_>>()
     };

@@ -18,7 +18,9 @@ impl Notifies {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let mut random = 1_u64;
         for _ in 0..count {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
             let mut out = [0; 64];
             // All ACKs have one length, so that a reader knows how many bytes to wait for.
@@ -53,7 +55,10 @@ fn check_acks(stream: &mut TcpStream, count: usize) {
         let acks = &mut buffer[..(ACK.len() + 1) * now];
         stream.read_exact(acks).unwrap();
         for ack in acks.chunks(ACK.len() + 1) {
-            assert!(ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11), "not an ACK: {ack:x?}");
+            assert!(
+                ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11),
+                "not an ACK: {ack:x?}"
+            );
         }
         left -= now;
     }

@@ -67,8 +67,11 @@ impl Report<'_> {
         let mut section = String::from("## The agent beside others\n\n");
         let out = &mut section;
         let Self { rounds, seconds, others, command, .. } = self;
-        writeln!(out, "Medians of {rounds} interleaved rounds, {seconds} s or one burst for each figure.")
-            .unwrap();
+        writeln!(
+            out,
+            "Medians of {rounds} interleaved rounds, {seconds} s or one burst for each figure."
+        )
+        .unwrap();
         writeln!(
             out,
             "{}; other programs took {:.0} % of it meanwhile. The command was\n\n    {command}\n",
@@ -110,7 +113,10 @@ impl Report<'_> {
             .collect();
         let groups = |figure: Figure| -> Vec<_> {
             let row = |(load, row): (&Load, &[Option<Figures>; PEERS.len()])| {
-                (load.name.to_owned(), row.iter().map(|figures| figures.as_ref().map(figure)).collect())
+                (
+                    load.name.to_owned(),
+                    row.iter().map(|figures| figures.as_ref().map(figure)).collect(),
+                )
             };
             LOADS.iter().zip(&self.tcp).map(row).collect()
         };
@@ -138,48 +144,81 @@ impl Report<'_> {
         let cpu: Figure = |figures| figures.cpu_ns;
         let p50: Figure = |figures| figures.latency_us[0];
         let tail: Figure = |figures| figures.latency_us[2];
-        let ours = |row: &[Option<Figures>; PEERS.len()], figure: Figure| row[OURS].as_ref().map(figure);
+        let ours =
+            |row: &[Option<Figures>; PEERS.len()], figure: Figure| row[OURS].as_ref().map(figure);
         let times = |row, peer, figure| ratio(row, peer, figure);
-        let memory =
-            self.tcp.iter().filter_map(|row| row[OURS]).map(|figures| figures.peak_mib).fold(0.0, f64::max);
+        let memory = self
+            .tcp
+            .iter()
+            .filter_map(|row| row[OURS])
+            .map(|figures| figures.peak_mib)
+            .fold(0.0, f64::max);
 
         writeln!(
             out,
             "### Aims, and whether they are met\n\n| aim, over TCP | measured | met |\n| --- | ---: | --- |"
         )
         .unwrap();
-        let mut aim = |text: &str, measured: Option<f64>, unit: &str, is_met: &dyn Fn(f64) -> bool| {
-            let (measured, met) = match measured {
-                None => ("not measured".to_owned(), "-"),
-                Some(value) => (format!("{value:.2}{unit}"), if is_met(value) { "yes" } else { "**no**" }),
+        let mut aim =
+            |text: &str, measured: Option<f64>, unit: &str, is_met: &dyn Fn(f64) -> bool| {
+                let (measured, met) = match measured {
+                    None => ("not measured".to_owned(), "-"),
+                    Some(value) => {
+                        (format!("{value:.2}{unit}"), if is_met(value) { "yes" } else { "**no**" })
+                    }
+                };
+                writeln!(out, "| {text} | {measured} | {met} |").unwrap();
             };
-            writeln!(out, "| {text} | {measured} | {met} |").unwrap();
-        };
-        aim("burst, 1 connection: 18 x spawn + mpsc", times(burst, SPAWN, rate), " x", &|x| x >= 18.0);
-        aim("burst, 1 connection: 15 x spop crate", times(burst, SPOP, rate), " x", &|x| x >= 15.0);
-        aim("burst, 1 connection: 100 x negasus", times(burst, NEGASUS, rate), " x", &|x| x >= 100.0);
-        aim("burst, 1 connection: at most 70 ns of CPU", ours(burst, cpu), " ns", &|ns| ns <= 70.0);
-        aim("burst, 4 connections: 30 x spawn + mpsc", times(bursts, SPAWN, rate), " x", &|x| x >= 30.0);
-        aim("window of 64, 8 connections: 20 x spawn + mpsc", times(windows, SPAWN, rate), " x", &|x| {
-            x >= 20.0
+        aim("burst, 1 connection: 18 x spawn + mpsc", times(burst, SPAWN, rate), " x", &|x| {
+            x >= 18.0
         });
+        aim("burst, 1 connection: 15 x spop crate", times(burst, SPOP, rate), " x", &|x| {
+            x >= 15.0
+        });
+        aim("burst, 1 connection: 100 x negasus", times(burst, NEGASUS, rate), " x", &|x| {
+            x >= 100.0
+        });
+        aim("burst, 1 connection: at most 70 ns of CPU", ours(burst, cpu), " ns", &|ns| {
+            ns <= 70.0
+        });
+        aim("burst, 4 connections: 30 x spawn + mpsc", times(bursts, SPAWN, rate), " x", &|x| {
+            x >= 30.0
+        });
+        aim(
+            "window of 64, 8 connections: 20 x spawn + mpsc",
+            times(windows, SPAWN, rate),
+            " x",
+            &|x| x >= 20.0,
+        );
         aim("… 99.9 % within 500 µs", ours(windows, tail), " µs", &|us| us <= 500.0);
         aim("… 0.85 x echo", times(windows, ECHO, rate), " x", &|x| x >= 0.85);
-        aim("window of 64, 1 connection: 1.5 x spawn + mpsc", times(window, SPAWN, rate), " x", &|x| {
-            x >= 1.5
-        });
+        aim(
+            "window of 64, 1 connection: 1.5 x spawn + mpsc",
+            times(window, SPAWN, rate),
+            " x",
+            &|x| x >= 1.5,
+        );
         aim("… 0.85 x echo", times(window, ECHO, rate), " x", &|x| x >= 0.85);
-        aim("one at a time, 1 connection: CPU at most 1.03 x echo", times(one, ECHO, cpu), " x", &|x| {
-            x <= 1.03
-        });
+        aim(
+            "one at a time, 1 connection: CPU at most 1.03 x echo",
+            times(one, ECHO, cpu),
+            " x",
+            &|x| x <= 1.03,
+        );
         aim("… p50 at most 1.03 x echo", times(one, ECHO, p50), " x", &|x| x <= 1.03);
-        aim("one at a time, 8 connections: 1.15 x spawn + mpsc", times(ones, SPAWN, rate), " x", &|x| {
-            x >= 1.15
-        });
+        aim(
+            "one at a time, 8 connections: 1.15 x spawn + mpsc",
+            times(ones, SPAWN, rate),
+            " x",
+            &|x| x >= 1.15,
+        );
         aim("… p99.9 at most 0.2 x spawn + mpsc", times(ones, SPAWN, tail), " x", &|x| x <= 0.2);
-        aim("at most 6 MiB of memory beside the table, in all loads", Some(memory), " MiB", &|mib| {
-            mib <= 6.0
-        });
+        aim(
+            "at most 6 MiB of memory beside the table, in all loads",
+            Some(memory),
+            " MiB",
+            &|mib| mib <= 6.0,
+        );
     }
 }
 
@@ -194,8 +233,8 @@ fn ratios(out: &mut String, results: &Results) {
     for (load, row) in LOADS.iter().zip(results) {
         write!(lines, "| {:<36} |", load.name).unwrap();
         for peer in 1..PEERS.len() {
-            let cell =
-                ratio(row, peer, |figures| figures.per_second).map_or("-".to_owned(), |x| format!("{x:.2}"));
+            let cell = ratio(row, peer, |figures| figures.per_second)
+                .map_or("-".to_owned(), |x| format!("{x:.2}"));
             write!(lines, " {cell:>20} |").unwrap();
         }
         lines.push('\n');

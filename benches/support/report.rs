@@ -16,7 +16,12 @@ pub(crate) struct Row {
 }
 
 /// The section "The table" of the page. It is as legible on a terminal.
-pub(crate) fn section(rows: &[Row], left_out: &[String], rounds: usize, args: &[String]) -> String {
+pub(crate) fn section(
+    rows: &[Row],
+    left_out: &[String],
+    rounds: usize,
+    args: &[String],
+) -> String {
     let mut section = String::from("## The table\n\n");
     let out = &mut section;
     writeln!(out, "Nanoseconds per decision and thread, medians of {rounds} interleaved rounds after one that warmed up.")
@@ -38,7 +43,8 @@ pub(crate) fn section(rows: &[Row], left_out: &[String], rounds: usize, args: &[
             write!(out, " {figure:>0$.1} |", column.len()).unwrap();
         });
     }
-    writeln!(out, "\n\nBoth ratios are to figures of ours that include the clock.\n\n{LEGEND}").unwrap();
+    writeln!(out, "\n\nBoth ratios are to figures of ours that include the clock.\n\n{LEGEND}")
+        .unwrap();
     if !left_out.is_empty() {
         writeln!(out, "Left out: {}.\n", left_out.join("; ")).unwrap();
     }
@@ -56,7 +62,12 @@ pub(crate) fn plot(rows: &[Row]) -> String {
         groups: rows
             .iter()
             .filter(|row| row.threads == threads)
-            .map(|row| (row.load.clone(), SHOWN.iter().map(|(limiter, _)| Some(row.ns[*limiter])).collect()))
+            .map(|row| {
+                (
+                    row.load.clone(),
+                    SHOWN.iter().map(|(limiter, _)| Some(row.ns[*limiter])).collect(),
+                )
+            })
             .collect(),
     });
     let series = SHOWN.map(|(limiter, colour)| (LIMITERS[limiter], colour));

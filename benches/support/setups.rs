@@ -46,7 +46,8 @@ pub(crate) enum Load {
     Allowed,
     /// From one client, at 100/s with a burst of 20.
     Heavy,
-    /// 19 of 20 requests from clients that make no other, the others from 2 clients far above 100/s.
+    /// 19 of 20 requests from clients that make no other, the others from 2 clients far above
+    /// 100/s.
     Light,
 }
 
@@ -239,7 +240,8 @@ impl Started {
         let config = directory.path().join("haproxy.cfg");
         fs::write(&config, configuration(setup, frontend, &listen)).unwrap();
         fs::write(directory.path().join("spoe.conf"), questions(setup)).unwrap();
-        let haproxy = Process::start("haproxy", Command::new(binary).arg("-db").arg("-f").arg(&config));
+        let haproxy =
+            Process::start("haproxy", Command::new(binary).arg("-db").arg("-f").arg(&config));
         wait_until("HAProxy listens", || std::net::TcpStream::connect(frontend).is_ok());
         Self { haproxy, agent, frontend, directory }
     }
@@ -258,8 +260,10 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
                 Load::Allowed => ("100000000/s", "1000000"),
                 Load::Heavy | Load::Light => ("100/s", "20"),
             };
-            let args =
-                ["--rate", rate, "--burst", burst, "--drain", "0", "--cost", "cost", "--listen", listen];
+            let args = [
+                "--rate", rate, "--burst", burst, "--drain", "0", "--cost", "cost", "--listen",
+                listen,
+            ];
             Agent::start_with(&directory.join("table"), &args)
         }
     };
@@ -355,8 +359,10 @@ fn questions(setup: &Setup) -> String {
         Rules::Asked(1000) => shipped("spoe-gcra.conf"),
         Rules::Asked(of_1000) => {
             let event = "\n    event on-frontend-http-request";
-            shipped("spoe-gcra.conf")
-                .replace(&format!("{event}\n"), &format!("{event} if {{ rand(1000) lt {of_1000} }}\n"))
+            shipped("spoe-gcra.conf").replace(
+                &format!("{event}\n"),
+                &format!("{event} if {{ rand(1000) lt {of_1000} }}\n"),
+            )
         }
     };
     // Long enough for an agent that takes its time, and a busy machine.

@@ -41,7 +41,8 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
         let (policies, _) = config.policies.read().expect("the flags are good");
         let limits = Limiter::limits(&policies);
         let stats = Stats::new(config.threads);
-        let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
+        let policies =
+            Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
         let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
         let agent = Agent::new(limiter).limits(limits);
         let counting = Counting::new(agent, notifies(addresses));

@@ -33,7 +33,12 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
                 Err(error) => return Ok(usage_error(&error.to_string())),
             };
             let table = Table::inspect(&at.path())?;
-            was_used_with(&at, &table, quota, &format!("{rate}, up to {} at once", quota.burst()))?;
+            was_used_with(
+                &at,
+                &table,
+                quota,
+                &format!("{rate}, up to {} at once", quota.burst()),
+            )?;
             print(&at, keys.iter().map(|key| get(&table, quota, key)))?;
         }
         TableCommand::Reset { at, keys } => {
@@ -52,7 +57,9 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
                 resized.carried,
                 match resized.evicted {
                     0 => String::new(),
-                    evicted => format!(", and {evicted} of all were forgotten, because it has too few slots"),
+                    evicted => format!(
+                        ", and {evicted} of all were forgotten, because it has too few slots"
+                    ),
                 }
             );
             let json = json!({
@@ -92,7 +99,8 @@ pub(crate) struct Answer {
 pub(crate) fn print(at: &At, answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     for Answer { words, json } in answers {
-        let written = if at.json { writeln!(output, "{json}") } else { writeln!(output, "{words}") };
+        let written =
+            if at.json { writeln!(output, "{json}") } else { writeln!(output, "{words}") };
         match written {
             // Whoever reads has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -125,7 +133,10 @@ fn info(at: &At, table: &Table) -> Answer {
     lines.push(format!("  idle     {idle:>10}  {}   free for any key", share(idle)));
     lines.push(format!("  pending  {pending:>10}  {}   about to be opened", share(pending)));
     if sealed > 0 || table.is_being_resized() {
-        lines.push(format!("  sealed   {sealed:>10}  {}   moving: it is being resized", share(sealed)));
+        lines.push(format!(
+            "  sealed   {sealed:>10}  {}   moving: it is being resized",
+            share(sealed)
+        ));
     }
     let successor_fault = table.successor_fault().map(|fault| fault.to_string());
     if let Some(fault) = &successor_fault {
@@ -143,7 +154,9 @@ fn info(at: &At, table: &Table) -> Answer {
     }
     let listed: Vec<_> = processes
         .iter()
-        .map(|process| format!("{} (alive {} ago)", name(process), Span(process.silent_ns.unwrap_or(0))))
+        .map(|process| {
+            format!("{} (alive {} ago)", name(process), Span(process.silent_ns.unwrap_or(0)))
+        })
         .collect();
     lines.push(match &listed[..] {
         [] => "used by no process".to_owned(),
@@ -151,7 +164,10 @@ fn info(at: &At, table: &Table) -> Answer {
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     });
     if unlisted > 0 {
-        lines.push(format!("and by about {unlisted} more: there is room to list {}", Table::MOST_PROCESSES));
+        lines.push(format!(
+            "and by about {unlisted} more: there is room to list {}",
+            Table::MOST_PROCESSES
+        ));
     }
     let has_strangers = table.has_strangers();
     if has_strangers {
@@ -194,7 +210,8 @@ fn info(at: &At, table: &Table) -> Answer {
     Answer { words: lines.join("\n"), json }
 }
 
-/// Refuses numbers that no agent has been started with: their buckets are none, and would look as if nothing was owed.
+/// Refuses numbers that no agent has been started with: their buckets are none, and would look as
+/// if nothing was owed.
 fn was_used_with(at: &At, table: &Table, quota: Quota, words: &str) -> anyhow::Result<()> {
     let by_flags = || table.registered().into_iter().filter(|registered| registered.limit == 0);
     if by_flags().any(|registered| registered.quota == quota) {
@@ -202,7 +219,11 @@ fn was_used_with(at: &At, table: &Table, quota: Quota, words: &str) -> anyhow::R
     }
     let mut known: Vec<_> = by_flags()
         .map(|Registered { quota, .. }| {
-            format!("one every {}, up to {} at once", Span(quota.emission_interval_ns()), quota.burst())
+            format!(
+                "one every {}, up to {} at once",
+                Span(quota.emission_interval_ns()),
+                quota.burst()
+            )
         })
         .collect();
     known.sort();
@@ -286,8 +307,12 @@ fn reset(at: &At, table: &Table, key: &Key) -> anyhow::Result<Answer> {
     let parts = key.hash(table);
     let mut forgiven_ns = 0;
     for Registered { limit, quota, .. } in table.registered() {
-        let Some(owed_ns) = table.reset(limiter::key_of(table, parts, limit), quota, table.now()) else {
-            bail!("table {} is being resized; reset the key again when that is done", at.path().display());
+        let Some(owed_ns) = table.reset(limiter::key_of(table, parts, limit), quota, table.now())
+        else {
+            bail!(
+                "table {} is being resized; reset the key again when that is done",
+                at.path().display()
+            );
         };
         forgiven_ns = forgiven_ns.max(owed_ns);
     }
@@ -296,7 +321,10 @@ fn reset(at: &At, table: &Table, key: &Key) -> anyhow::Result<Answer> {
         0 => format!("{name}: owed nothing"),
         _ => format!("{name}: forgiven {}", Span(forgiven_ns)),
     };
-    Ok(Answer { words, json: json!({ "key": name, "forgiven_ms": forgiven_ns.div_ceil(1_000_000) }) })
+    Ok(Answer {
+        words,
+        json: json!({ "key": name, "forgiven_ms": forgiven_ns.div_ceil(1_000_000) }),
+    })
 }
 
 fn check(at: &At) -> anyhow::Result<ExitCode> {

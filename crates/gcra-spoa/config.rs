@@ -21,9 +21,9 @@ use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
-/// HAProxy asks it about each request; it answers txn.gcra.blocked=true or false, and HAProxy's rules deny what is
-/// blocked. All agents that use one table file share one limit, however many they are and however often they are
-/// killed or restarted.
+/// HAProxy asks it about each request; it answers txn.gcra.blocked=true or false, and HAProxy's
+/// rules deny what is blocked. All agents that use one table file share one limit, however many
+/// they are and however often they are killed or restarted.
 #[derive(Debug, Parser)]
 #[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
 #[command(
@@ -32,13 +32,18 @@ use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
     disable_help_subcommand = true
 )]
 struct Args {
-    /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms; 'deny' for none
-    /// at all, 'unlimited' for all of them
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true, required_unless_present = "config")]
+    /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms;
+    /// 'deny' for none at all, 'unlimited' for all of them
+    #[arg(
+        long,
+        value_name = "COUNT/PERIOD",
+        allow_hyphen_values = true,
+        required_unless_present = "config"
+    )]
     rate: Option<RateArg>,
 
-    /// A file with policies, for more than one limit, instead of --rate and the flags that go with
-    /// it. Read again on SIGHUP, and when 'gcra-spoa reload' asks for it
+    /// A file with policies, for more than one limit, instead of --rate and the flags that go
+    /// with it. Read again on SIGHUP, and when 'gcra-spoa reload' asks for it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"])]
     config: Option<PathBuf>,
 
@@ -47,49 +52,52 @@ struct Args {
     #[arg(long)]
     watch: bool,
 
-    /// How many of them an idle key may make at once [default: the rate's own count, so 100 for 100/s]
+    /// How many of them an idle key may make at once [default: the rate's own count, so 100 for
+    /// 100/s]
     #[arg(long, value_name = "COUNT")]
     burst: Option<u64>,
 
-    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or 'inherited' for the sockets that
-    /// systemd has opened. May be given several times
+    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or
+    /// 'inherited' for the sockets that systemd has opened. May be given several times
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: Vec<ListenAddress>,
 
-    /// The mode of the Unix sockets that the agent makes, in octal, like 0660: who may write to one may connect [default: what
-    /// the umask leaves of 0777]
+    /// The mode of the Unix sockets that the agent makes, in octal, like 0660: who may write to
+    /// one may connect [default: what the umask leaves of 0777]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     socket_mode: Option<u32>,
 
-    /// The group of the Unix sockets that the agent makes, by name or number, like haproxy. The agent's user must be a member
-    /// of it, or root [default: that of a new file]
+    /// The group of the Unix sockets that the agent makes, by name or number, like haproxy. The
+    /// agent's user must be a member of it, or root [default: that of a new file]
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     socket_group: Option<u32>,
 
-    /// The file with the buckets, made when it is not there. Agents that name the same file share one limit [default:
-    /// gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it, else /dev/shm/gcra-spoa-UID.table]
+    /// The file with the buckets, made when it is not there. Agents that name the same file share
+    /// one limit [default: gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it, else
+    /// /dev/shm/gcra-spoa-UID.table]
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
 
-    /// How many keys the table has room for, 16 bytes each, rounded up to a power of two. Twice the keys active within
-    /// burst/rate is plenty; when all are taken the key that owes least is forgotten first [default: what the file has,
-    /// 1048576 for a new one]
+    /// How many keys the table has room for, 16 bytes each, rounded up to a power of two. Twice
+    /// the keys active within burst/rate is plenty; when all are taken the key that owes
+    /// least is forgotten first [default: what the file has, 1048576 for a new one]
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     slots: Option<Slots>,
 
-    /// The args that make the key, by name, comma separated [default: all args of the message but that of --cost,
-    /// by type and value]
+    /// The args that make the key, by name, comma separated [default: all args of the message but
+    /// that of --cost, by type and value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
-    /// The name of the arg that says how many requests a message stands for: an integer, charged whole or not at all. 0 is
-    /// never blocked and charges nothing; more than the burst is always blocked; a message without it (or with null)
-    /// counts as one request. It is no part of the key
+    /// The name of the arg that says how many requests a message stands for: an integer, charged
+    /// whole or not at all. 0 is never blocked and charges nothing; more than the burst is
+    /// always blocked; a message without it (or with null) counts as one request. It is no
+    /// part of the key
     #[arg(long, value_name = "ARG")]
     cost: Option<String>,
 
-    /// The name of the variable that is set. HAProxy puts scope and prefix in front, and drops it if all that has more than 63
-    /// characters
+    /// The name of the variable that is set. HAProxy puts scope and prefix in front, and drops it
+    /// if all that has more than 63 characters
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
@@ -97,8 +105,8 @@ struct Args {
     #[arg(long, value_name = "SCOPE", default_value = "txn", value_parser = parse_scope)]
     scope: Scope,
 
-    /// Worker threads. One answers millions of requests a second, more than HAProxy can ask on the same machine;
-    /// each further one takes a core from HAProxy
+    /// Worker threads. One answers millions of requests a second, more than HAProxy can ask on
+    /// the same machine; each further one takes a core from HAProxy
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
 
@@ -109,29 +117,33 @@ struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = parse_drain)]
     drain: Option<Duration>,
 
-    /// Keep a worker awake for so many microseconds after each request, for the next one. Saves the time of a wake-up, and costs a
-    /// core while requests come
+    /// Keep a worker awake for so many microseconds after each request, for the next one. Saves
+    /// the time of a wake-up, and costs a core while requests come
     #[arg(long, value_name = "MICROS", default_value = "0", value_parser = parse_busy_poll)]
     busy_poll: Duration,
 
-    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy's own are tune.bufsize - 4, and the smaller of both
-    /// holds; so a larger one is for a HAProxy with a larger tune.bufsize whose messages are larger than 16 KiB
+    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy's own are
+    /// tune.bufsize - 4, and the smaller of both holds; so a larger one is for a HAProxy with
+    /// a larger tune.bufsize whose messages are larger than 16 KiB
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     max_frame_size: u32,
 
-    /// How much memory all connections together may keep of incomplete frames and of answers that are not read: bytes, or 256K, 256M,
-    /// 1G. A connection that needs more than is left is ended; one whose frames come whole needs none
+    /// How much memory all connections together may keep of incomplete frames and of answers that
+    /// are not read: bytes, or 256K, 256M, 1G. A connection that needs more than is left is
+    /// ended; one whose frames come whole needs none
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     buffers: usize,
 
-    /// Where to answer what is counted and who is blocked, over HTTP: /metrics, /status, /healthz and /readyz. Nobody is asked
-    /// who they are, so it should be an address that only operators reach [default: nowhere]
+    /// Where to answer what is counted and who is blocked, over HTTP: /metrics, /status, /healthz
+    /// and /readyz. Nobody is asked who they are, so it should be an address that only
+    /// operators reach [default: nowhere]
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
-    /// A name under which --admin is asked, such as limiter1.example.com, if that is neither an IP address nor localhost nor the
-    /// machine's own name: what stands in the targets of Prometheus. May be given several times. Requests under other names get
-    /// status 421, because a web site could have sent them through a visitor's browser
+    /// A name under which --admin is asked, such as limiter1.example.com, if that is neither an
+    /// IP address nor localhost nor the machine's own name: what stands in the targets of
+    /// Prometheus. May be given several times. Requests under other names get status 421,
+    /// because a web site could have sent them through a visitor's browser
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "admin", value_parser = parse_host)]
     admin_host: Vec<String>,
 
@@ -144,9 +156,11 @@ enum Command {
     /// Look after a table, beside agents that use it or while none runs
     #[command(subcommand)]
     Table(TableCommand),
-    /// Watch an agent that was started with --admin: who is blocked, how many, how fast. 'q' ends it
+    /// Watch an agent that was started with --admin: who is blocked, how many, how fast. 'q' ends
+    /// it
     Top(Top),
-    /// Check a configuration file, and say in words what it means; the exit status is 1 if anything is wrong
+    /// Check a configuration file, and say in words what it means; the exit status is 1 if
+    /// anything is wrong
     Check {
         /// The file
         #[arg(long, value_name = "FILE")]
@@ -338,8 +352,8 @@ pub(crate) struct Config {
     pub(crate) admin_hosts: Vec<String>,
 }
 
-/// Parses the command line. On an error, or when help was asked for, that is printed and the exit status
-/// returned.
+/// Parses the command line. On an error, or when help was asked for, that is printed and the exit
+/// status returned.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
     let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
     let args = parse().map_err(|error| match error.kind() {
@@ -356,7 +370,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     })?;
     match args.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
-        Some(Command::Check { config, print_haproxy }) => Ok(Task::Check { config, print_haproxy }),
+        Some(Command::Check { config, print_haproxy }) => {
+            Ok(Task::Check { config, print_haproxy })
+        }
         Some(Command::Reload { config, at }) => Ok(Task::Reload { config, at }),
         Some(Command::Top(top)) => Ok(Task::Top(top)),
         None => Config::from_parsed(args)
@@ -423,16 +439,21 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         (RateArg::Unlimited, None) => Rule::Unlimited,
         (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
             return Err(
-                "--burst has no meaning with --rate deny or --rate unlimited; leave it out".to_owned()
+                "--burst has no meaning with --rate deny or --rate unlimited; leave it out"
+                    .to_owned(),
             );
         }
     };
     if args.key.iter().any(String::is_empty) {
-        return Err("--key has an empty name; write the names of args, like --key ip,path".to_owned());
+        return Err(
+            "--key has an empty name; write the names of args, like --key ip,path".to_owned()
+        );
     }
     if let Some(cost) = &args.cost {
         if cost.is_empty() {
-            return Err("--cost has an empty name; write the name of an arg, like --cost cost".to_owned());
+            return Err(
+                "--cost has an empty name; write the name of an arg, like --cost cost".to_owned()
+            );
         }
         if args.key.contains(cost) {
             return Err(format!(
@@ -510,7 +531,8 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
-    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let is_octal =
+        (3..=4).contains(&text.len()) && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
     match u32::from_str_radix(text, 8) {
         // Its owner must be able to find out later whether an agent listens there.
         Ok(mode) if is_octal && mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
@@ -523,7 +545,9 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 fn parse_group(text: &str) -> Result<u32, String> {
     match text.parse() {
         // To chown(2) it means that nothing is to be changed.
-        Ok(u32::MAX) => return Err(format!("{text} is the number of no group; name one, such as haproxy")),
+        Ok(u32::MAX) => {
+            return Err(format!("{text} is the number of no group; name one, such as haproxy"));
+        }
         Ok(number) => return Ok(number),
         Err(_) => {}
     }
@@ -541,7 +565,8 @@ fn parse_group(text: &str) -> Result<u32, String> {
 fn parse_busy_poll(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(micros @ 0..=1_000_000) => Ok(Duration::from_micros(micros)),
-        _ => Err("it is a number of microseconds, from 0 (off) to 1000000; 50 is enough for most".to_owned()),
+        _ => Err("it is a number of microseconds, from 0 (off) to 1000000; 50 is enough for most"
+            .to_owned()),
     }
 }
 
@@ -552,7 +577,8 @@ fn parse_frame_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bytes, with K, M or G for powers of 1024. At least 1 MiB, so that each kind of connection finds room.
+/// Bytes, with K, M or G for powers of 1024. At least 1 MiB, so that each kind of connection finds
+/// room.
 fn parse_size(text: &str) -> Result<usize, String> {
     let units = [("K", 10), ("M", 20), ("G", 30)];
     let (digits, power) = units
@@ -574,7 +600,9 @@ fn parse_host(text: &str) -> Result<String, String> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     match text.strip_suffix('.').unwrap_or(text) {
         name if is_name && (1..=253).contains(&name.len()) => Ok(name.to_ascii_lowercase()),
-        _ => Err(format!("'{text}' is not the name of a host, without a port, such as limiter1.example.com")),
+        _ => Err(format!(
+            "'{text}' is not the name of a host, without a port, such as limiter1.example.com"
+        )),
     }
 }
 
@@ -605,7 +633,9 @@ mod tests {
     }
 
     fn words(args: &str) -> String {
-        let Source::Flags(policies) = parse(args).unwrap().policies else { panic!("not the flags") };
+        let Source::Flags(policies) = parse(args).unwrap().policies else {
+            panic!("not the flags")
+        };
         policies.list[0].in_words()
     }
 
@@ -624,7 +654,9 @@ mod tests {
     fn sizes_are_bytes_or_have_a_unit() {
         let config = parse("--rate 1/s").unwrap();
         assert_eq!((config.max_frame_size, config.buffers), (16_380, 256 << 20));
-        for (text, bytes) in [("1048576", 1 << 20), ("2048K", 2 << 20), ("1M", 1 << 20), ("3G", 3 << 30)] {
+        for (text, bytes) in
+            [("1048576", 1 << 20), ("2048K", 2 << 20), ("1M", 1 << 20), ("3G", 3 << 30)]
+        {
             assert_eq!(parse(&format!("--rate 1/s --buffers {text}")).unwrap().buffers, bytes);
         }
         for wrong in ["1023K", "0", "M", "+2M", "1.5G", "2m", "99999999999G", "256MB"] {
@@ -652,7 +684,10 @@ mod tests {
             words("--rate 10/s --key ip --cost n"),
             "10 per second, up to 10 at once, for each ip, at the cost that n says"
         );
-        assert_eq!(words("--rate deny --key ip,path"), "nothing is let through, for each ip and path");
+        assert_eq!(
+            words("--rate deny --key ip,path"),
+            "nothing is let through, for each ip and path"
+        );
         assert_eq!(words("--rate unlimited --key ip"), "everything is let through, for each ip");
     }
 
@@ -708,7 +743,10 @@ mod tests {
         assert_eq!(config.slots, None);
         assert_eq!(config.threads.get(), 1);
         let Source::Flags(policies) = config.policies else { panic!("not the flags") };
-        assert_eq!(policies.list[0].limits().map(|limit| limit.quota.burst()).collect::<Vec<_>>(), [100]);
+        assert_eq!(
+            policies.list[0].limits().map(|limit| limit.quota.burst()).collect::<Vec<_>>(),
+            [100]
+        );
         assert_eq!(
             (policies.answers.blocked.as_str(), policies.answers.scope),
             ("blocked", Scope::Transaction)

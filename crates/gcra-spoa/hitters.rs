@@ -1,19 +1,24 @@
 //! Who has the most requests, now: a bounded sketch of one thread's decisions.
 //!
-//! Space-Saving (Metwally, Agrawal, El Abbadi 2005): so many counters, and who has none takes over the smallest, with what stood there as
-//! its possible error. Who has more than one in [`COUNTERS`] of the requests is always in it. What is told is the
-//! count without the possible error, so nobody is accused of more than was seen.
+//! Space-Saving (Metwally, Agrawal, El Abbadi 2005): so many counters, and who has none takes over
+//! the smallest, with what stood there as its possible error. Who has more than one in
+//! [`COUNTERS`] of the requests is always in it. What is told is the count without the possible
+//! error, so nobody is accused of more than was seen.
 //!
-//! **Sampled.** The first [`UNTIL_RARER`] requests of a minute are all looked at, so that small numbers are exact; after each so many that were looked
-//! at, half as many are, and each stands for twice as many. So the work has an upper bound that does not grow with the load (some
-//! 60 000 samples a minute at a million requests a second).
+//! **Sampled.** The first [`UNTIL_RARER`] requests of a minute are all looked at, so that small
+//! numbers are exact; after each so many that were looked at, half as many are, and each stands
+//! for twice as many. So the work has an upper bound that does not grow with the load (some 60 000
+//! samples a minute at a million requests a second).
 //!
-//! **What a sample says.** One that stands for 1024 requests says for certain only that there was one: of a million clients that asked
-//! once, a thousand are sampled. How many requests a client had is a sum over its samples, and the square of that sum's standard deviation is
-//! the sum of `weight * (weight - 1)`. What is told is the sum less two standard deviations, so that the number is too large for one
-//! client in 40, at most. A client with four samples of one large weight has next to nothing left, and is not named.
+//! **What a sample says.** One that stands for 1024 requests says for certain only that there was
+//! one: of a million clients that asked once, a thousand are sampled. How many requests a client
+//! had is a sum over its samples, and the square of that sum's standard deviation is the sum of
+//! `weight * (weight - 1)`. What is told is the sum less two standard deviations, so that the
+//! number is too large for one client in 40, at most. A client with four samples of one large
+//! weight has next to nothing left, and is not named.
 //!
-//! **Now** is this minute and the last: there are two sketches, and once a minute the older one begins anew.
+//! **Now** is this minute and the last: there are two sketches, and once a minute the older one
+//! begins anew.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -32,7 +37,8 @@ const UNTIL_RARER: u64 = 4096;
 /// The largest weight is two to this.
 const MAX_RARITY: u32 = 32;
 
-/// Where not every request was looked at and counted, a client is named when it had so many at least.
+/// Where not every request was looked at and counted, a client is named when it had so many at
+/// least.
 const NAMED_FROM: u64 = 3;
 
 /// A client, and how many requests it had: exactly, or at least and about, where it was sampled.
@@ -85,8 +91,10 @@ pub(crate) struct Found {
 impl Found {
     /// Puts clients in order, and leaves out those of whom too little is known.
     pub(crate) fn new(all: impl IntoIterator<Item = (String, Estimate)>, complete: bool) -> Self {
-        let hitter =
-            |(client, estimate): (String, Estimate)| Hitter { client, requests: estimate.at_least() };
+        let hitter = |(client, estimate): (String, Estimate)| Hitter {
+            client,
+            requests: estimate.at_least(),
+        };
         let mut hitters: Vec<_> = all.into_iter().map(hitter).collect();
         let clients = hitters.len();
         hitters.retain(|hitter| complete || hitter.requests >= NAMED_FROM);
@@ -107,10 +115,11 @@ pub(crate) enum Window {
 /// The heaviest clients among the decisions of one thread.
 #[derive(Debug)]
 pub(crate) struct Hitters {
-    /// What is sampled: the numbers that are scattered to no more than this. All at first, then half of them, and so on. Changed
-    /// only under the lock.
+    /// What is sampled: the numbers that are scattered to no more than this. All at first, then
+    /// half of them, and so on. Changed only under the lock.
     threshold: AtomicU64,
-    /// Taken by the one thread that counts, which never waits for it, and for a moment by those who look.
+    /// Taken by the one thread that counts, which never waits for it, and for a moment by those
+    /// who look.
     sketches: Mutex<Sketches>,
 }
 
@@ -131,8 +140,9 @@ impl Default for Hitters {
 impl Hitters {
     /// Whether the request of this number is one to look at.
     ///
-    /// Multiples of the golden ratio lie evenly on the circle, and so do every second, every tenth, and every n-th of them. So traffic
-    /// that repeats itself after any number of requests is sampled as fairly as any other, and no random number is needed.
+    /// Multiples of the golden ratio lie evenly on the circle, and so do every second, every
+    /// tenth, and every n-th of them. So traffic that repeats itself after any number of
+    /// requests is sampled as fairly as any other, and no random number is needed.
     #[inline(always)]
     pub(crate) fn samples(&self, number: u64) -> bool {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -168,8 +178,13 @@ impl Hitters {
         self.threshold.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Shows each client once a sketch: its name, and its requests. Returns whether these are all there were.
-    pub(crate) fn collect(&self, window: Window, mut each: impl FnMut(KeyHash, &str, Estimate)) -> bool {
+    /// Shows each client once a sketch: its name, and its requests. Returns whether these are all
+    /// there were.
+    pub(crate) fn collect(
+        &self,
+        window: Window,
+        mut each: impl FnMut(KeyHash, &str, Estimate),
+    ) -> bool {
         let sketches = self.lock();
         let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
         let mut complete = true;
@@ -256,14 +271,18 @@ mod tests {
     use super::*;
 
     /// What a sketch says about requests of clients that have these numbers, and what is true.
-    fn observe(requests: impl IntoIterator<Item = u64>) -> (HashMap<u64, u64>, HashMap<u64, u64>, bool) {
+    fn observe(
+        requests: impl IntoIterator<Item = u64>,
+    ) -> (HashMap<u64, u64>, HashMap<u64, u64>, bool) {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let hitters = Hitters::default();
         let (mut exact, mut said) = (HashMap::new(), HashMap::new());
         for (number, client) in requests.into_iter().enumerate() {
             *exact.entry(client).or_insert(0) += 1;
             if hitters.samples(number as u64 + 1) {
-                hitters.offer(table.hash(&client.to_le_bytes()), |name| write!(name, "{client}").unwrap());
+                hitters.offer(table.hash(&client.to_le_bytes()), |name| {
+                    write!(name, "{client}").unwrap()
+                });
             }
         }
         let complete = hitters.collect(Window::Now, |_, name, estimate| {
@@ -275,7 +294,9 @@ mod tests {
     fn random() -> impl FnMut() -> u64 {
         let mut state = 1_u64;
         move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             state >> 33
         }
     }
@@ -300,7 +321,11 @@ mod tests {
         assert!(!complete);
         assert_eq!(said.len(), COUNTERS);
         for (client, requests) in &said {
-            assert!(requests <= &exact[client], "client {client}: {requests} of {}", exact[client]);
+            assert!(
+                requests <= &exact[client],
+                "client {client}: {requests} of {}",
+                exact[client]
+            );
         }
         assert!(said[&1] >= 350 && said[&2] >= 150, "{said:?}");
     }
@@ -316,7 +341,10 @@ mod tests {
         let (said, exact, _) = observe(requests);
         for client in [1, 2] {
             let (said, exact) = (said[&client], exact[&client]);
-            assert!(said.abs_diff(exact) < exact / 5, "client {client}: {said}, and {exact} is true");
+            assert!(
+                said.abs_diff(exact) < exact / 5,
+                "client {client}: {said}, and {exact} is true"
+            );
         }
     }
 

@@ -71,7 +71,8 @@ impl Housekeeping {
     async fn keep(self, mut hangup: Signal) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported = Reported { evictions: self.table.load().evictions(), ..Reported::default() };
+        let mut reported =
+            Reported { evictions: self.table.load().evictions(), ..Reported::default() };
         let mut looks = 0_u32;
         let mut watch = Watch::new(self.policies.load().policies.files.clone());
         // What was wrong when the file was read last.
@@ -147,7 +148,8 @@ impl Housekeeping {
             }
             return None;
         };
-        let (in_force, stats, table) = (self.policies.clone(), self.stats.clone(), self.table.load_full());
+        let (in_force, stats, table) =
+            (self.policies.clone(), self.stats.clone(), self.table.load_full());
         Some(Work::new(asked, move || {
             Found::Read(policy::file::read(&file).map(|policies| {
                 let in_force = in_force.load();
@@ -190,7 +192,8 @@ impl Housekeeping {
         }
     }
 
-    /// Tells when the table's file was removed or replaced: agents that are started from now on don't find it.
+    /// Tells when the table's file was removed or replaced: agents that are started from now on
+    /// don't find it.
     fn look_for_the_name(&self, reported: &mut Reported) {
         let what = match self.table.load().name() {
             Name::Ours => {
@@ -233,8 +236,13 @@ impl Housekeeping {
 
         let undecided = self.unclear.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
-            let has_cost = self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
-            let or_cost = if has_cost { ", or the arg with the cost is no integer of 0 or more" } else { "" };
+            let has_cost =
+                self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
+            let or_cost = if has_cost {
+                ", or the arg with the cost is no integer of 0 or more"
+            } else {
+                ""
+            };
             log::warn!(
                 "{} messages got no decision, because they lack an arg of the key{or_cost}; compare it with the 'args' line \
                  of the spoe-message",
@@ -306,7 +314,10 @@ type Outcome = Result<Option<Box<InForce>>, Vec<String>>;
 
 impl Work {
     /// Begins it, on a thread that the end of the process does not wait for.
-    fn new(asked: Option<(Arc<Table>, u64)>, work: impl FnOnce() -> Found + Send + 'static) -> Self {
+    fn new(
+        asked: Option<(Arc<Table>, u64)>,
+        work: impl FnOnce() -> Found + Send + 'static,
+    ) -> Self {
         let (done, found) = oneshot::channel();
         // Where there can be no thread, `done` is dropped with the closure, and the loop finds
         // that out. The loop may also have ended before the work is done.
@@ -340,14 +351,17 @@ struct Reported {
 
 /// Resolves with the name of the signal that asks the agent to stop.
 async fn stop_signal() -> io::Result<&'static str> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // HAProxy's signal for a soft stop, which operators know.
     let mut soft_stop = signal(SignalKind::user_defined1())?;
     // Nothing is meant by it, and without a handler it would kill.
     let mut ignored = signal(SignalKind::user_defined2())?;
     let ignore = async {
         ignored.recv().await;
-        log::warn!("SIGUSR2 is ignored, now and from now on; SIGTERM stops the agent, SIGHUP reloads");
+        log::warn!(
+            "SIGUSR2 is ignored, now and from now on; SIGTERM stops the agent, SIGHUP reloads"
+        );
         std::future::pending::<Infallible>().await
     };
     Ok(tokio::select! {

@@ -1,5 +1,5 @@
-//! Which bucket some values belong to: the same ones give the same key, whether they come from HAProxy or from an
-//! operator's command line.
+//! Which bucket some values belong to: the same ones give the same key, whether they come from
+//! HAProxy or from an operator's command line.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use std::str::FromStr;
 use gcra_table::{KeyHash, KeyHasher, Table};
 use spop_agent::Value;
 
-/// Writes one part of a key: its type, its length where that varies, its value. So no two lists of parts are alike.
+/// Writes one part of a key: its type, its length where that varies, its value. So no two lists of
+/// parts are alike.
 ///
 /// An IPv4 address counts as the same in either of its forms.
 #[inline(always)]
@@ -47,8 +48,8 @@ pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
     }
 }
 
-/// Writes, behind an address, that it stands for an exception's network of this prefix length: what has the same beginning and is
-/// grouped by the policy is another key.
+/// Writes, behind an address, that it stands for an exception's network of this prefix length:
+/// what has the same beginning and is grouped by the policy is another key.
 pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
     // Beside the types of parts (0 to 9) and the tag of a limit's name (10).
     const TAG: u8 = 11;
@@ -66,8 +67,9 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
-/// An address is an address and everything else a string, unless its type stands in front: `str:`, `int32:`, `uint32:`,
-/// `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma or backslash within a part has a backslash before it.
+/// An address is an address and everything else a string, unless its type stands in front: `str:`,
+/// `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma or
+/// backslash within a part has a backslash before it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
     pub(crate) text: String,
@@ -145,8 +147,9 @@ impl FromStr for Part {
 
     fn from_str(text: &str) -> Result<Self, String> {
         fn parse<T: FromStr>(kind: &str, text: &str) -> Result<T, String> {
-            text.parse()
-                .map_err(|_| format!("'{text}' is no {kind}; in '{kind}:VALUE' the value must be one"))
+            text.parse().map_err(|_| {
+                format!("'{text}' is no {kind}; in '{kind}:VALUE' the value must be one")
+            })
         }
         let (kind, value) = text.split_once(':').unwrap_or(("", text));
         Ok(match kind {
@@ -164,7 +167,8 @@ impl FromStr for Part {
 }
 
 fn bytes(hex: &str) -> Result<Vec<u8>, String> {
-    let error = || format!("'{hex}' is not hexadecimal; write two digits for each byte, like hex:00ff");
+    let error =
+        || format!("'{hex}' is not hexadecimal; write two digits for each byte, like hex:00ff");
     if !hex.len().is_multiple_of(2) || !hex.is_ascii() {
         return Err(error());
     }

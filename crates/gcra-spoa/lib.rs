@@ -1,5 +1,5 @@
-//! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the program is made of. It is not
-//! published: authors of other agents use `spop-agent`.
+//! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the
+//! program is made of. It is not published: authors of other agents use `spop-agent`.
 //!
 //! Read on in `config` (what an operator says), then `limiter` (what is decided about a request).
 //! `commands` and `reload` are for looking after a table. What is counted is in `stats` and
@@ -55,7 +55,9 @@ pub fn run() -> ExitCode {
     let outcome = match config::parse(std::env::args_os()) {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => commands::run(command),
-        Ok(Task::Check { config, print_haproxy }) => commands::check_config(&config, print_haproxy),
+        Ok(Task::Check { config, print_haproxy }) => {
+            commands::check_config(&config, print_haproxy)
+        }
         Ok(Task::Reload { config, at }) => reload::run(&config, &at),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
@@ -76,7 +78,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     };
     let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
     match &file {
-        None => log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), policies.list[0].in_words()),
+        None => {
+            log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), policies.list[0].in_words())
+        }
         Some(file) => {
             log::info!("gcra-spoa {}, by {}", env!("CARGO_PKG_VERSION"), file.display());
             policies.in_words().lines().for_each(|line| log::info!("{line}"));
@@ -121,7 +125,11 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .busy_poll(config.busy_poll)
         .socket_access(config.socket_access);
     if let Some(address) = config.admin {
-        admin::start(address, config.admin_hosts, Watched::new(table, agent.counters(), unclear, stats))?;
+        admin::start(
+            address,
+            config.admin_hosts,
+            Watched::new(table, agent.counters(), unclear, stats),
+        )?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     Ok(ExitCode::SUCCESS)
@@ -130,6 +138,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
 /// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // It is allowed up to the hard limit. Where it fails all the same, `accept` will say so if it matters.
+    // It is allowed up to the hard limit. Where it fails all the same, `accept` will say so if it
+    // matters.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

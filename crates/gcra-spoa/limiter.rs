@@ -1,4 +1,5 @@
-//! From a request to its answer: which policy and which buckets its messages belong to, and whether they conform.
+//! From a request to its answer: which policy and which buckets its messages belong to, and
+//! whether they conform.
 //!
 //! No socket, no task: an ordinary function of a request and a reading of the clock.
 
@@ -39,7 +40,8 @@ pub(crate) struct InForce {
     pub(crate) policies: Arc<Policies>,
     /// What was in force before, as long as somebody may owe something by it; the latest last.
     past: Vec<Past>,
-    /// The usual case, in which deciding takes the fewest steps: the limit that the flags give, and nothing that is past.
+    /// The usual case, in which deciding takes the fewest steps: the limit that the flags give,
+    /// and nothing that is past.
     plain_quota: Option<Quota>,
     stats: Vec<Arc<PolicyStats>>,
     /// What is answered where only `blocked` is: when it is false, and when it is true.
@@ -47,17 +49,21 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    /// A policy goes on with the counts that there are under its name. What keys owe by what was in force before, they owe on.
+    /// A policy goes on with the counts that there are under its name. What keys owe by what was
+    /// in force before, they owe on.
     fn new(policies: Arc<Policies>, past: Vec<Past>, stats: &Stats) -> Self {
         let stats = policies.list.iter().map(|policy| stats.policy(&policy.name)).collect();
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             // It fits: a name has 56 characters at most.
-            let _ = actions.set_var(policies.answers.scope, policies.answers.blocked, blocked.into());
+            let _ =
+                actions.set_var(policies.answers.scope, policies.answers.blocked, blocked.into());
             actions
         });
         let plain_quota = match &policies.list[..] {
-            [Policy { rule: Rule::Limits(limits), .. }] if policies.is_fixed && past.is_empty() => {
+            [Policy { rule: Rule::Limits(limits), .. }]
+                if policies.is_fixed && past.is_empty() =>
+            {
                 limits.first().map(|limit| limit.quota)
             }
             _ => None,
@@ -79,7 +85,8 @@ impl InForce {
         Self::new(policies, past, stats)
     }
 
-    /// The same without the past that nobody can owe anything by any more; `None` when there is none to leave out.
+    /// The same without the past that nobody can owe anything by any more; `None` when there is
+    /// none to leave out.
     pub(crate) fn without_old_past(&self, stats: &Stats, now: u64) -> Option<Self> {
         // Asked once a second, and there is seldom anything to leave out.
         if self.past.iter().all(|past| past.may_matter(now)) {
@@ -104,8 +111,9 @@ impl Limiter {
         Self { table, policies, unclear: Arc::default() }
     }
 
-    /// Where only `blocked` is answered, the largest ACK is known, and small: so HAProxy may keep 20 NOTIFYs in flight whatever its
-    /// buffers. More answers fit the library's default, as reading the file has made sure.
+    /// Where only `blocked` is answered, the largest ACK is known, and small: so HAProxy may keep
+    /// 20 NOTIFYs in flight whatever its buffers. More answers fit the library's default, as
+    /// reading the file has made sure.
     pub(crate) fn limits(policies: &Policies) -> Limits {
         // Type, flags and two ids of ten bytes; then action, count, scope, length, name and value.
         const HEADER: usize = 1 + 4 + 10 + 10;
@@ -121,21 +129,26 @@ impl Limiter {
         self.unclear.clone()
     }
 
-    /// What is asked about a message; `None` when no policy is for it, when it lacks an arg of the key, or when its cost is none.
+    /// What is asked about a message; `None` when no policy is for it, when it lacks an arg of the
+    /// key, or when its cost is none.
     #[inline(always)]
-    fn question(table: &Table, policies: &Policies, message: &Message<'_>) -> Result<Question, NoQuestion> {
+    fn question(
+        table: &Table,
+        policies: &Policies,
+        message: &Message<'_>,
+    ) -> Result<Question, NoQuestion> {
         let args = message.args();
         let index = policies.of(&message.clone()).ok_or(NoQuestion::Unmatched)?;
         let policy = &policies.list[index];
         let cells = match &policy.cost {
             None => 1,
-            Some(name) => {
-                cells(message.arg(name).unwrap_or(Value::Null)).ok_or(NoQuestion::Undecided(index))?
-            }
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null))
+                .ok_or(NoQuestion::Undecided(index))?,
         };
         let (parts, exception) = match policy.is_plain {
             true => hash_plain(table.hasher(), policy, args).map(|parts| (parts, None)),
-            // Both are copies, so that the path without them keeps message and hasher in registers.
+            // Both are copies, so that the path without them keeps message and hasher in
+            // registers.
             false => hash_parts(table.hasher(), policy, &message.clone()),
         }
         .ok_or(NoQuestion::Undecided(index))?;
@@ -143,7 +156,8 @@ impl Limiter {
         Ok(Question { policy: index, rule, cells, parts })
     }
 
-    /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key, where somebody wants to know.
+    /// Whether a message conforms: `None`, or why not. Tells what each limit says of its key,
+    /// where somebody wants to know.
     #[inline]
     fn verdict<'p>(
         table: &Table,
@@ -213,8 +227,10 @@ fn least_tat(
 ) -> u64 {
     let (mut before, mut least_tat) = (None, 0);
     for past in past {
-        before = past.owed(table, before, *policy, rule.is_exception(), limit, key, message).or(before);
-        // Not only by the latest: a limit with a small burst between two with larger ones forgives nothing.
+        before =
+            past.owed(table, before, *policy, rule.is_exception(), limit, key, message).or(before);
+        // Not only by the latest: a limit with a small burst between two with larger ones forgives
+        // nothing.
         least_tat = least_tat.max(before.map_or(0, |before| before.least_tat(limit.quota)));
     }
     least_tat
@@ -239,7 +255,8 @@ impl<'p> Asked<'_, 'p> {
             (false, Some(_)) => Some(Reason::Limit),
             (false, None) => Some(Reason::Oversize),
         };
-        // What costs more than the burst never passes; one burst later it will still not have passed.
+        // What costs more than the burst never passes; one burst later it will still not have
+        // passed.
         let never = if reason.is_some() { limit.quota.drain_ns() } else { 0 };
         let wait_ns = decision.retry_after_ns().unwrap_or(never);
         (Standing { limit, owed_ns: decision.owed_ns(), wait_ns }, reason, decision)
@@ -247,9 +264,13 @@ impl<'p> Asked<'_, 'p> {
 
     /// Charges all limits, or none.
     ///
-    /// Looks at all of them first, so that a client who is denied by one does not keep writing to the others, and learns how long to
-    /// wait for all. When somebody else was faster between the look and the charge, what was charged is given back.
-    fn charge_all(&mut self, claims: &[Claim<'p>]) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+    /// Looks at all of them first, so that a client who is denied by one does not keep writing to
+    /// the others, and learns how long to wait for all. When somebody else was faster between
+    /// the look and the charge, what was charged is given back.
+    fn charge_all(
+        &mut self,
+        claims: &[Claim<'p>],
+    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
         for claim in claims {
@@ -288,7 +309,8 @@ impl<'p> Asked<'_, 'p> {
         let tat = self.table.tat(key, limit.quota).max(least_tat);
         let mut owed_ns = tat.saturating_sub(*self.now);
         if owed_ns > limit.quota.most_owed_ns() {
-            // The slot is damaged, or was charged at a later reading of the clock. The charge will tell.
+            // The slot is damaged, or was charged at a later reading of the clock. The charge will
+            // tell.
             owed_ns = limit.quota.burst_tolerance_ns();
         }
         self.standing(limit, owed_ns)
@@ -304,8 +326,8 @@ impl<'p> Asked<'_, 'p> {
         (Standing { limit, owed_ns, wait_ns }, reason)
     }
 
-    /// Charges a client that goes on asking while it is blocked, up to the ceiling, and brings what it is told up to date: a
-    /// client that waits as long as it is told must get in.
+    /// Charges a client that goes on asking while it is blocked, up to the ceiling, and brings
+    /// what it is told up to date: a client that waits as long as it is told must get in.
     fn punish(&mut self, claim: &Claim<'p>, standing: &mut Standing<'p>) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
         let Claim { limit, key, least_tat } = *claim;
@@ -358,7 +380,8 @@ fn hash_plain(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<
     Some(hasher.finish())
 }
 
-/// Hashes the parts of a key, some left out, some grouped, and finds the rule of the exception that one of them may be.
+/// Hashes the parts of a key, some left out, some grouped, and finds the rule of the exception
+/// that one of them may be.
 #[inline(never)]
 pub(crate) fn hash_parts(
     mut hasher: KeyHasher,
@@ -379,7 +402,12 @@ pub(crate) fn hash_parts(
 
 /// Writes what the client of a message is called.
 #[cold]
-fn write_client(name: &mut String, policy: &Policy, client: KeyHash, message: Option<Message<'_>>) {
+fn write_client(
+    name: &mut String,
+    policy: &Policy,
+    client: KeyHash,
+    message: Option<Message<'_>>,
+) {
     let mut parts = ArrayVec::<Value<'_>, MAX_NAMED_PARTS>::new();
     if let Some(message) = message {
         // What is beyond them is left out of the name, and of nothing else.
@@ -390,8 +418,8 @@ fn write_client(name: &mut String, policy: &Policy, client: KeyHash, message: Op
     write_name(name, client, parts);
 }
 
-/// The cells that a cost stands for. Null, which HAProxy sends for what it could not find, is one cell as it would be without
-/// a cost; what is negative or no integer is no cost.
+/// The cells that a cost stands for. Null, which HAProxy sends for what it could not find, is one
+/// cell as it would be without a cost; what is negative or no integer is no cost.
 fn cells(cost: Value<'_>) -> Option<u32> {
     let cells = match cost {
         Value::Null => 1,
@@ -444,13 +472,20 @@ impl Handler for Limiter {
         Ok(question)
     }
 
-    /// Every message is charged; the request is blocked when one of them is. Where no message could be decided nothing
-    /// is set, and HAProxy's rules see that the variable is missing.
+    /// Every message is charged; the request is blocked when one of them is. Where no message
+    /// could be decided nothing is set, and HAProxy's rules see that the variable is missing.
     #[inline(always)]
-    fn answer(&self, turn: &mut Turn, first: Self::Prepared, request: &Request<'_>, reply: &mut Reply<'_>) {
+    fn answer(
+        &self,
+        turn: &mut Turn,
+        first: Self::Prepared,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    ) {
         let Turn { table, in_force, now, lane } = turn;
         let InForce { policies, plain_quota, stats, blocked: answers, .. } = &***in_force;
-        // Taken apart, and moved below: a reference to a part would have it all copied to the stack and wait there.
+        // Taken apart, and moved below: a reference to a part would have it all copied to the
+        // stack and wait there.
         if let Ok(Question { policy: index, cells, parts, .. }) = first
             && let Some(quota) = plain_quota
             && request.messages().len() == 1

@@ -1,8 +1,11 @@
-//! An agent's status as Prometheus scrapes it (text format 0.0.4). docs/METRICS.md says what each metric means.
+//! An agent's status as Prometheus scrapes it (text format 0.0.4). docs/METRICS.md says what each
+//! metric means.
 
 use std::collections::BTreeMap;
 
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
 use prometheus::{Encoder as _, TextEncoder};
 
 use crate::status::{Latency, Status};
@@ -26,7 +29,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
     });
     let version = [("version", &*status.version)];
     vec![
-        gauges("gcra_build_info", "Always 1; the label says which version runs.", [measured(&version, 1.0)]),
+        gauges(
+            "gcra_build_info",
+            "Always 1; the label says which version runs.",
+            [measured(&version, 1.0)],
+        ),
         gauges(
             "process_start_time_seconds",
             "When the agent was started, in seconds since 1970.",
@@ -84,7 +91,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
             "Connections accepted, health checks among them.",
             [counted(&[], connections.accepted)],
         ),
-        counters("gcra_connections_total", "Connections ended, by how.", by("end", &connections.ended)),
+        counters(
+            "gcra_connections_total",
+            "Connections ended, by how.",
+            by("end", &connections.ended),
+        ),
         counters(
             "gcra_protocol_errors_total",
             "Connections ended because of what came, by the status in the DISCONNECT (SPOE.txt section 3.5).",
@@ -170,7 +181,12 @@ fn histogram(name: &str, help: &str, latency: &Latency) -> MetricFamily {
     histogram.set_bucket(buckets);
     histogram.set_sample_count(total);
     histogram.set_sample_sum(latency.sum_seconds);
-    family(name, help, MetricType::HISTOGRAM, [metric(&[], |metric| metric.set_histogram(histogram))])
+    family(
+        name,
+        help,
+        MetricType::HISTOGRAM,
+        [metric(&[], |metric| metric.set_histogram(histogram))],
+    )
 }
 
 fn family(

@@ -1,5 +1,5 @@
-//! What a client is called in logs and on the admin address: its key as an operator writes it, but no string in full, because it may
-//! be a secret.
+//! What a client is called in logs and on the admin address: its key as an operator writes it, but
+//! no string in full, because it may be a secret.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -10,10 +10,14 @@ use spop_agent::Value;
 /// A name ends with the part that reaches this length.
 const LONG: usize = 64;
 
-/// Writes the name of the client whose key has these parts. Strings are cut to a quarter of their bytes, at most four, with their length;
-/// then a few digits of the whole key's hash tell apart who looks alike. (They follow from the table's secret, so that no
-/// guess can be tried on them.)
-pub(crate) fn write_name<'a>(name: &mut String, client: KeyHash, parts: impl IntoIterator<Item = Value<'a>>) {
+/// Writes the name of the client whose key has these parts. Strings are cut to a quarter of their
+/// bytes, at most four, with their length; then a few digits of the whole key's hash tell apart
+/// who looks alike. (They follow from the table's secret, so that no guess can be tried on them.)
+pub(crate) fn write_name<'a>(
+    name: &mut String,
+    client: KeyHash,
+    parts: impl IntoIterator<Item = Value<'a>>,
+) {
     let mut is_cut = false;
     for (number, part) in parts.into_iter().enumerate() {
         if number > 0 {

@@ -1,8 +1,9 @@
 //! What was in force before, so that what a client owes survives a change of numbers.
 //!
-//! A bucket belongs to a key and the numbers of a limit, so after a change all buckets are new ones. For a while the old ones
-//! are looked at beside them: a client is taken to owe at least as many cells as it owed when the change was made.
-//! After one drain time of the new limit that can make no difference any more, and the past is forgotten.
+//! A bucket belongs to a key and the numbers of a limit, so after a change all buckets are new
+//! ones. For a while the old ones are looked at beside them: a client is taken to owe at least as
+//! many cells as it owed when the change was made. After one drain time of the new limit that can
+//! make no difference any more, and the past is forgotten.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +24,13 @@ pub(crate) struct Past {
     policies: Arc<Policies>,
     /// When the change was made, in nanoseconds of the table's clock.
     ended_ns: u64,
-    /// From when on no key can owe anything by it: after the longest drain time of the limits that were changed.
+    /// From when on no key can owe anything by it: after the longest drain time of the limits
+    /// that were changed.
     until_ns: u64,
     /// Which keys had an exception is known too. After a restart it is not.
     knows_exceptions: bool,
-    /// For each policy in force: the place of the one that had its name, where limits, exceptions or keys were others.
+    /// For each policy in force: the place of the one that had its name, where limits, exceptions
+    /// or keys were others.
     of: Vec<Option<usize>>,
 }
 
@@ -41,7 +44,12 @@ pub(crate) struct Before {
 
 impl Past {
     /// What is past once `new` has taken the place of `old` at `now`.
-    pub(crate) fn after(earlier: &[Self], old: &Arc<Policies>, new: &Policies, now: u64) -> Vec<Self> {
+    pub(crate) fn after(
+        earlier: &[Self],
+        old: &Arc<Policies>,
+        new: &Policies,
+        now: u64,
+    ) -> Vec<Self> {
         let latest = Self::new(old.clone(), now, true);
         // What comes and goes several times counts once, so that it does not push out the others.
         let earlier = earlier.iter().filter(|past| past.policies.digest != old.digest);
@@ -59,7 +67,8 @@ impl Past {
     /// The same, for policies in force of which these had others in their place.
     fn seen_from(self, in_force: &Policies, of: Vec<Option<usize>>) -> Self {
         let changed = in_force.list.iter().zip(&of).filter(|(_, old)| old.is_some());
-        let drains = changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
+        let drains =
+            changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
         let until_ns = drains.max().map_or(0, |drain_ns| self.ended_ns.saturating_add(drain_ns));
         Self { until_ns, of, ..self }
     }
@@ -71,10 +80,11 @@ impl Past {
         past
     }
 
-    /// What is past when a process starts with these policies: the numbers that its table knows of their limits.
+    /// What is past when a process starts with these policies: the numbers that its table knows of
+    /// their limits.
     ///
-    /// From now on it knows these, and those of exceptions. Exceptions are not followed over a restart: what is known is which numbers there
-    /// were, and not for which of the keys.
+    /// From now on it knows these, and those of exceptions. Exceptions are not followed over a
+    /// restart: what is known is which numbers there were, and not for which of the keys.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
         let mut changes = BTreeMap::<u64, Vec<(usize, usize, Quota)>>::new();
         for (place, number, limit) in registered(policies) {
@@ -103,15 +113,21 @@ impl Past {
         past
     }
 
-    /// For each policy in force: the place of the one of its name, if that has other limits, exceptions or keys.
+    /// For each policy in force: the place of the one of its name, if that has other limits,
+    /// exceptions or keys.
     fn places_of(&self, in_force: &Policies) -> Vec<Option<usize>> {
-        let places: AHashMap<_, _> =
-            self.policies.list.iter().enumerate().map(|(place, old)| (&*old.name, place)).collect();
+        let places: AHashMap<_, _> = self
+            .policies
+            .list
+            .iter()
+            .enumerate()
+            .map(|(place, old)| (&*old.name, place))
+            .collect();
         let place_of = |policy: &Policy| {
             let place = *places.get(&*policy.name)?;
             let old = &self.policies.list[place];
-            let is_same =
-                (&old.rule, &old.overrides, &old.key) == (&policy.rule, &policy.overrides, &policy.key);
+            let is_same = (&old.rule, &old.overrides, &old.key)
+                == (&policy.rule, &policy.overrides, &policy.key);
             (!is_same).then_some(place)
         };
         in_force.list.iter().map(place_of).collect()
@@ -122,11 +138,13 @@ impl Past {
         now < self.until_ns
     }
 
-    /// What the key of a message owes in the bucket that it had then under the limit of this name, or what it owed by the
-    /// numbers `before` those, if that is more. `None` when nothing was limited then, or nothing has changed.
+    /// What the key of a message owes in the bucket that it had then under the limit of this name,
+    /// or what it owed by the numbers `before` those, if that is more. `None` when nothing was
+    /// limited then, or nothing has changed.
     ///
-    /// The `current` bucket is never a past one, even where numbers have come back: what is charged
-    /// to it now was not owed when those numbers ended, and would be carried over by each charge.
+    /// The `current` bucket is never a past one, even where numbers have come back: what is
+    /// charged to it now was not owed when those numbers ended, and would be carried over by
+    /// each charge.
     #[expect(clippy::too_many_arguments, reason = "what is asked, and by which limit")]
     pub(crate) fn owed(
         &self,
@@ -155,7 +173,8 @@ impl Past {
     }
 }
 
-/// The limits that a table knows the numbers of, as many as there is room for: the places of policy and limit, and the limit.
+/// The limits that a table knows the numbers of, as many as there is room for: the places of
+/// policy and limit, and the limit.
 fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit)> {
     let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
         policy.rule.limits().iter().enumerate().map(move |(number, limit)| (place, number, limit))
@@ -163,8 +182,8 @@ fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit
     limits.take(MAX_REGISTERED)
 }
 
-/// Tells the table the numbers of all limits, those of exceptions too, so that a key can be reset and later processes find
-/// what is owed.
+/// Tells the table the numbers of all limits, those of exceptions too, so that a key can be reset
+/// and later processes find what is owed.
 pub(crate) fn register(policies: &Policies, table: &Table) {
     for (_, _, limit) in registered(policies) {
         let _ = table.put_in_force(limit.id, limit.quota);

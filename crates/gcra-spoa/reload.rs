@@ -105,9 +105,9 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
         }
         for process in stopped.drain(..) {
             // An agent that was killed may have had the id that another agent has now.
-            let is_known = agents
-                .values()
-                .any(|(known, _)| known.pid_namespace == PidNamespace::Ours && known.pid == process.pid);
+            let is_known = agents.values().any(|(known, _)| {
+                known.pid_namespace == PidNamespace::Ours && known.pid == process.pid
+            });
             if !is_known {
                 agents.insert((process.place, process.attachment), (process, Fate::Stopped));
             }
@@ -120,8 +120,8 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     }
 }
 
-/// The agents that were silent for 5 s because they are stopped, the latest first: when they go on,
-/// they go on deciding. At most [`Table::MOST_PROCESSES`].
+/// The agents that were silent for 5 s because they are stopped, the latest first: when they go
+/// on, they go on deciding. At most [`Table::MOST_PROCESSES`].
 fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     let mut stopped = table.listed_processes();
     stopped.retain(|process| {
@@ -141,7 +141,8 @@ fn maps(pid: u32, table: &Path) -> io::Result<bool> {
     // The device is not compared: on Btrfs the one of a mapping differs from the one of the file.
     let path = fs::canonicalize(table)?;
     let inode = fs::metadata(&path)?.ino().to_string();
-    let mut mappings = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPPINGS));
+    let mut mappings =
+        BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPPINGS));
     let mut line = Vec::new();
     // "ADDRESSES PERMISSIONS OFFSET DEVICE INODE   PATH"
     while mappings.read_until(b'\n', &mut line)? > 0 {
@@ -207,18 +208,26 @@ fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Answer,
                 continue;
             }
             Fate::Dead => ("dead", "dead: it was killed less than 5 s ago".to_owned()),
-            Fate::Stopped => ("stopped", "stopped (SIGSTOP); it reads its file when it goes on".to_owned()),
-            Fate::Silent => ("silent", "silent for 5 s: dead, stopped, or without a CPU".to_owned()),
+            Fate::Stopped => {
+                ("stopped", "stopped (SIGSTOP); it reads its file when it goes on".to_owned())
+            }
+            Fate::Silent => {
+                ("silent", "silent for 5 s: dead, stopped, or without a CPU".to_owned())
+            }
             Fate::Waiting => (
                 "waiting",
-                format!("alive, and has not answered within {} s; its log may say more", PATIENCE.as_secs()),
+                format!(
+                    "alive, and has not answered within {} s; its log may say more",
+                    PATIENCE.as_secs()
+                ),
             ),
             Fate::Answered(ReloadAnswer::Refused(why)) => {
                 ("refused", format!("not content with its file, and goes on as before: {why}"))
             }
-            Fate::Answered(ReloadAnswer::NothingToReload) => {
-                ("nothing to reload", "limited by its command line, so there is nothing to reload".to_owned())
-            }
+            Fate::Answered(ReloadAnswer::NothingToReload) => (
+                "nothing to reload",
+                "limited by its command line, so there is nothing to reload".to_owned(),
+            ),
         };
         alive += usize::from(!matches!(fate, Fate::Dead));
         let why = match fate {
@@ -230,7 +239,8 @@ fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Answer,
         }));
         others.entry(what).or_default().push(name(process));
     }
-    let mut lines = vec![format!("{}: in force in {in_force} of {alive} agents", config.display())];
+    let mut lines =
+        vec![format!("{}: in force in {in_force} of {alive} agents", config.display())];
     for (what, names) in others {
         lines.push(match &names[..] {
             [one] => format!("agent {one} is {what}"),

@@ -1,4 +1,5 @@
-//! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a socket, reloaded at will.
+//! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a
+//! socket, reloaded at will.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -25,7 +26,8 @@ struct Scenario {
 }
 
 fn policies(text: &str) -> Policies {
-    file::parse(Path::new("gcra-spoa.toml"), text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+    file::parse(Path::new("gcra-spoa.toml"), text)
+        .unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
 impl Scenario {
@@ -52,7 +54,8 @@ impl Scenario {
     }
 
     fn reload(&self, text: &str) {
-        let next = self.policies.load().replaced_by(policies(text), &self.stats, &self.table.load());
+        let next =
+            self.policies.load().replaced_by(policies(text), &self.stats, &self.table.load());
         self.policies.store(Arc::new(next));
         self.housekeeping();
     }
@@ -100,7 +103,8 @@ fn number(answer: &Answer, name: &str) -> u64 {
     }
 }
 
-/// A throttled address must not free the network that it is grouped with, nor use its limit up; nor the other way round.
+/// A throttled address must not free the network that it is grouped with, nor use its limit up;
+/// nor the other way round.
 #[tokio::test]
 async fn an_exception_within_a_group_has_a_bucket_of_its_own() {
     let cases = [
@@ -135,11 +139,19 @@ async fn exceptions_within_exceptions_and_side_by_side_have_buckets_of_their_own
     .await;
     assert_eq!(scenario.passed("2001:db8::7", 9).await, 2, "the policy's group");
     assert_eq!(scenario.passed("2001:db8:0:0:1::7", 9).await, 3);
-    assert_eq!(scenario.passed("2001:db8:0:0:1::8", 9).await, 0, "the exception's network is one client");
+    assert_eq!(
+        scenario.passed("2001:db8:0:0:1::8", 9).await,
+        0,
+        "the exception's network is one client"
+    );
     assert_eq!(scenario.passed("2001:db8:0:0:1::5", 9).await, 3);
     assert_eq!(scenario.passed("2001:db8:0:0:1::6", 9).await, 3);
     assert_eq!(scenario.passed("2001:db8:1:1::1", 9).await, 4);
-    assert_eq!(scenario.passed("2001:db8:1:2::1", 9).await, 4, "wider than a group: each group is a client");
+    assert_eq!(
+        scenario.passed("2001:db8:1:2::1", 9).await,
+        4,
+        "wider than a group: each group is a client"
+    );
     assert_eq!(scenario.passed("2001:db8:1:2::2", 9).await, 0);
 }
 
@@ -180,8 +192,13 @@ async fn a_debt_survives_lowering_raising_and_taking_back() {
     scenario.reload(&limits("\"99/d\""));
     scenario.reload(&limits("\"98/d\""));
     scenario.reload(&limits("\"97/d\""));
-    assert_eq!(scenario.passed("192.0.2.1", 200).await, 0, "several changes, and no request between them");
-    // A day later nothing of that is left. (The interval is rounded up, so it takes a few nanoseconds more.)
+    assert_eq!(
+        scenario.passed("192.0.2.1", 200).await,
+        0,
+        "several changes, and no request between them"
+    );
+    // A day later nothing of that is left. (The interval is rounded up, so it takes a few
+    // nanoseconds more.)
     scenario.advance_ms(86_400_001);
     assert_eq!(scenario.passed("192.0.2.1", 200).await, 97);
 }
@@ -200,7 +217,8 @@ async fn an_idle_client_has_its_full_burst_whatever_it_owed_long_before_a_change
 
 #[tokio::test]
 async fn a_debt_goes_along_into_an_exception_and_back_and_into_another_group() {
-    let with = |overrides: &str| format!("{}[policy.api.overrides]\n{overrides}\n", limits("\"100/h\""));
+    let with =
+        |overrides: &str| format!("{}[policy.api.overrides]\n{overrides}\n", limits("\"100/h\""));
     let mut scenario = Scenario::new(&with("")).await;
     assert_eq!(scenario.passed("192.0.2.1", 200).await, 100);
     scenario.reload(&with("\"192.0.2.1\" = \"1000/h\""));
@@ -276,7 +294,8 @@ async fn a_restart_carries_nothing_from_a_group_to_an_exception() {
     assert_eq!(after.passed("2001:db8::2", 20).await, 1);
 }
 
-/// Agents that are out of step for a while: together they allow at most the sum of what each allows.
+/// Agents that are out of step for a while: together they allow at most the sum of what each
+/// allows.
 #[tokio::test]
 async fn agents_with_different_numbers_allow_at_most_the_sum() {
     let mut old = Scenario::new(&limits("\"1000/d burst 20\"")).await;
@@ -289,15 +308,17 @@ async fn agents_with_different_numbers_allow_at_most_the_sum() {
     assert!(passed.0 <= 20 && passed.1 <= 30 && passed.0 + passed.1 >= 30, "{passed:?}");
 }
 
-/// Whatever is changed and in whatever order: what was allowed is at most what each of the limits allows, added up.
+/// Whatever is changed and in whatever order: what was allowed is at most what each of the limits
+/// allows, added up.
 #[tokio::test]
 async fn reloads_over_and_over_forgive_nothing() {
     let mut scenario = Scenario::new(&limits("\"1000/d burst 20\"")).await;
     let mut passed = 0;
     for round in 0..200 {
         passed += scenario.passed("192.0.2.1", 5).await;
-        scenario
-            .reload(&limits(["\"1000/d burst 20\"", "\"1000/d burst 30\"", "\"500/d burst 10\""][round % 3]));
+        scenario.reload(&limits(
+            ["\"1000/d burst 20\"", "\"1000/d burst 30\"", "\"500/d burst 10\""][round % 3],
+        ));
     }
     // All of it was one debt, so it is not even the sum, but the largest burst.
     assert_eq!(passed, 30);
@@ -327,7 +348,8 @@ async fn the_wait_that_is_told_includes_the_penalty() {
             if wait_ms > 0 {
                 assert_eq!(number(&answer, "remaining"), 0);
                 scenario.advance_ms(wait_ms - 1);
-                // Asking too early would be charged, and is not tried here; a millisecond later it passes.
+                // Asking too early would be charged, and is not tried here; a millisecond later it
+                // passes.
                 scenario.advance_ms(1);
             }
         }

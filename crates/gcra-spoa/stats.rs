@@ -1,7 +1,9 @@
-//! What was decided, and about whom: counted by policy where it happens, summed when somebody asks.
+//! What was decided, and about whom: counted by policy where it happens, summed when somebody
+//! asks.
 //!
-//! Each worker thread counts on cache lines of its own, which nobody else writes: an addition is a load, an add and a store, and no
-//! locked instruction. A registry keeps a policy's numbers under its name, so that they go on when the configuration is read anew.
+//! Each worker thread counts on cache lines of its own, which nobody else writes: an addition is a
+//! load, an add and a store, and no locked instruction. A registry keeps a policy's numbers under
+//! its name, so that they go on when the configuration is read anew.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +31,8 @@ pub(crate) enum Outcome {
 pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "blocked", "would_block", "undecided"];
 const UNDECIDED: usize = 3;
 
-/// The thread that counts. Found once for all that came in one read, and of use to that thread alone.
+/// The thread that counts. Found once for all that came in one read, and of use to that thread
+/// alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     number: usize,
@@ -75,7 +78,13 @@ struct Stripe {
 
 impl Stripe {
     #[inline(always)]
-    fn decided(&self, outcome: Outcome, count: u64, client: KeyHash, name: impl FnOnce(&mut String)) {
+    fn decided(
+        &self,
+        outcome: Outcome,
+        count: u64,
+        client: KeyHash,
+        name: impl FnOnce(&mut String),
+    ) {
         let hitters = match outcome {
             Outcome::Allowed => &self.admitted,
             Outcome::Blocked | Outcome::WouldBlock => &self.refused,
@@ -95,7 +104,8 @@ impl PolicyStats {
         }
     }
 
-    /// Counts a decision about a client. `name` writes what to call it, and is only asked now and then.
+    /// Counts a decision about a client. `name` writes what to call it, and is only asked now and
+    /// then.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -123,7 +133,10 @@ impl PolicyStats {
                 stripe.counts[place].store(count, Ordering::Relaxed);
                 (stripe, count)
             }
-            None => (&self.shared, self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1)),
+            None => (
+                &self.shared,
+                self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+            ),
         }
     }
 
@@ -138,7 +151,8 @@ impl PolicyStats {
         sums
     }
 
-    /// The clients with the most requests that were blocked (or would have been), the heaviest first.
+    /// The clients with the most requests that were blocked (or would have been), the heaviest
+    /// first.
     pub(crate) fn refused(&self, window: Window) -> Found {
         Self::heaviest(self.stripes().map(|stripe| &stripe.refused), window)
     }
@@ -154,7 +168,9 @@ impl PolicyStats {
         let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
         for hitters in all {
             complete &= hitters.collect(window, |client, name, estimate| {
-                let known = clients.entry(client).or_insert_with(|| (name.to_owned(), Estimate::default()));
+                let known = clients
+                    .entry(client)
+                    .or_insert_with(|| (name.to_owned(), Estimate::default()));
                 known.1.add(estimate);
             });
         }
@@ -244,8 +260,8 @@ impl Stats {
         lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
     }
 
-    /// Called once a minute: the last one in a sentence if somebody was blocked in it. After this it is what
-    /// [`Window::Last`] is.
+    /// Called once a minute: the last one in a sentence if somebody was blocked in it. After this
+    /// it is what [`Window::Last`] is.
     pub(crate) fn end_minute(&self) -> Option<String> {
         let policies = self.policies();
         for (_, policy) in &policies {
@@ -281,11 +297,16 @@ impl Stats {
         let what = match (requests, tried) {
             (_, 0) => format!("blocked in the last minute: {requests} requests"),
             (0, _) => format!("would have been blocked in the last minute: {tried} requests"),
-            _ => format!("blocked in the last minute: {requests} requests, and {tried} would have been,"),
+            _ => format!(
+                "blocked in the last minute: {requests} requests, and {tried} would have been,"
+            ),
         };
         let who = match heaviest {
             Some((first, policy)) => {
-                format!("; {about}{} of them of {} (policy {policy})", first.requests, first.client)
+                format!(
+                    "; {about}{} of them of {} (policy {policy})",
+                    first.requests, first.client
+                )
             }
             None => ", none of which had many".to_owned(),
         };
@@ -320,7 +341,9 @@ impl Stats {
 
     /// How long there was no sign of life.
     pub(crate) fn silent(&self) -> Duration {
-        self.started.elapsed().saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
+        self.started
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
     }
 
     /// From now on the daemon takes its leave.
@@ -405,12 +428,14 @@ mod tests {
         });
         let found = policy.refused(Window::Now);
         assert!(found.complete);
-        let found: Vec<_> = found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
+        let found: Vec<_> =
+            found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
         assert!(policy.admitted(Window::Now).hitters.is_empty());
     }
 
-    /// A request that is sampled now and then stands for a thousand, but says nothing of its client.
+    /// A request that is sampled now and then stands for a thousand, but says nothing of its
+    /// client.
     #[test]
     fn of_a_million_clients_that_asked_once_nobody_is_named() {
         let stats = stats();
@@ -420,7 +445,8 @@ mod tests {
         let ask = |clients: std::ops::Range<u32>| {
             for number in clients {
                 let key = table.hash(&number.to_le_bytes());
-                policy.count(lane, Outcome::Blocked, key, |name| write!(name, "{number}").unwrap());
+                policy
+                    .count(lane, Outcome::Blocked, key, |name| write!(name, "{number}").unwrap());
             }
         };
         ask(0..1_000_000);
@@ -447,7 +473,9 @@ mod tests {
         let lane = Lane::of_this_thread();
         let mut state = 1_u64;
         for number in 0..1_000_000_u64 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             // A fifth, a twentieth, and each of the rest once.
             let client = match (state >> 33) % 20 {
                 0..4 => 1,
@@ -479,13 +507,17 @@ mod tests {
         }
         assert_eq!(
             stats.end_minute().as_deref(),
-            Some("blocked in the last minute: 3 requests of 1 client; 3 of them of a (policy login)")
+            Some(
+                "blocked in the last minute: 3 requests of 1 client; 3 of them of a (policy login)"
+            )
         );
         assert_eq!(policy.refused(Window::Now).hitters.len(), 1);
         policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
         let said = stats.end_minute().unwrap();
         assert!(
-            said.starts_with("would have been blocked in the last minute: 1 requests of 1 client;"),
+            said.starts_with(
+                "would have been blocked in the last minute: 1 requests of 1 client;"
+            ),
             "{said}"
         );
         assert_eq!(stats.end_minute(), None);

@@ -1,5 +1,5 @@
-//! What can be known of a running agent, gathered when somebody asks. It is sent as JSON by `/status`, read by `top`, and turned into
-//! metrics by `/metrics`.
+//! What can be known of a running agent, gathered when somebody asks. It is sent as JSON by
+//! `/status`, read by `top`, and turned into metrics by `/metrics`.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,7 +23,8 @@ const TOP: usize = 10;
 /// How old the table's occupancy may be: looking through a million slots takes milliseconds.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// And where looking takes long, it is done so seldom that it takes no more than this part of the time.
+/// And where looking takes long, it is done so seldom that it takes no more than this part of the
+/// time.
 const SHARE: u32 = 20;
 
 /// The statuses that tell a peer what is wrong with what it sent (SPOE.txt section 3.5).
@@ -76,8 +77,8 @@ pub(crate) struct Policy {
     pub(crate) decisions: BTreeMap<String, u64>,
     pub(crate) top_blocked: Vec<Client>,
     pub(crate) top_admitted: Vec<Client>,
-    /// Every request was looked at, so the numbers above are exact. Else each client had about so many, and at least, and clients of
-    /// which too little is known are left out.
+    /// Every request was looked at, so the numbers above are exact. Else each client had about so
+    /// many, and at least, and clients of which too little is known are left out.
     pub(crate) top_is_exact: bool,
 }
 
@@ -220,7 +221,12 @@ impl Watched {
         let Evictions { evicted_live, forgiven_ns } = table.evictions();
         TableStatus {
             slots: table.slots().get().into(),
-            states: named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)]),
+            states: named([
+                ("live", live),
+                ("idle", idle),
+                ("pending", pending),
+                ("sealed", sealed),
+            ]),
             scanned_seconds_ago: scan.at.elapsed().as_secs_f64(),
             evictions: evicted_live,
             forgiven_seconds: Duration::from_nanos(forgiven_ns).as_secs_f64(),
@@ -230,7 +236,8 @@ impl Watched {
         }
     }
 
-    /// Looks through the table, unless that was done just now. Who comes meanwhile waits for the same look.
+    /// Looks through the table, unless that was done just now. Who comes meanwhile waits for the
+    /// same look.
     async fn scan(&self) -> Scan {
         let mut last = self.scan.lock().await;
         if let Some(scan) = *last

@@ -1,6 +1,7 @@
 //! `gcra-spoa top`: what an agent does now, on one screen.
 //!
-//! Reads `/status` once a second. What is drawn follows from two of them, and is the same for a terminal and for plain text.
+//! Reads `/status` once a second. What is drawn follows from two of them, and is the same for a
+//! terminal and for plain text.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -51,7 +52,8 @@ pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
             outcome => outcome.context("could not write"),
         };
     }
-    let mut terminal = ratatui::try_init().context("could not draw here; 'top --once' prints plain text")?;
+    let mut terminal =
+        ratatui::try_init().context("could not draw here; 'top --once' prints plain text")?;
     let outcome = watch(&mut screen, |screen| terminal.draw(|frame| screen.draw(frame)).map(drop));
     ratatui::restore();
     outcome.context("the terminal failed")
@@ -92,9 +94,13 @@ fn fetch(address: SocketAddr) -> anyhow::Result<Status> {
         stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
         Ok(answer)
     };
-    let answer = ask()
-        .with_context(|| format!("no answer from {address}; is an agent running with --admin {address}?"))?;
-    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
+    let answer = ask().with_context(|| {
+        format!("no answer from {address}; is an agent running with --admin {address}?")
+    })?;
+    let body = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .and_then(|end| answer.get(end + 4..));
     match body {
         Some(body) if answer.starts_with(b"HTTP/1.") && answer.get(8..12) == Some(b" 200") => {
             serde_json::from_slice(body)
@@ -129,7 +135,11 @@ impl Screen {
     /// The same as on a terminal that is as high as needed.
     fn plain(&self) -> anyhow::Result<String> {
         let clients = [Blocked, Admitted].map(|which| self.clients(which).len()).into_iter().max();
-        let lines = self.head().len() + self.policies().len() + 1 + clients.unwrap_or(0) + self.foot().len();
+        let lines = self.head().len()
+            + self.policies().len()
+            + 1
+            + clients.unwrap_or(0)
+            + self.foot().len();
         let height = u16::try_from(lines).unwrap_or(u16::MAX);
         let mut terminal = Terminal::new(TestBackend::new(WIDTH, height))?;
         let drawn = terminal.draw(|frame| self.draw(frame))?;
@@ -138,7 +148,9 @@ impl Screen {
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let (head, policies, foot) = (self.head(), self.policies(), self.foot());
-        let fixed = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+        let fixed = |lines: &[Line<'_>]| {
+            Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX))
+        };
         let rows = Layout::vertical([
             fixed(&head),
             fixed(&policies),
@@ -156,7 +168,11 @@ impl Screen {
         put(head, top, buffer);
         put(policies, middle, buffer);
         put(self.clients(Blocked).iter().map(|row| row.line(left.width)).collect(), left, buffer);
-        put(self.clients(Admitted).iter().map(|row| row.line(right.width)).collect(), right, buffer);
+        put(
+            self.clients(Admitted).iter().map(|row| row.line(right.width)).collect(),
+            right,
+            buffer,
+        );
         put(foot, bottom, buffer);
     }
 
@@ -177,7 +193,8 @@ impl Screen {
     /// Seconds between the two; none where the agent was started meanwhile.
     fn elapsed(&self) -> Option<f64> {
         let elapsed = self.now.uptime_seconds - self.before.uptime_seconds;
-        let same = self.now.start_time_seconds.to_bits() == self.before.start_time_seconds.to_bits();
+        let same =
+            self.now.start_time_seconds.to_bits() == self.before.start_time_seconds.to_bits();
         (same && elapsed > 0.0).then_some(elapsed)
     }
 
@@ -191,13 +208,15 @@ impl Screen {
             let [allowed, blocked, would_block, undecided] =
                 ["allowed", "blocked", "would_block", "undecided"].map(|outcome| {
                     let elapsed = self.elapsed()?;
-                    let count = |policy: &Policy| policy.decisions.get(outcome).copied().unwrap_or(0);
+                    let count =
+                        |policy: &Policy| policy.decisions.get(outcome).copied().unwrap_or(0);
                     let new = count(policy).saturating_sub(before.map_or(0, count));
                     Some(float(new) / elapsed)
                 });
             let refused = blocked.unwrap_or(0.0) + would_block.unwrap_or(0.0);
             let all = refused + allowed.unwrap_or(0.0);
-            let share = if all > 0.0 { format!("{:.1} %", refused / all * 100.0) } else { "-".to_owned() };
+            let share =
+                if all > 0.0 { format!("{:.1} %", refused / all * 100.0) } else { "-".to_owned() };
             let busy = if refused > 0.0 { Style::new().red() } else { Style::new() };
             let odd = if undecided > Some(0.0) { Style::new().yellow() } else { Style::new() };
             lines.push(Line::from(vec![
@@ -279,7 +298,10 @@ impl Screen {
             (timeouts, "connections timed out"),
             (connections.accept_errors, "connections not accepted"),
             (table.gave_up, "decisions given up"),
-            (self.now.config_reloads.get("refused").copied().unwrap_or(0), "configurations refused"),
+            (
+                self.now.config_reloads.get("refused").copied().unwrap_or(0),
+                "configurations refused",
+            ),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)
@@ -373,7 +395,8 @@ fn quantile(buckets: &[Bucket], percent: u64) -> Option<String> {
 
 fn bar(share: f64) -> String {
     const WIDTH: u32 = 20;
-    let filled = (1..=WIDTH).filter(|step| share * f64::from(WIDTH) + 0.5 >= f64::from(*step)).count();
+    let filled =
+        (1..=WIDTH).filter(|step| share * f64::from(WIDTH) + 0.5 >= f64::from(*step)).count();
     (0..WIDTH as usize).map(|place| if place < filled { '█' } else { '░' }).collect()
 }
 
@@ -414,9 +437,13 @@ mod tests {
         let client = |client: &str, requests| Client { client: client.to_owned(), requests };
         let policy = |name: &str, factor| Policy {
             name: name.to_owned(),
-            decisions: [("allowed", allowed * factor), ("blocked", blocked * factor), ("would_block", 0)]
-                .map(|(outcome, count)| (outcome.to_owned(), count))
-                .into(),
+            decisions: [
+                ("allowed", allowed * factor),
+                ("blocked", blocked * factor),
+                ("would_block", 0),
+            ]
+            .map(|(outcome, count)| (outcome.to_owned(), count))
+            .into(),
             top_blocked: vec![client("192.0.2.1", blocked * factor), client("2001:db8:1:2::", 3)],
             top_admitted: vec![client("sk_l…(24)#a1b2c3", allowed)],
             top_is_exact: true,

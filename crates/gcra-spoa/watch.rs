@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn a_change_is_told_once_and_when_it_is_over() {
         let mut watch = Watch::new(seen(&[1]));
-        let told: Vec<_> = [1, 1, 2, 3, 3, 3, 1, 1].iter().map(|ns| watch.take(seen(&[*ns]))).collect();
+        let told: Vec<_> =
+            [1, 1, 2, 3, 3, 3, 1, 1].iter().map(|ns| watch.take(seen(&[*ns]))).collect();
         assert_eq!(told, [false, false, false, false, true, false, false, true]);
     }
 

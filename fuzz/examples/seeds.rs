@@ -35,7 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => bytes,
         };
         fs::write(fuzz.join("seeds/decode").join(text("name")?), &frames)?;
-        fs::write(fuzz.join("seeds/reference").join(text("name")?), [&[FRAMES], &frames[..]].concat())?;
+        fs::write(
+            fuzz.join("seeds/reference").join(text("name")?),
+            [&[FRAMES], &frames[..]].concat(),
+        )?;
         fs::write(fuzz.join("seeds/connection").join(text("name")?), session(&frames)?)?;
     }
     let config = fs::read(fuzz.join("../haproxy/gcra-spoa.toml"))?;

@@ -70,7 +70,8 @@ fn request(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         match u.arbitrary::<u8>()? % 8 {
             0..5 => request.extend_from_slice(u.choose(&HEADERS)?.as_bytes()),
             5 => request.extend_from_slice(b"\r\n"),
-            6 => (0..u.arbitrary::<u8>()?).for_each(|_| request.extend_from_slice(b"name: value\r\n")),
+            6 => (0..u.arbitrary::<u8>()?)
+                .for_each(|_| request.extend_from_slice(b"name: value\r\n")),
             _ => request.extend_from_slice(bytes(u)?),
         }
     }
@@ -90,7 +91,11 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let ended = runtime.block_on(async {
         // The daemon waits for ten seconds, and a peer that says no more has to be waited for.
-        timeout(Duration::from_millis(if closes { 10_000 } else { 2 }), admin.converse(&mut stream)).await
+        timeout(
+            Duration::from_millis(if closes { 10_000 } else { 2 }),
+            admin.converse(&mut stream),
+        )
+        .await
     });
     assert!(ended.is_ok() || !closes, "it waits for a peer that has closed");
     if ended.is_err() {

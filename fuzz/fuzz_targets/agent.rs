@@ -65,7 +65,8 @@ impl Handler for Echo {
 
     fn prepare(&self, (): &mut (), request: &Request<'_>) -> Option<Asked> {
         let message = request.messages().next()?;
-        let number = |at| message.arg_at(at).and_then(|value| u64::try_from(value.as_integer()?).ok());
+        let number =
+            |at| message.arg_at(at).and_then(|value| u64::try_from(value.as_integer()?).ok());
         let asked = Asked {
             way: u8::try_from(number(0)?).ok()?,
             size: u16::try_from(number(1)?).ok()?,
@@ -244,7 +245,8 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let ending = u.arbitrary::<u8>()? % 3;
-    let max_in_flight = NonZeroUsize::new(1 + usize::from(u.arbitrary::<u8>()? % 80)).expect("at least 1");
+    let max_in_flight =
+        NonZeroUsize::new(1 + usize::from(u.arbitrary::<u8>()? % 80)).expect("at least 1");
     let max_frame_size = if u.arbitrary()? { 16_380 } else { 6_000 };
     let max_ack_size = *u.choose(&[25, 40, 815, 5_000, 100_000])?;
     let stop_after = Duration::from_millis(u.arbitrary::<u8>()?.into());
@@ -276,7 +278,12 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let counted = agent.counters().snapshot();
     assert_eq!((counted.open, counted.waiting), (0, 0), "{end}");
     let most = 100 + 20 * (sent + stream.output.len());
-    assert!(stream.polls < most, "{} polls for {sent} bytes and {}", stream.polls, stream.output.len());
+    assert!(
+        stream.polls < most,
+        "{} polls for {sent} bytes and {}",
+        stream.polls,
+        stream.output.len()
+    );
     check(&script, &stream, ending, &end);
     Ok(())
 }
@@ -364,7 +371,9 @@ fn is_answer(asked: &Asked, actions: &[Action<'_>]) -> bool {
         (way::NOW, Some(value)) => value == Value::Uint64(asked.token),
         (way::LARGE, None) => true,
         (way::LARGE, Some(Value::String(text))) => text.len() == usize::from(asked.size),
-        (way::LATER, Some(value)) => [Value::Uint64(asked.token), Value::Uint64(EARLY)].contains(&value),
+        (way::LATER, Some(value)) => {
+            [Value::Uint64(asked.token), Value::Uint64(EARLY)].contains(&value)
+        }
         (way::PANIC_LATER | way::NEVER, Some(value)) => value == Value::Uint64(EARLY),
         (way::LATER | way::PANIC_LATER | way::NEVER, None) => true,
         (way::PANIC | way::PANIC_EARLY | way::COUNT, None) => true,

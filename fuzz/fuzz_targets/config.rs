@@ -138,8 +138,9 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
             3 => {
                 // Many of the same kind.
                 let name = u.arbitrary::<u8>()?;
-                (0..name)
-                    .for_each(|number| document.push_str(&format!("[policy.p{number}]\nlimits = \"1/s\"\n")));
+                (0..name).for_each(|number| {
+                    document.push_str(&format!("[policy.p{number}]\nlimits = \"1/s\"\n"))
+                });
             }
             4 => document.push_str(text(u)?),
             5 => document.push('#'),
@@ -198,8 +199,8 @@ fn check(document: &str) {
                 mistake.starts_with(&format!("{FILE}: and "))
                     && mistake.trim_end_matches('s').ends_with(" more mistake")
             };
-            let (told, rest) =
-                mistakes.split_at(mistakes.len() - usize::from(mistakes.last().is_some_and(is_more)));
+            let (told, rest) = mistakes
+                .split_at(mistakes.len() - usize::from(mistakes.last().is_some_and(is_more)));
             assert!(
                 told.len() == 100 || rest.is_empty(),
                 "only {} mistakes are told, and not all",
@@ -211,9 +212,17 @@ fn check(document: &str) {
                     .and_then(|rest| rest.strip_prefix(':'))
                     .and_then(|rest| rest.split_once(": "))
                     .and_then(|(line, what)| Some((line.parse::<usize>().ok()?, what)));
-                let Some((line, what)) = line else { panic!("{mistake:?} has no line: {document}") };
-                assert!((1..=lines).contains(&line), "{mistake:?}: there are {lines} lines: {document}");
-                assert!(!what.is_empty() && !mistake.contains(['\n', '\r']), "{mistake:?}: {document}");
+                let Some((line, what)) = line else {
+                    panic!("{mistake:?} has no line: {document}")
+                };
+                assert!(
+                    (1..=lines).contains(&line),
+                    "{mistake:?}: there are {lines} lines: {document}"
+                );
+                assert!(
+                    !what.is_empty() && !mistake.contains(['\n', '\r']),
+                    "{mistake:?}: {document}"
+                );
             }
             let told: usize = mistakes.iter().map(String::len).sum();
             assert!(told <= 1000 + 400 * document.len(), "{told} bytes are told about {document}");

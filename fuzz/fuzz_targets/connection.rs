@@ -1,4 +1,5 @@
-//! A session of good, damaged and strange frames, in any pieces and with time between them: the pieces change nothing.
+//! A session of good, damaged and strange frames, in any pieces and with time between them: the
+//! pieces change nothing.
 //!
 //! An input is a byte that chooses the limits, and then steps, each begun by a byte of `step`.
 #![no_main]
@@ -9,12 +10,15 @@ use arbitrary::{Result, Unstructured};
 use gcra_spoa_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
-use spop_codec::{Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode};
+use spop_codec::{
+    Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode,
+};
 
 /// When the connection is opened.
 const OPENED: Duration = Duration::from_secs(1000);
 
-/// No frame is longer, nor a session but for its last step: more than HAProxy's 16384, and no more than makes it slow.
+/// No frame is longer, nor a session but for its last step: more than HAProxy's 16384, and no more
+/// than makes it slow.
 const LONGEST: usize = 20_000;
 
 fuzz_target!(|input: &[u8]| {
@@ -28,7 +32,11 @@ fuzz_target!(|input: &[u8]| {
     }
 
     let seen: Vec<_> = whole.events.iter().filter_map(Noted::notify).collect();
-    let sure = script.notifies.iter().filter(|(end, _)| *end <= script.good).map(|(_, notify)| &notify[..]);
+    let sure = script
+        .notifies
+        .iter()
+        .filter(|(end, _)| *end <= script.good)
+        .map(|(_, notify)| &notify[..]);
     let sure: Vec<_> = sure.collect();
     assert!(seen.starts_with(&sure), "a good NOTIFY is not seen once, and in its turn");
     if script.good == script.bytes.len() {
@@ -56,7 +64,8 @@ impl Script {
             max_ack_size: [815, 0, 100, u32::MAX][choice / 5 % 4],
             ..Limits::default()
         };
-        let mut script = Self { limits, bytes: Vec::new(), cuts: Vec::new(), good: 0, notifies: Vec::new() };
+        let mut script =
+            Self { limits, bytes: Vec::new(), cuts: Vec::new(), good: 0, notifies: Vec::new() };
         let mut out = vec![0; LONGEST];
         // The largest frame, once the HELLO was good.
         let mut agreed = None;
@@ -78,7 +87,8 @@ impl Script {
                         engine_id: if u.arbitrary()? { Some(text(u)?) } else { None },
                         healthcheck: *u.choose(&[None, None, Some(false), Some(true)])?,
                     };
-                    let length = encode_hello(&mut out, &fields).expect("three texts of 4 KiB at most");
+                    let length =
+                        encode_hello(&mut out, &fields).expect("three texts of 4 KiB at most");
                     script.bytes.extend_from_slice(&out[..length]);
                     // A HELLO may have 16 KiB, whatever frames may have later.
                     let own = limits.max_frame_size.max(256);
@@ -106,8 +116,9 @@ impl Script {
                     agreed.is_some_and(|agreed| largest <= agreed && count <= 64)
                 }
                 step::DISCONNECT => {
-                    let length = encode_disconnect(&mut out, Status::new(u.arbitrary()?), text(u)?)
-                        .expect("at most 320 bytes");
+                    let length =
+                        encode_disconnect(&mut out, Status::new(u.arbitrary()?), text(u)?)
+                            .expect("at most 320 bytes");
                     script.bytes.extend_from_slice(&out[..length]);
                     agreed.take().is_some_and(|agreed| length - 4 <= agreed)
                 }
@@ -155,8 +166,8 @@ impl Script {
         self.bytes.extend_from_slice(after_flags);
     }
 
-    /// Sends a NOTIFY as HAProxy up to 3.0 sends one that is too large: NOTIFY without FIN, then type 0, FIN at the last.
-    /// Returns the largest LENGTH, and how many pieces there are.
+    /// Sends a NOTIFY as HAProxy up to 3.0 sends one that is too large: NOTIFY without FIN, then
+    /// type 0, FIN at the last. Returns the largest LENGTH, and how many pieces there are.
     fn fragments(&mut self, id: FrameId, notify: &[u8], pieces: usize) -> (usize, usize) {
         let mut out = [0; 32];
         let header = write_notify(&mut out, id, &Messages::new()).expect("29 bytes at most");
@@ -201,7 +212,8 @@ impl Script {
                         assert!((1..=held.len()).contains(&used));
                         at += used;
                         clock.event(&event, connection.is_running());
-                        over |= matches!(event, Event::Disconnect(_)) || connection.is_healthcheck();
+                        over |=
+                            matches!(event, Event::Disconnect(_)) || connection.is_healthcheck();
                         outcome.note(&event, used);
                         if let Event::Fragment(fragment) = event {
                             if fragment.place == Place::First {
@@ -212,8 +224,9 @@ impl Script {
                                 match connection.reassembled(fragment.id, &payload) {
                                     Ok(notify) => {
                                         let mut out = [0; 32];
-                                        let header = write_notify(&mut out, fragment.id, &Messages::new())
-                                            .expect("29 bytes at most");
+                                        let header =
+                                            write_notify(&mut out, fragment.id, &Messages::new())
+                                                .expect("29 bytes at most");
                                         let whole = rewritten(&notify, header + payload.len());
                                         outcome.events.push(Noted::Notify(whole));
                                     }
@@ -234,7 +247,8 @@ impl Script {
             }
             clock.check(&mut connection, end.max(at) - at, now);
         }
-        outcome.state = (connection.is_running(), connection.is_healthcheck(), connection.unknown_frames());
+        outcome.state =
+            (connection.is_running(), connection.is_healthcheck(), connection.unknown_frames());
         outcome.max_ack_size = connection.max_ack_size();
         assert!(outcome.max_ack_size <= self.limits.max_ack_size.max(25));
         outcome
@@ -255,7 +269,11 @@ impl Outcome {
         let noted = match event {
             Event::Hello(welcome) => {
                 let engine_id = welcome.hello.engine_id.map(<[u8]>::to_vec);
-                Noted::Hello { answer: answer(welcome), engine_id, healthcheck: welcome.hello.healthcheck }
+                Noted::Hello {
+                    answer: answer(welcome),
+                    engine_id,
+                    healthcheck: welcome.hello.healthcheck,
+                }
             }
             Event::Notify(notify) => Noted::Notify(rewritten(notify, used)),
             Event::Disconnect(disconnect) => {
@@ -299,7 +317,8 @@ impl Noted {
 fn answer(welcome: &Welcome<'_>) -> Vec<u8> {
     let mut out = [0; Welcome::MAX_SIZE];
     let length = welcome.encode(&mut out).expect("the room that is said to be enough");
-    let Ok(Some((Frame::AgentHello(answer), used))) = decode(&out[..length], welcome.hello.max_frame_size)
+    let Ok(Some((Frame::AgentHello(answer), used))) =
+        decode(&out[..length], welcome.hello.max_frame_size)
     else {
         panic!("no AGENT-HELLO")
     };

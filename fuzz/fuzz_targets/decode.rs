@@ -1,5 +1,5 @@
-//! Any bytes through `decode`: it takes what is there and no more, knows a frame as soon as it is whole, and what it takes
-//! can be walked to its end.
+//! Any bytes through `decode`: it takes what is there and no more, knows a frame as soon as it is
+//! whole, and what it takes can be walked to its end.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -31,13 +31,16 @@ fuzz_target!(|input: &[u8]| {
             assert!((11..=input.len()).contains(&used) && used - 4 <= limit as usize);
         }
         // Whatever the bytes are, every prefix waits or has the outcome of the whole.
-        let decided = (0..=input.len()).find(|cut| !matches!(decode(&input[..*cut], limit), Ok(None)));
+        let decided =
+            (0..=input.len()).find(|cut| !matches!(decode(&input[..*cut], limit), Ok(None)));
         let first = decode(&input[..decided.unwrap_or(input.len())], limit);
         assert!(same(&first, &outcome));
         match (decided, outcome) {
             (None, outcome) => assert!(matches!(outcome, Ok(None))),
             (Some(cut), Ok(Some((_, used)))) => assert_eq!(cut, used),
-            (Some(cut), Err(DecodeError::TooShort(_) | DecodeError::TooBig { .. })) => assert_eq!(cut, 4),
+            (Some(cut), Err(DecodeError::TooShort(_) | DecodeError::TooBig { .. })) => {
+                assert_eq!(cut, 4)
+            }
             (Some(cut), _) => assert!(cut >= 11),
         }
     }
@@ -46,14 +49,20 @@ fuzz_target!(|input: &[u8]| {
     match unlimited {
         Ok(Some((Frame::Notify(notify), used))) => {
             let again = rewritten(&notify, used);
-            assert!(same(&decode(&again, u32::MAX), &unlimited), "written again it reads otherwise");
+            assert!(
+                same(&decode(&again, u32::MAX), &unlimited),
+                "written again it reads otherwise"
+            );
         }
         Ok(Some((Frame::Ack(ack), used))) => {
             let mut out = vec![0; used];
-            let mut writer = AckWriter::new(&mut out, ack.id, u32::MAX).expect("so many bytes had them");
+            let mut writer =
+                AckWriter::new(&mut out, ack.id, u32::MAX).expect("so many bytes had them");
             for action in ack.actions() {
                 let (Action::SetVar { name, .. } | Action::UnsetVar { name, .. }) = action;
-                let Some(name) = str::from_utf8(name).ok().and_then(|name| VarName::new(name).ok()) else {
+                let Some(name) =
+                    str::from_utf8(name).ok().and_then(|name| VarName::new(name).ok())
+                else {
                     return;
                 };
                 let written = match action {
@@ -88,7 +97,9 @@ fn same_frame(one: &Frame<'_>, other: &Frame<'_>) -> bool {
         (Frame::HaproxyDisconnect(one), Frame::HaproxyDisconnect(other))
         | (Frame::AgentDisconnect(one), Frame::AgentDisconnect(other)) => one == other,
         (Frame::Notify(one), Frame::Notify(other)) => same_notify(one, other),
-        (Frame::Ack(one), Frame::Ack(other)) => one.id == other.id && one.actions().eq(other.actions()),
+        (Frame::Ack(one), Frame::Ack(other)) => {
+            one.id == other.id && one.actions().eq(other.actions())
+        }
         (Frame::Fragment(one), Frame::Fragment(other)) => one == other,
         (Frame::Unknown(one), Frame::Unknown(other)) => one == other,
         _ => false,
@@ -117,7 +128,8 @@ fn walk(frame: &Frame<'_>) {
                     assert!(args.len() < message.args().len());
                 }
                 if let Some(arg) = message.args().last() {
-                    let first = message.args().find(|other| other.name == arg.name).map(|arg| arg.value);
+                    let first =
+                        message.args().find(|other| other.name == arg.name).map(|arg| arg.value);
                     assert_eq!(message.arg(arg.name), first);
                 }
                 assert_eq!(left.len(), left.clone().count());

@@ -6,8 +6,8 @@ use gcra_spoa_fuzz::{bytes, id, messages, text, value, write_notify};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{
-    AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value, VarName,
-    decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value,
+    VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
 fuzz_target!(|input: &[u8]| {
@@ -21,7 +21,8 @@ fuzz_target!(|input: &[u8]| {
     };
 });
 
-/// Writes a frame: into a buffer of `ample` bytes, and into ones of its own size and smaller, which are refused.
+/// Writes a frame: into a buffer of `ample` bytes, and into ones of its own size and smaller,
+/// which are refused.
 fn written(
     ample: usize,
     room: usize,
@@ -52,9 +53,12 @@ fn read(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
 fn notify(u: &mut Unstructured<'_>) -> Result<()> {
     let (id, room, messages) = (id(u)?, u.arbitrary::<u16>()?, messages(u)?);
     let args = messages.iter().flat_map(|(_, args)| args);
-    // An arg is two strings at most, with a number in front of each; 32 bytes are more than the rest of each part.
+    // An arg is two strings at most, with a number in front of each; 32 bytes are more than the
+    // rest of each part.
     let ample = messages.iter().map(|(name, _)| 32 + name.len()).sum::<usize>()
-        + args.map(|arg| 32 + arg.name.len() + arg.value.as_bytes().map_or(0, <[u8]>::len)).sum::<usize>()
+        + args
+            .map(|arg| 32 + arg.name.len() + arg.value.as_bytes().map_or(0, <[u8]>::len))
+            .sum::<usize>()
         + 32;
     let written = written(ample, room.into(), |out| write_notify(out, id, &messages));
     if messages.iter().any(|(_, args)| args.len() > 255) {
@@ -74,8 +78,10 @@ fn notify(u: &mut Unstructured<'_>) -> Result<()> {
 /// A name that HAProxy takes.
 fn name(u: &mut Unstructured<'_>) -> Result<String> {
     const LETTERS: &[u8] = b"abcXYZ019_.";
-    let letters =
-        bytes(u)?.iter().take(56).map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
+    let letters = bytes(u)?
+        .iter()
+        .take(56)
+        .map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
     let name: String = letters.collect();
     Ok(if name.is_empty() { "v".to_owned() } else { name })
 }
@@ -105,7 +111,8 @@ fn size(id: FrameId, action: Option<&Planned<'_>>) -> usize {
 }
 
 fn ack(u: &mut Unstructured<'_>) -> Result<()> {
-    let (id, room, limit) = (id(u)?, usize::from(u.arbitrary::<u16>()? % 8192), u.arbitrary::<u16>()? % 8192);
+    let (id, room, limit) =
+        (id(u)?, usize::from(u.arbitrary::<u16>()? % 8192), u.arbitrary::<u16>()? % 8192);
     let most = room.min(usize::from(limit) + 4);
     let mut out = vec![0; room];
     let empty = size(id, None);
@@ -161,18 +168,26 @@ fn hello(u: &mut Unstructured<'_>) -> Result<()> {
             assert!(versions.contains('2') && fields.max_frame_size >= 256);
         }
         Err(DecodeError::BadVersion) => assert_ne!(versions, "2.0"),
-        Err(DecodeError::BadMaxFrameSize(size)) => assert!(size == fields.max_frame_size && size < 256),
+        Err(DecodeError::BadMaxFrameSize(size)) => {
+            assert!(size == fields.max_frame_size && size < 256)
+        }
         other => panic!("{other:?}"),
     }
 
     let capabilities = if u.arbitrary()? { "pipelining,fragmentation" } else { text(u)? };
-    let bytes = written(20_000, room, |out| encode_agent_hello(out, fields.max_frame_size, capabilities));
+    let bytes =
+        written(20_000, room, |out| encode_agent_hello(out, fields.max_frame_size, capabilities));
     match read(&bytes.expect("ample room")) {
         Ok(Frame::AgentHello(hello)) => {
-            assert_eq!((hello.version, hello.max_frame_size), (&b"2.0"[..], fields.max_frame_size));
+            assert_eq!(
+                (hello.version, hello.max_frame_size),
+                (&b"2.0"[..], fields.max_frame_size)
+            );
             assert_eq!(hello.capabilities.text(), capabilities.as_bytes());
         }
-        Err(DecodeError::BadMaxFrameSize(size)) => assert!(size == fields.max_frame_size && size < 256),
+        Err(DecodeError::BadMaxFrameSize(size)) => {
+            assert!(size == fields.max_frame_size && size < 256)
+        }
         other => panic!("{other:?}"),
     }
     Ok(())
@@ -186,11 +201,12 @@ fn disconnect(u: &mut Unstructured<'_>) -> Result<()> {
         assert!(kept == message.len() || message.len() > 255 && (252..=255).contains(&kept));
         assert_eq!((disconnect.status, disconnect.message), (status, &message.as_bytes()[..kept]));
     };
-    let bytes = written(512, room.into(), |out| encode_disconnect(out, status, message)).expect("ample room");
+    let bytes = written(512, room.into(), |out| encode_disconnect(out, status, message))
+        .expect("ample room");
     let Ok(Frame::HaproxyDisconnect(disconnect)) = read(&bytes) else { panic!("no DISCONNECT") };
     same(disconnect);
-    let bytes =
-        written(512, room.into(), |out| encode_agent_disconnect(out, status, message)).expect("ample room");
+    let bytes = written(512, room.into(), |out| encode_agent_disconnect(out, status, message))
+        .expect("ample room");
     assert!(bytes.len() <= 320, "320 bytes are said to be enough");
     let Ok(Frame::AgentDisconnect(disconnect)) = read(&bytes) else { panic!("no DISCONNECT") };
     same(disconnect);

@@ -64,7 +64,8 @@ impl Template {
             assert!(table.reset(key, quota(), table.now()).is_some());
             // The one slot that is not as it was, or was used before and has this key now.
             let words = bytes[bytes.len() - SLOTS * SLOT_BYTES..].chunks_exact(SLOT_BYTES);
-            let mut live = words.map(|word| u128::from_ne_bytes(word.try_into().expect("16 bytes")));
+            let mut live =
+                words.map(|word| u128::from_ne_bytes(word.try_into().expect("16 bytes")));
             let word = live.find(|word| *word != 0).expect("the key's slot");
             u64::try_from(word >> 64).expect("64 bits")
         });
@@ -89,9 +90,9 @@ fuzz_target!(|input: &[u8]| {
 fn number(u: &mut Unstructured<'_>) -> Result<u64> {
     Ok(match u.arbitrary::<u8>()? {
         small @ ..100 => small.into(),
-        power @ 100..220 => {
-            (1_u64 << (power % 64)).wrapping_add(u64::from(u.arbitrary::<u8>()? % 3)).wrapping_sub(1)
-        }
+        power @ 100..220 => (1_u64 << (power % 64))
+            .wrapping_add(u64::from(u.arbitrary::<u8>()? % 3))
+            .wrapping_sub(1),
         220..230 => u64::MAX,
         _ => u.arbitrary()?,
     })
@@ -141,14 +142,22 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         bytes[at..end].copy_from_slice(&value[..end - at]);
     }
     match u.arbitrary::<u8>()? {
-        0 => bytes.truncate(usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (bytes.len() + 1)),
+        0 => {
+            bytes.truncate(usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (bytes.len() + 1))
+        }
         1 => bytes.extend(vec![0; u.arbitrary::<u16>()?.into()]),
         _ => {}
     }
     // One that a larger table would have, without being one.
-    let says_other_slots = bytes.get(SLOTS_AT..SLOTS_AT + 8) != Some(&good[SLOTS_AT..SLOTS_AT + 8]);
+    let says_other_slots =
+        bytes.get(SLOTS_AT..SLOTS_AT + 8) != Some(&good[SLOTS_AT..SLOTS_AT + 8]);
 
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).expect("a file");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .expect("a file");
     file.write_all_at(&bytes, 0).expect("room");
     drop(file);
     let table = match Table::open_or_create(&path, None) {
@@ -205,7 +214,13 @@ fn look(table: &Table, path: &std::path::Path) {
     let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;
     assert_eq!(all, SLOTS as u64);
     table.check().iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
-    let _ = (table.processes(), table.registered(), table.age_ns(), table.creator(), table.evictions());
+    let _ = (
+        table.processes(),
+        table.registered(),
+        table.age_ns(),
+        table.creator(),
+        table.evictions(),
+    );
     if let Err(error) = Table::inspect(path) {
         assert!(!error.to_string().contains('\n'), "{error}");
     }
@@ -227,7 +242,10 @@ fn settle(table: &Table, keys: &[KeyHash]) {
         for asked in 0..12 {
             let mut now = table.now();
             let decision = table.charge(*key, quota, 1, &mut now);
-            assert!(decision.is_allowed() || asked >= quota.burst(), "{decision:?} to cell {asked}");
+            assert!(
+                decision.is_allowed() || asked >= quota.burst(),
+                "{decision:?} to cell {asked}"
+            );
             allowed += u64::from(decision.is_allowed());
         }
         let elapsed = table.now() - began;

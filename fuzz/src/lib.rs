@@ -104,7 +104,11 @@ pub fn messages<'a>(u: &mut Unstructured<'a>) -> Result<Messages<'a>> {
     Ok(messages)
 }
 
-pub fn write_notify(out: &mut [u8], id: FrameId, messages: &Messages<'_>) -> Result<usize, BufferFull> {
+pub fn write_notify(
+    out: &mut [u8],
+    id: FrameId,
+    messages: &Messages<'_>,
+) -> Result<usize, BufferFull> {
     let mut writer = NotifyWriter::new(out, id)?;
     for (name, args) in messages {
         writer.message(name)?;
@@ -119,7 +123,8 @@ pub fn write_notify(out: &mut [u8], id: FrameId, messages: &Messages<'_>) -> Res
 /// it takes as many.
 pub fn rewritten(notify: &Notify<'_>, used: usize) -> Vec<u8> {
     let mut out = vec![0; used];
-    let mut writer = NotifyWriter::new(&mut out, notify.id).expect("the ids were read from so many bytes");
+    let mut writer =
+        NotifyWriter::new(&mut out, notify.id).expect("the ids were read from so many bytes");
     for message in notify.messages() {
         writer.message(message.name).expect("the message was read from so many bytes");
         for arg in message.args() {
@@ -146,8 +151,8 @@ pub struct CutStream {
     /// The peer closes as soon as it has sent everything; else only once it was sent something
     /// that it takes for the end.
     pub closes: bool,
-    /// A piece that waits for a moment; how many did; and the last one was not ready, so that this
-    /// one is, by one byte.
+    /// A piece that waits for a moment; how many did; and the last one was not ready, so that
+    /// this one is, by one byte.
     pause: Option<Pin<Box<Sleep>>>,
     pauses: u32,
     paused: bool,
@@ -222,7 +227,8 @@ impl AsyncRead for CutStream {
             self.polls += 1;
             return Poll::Pending;
         }
-        let piece = ready!(self.poll_piece(cx)).min(buffer.remaining()).min(self.input.len() - self.read);
+        let piece =
+            ready!(self.poll_piece(cx)).min(buffer.remaining()).min(self.input.len() - self.read);
         let from = self.read;
         buffer.put_slice(&self.input[from..from + piece]);
         self.read += piece;
@@ -231,7 +237,11 @@ impl AsyncRead for CutStream {
 }
 
 impl AsyncWrite for CutStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let piece = ready!(self.poll_piece(cx)).min(bytes.len());
         self.output.extend_from_slice(&bytes[..piece]);
         Poll::Ready(Ok(piece))

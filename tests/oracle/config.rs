@@ -168,7 +168,8 @@ impl Limit {
         loop {
             let (rate, interval_ns, own) = *random.pick(&RATES);
             let says_burst = own > 20 || !random.one_in(3);
-            let burst = if says_burst { 1 + i128::try_from(random.below(8)).unwrap() } else { own };
+            let burst =
+                if says_burst { 1 + i128::try_from(random.below(8)).unwrap() } else { own };
             // Each rule of a policy has numbers of its own, so that no two of its limits could
             // share a bucket.
             if !taken.contains(&(interval_ns, burst)) {
@@ -184,7 +185,10 @@ impl Limit {
             (None, true) => format!("\"{} burst {}\"", self.rate, self.burst),
             (Some(name), false) => format!("{{ name = \"{name}\", rate = \"{}\" }}", self.rate),
             (Some(name), true) => {
-                format!("{{ name = \"{name}\", rate = \"{}\", burst = {} }}", self.rate, self.burst)
+                format!(
+                    "{{ name = \"{name}\", rate = \"{}\", burst = {} }}",
+                    self.rate, self.burst
+                )
             }
         }
     }
@@ -319,7 +323,10 @@ impl Policy {
 
     fn write(&self, text: &mut String, directory: &Path) {
         let list = |list: &[String]| {
-            format!("[{}]", list.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", "))
+            format!(
+                "[{}]",
+                list.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+            )
         };
         let _ = writeln!(text, "[policy.{}]\nmessage = \"{}\"", self.name, self.message);
         if let Some((arg, values)) = &self.when {
@@ -330,7 +337,11 @@ impl Policy {
             let _ = writeln!(text, "key = {}", list(&self.key));
         }
         let (v4, v6) = self.prefixes;
-        let _ = writeln!(text, "ipv4_prefix = {v4}\nipv6_prefix = {v6}\nlowercase = {}", self.lowercase);
+        let _ = writeln!(
+            text,
+            "ipv4_prefix = {v4}\nipv6_prefix = {v6}\nlowercase = {}",
+            self.lowercase
+        );
         if let Some(cost) = &self.cost {
             let _ = writeln!(text, "cost = \"{cost}\"");
         }
@@ -349,8 +360,12 @@ impl Policy {
         }
         for (number, rule) in self.list_rules.iter().enumerate() {
             let file = format!("{}-{number}.txt", self.name);
-            let _ =
-                writeln!(text, "[[policy.{}.lists]]\nfile = \"{file}\"\nlimits = {}", self.name, rule.text());
+            let _ = writeln!(
+                text,
+                "[[policy.{}.lists]]\nfile = \"{file}\"\nlimits = {}",
+                self.name,
+                rule.text()
+            );
             let mut lines = "# a list\n".to_owned();
             for (whom, _) in self.listed.iter().filter(|(_, list)| *list == number) {
                 let _ = writeln!(lines, "{} # one", whom.text());
@@ -371,7 +386,8 @@ impl Config {
         for message in messages {
             if random.one_in(2) {
                 let mut policy = Policy::random(random, policies.len(), message, most_limits);
-                let plans: &[&str] = if random.one_in(2) { &["gold"] } else { &["gold", "silver"] };
+                let plans: &[&str] =
+                    if random.one_in(2) { &["gold"] } else { &["gold", "silver"] };
                 let plans = plans.iter().map(|plan| (*plan).to_owned()).collect();
                 policy.when = Some(("plan".to_owned(), plans));
                 policies.push(policy);
@@ -466,7 +482,8 @@ impl Config {
         ];
         let user = (*random.pick(&USERS)).to_owned();
         let user = if random.one_in(10) { Part::Binary(user) } else { Part::Text(user) };
-        let mut args = vec![("ip".to_owned(), Part::Ip(*random.pick(&ips))), ("user".to_owned(), user)];
+        let mut args =
+            vec![("ip".to_owned(), Part::Ip(*random.pick(&ips))), ("user".to_owned(), user)];
         if random.one_in(25) {
             // A key may lack a part, or have none to give.
             let at = random.below(2);

@@ -52,8 +52,8 @@ pub(crate) struct Summary {
     /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms:
     /// the machine did not stand still.
     pub(crate) quick: u64,
-    /// Those of them that were explained by passing as well as by being blocked, or that could not
-    /// be looked at.
+    /// Those of them that were explained by passing as well as by being blocked, or that could
+    /// not be looked at.
     pub(crate) undecided: u64,
     /// Of two requests at the same time: the second one was decided first for certain, or neither
     /// order explains both.
@@ -149,8 +149,10 @@ impl Model {
             Event::Asked(asked) => {
                 for one in asked {
                     self.summary.answers += 1;
-                    let blocked =
-                        one.answer.iter().any(|(name, value)| *name == "blocked" && value == "true");
+                    let blocked = one
+                        .answer
+                        .iter()
+                        .any(|(name, value)| *name == "blocked" && value == "true");
                     self.summary.blocked += u64::from(blocked);
                 }
                 match &asked[..] {
@@ -171,9 +173,12 @@ impl Model {
 
     /// Whether the moment of a request and the TATs of its keys are known well.
     fn is_quick(&self, asked: &Answered) -> bool {
-        let questions = asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+        let questions =
+            asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
         let mut claims = questions.flat_map(|(_, _, claims, _)| claims);
-        let known = |claim: Claim<'_>| claim.tat.1 <= asked.window.0 || claim.tat.1 - claim.tat.0 < 20 * MS;
+        let known = |claim: Claim<'_>| {
+            claim.tat.1 <= asked.window.0 || claim.tat.1 - claim.tat.0 < 20 * MS
+        };
         asked.window.1 - asked.window.0 < 5 * MS && claims.all(known)
     }
 
@@ -222,14 +227,18 @@ impl Model {
     /// each was decided in one step or they have no bucket in common.
     fn entangled(&self, asked: [&Answered; 2]) -> Option<Tats> {
         let claims = asked.map(|asked| {
-            let claims = asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+            let claims =
+                asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
             claims.filter(|(_, cells, _, _)| *cells > 0).collect::<Vec<_>>()
         });
         let mut tats = self.tats.clone();
         let mut shared = false;
         let mut in_one_step = asked.iter().all(|asked| asked.messages.len() == 1);
         let buckets = |index: usize| {
-            claims[index].iter().flat_map(|(_, _, claims, _)| claims).map(|claim| claim.bucket.clone())
+            claims[index]
+                .iter()
+                .flat_map(|(_, _, claims, _)| claims)
+                .map(|claim| claim.bucket.clone())
         };
         let others: [Vec<_>; 2] = [buckets(1).collect(), buckets(0).collect()];
         for (index, claims) in claims.iter().enumerate() {
@@ -238,11 +247,15 @@ impl Model {
                 for claim in claims {
                     shared |= others[index].contains(&claim.bucket);
                     let punished = policy.penalty.map_or(0, |(cells, _)| cells);
-                    let charged = (cells.min(&claim.limit.burst) + punished) * self.interval(claim.limit);
+                    let charged =
+                        (cells.min(&claim.limit.burst) + punished) * self.interval(claim.limit);
                     let latest = asked.iter().map(|asked| asked.window.1).max()?;
                     let tat = tats.get(&claim.bucket).copied().unwrap_or(claim.tat);
                     let lowest = if tat.0 == 0 { claim.tat.0 } else { tat.0 };
-                    tats.insert(claim.bucket.clone(), (lowest, tat.1.max(claim.tat.1).max(latest) + charged));
+                    tats.insert(
+                        claim.bucket.clone(),
+                        (lowest, tat.1.max(claim.tat.1).max(latest) + charged),
+                    );
                 }
             }
         }
@@ -263,7 +276,9 @@ impl Model {
                 to - from
             );
             for message in &asked.messages {
-                let Some((policy, cells, claims, _)) = self.question(&self.tats, message) else { continue };
+                let Some((policy, cells, claims, _)) = self.question(&self.tats, message) else {
+                    continue;
+                };
                 text += &format!("policy {}, {cells} cells\n", policy.name);
                 for Claim { bucket, tat, .. } in claims {
                     let owes = [tat.0 - to, tat.1 - from].map(|ns| ns as f64 / 1e6);
@@ -277,8 +292,12 @@ impl Model {
     /// The TATs after an answer, by all ways that lead to it, and whether there are ways to the
     /// opposite answer as well. `None` when nothing leads to it.
     fn explain(&self, tats: &Tats, asked: &Answered) -> Option<(Tats, bool)> {
-        let mut ways =
-            vec![Outcome { tats: tats.clone(), standings: Vec::new(), report: None, moment: asked.window }];
+        let mut ways = vec![Outcome {
+            tats: tats.clone(),
+            standings: Vec::new(),
+            report: None,
+            moment: asked.window,
+        }];
         for message in &asked.messages {
             ways = ways.iter().flat_map(|way| self.outcomes(way, asked.window, message)).collect();
         }
@@ -355,11 +374,14 @@ impl Model {
         // it ended.
         let mut last = None::<(&Limit, Span, Span, Bucket)>;
         for (number, (earlier, next)) in self.configs.iter().zip(&self.configs[1..]).enumerate() {
-            let of = |config: &'_ Config| config.policies.iter().position(|old| old.name == policy.name);
+            let of = |config: &'_ Config| {
+                config.policies.iter().position(|old| old.name == policy.name)
+            };
             let found = || {
                 let old = &earlier.0.policies[of(&earlier.0)?];
                 let (rule, key) = placed(old, message)?;
-                let place = (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
+                let place =
+                    (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
                 Some((&rule.limits()[place], bucket(old, &rule.limits()[place], &key, name)))
             };
             let Some((old_limit, old_bucket)) = found() else {
@@ -414,9 +436,11 @@ impl Model {
             owed @ 1.. => changed + (-(-owed * new_t).div_euclid(old_t)).min(self.drain(new)),
             _ => 0,
         };
-        let corners = [(tat.0, changed.0), (tat.0, changed.1), (tat.1, changed.0), (tat.1, changed.1)];
+        let corners =
+            [(tat.0, changed.0), (tat.0, changed.1), (tat.1, changed.0), (tat.1, changed.1)];
         let corners = corners.map(|(tat, changed)| carried(tat, changed));
-        let (least, most) = (corners.into_iter().min().unwrap_or(0), corners.into_iter().max().unwrap_or(0));
+        let (least, most) =
+            (corners.into_iter().min().unwrap_or(0), corners.into_iter().max().unwrap_or(0));
         // Where the new interval is longer it rises with the moment while the burst is all that is
         // carried over, and then falls.
         let most = if new_t > old_t && most > 0 { most + (changed.1 - changed.0) } else { most };
@@ -445,7 +469,9 @@ impl Model {
         }
         choices
             .iter()
-            .filter_map(|choices| self.outcome(before, window, policy, cells, &claims, denies, choices))
+            .filter_map(|choices| {
+                self.outcome(before, window, policy, cells, &claims, denies, choices)
+            })
             .collect()
     }
 
@@ -488,7 +514,9 @@ impl Model {
             let (mut tat, mut is_own) = (*tat, *is_own);
             match choice {
                 Choice::Pass if cells > 0 => tat.1 = tat.1.min(to + room),
-                Choice::Deny | Choice::Punish if !is_oversize => tat.0 = tat.0.max(from + room + 1),
+                Choice::Deny | Choice::Punish if !is_oversize => {
+                    tat.0 = tat.0.max(from + room + 1)
+                }
                 _ => {}
             }
             if tat.0 > tat.1 {
@@ -531,7 +559,16 @@ impl Model {
             let (label, bucket) = (label.clone(), bucket.clone());
             let limit = (*limit).clone();
             let moment = (from, to);
-            next.standings.push(Standing { label, bucket, is_own, limit, moment, owed, wait, room });
+            next.standings.push(Standing {
+                label,
+                bucket,
+                is_own,
+                limit,
+                moment,
+                owed,
+                wait,
+                room,
+            });
         }
         let would = reason.is_some();
         let blocked = would && !policy.observes;
@@ -550,7 +587,8 @@ impl Model {
 
     /// The TATs after a way, by what the answer tells of them; `None` when the answer is another.
     fn matches(&self, way: &Outcome, answer: &Vars) -> Option<Tats> {
-        let var = |name: &str| answer.iter().find(|(var, _)| *var == name).map(|(_, value)| &**value);
+        let var =
+            |name: &str| answer.iter().find(|(var, _)| *var == name).map(|(_, value)| &**value);
         let Some((policy, blocked, would, reason)) = &way.report else {
             return answer.is_empty().then(|| way.tats.clone());
         };
@@ -622,7 +660,8 @@ impl Model {
                     let (other_left, other_owed) = told[other_place];
                     let waits_less = other.wait.0 < wait.1;
                     let waits_as_long = other.wait.0 <= wait.1;
-                    let has_more = other_left > left || (other_left == left && other_owed.0 <= owed.1);
+                    let has_more =
+                        other_left > left || (other_left == left && other_owed.0 <= owed.1);
                     if other_place != place && !(waits_less || (waits_as_long && has_more)) {
                         return None;
                     }
@@ -633,8 +672,9 @@ impl Model {
             let mut tats = way.tats.clone();
             for (other_place, other) in standings.iter().enumerate() {
                 let owed = if other_place == place { owed } else { told[other_place].1 };
-                let is_last =
-                    way.standings[other_place + 1..].iter().all(|later| later.bucket != other.bucket);
+                let is_last = way.standings[other_place + 1..]
+                    .iter()
+                    .all(|later| later.bucket != other.bucket);
                 if other.is_own && is_last && owed.0 > 0 {
                     let tat = tats.entry(other.bucket.clone()).or_insert((0, 0));
                     *tat = common(*tat, (owed.0 + other.moment.0, owed.1 + other.moment.1))?;
@@ -739,7 +779,8 @@ fn exception<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
         let bits = match (whom, part) {
             (Whom::Net(net, bits), Part::Ip(ip)) => {
                 let ip = ip.to_canonical();
-                let within = net.is_ipv4() == ip.is_ipv4() && network(ip, *bits) == network(*net, *bits);
+                let within =
+                    net.is_ipv4() == ip.is_ipv4() && network(ip, *bits) == network(*net, *bits);
                 within.then_some(*bits)
             }
             (Whom::Value(value), Part::Text(text)) if policy.lowercase => {
@@ -748,7 +789,9 @@ fn exception<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
             (Whom::Value(value), Part::Binary(text)) if policy.lowercase => {
                 (value.to_ascii_lowercase() == *text).then_some(0)
             }
-            (Whom::Value(value), Part::Text(text) | Part::Binary(text)) => (value == text).then_some(0),
+            (Whom::Value(value), Part::Text(text) | Part::Binary(text)) => {
+                (value == text).then_some(0)
+            }
             _ => None,
         }?;
         Some((rule, bits))

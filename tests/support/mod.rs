@@ -1,5 +1,5 @@
-//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. All of it ends when the value
-//! that stands for it is dropped, also when a test fails.
+//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. All of it
+//! ends when the value that stands for it is dropped, also when a test fails.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -43,12 +43,14 @@ pub fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written to")
 }
 
-/// A port that nobody listens on now. From below those that the kernel gives to clients (32768 and more), of which one might
-/// get it meanwhile; and not the same twice, for tests that run at the same time.
+/// A port that nobody listens on now. From below those that the kernel gives to clients (32768 and
+/// more), of which one might get it meanwhile; and not the same twice, for tests that run at the
+/// same time.
 pub fn free_port(ip: IpAddr) -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let free = (0..20_000).find_map(|_| {
-        let next = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let next =
+            std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(10_000 + next % 20_000).ok()?;
         TcpListener::bind((ip, port)).ok()?.local_addr().ok()
     });
@@ -144,7 +146,10 @@ impl Agent {
     }
 
     pub fn start_at(table: &Path, listen: &str, args: &[&str]) -> Self {
-        Self::start_with(table, &[&["--slots", "4096", "--drain", "0", "--listen", listen], args].concat())
+        Self::start_with(
+            table,
+            &[&["--slots", "4096", "--drain", "0", "--listen", listen], args].concat(),
+        )
     }
 
     /// Starts one with these arguments and no others but the table.
@@ -235,7 +240,8 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Starts HAProxy with a file of `haproxy/`, its addresses set through the environment as the file allows.
+    /// Starts HAProxy with a file of `haproxy/`, its addresses set through the environment as the
+    /// file allows.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Self {
         Self::start_on(config, Ipv4Addr::LOCALHOST.into(), environment)
     }
@@ -246,8 +252,11 @@ impl Haproxy {
         // A second file adds what an operator would look into: the statistics.
         let statistics = directory.path().join("stats.cfg");
         let socket = directory.path().join("stats.sock");
-        fs::write(&statistics, format!("global\n    stats socket {} level admin\n", socket.display()))
-            .unwrap();
+        fs::write(
+            &statistics,
+            format!("global\n    stats socket {} level admin\n", socket.display()),
+        )
+        .unwrap();
         let mut command = Command::new(haproxy_binary());
         command.arg("-db").arg("-f").arg(haproxy_folder().join(config)).arg("-f").arg(&statistics);
         for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
@@ -256,15 +265,19 @@ impl Haproxy {
         command.envs(environment.iter().copied());
         let mut process = Process::start("haproxy", &mut command);
         wait_until("HAProxy listens", || {
-            assert!(process.child.try_wait().unwrap().is_none(), "HAProxy ended: {:#?}", process.lines());
+            assert!(
+                process.child.try_wait().unwrap().is_none(),
+                "HAProxy ended: {:#?}",
+                process.lines()
+            );
             // Asking its socket is no connection to the frontend, which might be counted.
             UnixStream::connect(&socket).is_ok()
         });
         Self { process, frontend, directory, command, configuration: None }
     }
 
-    /// Starts it again beside itself, as a reload does: the new process takes over the listeners, the old one ends when its
-    /// last client has gone. Returns the old one.
+    /// Starts it again beside itself, as a reload does: the new process takes over the listeners,
+    /// the old one ends when its last client has gone. Returns the old one.
     pub fn reload(&mut self) -> Process {
         let arguments: Vec<_> = self.command.get_args().map(ToOwned::to_owned).collect();
         let mut command = Command::new(self.command.get_program());
@@ -278,7 +291,8 @@ impl Haproxy {
 
     /// The state of a server, as `show stat` tells it: UP, DOWN, ...
     pub fn state(&self, backend: &str, server: &str) -> String {
-        let mut socket = UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
+        let mut socket =
+            UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
         socket.write_all(b"show stat\n").unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
@@ -288,7 +302,9 @@ impl Haproxy {
     }
 
     pub fn wait_for(&self, backend: &str, server: &str, state: &str) {
-        wait_until(&format!("{server} is {state}"), || self.state(backend, server).starts_with(state));
+        wait_until(&format!("{server} is {state}"), || {
+            self.state(backend, server).starts_with(state)
+        });
     }
 }
 
@@ -392,7 +408,8 @@ pub struct Tally {
     last_denied_sent: Option<Instant>,
     pub last_answered: Instant,
     allowed_at_last_denial: u64,
-    /// From each request to the answer of the next: the longest time that may lie between the two decisions.
+    /// From each request to the answer of the next: the longest time that may lie between the two
+    /// decisions.
     gaps: Vec<Duration>,
 }
 
@@ -461,22 +478,29 @@ impl Tally {
         tally
     }
 
-    /// Never one too many: `burst + floor(elapsed / T)`, from before the first request to after the last answer.
+    /// Never one too many: `burst + floor(elapsed / T)`, from before the first request to after
+    /// the last answer.
     pub fn assert_not_too_many(&self, interval: Duration, burst: u64) {
         let elapsed = self.last_answered - self.first_sent;
         let bound = burst + cells(elapsed, interval);
-        assert!(self.allowed <= bound, "{} allowed, {bound} would be right: {self:?}", self.allowed);
+        assert!(
+            self.allowed <= bound,
+            "{} allowed, {bound} would be right: {self:?}",
+            self.allowed
+        );
     }
 
-    /// Nor one too few, counted up to the last denial: then everything due had been used, by the readings that
-    /// leave the least time between. But on a busy machine the client may not have asked for a while, and a bucket
-    /// that is full in the meantime grants no more: what is due in pauses longer than the interval may be missing.
+    /// Nor one too few, counted up to the last denial: then everything due had been used, by the
+    /// readings that leave the least time between. But on a busy machine the client may not
+    /// have asked for a while, and a bucket that is full in the meantime grants no more: what
+    /// is due in pauses longer than the interval may be missing.
     pub fn assert_not_too_few(&self, interval: Duration, burst: u64) {
         let (Some(first), Some(last)) = (self.first_answered, self.last_denied_sent) else {
             panic!("nothing was denied: {self:?}");
         };
         let pauses: Duration = self.gaps.iter().filter(|gap| **gap > interval).sum();
-        let bound = (burst + cells(last - first, interval)).saturating_sub(cells(pauses, interval));
+        let bound =
+            (burst + cells(last - first, interval)).saturating_sub(cells(pauses, interval));
         let allowed = self.allowed_at_last_denial;
         assert!(allowed >= bound, "{allowed} allowed, {bound} would be right: {self:?}");
     }

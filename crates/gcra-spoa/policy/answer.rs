@@ -1,4 +1,5 @@
-//! What is said about a decision: the variables, and the header fields of draft-ietf-httpapi-ratelimit-headers-11.
+//! What is said about a decision: the variables, and the header fields of
+//! draft-ietf-httpapi-ratelimit-headers-11.
 
 use std::fmt::Write as _;
 
@@ -109,7 +110,8 @@ pub(crate) struct Report<'p> {
 impl Report<'_> {
     /// What there is to say about this and a further message.
     pub(crate) fn and(self, next: Self) -> Self {
-        let (blocked, would_block) = (self.blocked || next.blocked, self.would_block || next.would_block);
+        let (blocked, would_block) =
+            (self.blocked || next.blocked, self.would_block || next.would_block);
         let says_more = (next.blocked && !self.blocked) || (next.would_block && !self.would_block);
         let report = if says_more { next } else { self };
         Self { blocked, would_block, ..report }
@@ -119,11 +121,15 @@ impl Report<'_> {
 impl Answers {
     /// As with the flags: `txn.…blocked` and nothing else.
     pub(crate) fn blocked_only() -> Self {
-        Self { scope: Scope::Transaction, blocked: VarName::from_static("blocked"), others: Vec::new() }
+        Self {
+            scope: Scope::Transaction,
+            blocked: VarName::from_static("blocked"),
+            others: Vec::new(),
+        }
     }
 
-    /// Sets the variables. The standings are of all limits that were asked, in order: none where everything is let through, or
-    /// nothing.
+    /// Sets the variables. The standings are of all limits that were asked, in order: none where
+    /// everything is let through, or nothing.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -143,7 +149,10 @@ impl Answers {
     ) -> Result<(), BufferFull> {
         // The one that says most: with which one must wait longest, or else may do least.
         let tightest = standings.iter().max_by(|a, b| {
-            a.wait_ns.cmp(&b.wait_ns).then(b.remaining().cmp(&a.remaining())).then(a.owed_ns.cmp(&b.owed_ns))
+            a.wait_ns
+                .cmp(&b.wait_ns)
+                .then(b.remaining().cmp(&a.remaining()))
+                .then(a.owed_ns.cmp(&b.owed_ns))
         });
         // Allocates only for those who want header fields.
         let mut text = String::new();
@@ -157,7 +166,9 @@ impl Answers {
                     None => reply.unset_var(self.scope, name)?,
                 },
                 (_, None) => {}
-                (Var::Remaining, Some(standing)) => reply.set_var(self.scope, name, standing.remaining())?,
+                (Var::Remaining, Some(standing)) => {
+                    reply.set_var(self.scope, name, standing.remaining())?
+                }
                 (Var::Limit, Some(standing)) => {
                     reply.set_var(self.scope, name, standing.limit.quota.burst())?;
                 }
@@ -167,7 +178,9 @@ impl Answers {
                 (Var::RetryAfterMs, Some(standing)) => {
                     reply.set_var(self.scope, name, standing.wait_ns.div_ceil(1_000_000))?;
                 }
-                (Var::Reset, Some(standing)) => reply.set_var(self.scope, name, seconds(standing.owed_ns))?,
+                (Var::Reset, Some(standing)) => {
+                    reply.set_var(self.scope, name, seconds(standing.owed_ns))?
+                }
                 (Var::RateLimit, Some(_)) => {
                     ratelimit(standings, &mut text);
                     reply.set_var(self.scope, name, &*text)?;
@@ -186,15 +199,20 @@ const fn seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000)
 }
 
-/// `"api";r=12;t=3`: so many more at once, and the window in which that is so. The one that says most is not put first: the list is
-/// in the order of the configuration, so that each member stays where it is.
+/// `"api";r=12;t=3`: so many more at once, and the window in which that is so. The one that says
+/// most is not put first: the list is in the order of the configuration, so that each member stays
+/// where it is.
 fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for standing in standings {
         let comma = if text.is_empty() { "" } else { ", " };
         let (label, remaining) = (&standing.limit.label, standing.remaining());
         // Writing to a string does not fail.
-        let _ = write!(text, "{comma}\"{label}\";r={remaining};t={}", seconds(standing.owed_ns).max(1));
+        let _ = write!(
+            text,
+            "{comma}\"{label}\";r={remaining};t={}",
+            seconds(standing.owed_ns).max(1)
+        );
     }
 }
 

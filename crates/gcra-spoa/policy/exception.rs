@@ -1,7 +1,8 @@
-//! Whom an exception is for, as an operator writes it: an address, a network, or a value of the key.
+//! Whom an exception is for, as an operator writes it: an address, a network, or a value of the
+//! key.
 //!
-//! What is nearly an address is a mistake and not a value. A value that no client ever sends would be without
-//! effect, and a typing error in a list of those who are denied would let them through.
+//! What is nearly an address is a mistake and not a value. A value that no client ever sends would
+//! be without effect, and a typing error in a list of those who are denied would let them through.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -10,7 +11,8 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::policy::OverrideKey;
 
-/// What stands before a text that is a value whatever it looks like. It is the same on the command line.
+/// What stands before a text that is a value whatever it looks like. It is the same on the command
+/// line.
 const VALUE: &str = "str:";
 
 /// IPv4 addresses in IPv6 notation (`::ffff:0:0/96`) begin behind so many bits.
@@ -56,7 +58,8 @@ impl FromStr for OverrideKey {
     }
 }
 
-/// An IPv4 network that is written as one of IPv6, as what it is: addresses are looked up in that form.
+/// An IPv4 network that is written as one of IPv6, as what it is: addresses are looked up in that
+/// form.
 fn canonical(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
@@ -64,8 +67,9 @@ fn canonical(net: IpNet) -> IpNet {
     v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
 }
 
-/// The address or network that a text becomes with dots for other marks and without quotes and white
-/// space, or that it is as a hexadecimal number; with the comma that follows it in the sentence.
+/// The address or network that a text becomes with dots for other marks and without quotes and
+/// white space, or that it is as a hexadecimal number; with the comma that follows it in the
+/// sentence.
 fn meant(text: &str) -> Option<String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -89,20 +93,28 @@ fn meant(text: &str) -> Option<String> {
     })
 }
 
-/// Whether somebody who wrote this, which is no address and no network, is likely to have meant one.
+/// Whether somebody who wrote this, which is no address and no network, is likely to have meant
+/// one.
 fn is_nearly_an_address(text: &str) -> bool {
     // Several on a line, or one among other words.
-    let mut words = text.split(|c: char| c.is_whitespace() || ",;".contains(c)).filter(|word| *word != text);
-    if text == "*" || words.any(|word| word.parse::<IpAddr>().is_ok() || word.parse::<IpNet>().is_ok()) {
+    let mut words =
+        text.split(|c: char| c.is_whitespace() || ",;".contains(c)).filter(|word| *word != text);
+    if text == "*"
+        || words.any(|word| word.parse::<IpAddr>().is_ok() || word.parse::<IpNet>().is_ok())
+    {
         return true;
     }
     // A path, though digits may be all there is in it.
     if text.starts_with('/') {
         return false;
     }
-    // Numbers with dots or slashes: a part is missing, or there is one too many, or a range, a mask, a port.
+    // Numbers with dots or slashes: a part is missing, or there is one too many, or a range, a
+    // mask, a port.
     let numeric = |c: char| c.is_ascii_digit() || c.is_whitespace() || "./*-:".contains(c);
-    if text.contains(|c: char| c.is_ascii_digit()) && text.contains(['.', '/']) && text.chars().all(numeric) {
+    if text.contains(|c: char| c.is_ascii_digit())
+        && text.contains(['.', '/'])
+        && text.chars().all(numeric)
+    {
         return true;
     }
     let address = text.split(['/', '%']).next().unwrap_or(text).trim_start_matches('[');
@@ -120,15 +132,17 @@ fn has_only_what_ipv6_has(text: &str) -> bool {
 
 /// Four parts, of which at least three are numbers.
 fn looks_like_ipv4(text: &str) -> bool {
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.split('.').count() == 4 && text.split('.').filter(is_number).count() >= 3
 }
 
-/// At least three parts between colons, all of them hexadecimal; or as many as an address has, or a gap as
-/// only addresses have, and one of them a little wrong.
+/// At least three parts between colons, all of them hexadecimal; or as many as an address has, or
+/// a gap as only addresses have, and one of them a little wrong.
 fn looks_like_ipv6(text: &str) -> bool {
     let is_part = |part: &str| {
-        part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit()) || looks_like_ipv4(part)
+        part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+            || looks_like_ipv4(part)
     };
     let (good, wrong): (Vec<_>, Vec<_>) = text.split(':').partition(|part| is_part(part));
     let has_shape = text.contains("::") || good.len() + wrong.len() == 8;

@@ -34,12 +34,13 @@ const MAX_TOML_BYTES: u64 = 32 << 20;
 /// So many mistakes are told, and of further ones the number.
 const MAX_TOLD: usize = 100;
 
-/// Reads the policies in a file. An error is one line for each mistake: `FILE:LINE: what is wrong; what would be right`.
+/// Reads the policies in a file. An error is one line for each mistake: `FILE:LINE: what is wrong;
+/// what would be right`.
 ///
 /// A file system may take its time. What is no regular file is refused before it is read.
 pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
-    let (text, state) =
-        read_text(path, MAX_TOML_BYTES).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let (text, state) = read_text(path, MAX_TOML_BYTES)
+        .map_err(|error| vec![format!("{}: {error}", path.display())])?;
     let mut policies = parse(path, &text)?;
     policies.files.insert(0, (path.to_owned(), Some(state)));
     Ok(policies)
@@ -60,8 +61,8 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     if reader.found == 0 { Ok(policies) } else { Err(reader.finish()) }
 }
 
-/// The text of a regular file of at most so many bytes, and the file's state before it was read. The error is a sentence without the file's
-/// name.
+/// The text of a regular file of at most so many bytes, and the file's state before it was read.
+/// The error is a sentence without the file's name.
 fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
     const REGULAR: &str = "a configuration or a list has to be a regular file";
     // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
@@ -95,7 +96,9 @@ fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
         ));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .split(|byte| *byte == b'\n')
+            .count();
         format!("line {line} is not UTF-8; save the file as UTF-8")
     })?;
     Ok((text, State::from(&metadata)))
@@ -173,27 +176,36 @@ impl<'t> Reader<'t> {
     }
 
     fn document(&mut self, table: &DeTable<'t>) -> Policies {
-        let mut entries = Entries::new("the file".to_owned(), &["scope", "answer", "policy"], table);
+        let mut entries =
+            Entries::new("the file".to_owned(), &["scope", "answer", "policy"], table);
         let scope = entries.take("scope").and_then(|value| {
             let scope = self.string(value, "scope", "like \"txn\"")?.parse::<Scope>();
             scope.map_err(|error| self.wrong(value.span().start, &error.to_string())).ok()
         });
         let mut others = Vec::new();
         if let Some(value) = entries.take("answer") {
-            for (name, at) in self.strings(value, "answer", "like [\"remaining\", \"retry_after\"]") {
+            for (name, at) in
+                self.strings(value, "answer", "like [\"remaining\", \"retry_after\"]")
+            {
                 match Var::ALL.into_iter().find(|var| var.name().as_str() == name) {
                     _ if name == "blocked" => {}
                     Some(var) if !others.contains(&var) => others.push(var),
-                    Some(_) => self.wrong(at, &format!("answer names '{name}' twice; once is enough")),
+                    Some(_) => {
+                        self.wrong(at, &format!("answer names '{name}' twice; once is enough"))
+                    }
                     None => {
-                        let names: Vec<_> = Var::ALL.iter().map(|var| var.name().as_str()).collect();
+                        let names: Vec<_> =
+                            Var::ALL.iter().map(|var| var.name().as_str()).collect();
                         self.unknown(at, "a variable", &name, &names);
                     }
                 }
             }
         }
-        let answers =
-            Answers { scope: scope.unwrap_or(Scope::Transaction), others, ..Answers::blocked_only() };
+        let answers = Answers {
+            scope: scope.unwrap_or(Scope::Transaction),
+            others,
+            ..Answers::blocked_only()
+        };
         // The policies, and where each of them stands.
         let (mut list, mut places) = (Vec::new(), Vec::new());
         match entries.take("policy") {
@@ -202,7 +214,8 @@ impl<'t> Reader<'t> {
                 self.wrong(value.span().start, NO_POLICY);
             }
             Some(value) => {
-                let policies = self.table(value, "policy is a table of policies, like [policy.api]");
+                let policies =
+                    self.table(value, "policy is a table of policies, like [policy.api]");
                 // In the order of the file, which a table does not keep.
                 let mut policies: Vec<_> = policies.into_iter().flatten().collect();
                 policies.sort_by_key(|(name, _)| name.span().start);
@@ -245,7 +258,8 @@ impl<'t> Reader<'t> {
         if !is_name(name) {
             self.wrong(at, &format!("'{name}' is no name for a policy: {NAME_RULE}"));
         }
-        let table = self.table(value, &format!("policy.{name} is a table, like [policy.{name}]"))?;
+        let table =
+            self.table(value, &format!("policy.{name} is a table, like [policy.{name}]"))?;
         let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
         let message = match entries.take("message") {
             Some(value) => self.name(value, "message", "the name of a spoe-message")?,
@@ -259,11 +273,16 @@ impl<'t> Reader<'t> {
                 None
             }
         };
-        let args =
-            entries.take("key").map(|value| self.strings(value, "key", "like [\"ip\"]")).unwrap_or_default();
+        let args = entries
+            .take("key")
+            .map(|value| self.strings(value, "key", "like [\"ip\"]"))
+            .unwrap_or_default();
         for (place, (arg, at)) in args.iter().enumerate() {
             if arg.is_empty() {
-                self.wrong(*at, "key has an empty name; write the names of args, like [\"ip\", \"path\"]");
+                self.wrong(
+                    *at,
+                    "key has an empty name; write the names of args, like [\"ip\", \"path\"]",
+                );
             } else if args[..place].iter().any(|(other, _)| other == arg) {
                 self.wrong(*at, &format!("key names '{arg}' twice; once is enough"));
             }
@@ -278,16 +297,16 @@ impl<'t> Reader<'t> {
             }
             Some(cost.into_bytes().into())
         });
-        let mut prefix =
-            |entries: &mut Entries<'_, 't>, name: &'static str, most: u8, default: u8| match entries
-                .take(name)
-            {
-                None => default,
-                Some(value) => self
-                    .number(value, name, u64::from(most))
-                    .and_then(|bits| u8::try_from(bits).ok())
-                    .unwrap_or(default),
-            };
+        let mut prefix = |entries: &mut Entries<'_, 't>,
+                          name: &'static str,
+                          most: u8,
+                          default: u8| match entries.take(name) {
+            None => default,
+            Some(value) => self
+                .number(value, name, u64::from(most))
+                .and_then(|bits| u8::try_from(bits).ok())
+                .unwrap_or(default),
+        };
         let key = KeyParts {
             ipv4_prefix: prefix(&mut entries, "ipv4_prefix", 32, 32),
             ipv6_prefix: prefix(&mut entries, "ipv6_prefix", 128, 64),
@@ -378,7 +397,10 @@ impl<'t> Reader<'t> {
             self.wrong(at, HOW);
         }
         let bytes = |text: &str| Box::from(text.as_bytes());
-        Some(When { arg: bytes(arg.get_ref()), values: values.iter().map(|value| bytes(value)).collect() })
+        Some(When {
+            arg: bytes(arg.get_ref()),
+            values: values.iter().map(|value| bytes(value)).collect(),
+        })
     }
 
     /// `"deny"`, `"unlimited"`, one limit, or a list of them.
@@ -397,7 +419,10 @@ impl<'t> Reader<'t> {
             DeValue::Array(array) if array.len() > MAX_LIMITS => {
                 self.wrong(
                     at,
-                    &format!("there are {} limits; at most {MAX_LIMITS} can be met at once", array.len()),
+                    &format!(
+                        "there are {} limits; at most {MAX_LIMITS} can be met at once",
+                        array.len()
+                    ),
                 );
                 None
             }
@@ -413,7 +438,10 @@ impl<'t> Reader<'t> {
                 if let Some(pair) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
                     self.wrong(
                         at,
-                        &format!("two limits are called '{}'; give each a name of its own", pair[0]),
+                        &format!(
+                            "two limits are called '{}'; give each a name of its own",
+                            pair[0]
+                        ),
                     );
                 }
                 Some(Rule::Limits(limits))
@@ -460,16 +488,22 @@ impl<'t> Reader<'t> {
                 if matches!(rate.as_deref(), Some("deny" | "unlimited")) {
                     self.wrong(
                         at,
-                        &format!("'{text}' stands for itself: write limits = \"{text}\", not in a list"),
+                        &format!(
+                            "'{text}' stands for itself: write limits = \"{text}\", not in a list"
+                        ),
                     );
                     return None;
                 }
             }
             DeValue::Table(table) => {
-                let mut entries = Entries::new("a limit".to_owned(), &["name", "rate", "burst"], table);
-                rate = entries.take("rate").and_then(|value| self.string(value, "rate", "like \"10/s\""));
-                burst =
-                    entries.take("burst").and_then(|value| self.number(value, "burst", u64::from(u32::MAX)));
+                let mut entries =
+                    Entries::new("a limit".to_owned(), &["name", "rate", "burst"], table);
+                rate = entries
+                    .take("rate")
+                    .and_then(|value| self.string(value, "rate", "like \"10/s\""));
+                burst = entries
+                    .take("burst")
+                    .and_then(|value| self.number(value, "burst", u64::from(u32::MAX)));
                 name = entries.take("name").and_then(|value| {
                     let name = self.string(value, "name", "like \"hourly\"")?;
                     if !is_name(&name) {
@@ -507,10 +541,12 @@ impl<'t> Reader<'t> {
     /// `{ cells = 1, ceiling = "10m" }`.
     fn penalty(&mut self, value: &Spanned<DeValue<'t>>) -> Option<Penalty> {
         let at = value.span().start;
-        let table = self.table(value, "penalty is a table, like { cells = 1, ceiling = \"10m\" }")?;
+        let table =
+            self.table(value, "penalty is a table, like { cells = 1, ceiling = \"10m\" }")?;
         let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
-        let cells =
-            entries.take("cells").map_or(Some(1), |value| self.number(value, "cells", u64::from(u32::MAX)));
+        let cells = entries
+            .take("cells")
+            .map_or(Some(1), |value| self.number(value, "cells", u64::from(u32::MAX)));
         let ceiling_ns = match entries.take("ceiling") {
             Some(value) => {
                 let text = self.string(value, "ceiling", "like \"10m\"")?;
@@ -530,7 +566,10 @@ impl<'t> Reader<'t> {
         };
         self.no_more(entries);
         if cells == Some(0) {
-            self.wrong(at, "a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out");
+            self.wrong(
+                at,
+                "a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out",
+            );
             return None;
         }
         Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
@@ -549,7 +588,8 @@ impl<'t> Reader<'t> {
         let Some(table) = self.table(value, what) else { return };
         for (key, rule) in table {
             let text = &**key.get_ref();
-            let override_key = override_key(text, parts).map_err(|what| self.wrong(key.span().start, &what));
+            let override_key =
+                override_key(text, parts).map_err(|what| self.wrong(key.span().start, &what));
             if let (Some(rule), Ok(override_key)) = (self.rule(policy, rule), override_key) {
                 let index = places.of(rule, overrides);
                 if overrides.insert(override_key, index).is_some() {
@@ -580,7 +620,9 @@ impl<'t> Reader<'t> {
         };
         for list in array.iter() {
             let at = list.span().start;
-            let Some(table) = self.table(list, "a list is a table with file and limits") else { continue };
+            let Some(table) = self.table(list, "a list is a table with file and limits") else {
+                continue;
+            };
             let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
             let file = entries.take("file").and_then(|value| self.string(value, "file", "a path"));
             let rule = entries.take("limits").map(|value| self.rule(policy, value));
@@ -600,12 +642,20 @@ impl<'t> Reader<'t> {
     }
 
     /// One entry a line, comments behind `#`.
-    fn list_file(&mut self, at: usize, file: &str, rule: u32, key: &KeyParts, overrides: &mut Overrides) {
+    fn list_file(
+        &mut self,
+        at: usize,
+        file: &str,
+        rule: u32,
+        key: &KeyParts,
+        overrides: &mut Overrides,
+    ) {
         let path: PathBuf = self.path.parent().unwrap_or(Path::new("")).join(file);
         let (text, state) = match read_text(&path, self.bytes_left) {
             Ok(read) => read,
             Err(error) => {
-                return self.wrong(at, &format!("the list {} can't be read: {error}", path.display()));
+                return self
+                    .wrong(at, &format!("the list {} can't be read: {error}", path.display()));
             }
         };
         self.lists.push((path.clone(), Some(state)));
@@ -617,7 +667,8 @@ impl<'t> Reader<'t> {
             if entry.is_empty() {
                 continue;
             }
-            // In other files these begin a comment. Here the line would be a value that no client sends.
+            // In other files these begin a comment. Here the line would be a value that no client
+            // sends.
             let mark = [";", "//"].into_iter().find(|mark| entry.starts_with(mark));
             let read = match mark {
                 Some(mark) => Err(format!(
@@ -636,7 +687,10 @@ impl<'t> Reader<'t> {
             self.wrong(at, &format!("the list {}, {what}", path.display()));
         }
         if more > 0 {
-            self.wrong(at, &format!("the list {} has {more} more lines like that", path.display()));
+            self.wrong(
+                at,
+                &format!("the list {} has {more} more lines like that", path.display()),
+            );
         }
     }
 
@@ -658,21 +712,27 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// An ACK has 815 bytes at most, as HAProxy's buffers want it, and the header fields grow with the names in them.
+    /// An ACK has 815 bytes at most, as HAProxy's buffers want it, and the header fields grow with
+    /// the names in them.
     fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
-        // The ids; then for each variable what is around its value, and a value that is no header field.
+        // The ids; then for each variable what is around its value, and a value that is no header
+        // field.
         const HEADER: usize = 25;
         const VARIABLE: usize = 4 + 16 + 12;
         // `"";r=4294967295;t=4294967295, `
         const MEMBER: usize = 30;
-        let fields =
-            answers.others.iter().filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy)).count();
+        let fields = answers
+            .others
+            .iter()
+            .filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy))
+            .count();
         let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
-        let messages: std::collections::BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+        let messages: std::collections::BTreeSet<_> =
+            list.iter().map(|policy| &policy.message).collect();
         for (policy, at) in list.iter().zip(places) {
-            let members = policy
-                .rules()
-                .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
+            let members = policy.rules().map(|rule| {
+                rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>()
+            });
             // One NOTIFY may have messages for two policies.
             let longest = members.max().unwrap_or(0) * messages.len().min(2);
             let bytes = HEADER + (answers.others.len() + 1) * VARIABLE + names + fields * longest;
@@ -689,7 +749,11 @@ impl<'t> Reader<'t> {
     }
 
     /// A table; where it is none, `what` is wrong.
-    fn table<'v>(&mut self, value: &'v Spanned<DeValue<'t>>, what: &str) -> Option<&'v DeTable<'t>> {
+    fn table<'v>(
+        &mut self,
+        value: &'v Spanned<DeValue<'t>>,
+        what: &str,
+    ) -> Option<&'v DeTable<'t>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
             self.wrong(value.span().start, what);
@@ -709,7 +773,10 @@ impl<'t> Reader<'t> {
     fn name(&mut self, value: &Spanned<DeValue<'t>>, name: &str, what: &str) -> Option<String> {
         let text = self.string(value, name, what)?;
         if text.is_empty() {
-            self.wrong(value.span().start, &format!("{name} is empty; write {what}, or leave it out"));
+            self.wrong(
+                value.span().start,
+                &format!("{name} is empty; write {what}, or leave it out"),
+            );
         }
         Some(text)
     }
@@ -735,9 +802,17 @@ impl<'t> Reader<'t> {
     }
 
     /// The texts of a list, and where each stands.
-    fn strings(&mut self, value: &Spanned<DeValue<'t>>, name: &str, like: &str) -> Vec<(String, usize)> {
+    fn strings(
+        &mut self,
+        value: &Spanned<DeValue<'t>>,
+        name: &str,
+        like: &str,
+    ) -> Vec<(String, usize)> {
         let texts = value.get_ref().as_array().and_then(|array| {
-            array.iter().map(|text| Some((text.get_ref().as_str()?.to_owned(), text.span().start))).collect()
+            array
+                .iter()
+                .map(|text| Some((text.get_ref().as_str()?.to_owned(), text.span().start)))
+                .collect()
         });
         if texts.is_none() {
             self.wrong(value.span().start, &format!("{name} is a list of texts, {like}"));
@@ -755,7 +830,8 @@ impl<'t> Reader<'t> {
 
     /// A name that means nothing, and the one that may have been meant.
     fn unknown(&mut self, at: usize, kind: &str, name: &str, known: &[&str]) {
-        let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
+        let nearest =
+            known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
         let mut what = format!("'{name}' is not {kind}; ");
         match nearest {
             Some((distance, nearest)) if distance <= 1 + name.len() / 4 => {
@@ -769,7 +845,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-const NO_POLICY: &str = "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]";
+const NO_POLICY: &str =
+    "there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]";
 
 const NAME_RULE: &str = "letters, digits, '-' and '_', at most 64 of them";
 
@@ -781,7 +858,9 @@ fn is_name(name: &str) -> bool {
 
 fn override_key(text: &str, parts: &KeyParts) -> Result<OverrideKey, String> {
     Ok(match text.parse()? {
-        OverrideKey::Value(value) if parts.lowercase => OverrideKey::Value(value.to_ascii_lowercase().into()),
+        OverrideKey::Value(value) if parts.lowercase => {
+            OverrideKey::Value(value.to_ascii_lowercase().into())
+        }
         key => key,
     })
 }
@@ -802,20 +881,25 @@ impl Places {
     }
 }
 
-/// Why a penalty is never charged to a limit, if so. A client that is blocked owes more than all but one of the
-/// burst's cells, so what is charged to it fits below the ceiling only if it is no longer than that.
+/// Why a penalty is never charged to a limit, if so. A client that is blocked owes more than all
+/// but one of the burst's cells, so what is charged to it fits below the ceiling only if it is no
+/// longer than that.
 fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String> {
     let interval_ns = limit.quota.emission_interval_ns();
     let takes_ns = interval_ns.saturating_mul(penalty.cells.into());
     if takes_ns <= penalty.ceiling_ns {
         return None;
     }
-    let cells =
-        if penalty.cells == 1 { "1 cell takes".to_owned() } else { format!("{} cells take", penalty.cells) };
+    let cells = if penalty.cells == 1 {
+        "1 cell takes".to_owned()
+    } else {
+        format!("{} cells take", penalty.cells)
+    };
     let (more, remedy) = match MAX_DURATION_NS / interval_ns {
-        _ if takes_ns <= MAX_DURATION_NS => {
-            ("more than the ceiling", format!("write ceiling = \"{}\" at least", duration(takes_ns)))
-        }
+        _ if takes_ns <= MAX_DURATION_NS => (
+            "more than the ceiling",
+            format!("write ceiling = \"{}\" at least", duration(takes_ns)),
+        ),
         0 => (
             "more than any ceiling",
             "leave the penalty out, because one cell takes longer than 30d".to_owned(),
@@ -832,7 +916,8 @@ fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String
 /// The longest time that can be written.
 const MAX_DURATION_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
-/// As it would be written: in days or seconds where that is exact, else in milliseconds, rounded up.
+/// As it would be written: in days or seconds where that is exact, else in milliseconds, rounded
+/// up.
 fn duration(ns: u64) -> String {
     match ns.div_ceil(1_000_000) {
         ms if ms.is_multiple_of(86_400_000) => format!("{}d", ms / 86_400_000),

@@ -1,7 +1,7 @@
 //! What is limited, and how: policies, each with limits that a request must all meet.
 //!
-//! The command line's flags are one policy for every message; a file (`file`) has as many as wanted. Nothing here is text any more:
-//! what an operator wrote was checked when it was read.
+//! The command line's flags are one policy for every message; a file (`file`) has as many as
+//! wanted. Nothing here is text any more: what an operator wrote was checked when it was read.
 
 pub(crate) mod answer;
 mod exception;
@@ -39,7 +39,8 @@ pub(crate) struct Policies {
 }
 
 /// Which of a policy's rules holds: that of an exception, or the default.
-// No enum: one in what is kept for each request would have it copied in pieces that don't fit how they are read again.
+// No enum: one in what is kept for each request would have it copied in pieces that don't fit how
+// they are read again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RuleAt(u32);
 
@@ -70,7 +71,8 @@ pub(crate) struct Policy {
     /// Nobody is blocked; it is only said who would be.
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
-    /// The parts of a key are written as they are: nothing is grouped or left out, and there are no exceptions.
+    /// The parts of a key are written as they are: nothing is grouped or left out, and there are
+    /// no exceptions.
     pub(crate) is_plain: bool,
 }
 
@@ -172,8 +174,9 @@ impl Rule {
 pub(crate) struct Limit {
     /// For people and headers.
     pub(crate) label: Box<str>,
-    /// What tells this limit's buckets from those of other limits on the same key: it follows from the names of the policy and the
-    /// limit. 0 for the only limit that the flags can give. (The table tells apart the buckets of quotas with other numbers.)
+    /// What tells this limit's buckets from those of other limits on the same key: it follows
+    /// from the names of the policy and the limit. 0 for the only limit that the flags can
+    /// give. (The table tells apart the buckets of quotas with other numbers.)
     pub(crate) id: u64,
     pub(crate) quota: Quota,
     /// As it was written: "10/s burst 20".
@@ -181,7 +184,13 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    pub(crate) fn new(policy: &str, name: &str, label: String, quota: Quota, text: String) -> Self {
+    pub(crate) fn new(
+        policy: &str,
+        name: &str,
+        label: String,
+        quota: Quota,
+        text: String,
+    ) -> Self {
         let id = limit_id(&[policy.as_bytes(), name.as_bytes()]);
         Self { label: label.into(), id, quota, text: text.into() }
     }
@@ -191,7 +200,8 @@ impl Limit {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Penalty {
     pub(crate) cells: u32,
-    /// However it goes on, it gets back in after so long a silence, beyond what the limit itself takes to drain.
+    /// However it goes on, it gets back in after so long a silence, beyond what the limit itself
+    /// takes to drain.
     pub(crate) ceiling_ns: u64,
 }
 
@@ -213,8 +223,10 @@ impl Overrides {
     /// How many IPv4 networks, IPv6 networks and values one of the rules is for.
     pub(crate) fn counts(&self, rule: usize) -> (usize, usize, usize) {
         let ours = |index: &u32| *index as usize == rule;
-        let (v4, v6) =
-            (self.v4.values().filter(|index| ours(index)), self.v6.values().filter(|index| ours(index)));
+        let (v4, v6) = (
+            self.v4.values().filter(|index| ours(index)),
+            self.v6.values().filter(|index| ours(index)),
+        );
         (v4.count(), v6.count(), self.values.values().filter(|index| ours(index)).count())
     }
 
@@ -313,11 +325,13 @@ impl Policy {
             })
     }
 
-    /// The parts of a message's key as they make its buckets, in order: addresses are grouped. Returns the place of the rule of the
-    /// first part that is an exception, if there is one. `None` when a part is not there.
+    /// The parts of a message's key as they make its buckets, in order: addresses are grouped.
+    /// Returns the place of the rule of the first part that is an exception, if there is one.
+    /// `None` when a part is not there.
     ///
-    /// An address for which there is an exception is grouped by its exception's network where that is narrower than the policy's
-    /// groups, so that an exception never shares a bucket with the rest of its group.
+    /// An address for which there is an exception is grouped by its exception's network where that
+    /// is narrower than the policy's groups, so that an exception never shares a bucket with
+    /// the rest of its group.
     #[inline(always)]
     pub(crate) fn for_each_part<'a>(
         &self,
@@ -335,10 +349,15 @@ impl Policy {
 
     /// The values that make a message's key, in order. `None` when one is not there.
     #[inline(always)]
-    fn for_each_value<'a>(&self, message: &Message<'a>, mut value: impl FnMut(Value<'a>)) -> Option<()> {
+    fn for_each_value<'a>(
+        &self,
+        message: &Message<'a>,
+        mut value: impl FnMut(Value<'a>),
+    ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
-                // Asked for each arg of each message: a test for `None` costs next to nothing, a comparison of names does not.
+                // Asked for each arg of each message: a test for `None` costs next to nothing, a
+                // comparison of names does not.
                 if self.cost.as_deref().is_some_and(|cost| *cost == *arg.name)
                     || self.when.as_ref().is_some_and(|when| *when.arg == *arg.name)
                 {
@@ -357,7 +376,11 @@ impl Policy {
     /// The exception that a part of a key is, if it is one.
     #[inline]
     fn exception(&self, part: Value<'_>) -> Option<Exception> {
-        if self.overrides.is_empty() { None } else { self.overrides.find(part, self.key.lowercase) }
+        if self.overrides.is_empty() {
+            None
+        } else {
+            self.overrides.find(part, self.key.lowercase)
+        }
     }
 
     #[inline]

@@ -109,7 +109,8 @@ message = "api"
         "20: limits is empty; write \"unlimited\" to let everything through",
         "21: policy 'other' has no limits; write limits = [\"100/s burst 20\"], \"deny\" or \"unlimited\"",
     ];
-    let expected: Vec<_> = expected.iter().map(|mistake| format!("gcra-spoa.toml:{mistake}")).collect();
+    let expected: Vec<_> =
+        expected.iter().map(|mistake| format!("gcra-spoa.toml:{mistake}")).collect();
     assert_eq!(mistakes, expected);
 }
 
@@ -129,7 +130,8 @@ fn what_is_no_toml_is_told_with_its_line() {
 fn a_file_without_a_policy_is_a_mistake() {
     for text in ["", "[policy]\n", "policy = {}\n", "scope = \"sess\"\n\n[policy]\n"] {
         let mistakes = parse(text).unwrap_err();
-        let at_all = mistakes.iter().any(|mistake| mistake.contains("there is no policy; write one"));
+        let at_all =
+            mistakes.iter().any(|mistake| mistake.contains("there is no policy; write one"));
         assert!(mistakes.len() == 1 && at_all, "{text:?}: {mistakes:?}");
     }
 }
@@ -165,8 +167,9 @@ limits = "1/s"
 "#,
     );
     let policy = &policies.list[0];
-    let rule =
-        |value: Value<'_>| policy.rule(RuleAt::new(policy.exception(value).map(|exception| exception.rule)));
+    let rule = |value: Value<'_>| {
+        policy.rule(RuleAt::new(policy.exception(value).map(|exception| exception.rule)))
+    };
     let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
     let burst = |rule: &Rule| match rule {
         Rule::Limits(limits) => limits[0].quota.burst(),
@@ -178,7 +181,8 @@ limits = "1/s"
     assert_eq!(burst(rule(ip("10.1.2.3"))), 5);
     assert_eq!(*rule(ip("2001:db8:1::1")), Rule::Deny);
     assert_eq!(burst(rule("Partner".into())), 100);
-    for other in [ip("192.0.2.1"), ip("2001:db9::1"), "partner".into(), Value::Null, 1_i64.into()] {
+    for other in [ip("192.0.2.1"), ip("2001:db9::1"), "partner".into(), Value::Null, 1_i64.into()]
+    {
         assert_eq!(burst(rule(other)), 1, "{other:?}");
     }
 }
@@ -188,8 +192,7 @@ fn with_exception(text: &str) -> [Result<Policies, Vec<String>>; 2] {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("list.txt"), format!("{text}\n")).unwrap();
     let table = "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n";
-    let list =
-        "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n";
+    let list = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n";
     let file = directory.path().join("gcra-spoa.toml");
     [parse(&format!("{table}'{text}' = \"deny\"\n")), file::parse(&file, list)]
 }
@@ -304,7 +307,8 @@ fn what_is_nearly_an_address_is_a_mistake() {
 
 #[test]
 fn a_comment_in_a_list_begins_with_a_hash() {
-    for (text, mark) in [("; partners", ";"), (";10.0.0.1", ";"), ("// partners", "//"), ("//10.0.0.1", "//")]
+    for (text, mark) in
+        [("; partners", ";"), (";10.0.0.1", ";"), ("// partners", "//"), ("//10.0.0.1", "//")]
     {
         let [_, list] = with_exception(text);
         let mistakes = list.expect_err(text);
@@ -376,7 +380,9 @@ fn an_exception_is_an_address_a_network_or_a_value() {
         assert_eq!(matches(value, value.into()), [true; 2], "{value}");
     }
     // What looks like an address and is meant as a string says so, as on the command line.
-    for value in ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a", "10:30", "10-0-0-1", "0x0a000001"] {
+    for value in
+        ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a", "10:30", "10-0-0-1", "0x0a000001"]
+    {
         assert_eq!(matches(&format!("str:{value}"), value.into()), [true; 2], "{value}");
     }
     assert_eq!(matches("str:10.1.2.3", ip("10.1.2.3")), [false; 2]);
@@ -399,7 +405,10 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
     );
     assert_eq!(with("\"2/s burst 3\"", "{ ceiling = \"500ms\" }"), Ok(()));
     assert_eq!(
-        with("[\"10/s\", { name = \"daily\", rate = \"1000/d\" }]", "{ cells = 10, ceiling = \"10m\" }"),
+        with(
+            "[\"10/s\", { name = \"daily\", rate = \"1000/d\" }]",
+            "{ cells = 10, ceiling = \"10m\" }"
+        ),
         wrong(
             "the penalty is never charged to the limit '1000 per day, up to 1000 at once' of policy 'api': 10 cells take it \
              864s, more than the ceiling; write ceiling = \"864s\" at least"
@@ -419,7 +428,10 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
     // Those of exceptions, too.
     let text = "[policy.api]\nlimits = \"10/s\"\npenalty = { ceiling = \"1s\" }\n[policy.api.overrides]\n\"192.0.2.1\" = \"1/m\"\n";
     let mistakes = parse(text).unwrap_err();
-    assert!(mistakes.len() == 1 && mistakes[0].contains("'1 per minute, up to 1 at once'"), "{mistakes:?}");
+    assert!(
+        mistakes.len() == 1 && mistakes[0].contains("'1 per minute, up to 1 at once'"),
+        "{mistakes:?}"
+    );
 }
 
 /// After a change of its numbers a limit is found by its names.
@@ -432,9 +444,12 @@ fn a_limit_is_known_by_its_names() {
             .flat_map(|policy| policy.limits().map(|limit| limit.id).collect::<Vec<_>>())
             .collect::<Vec<_>>()
     };
-    let first = ids("[policy.a]\nlimits=[\"1/s\", {name=\"x\", rate=\"1/h\"}]\n[policy.b]\nlimits=\"1/s\"\n");
-    let second =
-        ids("[policy.a]\nlimits=[\"9/s burst 3\", {name=\"x\", rate=\"7/d\"}]\n[policy.b]\nlimits=\"5/m\"\n");
+    let first = ids(
+        "[policy.a]\nlimits=[\"1/s\", {name=\"x\", rate=\"1/h\"}]\n[policy.b]\nlimits=\"1/s\"\n",
+    );
+    let second = ids(
+        "[policy.a]\nlimits=[\"9/s burst 3\", {name=\"x\", rate=\"7/d\"}]\n[policy.b]\nlimits=\"5/m\"\n",
+    );
     assert_eq!(first, second);
     assert!(first[0] != first[1] && first[0] != first[2], "and each its own");
 }
@@ -472,7 +487,9 @@ limits = "5/m"
 fn header_fields_that_do_not_fit_are_a_mistake() {
     let config = |name: &str, answer: &str| {
         let limits = r#"limits = ["1/s", "2/m", "3/h", "4/d"]"#;
-        parse(&format!("answer = [{answer}]\n[policy.{name}]\n{limits}\n[policy.other]\nlimits = \"1/s\"\n"))
+        parse(&format!(
+            "answer = [{answer}]\n[policy.{name}]\n{limits}\n[policy.other]\nlimits = \"1/s\"\n"
+        ))
     };
     assert!(config("api", "\"ratelimit\", \"ratelimit_policy\"").is_ok());
     let long = "a".repeat(64);
@@ -490,9 +507,11 @@ fn with_mistakes(count: usize) -> (Vec<String>, u128) {
     use rustix::time::{ClockId, clock_gettime};
     let spent = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
-        u128::from(time.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(time.tv_nsec.unsigned_abs())
+        u128::from(time.tv_sec.unsigned_abs()) * 1_000_000_000
+            + u128::from(time.tv_nsec.unsigned_abs())
     };
-    let overrides: String = (0..count).map(|number| format!("k{number} = \"5/fortnight\"\n")).collect();
+    let overrides: String =
+        (0..count).map(|number| format!("k{number} = \"5/fortnight\"\n")).collect();
     let text = format!("[policy.api]\nlimits = \"5/s\"\n[policy.api.overrides]\n{overrides}");
     let before = spent();
     let mistakes = parse(&text).unwrap_err();
@@ -504,7 +523,10 @@ fn a_hundred_mistakes_are_told_and_how_many_more_there_are() {
     let (mistakes, _) = with_mistakes(5_000);
     assert_eq!(mistakes.len(), 101);
     for (mistake, line) in mistakes[..100].iter().zip(4..) {
-        assert!(mistake.starts_with(&format!("gcra-spoa.toml:{line}: '5/fortnight'")), "{mistake}");
+        assert!(
+            mistake.starts_with(&format!("gcra-spoa.toml:{line}: '5/fortnight'")),
+            "{mistake}"
+        );
     }
     assert_eq!(mistakes[100], "gcra-spoa.toml: and 4900 more mistakes");
     assert_eq!(with_mistakes(100).0.len(), 100);
@@ -522,9 +544,11 @@ fn many_mistakes_take_no_longer_than_they_must() {
 
 #[test]
 fn each_policy_that_is_never_taken_is_told_once() {
-    let hidden: String =
-        (1..2_000).map(|number| format!("[policy.p{number}]\nmessage = \"a\"\nlimits = \"1/s\"\n")).collect();
-    let mistakes = parse(&format!("[policy.p0]\nmessage = \"a\"\nlimits = \"1/s\"\n{hidden}")).unwrap_err();
+    let hidden: String = (1..2_000)
+        .map(|number| format!("[policy.p{number}]\nmessage = \"a\"\nlimits = \"1/s\"\n"))
+        .collect();
+    let mistakes =
+        parse(&format!("[policy.p0]\nmessage = \"a\"\nlimits = \"1/s\"\n{hidden}")).unwrap_err();
     assert_eq!(mistakes.len(), 101);
     assert!(
         mistakes[0].starts_with("gcra-spoa.toml:4: policy 'p1' is never taken: 'p0' above it"),
@@ -546,8 +570,14 @@ fn what_would_do_nothing_is_a_mistake() {
             "3: the penalty of policy 'a' is never charged",
         ),
         ("limits = \"1/s\"\nwhen = { plan = [] }", "3: when names one arg and its values"),
-        ("limits = \"1/s\"\ncost = \"\"", "3: cost is empty; write the name of an arg, or leave it out"),
-        ("limits = \"1/s\"\nmessage = \"\"", "3: message is empty; write the name of a spoe-message"),
+        (
+            "limits = \"1/s\"\ncost = \"\"",
+            "3: cost is empty; write the name of an arg, or leave it out",
+        ),
+        (
+            "limits = \"1/s\"\nmessage = \"\"",
+            "3: message is empty; write the name of a spoe-message",
+        ),
         ("limits = \"1/s\"\nkey = [\"ip\", \"ip\"]", "3: key names 'ip' twice; once is enough"),
     ] {
         let mistakes = parse(&format!("[policy.a]\n{policy}\n")).unwrap_err();

@@ -71,7 +71,9 @@ fn rule_in_words(rule: &Rule) -> String {
     match rule {
         Rule::Deny => "nothing is let through".to_owned(),
         Rule::Unlimited => "everything is let through".to_owned(),
-        Rule::Limits(limits) => limits.iter().map(|limit| &*limit.text).collect::<Vec<_>>().join("; and "),
+        Rule::Limits(limits) => {
+            limits.iter().map(|limit| &*limit.text).collect::<Vec<_>>().join("; and ")
+        }
     }
 }
 
@@ -130,7 +132,8 @@ impl Policies {
             if first.key.args.is_empty() {
                 args.insert(0, "ip".to_owned());
             }
-            let mut args: Vec<_> = args.into_iter().map(|arg| format!("{arg}={}", sample(&arg))).collect();
+            let mut args: Vec<_> =
+                args.into_iter().map(|arg| format!("{arg}={}", sample(&arg))).collect();
             if let Some(cost) = &first.cost {
                 args.push(format!("{}=int(1)", text(cost)));
             }
@@ -147,7 +150,9 @@ impl Policies {
         lines.push_str(
             "\n# ---- haproxy.cfg: in the frontend\n    filter spoe engine gcra config spoe-gcra.conf\n",
         );
-        for (wanted, header) in [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")] {
+        for (wanted, header) in
+            [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")]
+        {
             if has(wanted) {
                 let var = var(wanted.name().as_str());
                 let _ = writeln!(

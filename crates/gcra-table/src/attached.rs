@@ -1,4 +1,5 @@
-//! Who uses the table: each process has an entry in the header and writes there, once a second, that it is alive.
+//! Who uses the table: each process has an entry in the header and writes there, once a second,
+//! that it is alive.
 //!
 //! For people to look at. No decision depends on it, and nothing is done to a process because of
 //! what an entry says: every process of the user can write there what it likes.
@@ -9,7 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 use crate::header::{ProcessEntry, TEXT_WORDS};
 
-/// An entry that was not written for so long belongs to a process that died, or to one that is stopped.
+/// An entry that was not written for so long belongs to a process that died, or to one that is
+/// stopped.
 const ALIVE_NS: u64 = 5_000_000_000;
 
 /// No place among the entries.
@@ -125,7 +127,9 @@ impl Attachment {
         let Some(mine) = self.entry(entries) else { return };
         let (outcome, text) = match answer {
             ReloadAnswer::InForce => (IN_FORCE, ""),
-            ReloadAnswer::Refused(why) => (REFUSED, &why[..why.floor_char_boundary(8 * TEXT_WORDS)]),
+            ReloadAnswer::Refused(why) => {
+                (REFUSED, &why[..why.floor_char_boundary(8 * TEXT_WORDS)])
+            }
             ReloadAnswer::NothingToReload => (NOTHING_TO_RELOAD, ""),
         };
         // A reader that finds the same number before and after its look has seen a whole answer.
@@ -161,13 +165,19 @@ impl Attachment {
                 is_free(beat_ns)
                     && entry
                         .beat_ns
-                        .compare_exchange(beat_ns, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
+                        .compare_exchange(
+                            beat_ns,
+                            now.max(1),
+                            Ordering::Relaxed,
+                            Ordering::Relaxed,
+                        )
                         .is_ok()
             })
         };
-        // The process of an entry that was not left may be stopped, and is better kept in the list.
-        let claimed =
-            claim_if(&|beat_ns| beat_ns == 0).or_else(|| claim_if(&|beat_ns| !is_recent(beat_ns, now)))?;
+        // The process of an entry that was not left may be stopped, and is better kept in the
+        // list.
+        let claimed = claim_if(&|beat_ns| beat_ns == 0)
+            .or_else(|| claim_if(&|beat_ns| !is_recent(beat_ns, now)))?;
         let entry = &entries[claimed];
         entry.answered.store(0, Ordering::Relaxed);
         entry.number.store(self.number, Ordering::Relaxed);
@@ -197,7 +207,8 @@ fn look_at(entry: &ProcessEntry, place: usize, now: u64, ours: u64) -> Process {
     let answer = match entry.outcome.load(Ordering::Relaxed) {
         IN_FORCE => Some(ReloadAnswer::InForce),
         REFUSED => {
-            let text: [u64; TEXT_WORDS] = core::array::from_fn(|at| entry.text[at].load(Ordering::Relaxed));
+            let text: [u64; TEXT_WORDS] =
+                core::array::from_fn(|at| entry.text[at].load(Ordering::Relaxed));
             let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let length = entry.length.load(Ordering::Relaxed) as usize;
             Some(ReloadAnswer::Refused(printable(&bytes[..length.min(bytes.len())])))
@@ -271,14 +282,19 @@ mod tests {
         let third = attach(3, 101 * SECOND);
         assert_eq!(unlisted.load(Ordering::Relaxed), 1, "no room");
         third.leave(&entries);
-        assert_eq!(alive(&entries, 102 * SECOND).len(), 2, "one without an entry leaves those of others");
+        assert_eq!(
+            alive(&entries, 102 * SECOND).len(),
+            2,
+            "one without an entry leaves those of others"
+        );
         second.leave(&entries);
         assert_eq!(alive(&entries, 102 * SECOND).len(), 1);
         third.beat(&entries, &unlisted, 102 * SECOND);
         assert_eq!(alive(&entries, 102 * SECOND).len(), 2, "there is room now");
         assert_eq!(unlisted.load(Ordering::Relaxed), 1);
 
-        // The first was stopped, and its entry went to a fourth; when it goes on it finds another one.
+        // The first was stopped, and its entry went to a fourth; when it goes on it finds another
+        // one.
         assert_eq!(alive(&entries, 106 * SECOND).len(), 1);
         let fourth = attach(4, 106 * SECOND);
         third.leave(&entries);

@@ -27,7 +27,8 @@ impl Clock {
     }
 }
 
-/// The time of a [`Table::with_manual_clock`](crate::Table::with_manual_clock). It begins after one second.
+/// The time of a [`Table::with_manual_clock`](crate::Table::with_manual_clock). It begins after
+/// one second.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -50,7 +51,8 @@ impl ManualClock {
     }
 }
 
-/// Nanoseconds since the machine booted, suspend included: the same for all processes, and never backwards.
+/// Nanoseconds since the machine booted, suspend included: the same for all processes, and never
+/// backwards.
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
@@ -81,15 +83,17 @@ pub(crate) fn boot_id() -> Result<[u8; 16], Unreadable> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(FILE).map_err(Unreadable::because(FILE))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16)
-        .map(u128::to_be_bytes)
-        .map_err(|_| Unreadable::because(FILE)(invalid(format!("'{}' is no boot id", text.trim()))))
+    u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).map_err(|_| {
+        Unreadable::because(FILE)(invalid(format!("'{}' is no boot id", text.trim())))
+    })
 }
 
-/// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of this process, in nanoseconds.
+/// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of this process, in
+/// nanoseconds.
 ///
-/// The kernel tells it, so it is exact. It can't be measured: CLOCK_MONOTONIC has an offset of its own in a time namespace,
-/// their difference changes with each suspend, and the wall clock can be set.
+/// The kernel tells it, so it is exact. It can't be measured: CLOCK_MONOTONIC has an offset of its
+/// own in a time namespace, their difference changes with each suspend, and the wall clock can be
+/// set.
 pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
     const OURS: &str = "/proc/self/ns/time";
     const CHILDRENS: &str = "/proc/self/ns/time_for_children";
@@ -98,7 +102,8 @@ pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
         Ok(ours) => ours,
         // A kernel without time namespaces still has others.
         Err(error)
-            if error.kind() == io::ErrorKind::NotFound && fs::read_link("/proc/self/ns/mnt").is_ok() =>
+            if error.kind() == io::ErrorKind::NotFound
+                && fs::read_link("/proc/self/ns/mnt").is_ok() =>
         {
             return Ok(0);
         }
@@ -106,13 +111,13 @@ pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
     };
     // The offsets that the kernel shows are those of the children's namespace.
     if fs::read_link(CHILDRENS).map_err(Unreadable::because(CHILDRENS))? != ours {
-        let message =
-            "it is not the time namespace of this process itself; start it by a fork (unshare --fork)";
+        let message = "it is not the time namespace of this process itself; start it by a fork (unshare --fork)";
         return Err(Unreadable::because(CHILDRENS)(io::Error::other(message)));
     }
     let text = fs::read_to_string(OFFSETS).map_err(Unreadable::because(OFFSETS))?;
-    boottime_offset_ns(&text)
-        .ok_or_else(|| Unreadable::because(OFFSETS)(invalid("it has no offset of boottime".to_owned())))
+    boottime_offset_ns(&text).ok_or_else(|| {
+        Unreadable::because(OFFSETS)(invalid("it has no offset of boottime".to_owned()))
+    })
 }
 
 /// The offset in a text such as "boottime 3600 0": seconds, and nanoseconds to add to them.
@@ -127,12 +132,17 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// The base that turns this boot's clock into the table's: the table's time goes on from where it was last
-/// seen, plus the time the machine was away by the wall clock.
+/// The base that turns this boot's clock into the table's: the table's time goes on from where it
+/// was last seen, plus the time the machine was away by the wall clock.
 ///
-/// A wall clock set back counts as no time away, one set far forward as a week: limits may be too strict for
-/// a while after a boot, or a week's debt forgiven, and no more.
-pub(crate) fn base_after_boot(last_ns: u64, last_wall_ns: u64, wall_ns: u64, boottime_ns: u64) -> i64 {
+/// A wall clock set back counts as no time away, one set far forward as a week: limits may be too
+/// strict for a while after a boot, or a week's debt forgiven, and no more.
+pub(crate) fn base_after_boot(
+    last_ns: u64,
+    last_wall_ns: u64,
+    wall_ns: u64,
+    boottime_ns: u64,
+) -> i64 {
     const WEEK_NS: u64 = 7 * 86_400 * 1_000_000_000;
     let away_ns = wall_ns.saturating_sub(last_wall_ns).min(WEEK_NS);
     let now = last_ns.saturating_add(away_ns).min(i64::MAX.unsigned_abs() / 2);
@@ -168,7 +178,9 @@ mod tests {
 
     #[test]
     fn the_offset_of_a_time_namespace_is_read_to_the_nanosecond() {
-        let offset = |boottime: &str| boottime_offset_ns(&format!("monotonic  7  0\nboottime {boottime}\n"));
+        let offset = |boottime: &str| {
+            boottime_offset_ns(&format!("monotonic  7  0\nboottime {boottime}\n"))
+        };
         assert_eq!(offset("          0         0"), Some(0));
         assert_eq!(offset("       3600         1"), Some(3_600_000_000_001));
         // Half a second back, as the kernel writes it.

@@ -1,7 +1,9 @@
-//! SipHash-1-3 with a 128-bit key and a 64-bit result (Aumasson and Bernstein, "SipHash: a fast short-input PRF").
+//! SipHash-1-3 with a 128-bit key and a 64-bit result (Aumasson and Bernstein, "SipHash: a fast
+//! short-input PRF").
 //!
-//! Our own, because the hash is a quarter of a decision: a library's hasher is larger than the registers, and copying it
-//! took as long as the hash itself. A property test compares it with one.
+//! Our own, because the hash is a quarter of a decision: a library's hasher is larger than the
+//! registers, and copying it took as long as the hash itself. A property test compares it with
+//! one.
 
 /// A hash in the making. Small enough to stay in registers.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,9 @@
 //! The header of a table file: what it is, how large, with which hash key, since when, and who
 //! uses it.
 //!
-//! The fields that never change while the file is in use are read and written as bytes, here. The few that do are
-//! atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has the same as a
-//! drawing.
+//! The fields that never change while the file is in use are read and written as bytes, here. The
+//! few that do are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has
+//! the same as a drawing.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -36,7 +36,8 @@ pub(crate) struct Header {
     pub(crate) boot_id: [u8; 16],
     /// Added to the boot's clock, gives the table's.
     pub(crate) base_ns: i64,
-    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all who use the table.
+    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all who use
+    /// the table.
     pub(crate) clock_offset_ns: i64,
 }
 
@@ -74,10 +75,12 @@ impl Header {
 
     /// Goes on with the time of the table before this one.
     pub(crate) fn take_clock_of(&mut self, old: &Self) {
-        (self.boot_id, self.base_ns, self.clock_offset_ns) = (old.boot_id, old.base_ns, old.clock_offset_ns);
+        (self.boot_id, self.base_ns, self.clock_offset_ns) =
+            (old.boot_id, old.base_ns, old.clock_offset_ns);
     }
 
-    /// Whether this is the header of the file that was made to take over from the one with the header `old`.
+    /// Whether this is the header of the file that was made to take over from the one with the
+    /// header `old`.
     pub(crate) fn follows(&self, old: &Self) -> bool {
         self.hash_key == old.hash_key && old.generation.checked_add(1) == Some(self.generation)
     }
@@ -111,7 +114,8 @@ impl Header {
     }
 }
 
-/// The next `N` bytes. The fields of a header are fewer than [`FIXED_BYTES`], so they are always there.
+/// The next `N` bytes. The fields of a header are fewer than [`FIXED_BYTES`], so they are always
+/// there.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     match rest.split_first_chunk() {
         Some((field, after)) => {
@@ -128,8 +132,8 @@ fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The hash of a constant: a build that hashes differently would look for every key in the wrong place, so it
-/// must not use the file at all.
+/// The hash of a constant: a build that hashes differently would look for every key in the wrong
+/// place, so it must not use the file at all.
 fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
 }
@@ -147,18 +151,21 @@ pub(crate) const PROCESSES: usize = 512;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
-    /// The table's time when a process last wrote down that it was alive, and the wall clock's then.
+    /// The table's time when a process last wrote down that it was alive, and the wall clock's
+    /// then.
     pub(crate) last_ns: AtomicU64,
     pub(crate) last_wall_ns: AtomicU64,
     /// How often the file was attached to.
     pub(crate) attachments: AtomicU32,
-    /// 1 from when another file takes over this one's buckets. Set before the first slot is sealed.
+    /// 1 from when another file takes over this one's buckets. Set before the first slot is
+    /// sealed.
     pub(crate) successor: AtomicU32,
     /// 1 when all buckets of the file before this one have been carried over.
     pub(crate) complete: AtomicU32,
     /// What the tables before this one have counted.
     pub(crate) inherited: Counters,
-    /// CLOCK_BOOTTIME when an agent last wrote down that it uses another file, which had this one's name before.
+    /// CLOCK_BOOTTIME when an agent last wrote down that it uses another file, which had this
+    /// one's name before.
     pub(crate) strangers_ns: AtomicU64,
     pub(crate) counters: CacheLine<Counters>,
     /// How often processes that have no [`ProcessEntry`] wrote down that they were alive.

@@ -1,4 +1,5 @@
-//! What can be seen of a table from outside: how full it is, who uses it, and whether all is as it should be.
+//! What can be seen of a table from outside: how full it is, who uses it, and whether all is as it
+//! should be.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +12,16 @@ use crate::quota::MAX_DRAIN_NS;
 use crate::slot::{Slot, Word};
 use crate::table::Table;
 
-/// What the slots of a table hold. Counted one after the other, so in a busy table it is true to a few slots.
+/// What the slots of a table hold. Counted one after the other, so in a busy table it is true to a
+/// few slots.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Occupancy {
     /// Buckets that owe something.
     pub live: u64,
     /// Slots that anybody may take: never used, or their key has its full burst again.
     pub idle: u64,
-    /// Buckets about to be opened. More than a few are the leftovers of killed processes, to be taken over.
+    /// Buckets about to be opened. More than a few are the leftovers of killed processes, to be
+    /// taken over.
     pub pending: u64,
     /// Slots whose buckets are moving to another table.
     pub sealed: u64,
@@ -94,7 +97,8 @@ impl Table {
         occupancy
     }
 
-    /// The processes that use the table, as far as they [`beat`](Self::beat) and there is room to list them.
+    /// The processes that use the table, as far as they [`beat`](Self::beat) and there is room to
+    /// list them.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.listed_processes().into_iter().filter(Process::is_alive).collect()
@@ -143,8 +147,8 @@ impl Table {
         self.is_superseded()
     }
 
-    /// What is wrong with the file that takes over from this one, if it is being resized. Without that
-    /// file the keys whose slots have moved are denied, and no time heals it.
+    /// What is wrong with the file that takes over from this one, if it is being resized. Without
+    /// that file the keys whose slots have moved are denied, and no time heals it.
     #[must_use]
     pub fn successor_fault(&self) -> Option<Fault> {
         // One in memory has no file to lose.
@@ -166,12 +170,13 @@ impl Table {
     /// Verifies what must hold at every moment, in a table that may be in use:
     ///
     /// * every live bucket lies in one of its key's eight slots, and no key has two;
-    /// * none owes more than any limit can, and no slot is sealed unless the table is being resized;
+    /// * none owes more than any limit can, and no slot is sealed unless the table is being
+    ///   resized;
     /// * the table's time has not gone backwards;
     /// * if it is being resized, the file that takes over from it is there.
     ///
-    /// Most faults cost no more than a wrong limit for the keys concerned until it has drained, and the
-    /// table heals by itself. A missing successor [does not heal](Fault::heals).
+    /// Most faults cost no more than a wrong limit for the keys concerned until it has drained,
+    /// and the table heals by itself. A missing successor [does not heal](Fault::heals).
     #[must_use]
     pub fn check(&self) -> Vec<Fault> {
         let slots: Vec<&Slot> = self.each_slot().collect();

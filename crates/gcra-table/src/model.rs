@@ -1,15 +1,17 @@
-//! The interleavings of charging, opening, reclaiming, evicting, refunding, resetting and moving buckets.
+//! The interleavings of charging, opening, reclaiming, evicting, refunding, resetting and moving
+//! buckets.
 //!
-//! * `make loom`: two or three actors on two lines of two slots, in every interleaving with at most three preemptions,
-//!   and with the older values that a relaxed load may still see.
+//! * `make loom`: two or three actors on two lines of two slots, in every interleaving with at
+//!   most three preemptions, and with the older values that a relaxed load may still see.
 //! * `make shuttle`: random interleavings of four actors on eight slots, as in a real table.
 //!
-//! What is checked: no key is admitted more than its burst (and what was forgiven it), no key is confirmed twice, every
-//! cell that was allowed is owed somewhere, and no operation loses more than a few rounds. Each property
-//! has a twin that takes one step of the algorithm away and must fail.
+//! What is checked: no key is admitted more than its burst (and what was forgiven it), no key is
+//! confirmed twice, every cell that was allowed is owed somewhere, and no operation loses more
+//! than a few rounds. Each property has a twin that takes one step of the algorithm away and must
+//! fail.
 //!
-//! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it earlier. Where a bucket has to
-//! drain, one of the actors sets the clock forward.
+//! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it
+//! earlier. Where a bucket has to drain, one of the actors sets the clock forward.
 
 use core::cell::Cell;
 use core::num::{NonZeroU32, NonZeroU64};
@@ -21,7 +23,8 @@ use loom::{sync::Arc, thread};
 use shuttle::{sync::Arc, thread};
 
 use crate::bucket::{
-    Announcer, Bucket, Changes, Charge, Context, Counters, Decision, Moved, Mutation, model_with, seal,
+    Announcer, Bucket, Changes, Charge, Context, Counters, Decision, Moved, Mutation, model_with,
+    seal,
 };
 use crate::quota::Quota;
 use crate::slot::{LINE_SLOTS, Line, Slot, Word};
@@ -47,7 +50,8 @@ struct Table {
     counters: Counters,
     successor: AtomicU32,
     complete: AtomicU32,
-    /// What the clock says by now. (Not one of the model's atomics: it changes between two steps.)
+    /// What the clock says by now. (Not one of the model's atomics: it changes between two
+    /// steps.)
     clock: AtomicU64,
 }
 
@@ -102,7 +106,10 @@ struct Actor {
 
 impl Actor {
     fn new(number: usize) -> Self {
-        Self { early_reading: Cell::new(None), announcer: Announcer::new(u16::try_from(number).unwrap()) }
+        Self {
+            early_reading: Cell::new(None),
+            announcer: Announcer::new(u16::try_from(number).unwrap()),
+        }
     }
 
     /// One whose first reading of the clock was a moment ago, when less had become idle.
@@ -163,7 +170,11 @@ impl Actor {
         for slot in old.slots() {
             let word = seal(slot);
             if let Some(tat) = word.sealed_tat().filter(|tat| *tat > CLOCK) {
-                new.bucket(word.fingerprint()).carry(tat, &mut { CLOCK }, &self.context(new, None));
+                new.bucket(word.fingerprint()).carry(
+                    tat,
+                    &mut { CLOCK },
+                    &self.context(new, None),
+                );
             }
         }
         new.complete.store(1, Ordering::Release);
@@ -196,10 +207,13 @@ where
 /// Checks a model, with a step of the algorithm taken away or with none.
 fn model(mutation: Option<Mutation>, body: fn()) {
     model_with(Changes { mutation, ..Changes::default() }, || check(body));
-    // loom remembers one access to each slot, and so misses that somebody could have come between two loads of one
-    // actor. As exchanges they are never reordered, but each order of them is gone through.
+    // loom remembers one access to each slot, and so misses that somebody could have come between
+    // two loads of one actor. As exchanges they are never reordered, but each order of them is
+    // gone through.
     #[cfg(gcra_loom)]
-    model_with(Changes { mutation, loads_are_exchanges: true, ..Changes::default() }, || check(body));
+    model_with(Changes { mutation, loads_are_exchanges: true, ..Changes::default() }, || {
+        check(body)
+    });
 }
 
 #[cfg(gcra_loom)]
@@ -212,7 +226,10 @@ fn check(body: fn()) {
 /// `GCRA_SHUTTLE_RUNS` asks for more than the usual number of schedules.
 #[cfg(gcra_shuttle)]
 fn check(body: fn()) {
-    let runs = std::env::var("GCRA_SHUTTLE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(100_000);
+    let runs = std::env::var("GCRA_SHUTTLE_RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok())
+        .unwrap_or(100_000);
     shuttle::check_random(body, runs / 2);
     shuttle::check_pct(body, runs / 2, 3);
 }
@@ -261,8 +278,10 @@ fn first_comers_and_reclaim() {
     table.put(0, OTHER, 50);
     table.put(1, OTHER + 1, 500);
     let first_comer: fn(&Table, Actor) -> u64 = |table, actor| actor.charge(table, K, 1);
-    let [one, two, other] =
-        together(&table, [first_comer, first_comer, |table, actor| actor.charge(table, OTHER + 2, 1)]);
+    let [one, two, other] = together(
+        &table,
+        [first_comer, first_comer, |table, actor| actor.charge(table, OTHER + 2, 1)],
+    );
     assert_eq!((one + two, other), (1, 1), "a burst of 1 each");
     assert_eq!((table.owed(K), table.owed(OTHER + 2)), (1, 1));
 }
@@ -271,12 +290,17 @@ fn first_comers_and_reclaim() {
 fn charge_against_reclaim() {
     let table = Arc::new(Table::new());
     table.put(0, K, 50);
-    (1..4).for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
+    (1..4)
+        .for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
     let [mine, other] = together(
         &table,
-        [|table, actor| actor.charge_twice(table, K, 1), |table, actor| actor.charge(table, OTHER, 1)],
+        [
+            |table, actor| actor.charge_twice(table, K, 1),
+            |table, actor| actor.charge(table, OTHER, 1),
+        ],
     );
-    // Four slots, all needed: whoever comes second evicts somebody, possibly the other. That is counted.
+    // Four slots, all needed: whoever comes second evicts somebody, possibly the other. That is
+    // counted.
     let forgiven = u64::from(table.counters.counted().evictions.evicted_live > 1);
     assert!(mine == 1 || mine == 1 + forgiven, "{mine} allowed");
     assert_eq!(other, 1);
@@ -287,7 +311,8 @@ fn charge_against_eviction() {
     let table = Arc::new(Table::new());
     // The first cell of the other key leads to the same TAT as K has.
     table.put(0, K, CLOCK + T);
-    (1..4).for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
+    (1..4)
+        .for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
     let [mine, other] = together(
         &table,
         [|table, actor| actor.charge(table, K, 2), |table, actor| actor.charge(table, OTHER, 2)],
@@ -299,7 +324,8 @@ fn charge_against_eviction() {
         assert_eq!((owed, owed_other), (0, 1), "K was evicted after its charge, with all it owed");
         assert_eq!(table.forgiven(), 2);
     } else {
-        // K was evicted, came back and evicted in its turn: the least is the other one, or a stranger.
+        // K was evicted, came back and evicted in its turn: the least is the other one, or a
+        // stranger.
         assert!(owed == 1 && owed_other <= 1, "{owed} {owed_other}");
     }
 }
@@ -323,8 +349,8 @@ fn announcements_apart() {
     apart([EARLIER, NOW]);
 }
 
-/// With a third, an announcement is removed while its author sleeps, and made again: only the ticket tells the second from
-/// the first.
+/// With a third, an announcement is removed while its author sleeps, and made again: only the
+/// ticket tells the second from the first.
 fn announced_again() {
     apart([EARLIER, NOW, EARLIER]);
 }
@@ -338,12 +364,14 @@ fn abandoned_announcement() {
     assert_eq!(table.owed(K), 1);
 }
 
-/// Two come for a key whose announcer sleeps, and a third takes its announcement for another key, because it is old.
+/// Two come for a key whose announcer sleeps, and a third takes its announcement for another key,
+/// because it is old.
 fn announcement_taken() {
     let table = Arc::new(Table::new());
     table.slots().next().unwrap().store(Word::pending(K, 9 << 8));
     (1..3).for_each(|position| table.put(position, OTHER + position as u64, 500));
-    let [one, two, other] = together(&table, [NOW, NOW, |table, actor| actor.charge(table, OTHER, 1)]);
+    let [one, two, other] =
+        together(&table, [NOW, NOW, |table, actor| actor.charge(table, OTHER, 1)]);
     let forgiven = table.counters.counted().evictions.evicted_live;
     assert!(one + two == 1 || one + two <= 1 + forgiven, "a burst of 1");
     assert_eq!(other, 1);
@@ -352,7 +380,9 @@ fn announcement_taken() {
 
 #[test]
 fn an_old_announcement_is_taken_by_another_key() {
-    model_with(Changes { announcements_are_old: true, ..Changes::default() }, || check(announcement_taken));
+    model_with(Changes { announcements_are_old: true, ..Changes::default() }, || {
+        check(announcement_taken)
+    });
 }
 
 /// Requests under two limits: a cell of the first is given back when the second denies.
@@ -389,7 +419,9 @@ fn reset_against_charges() {
         &table,
         [
             |table, actor| actor.charge_twice(table, OTHER, 1),
-            |table, actor| table.bucket(K).reset(&actor.context(table, None)).unwrap().saturating_sub(CLOCK),
+            |table, actor| {
+                table.bucket(K).reset(&actor.context(table, None)).unwrap().saturating_sub(CLOCK)
+            },
         ],
     );
     assert_eq!((other, reset), (1, 0), "the other key's burst of 1");
@@ -430,7 +462,8 @@ fn move_against_charges() {
 fn move_against_first_comers() {
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
-    let first_comer: fn(&[Table; 2], Actor) -> u64 = |tables, actor| actor.charge_moving(tables, K, 1);
+    let first_comer: fn(&[Table; 2], Actor) -> u64 =
+        |tables, actor| actor.charge_moving(tables, K, 1);
     let [one, two] = together(
         &tables,
         [first_comer, |tables, actor| {
@@ -446,7 +479,8 @@ fn move_against_first_comers() {
     assert_eq!(tables[1].owed(K), 1);
 }
 
-/// A bucket is sealed, and before it is carried over it is opened in the new table, used up there, drained and reclaimed.
+/// A bucket is sealed, and before it is carried over it is opened in the new table, used up there,
+/// drained and reclaimed.
 fn carry_against_a_drained_bucket() {
     const LATER: u64 = CLOCK + 10 * T;
     let tables = Arc::new([Table::new(), Table::new()]);
@@ -457,7 +491,8 @@ fn carry_against_a_drained_bucket() {
     });
     // An agent has inherited one cell and charged another one.
     tables[1].put(0, K, CLOCK + 2 * T);
-    (1..SLOTS).for_each(|position| tables[1].put(position, OTHER + position as u64, LATER + 50 * T));
+    (1..SLOTS)
+        .for_each(|position| tables[1].put(position, OTHER + position as u64, LATER + 50 * T));
     let [too_many, _] = together(
         &tables,
         [
@@ -467,7 +502,8 @@ fn carry_against_a_drained_bucket() {
                 let _ = actor.charge(new, OTHER, 2);
                 // A decision by a reading of the clock from before, when K had used up its burst.
                 let now = &mut { CLOCK };
-                let decision = new.bucket(K).charge(one_cell(2), now, &actor.context(new, None)).unwrap();
+                let decision =
+                    new.bucket(K).charge(one_cell(2), now, &actor.context(new, None)).unwrap();
                 u64::from(decision.is_allowed() && *now == CLOCK)
             },
             |tables, actor| {
@@ -479,7 +515,8 @@ fn carry_against_a_drained_bucket() {
     assert_eq!(too_many, 0, "a burst of 2 by readings of one moment");
 }
 
-/// A key is reset in the new table as soon as all was carried over, while an agent still comes through the old one.
+/// A key is reset in the new table as soon as all was carried over, while an agent still comes
+/// through the old one.
 fn reset_after_a_move() {
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
@@ -538,7 +575,8 @@ models! {
     }
 }
 
-/// Eight slots, four actors, six keys: now and then all slots are live. Each charges, and gives back some of it.
+/// Eight slots, four actors, six keys: now and then all slots are live. Each charges, and gives
+/// back some of it.
 #[cfg(gcra_shuttle)]
 fn many_keys() {
     use shuttle::rand::Rng as _;
@@ -567,14 +605,26 @@ fn many_keys() {
     let mut owed = 0;
     for key in K..K + KEYS {
         owed += table.owed(key);
-        assert!(allowed(key) <= u64::from(BURST) + table.forgiven(), "{} cells of key {key}", allowed(key));
-        assert!(evicted > 0 || allowed(key) == table.owed(key), "{} cells of key {key}", allowed(key));
+        assert!(
+            allowed(key) <= u64::from(BURST) + table.forgiven(),
+            "{} cells of key {key}",
+            allowed(key)
+        );
+        assert!(
+            evicted > 0 || allowed(key) == table.owed(key),
+            "{} cells of key {key}",
+            allowed(key)
+        );
     }
     // Every cell that was allowed and not given back is owed, or was forgiven and counted.
     let strangers_forgiven =
         3 - (0..3).filter(|stranger| table.tat(OTHER + 10 + stranger).is_some()).count() as u64;
     let total: u64 = (K..K + KEYS).map(allowed).sum();
-    assert_eq!(owed + table.forgiven() - strangers_forgiven * 80, total, "cells of some key were lost");
+    assert_eq!(
+        owed + table.forgiven() - strangers_forgiven * 80,
+        total,
+        "cells of some key were lost"
+    );
 }
 
 /// Three actors charge six keys, some of which owe something, while a fourth moves the table.
@@ -589,7 +639,10 @@ fn many_keys_move() {
     (0..3).for_each(|position| tables[0].put(2 * position, K + position as u64, CLOCK + T));
     let actor: fn(&[Table; 2], Actor) -> u64 = |tables, actor| {
         let random = |_| shuttle::rand::thread_rng().gen_range(0..KEYS);
-        (0..6).map(random).map(|key| actor.charge_moving(tables, K + key, BURST) << (8 * key)).sum()
+        (0..6)
+            .map(random)
+            .map(|key| actor.charge_moving(tables, K + key, BURST) << (8 * key))
+            .sum()
     };
     let resize: fn(&[Table; 2], Actor) -> u64 = |tables, actor| {
         actor.carry_all(tables);

@@ -1,8 +1,8 @@
 //! Opening a table file, and making one: who wins, and what is refused.
 //!
-//! A new table is made complete under no name at all and then linked to its name. So a file with the name is a
-//! whole table, there is no half-made state to wait for, and of many starters exactly one wins the link; the
-//! others open its file.
+//! A new table is made complete under no name at all and then linked to its name. So a file with
+//! the name is a whole table, there is no half-made state to wait for, and of many starters
+//! exactly one wins the link; the others open its file.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -30,8 +30,8 @@ pub enum Opened {
     Joined,
 }
 
-/// Why a file can't be used as the table. Each says what was found, what was wanted, and how to go on. Nothing was
-/// changed.
+/// Why a file can't be used as the table. Each says what was found, what was wanted, and how to go
+/// on. Nothing was changed.
 #[derive(Debug)]
 pub struct OpenError {
     path: PathBuf,
@@ -99,11 +99,13 @@ pub(crate) struct TableFile {
 impl TableFile {
     /// Lets others attach.
     pub(crate) fn unlock(&mut self) {
-        // Closing the file would not do: a mapping keeps it open, and locked. Should this fail, the end of the process will do it.
+        // Closing the file would not do: a mapping keeps it open, and locked. Should this fail,
+        // the end of the process will do it.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 
-    /// Refuses a file to which buckets are still being carried: what its keys owe is in the table before it.
+    /// Refuses a file to which buckets are still being carried: what its keys owe is in the table
+    /// before it.
     fn must_be_finished(&self) -> Result<(), Problem> {
         let mut complete = [0; 4];
         let at = SHARED_AT + offset_of!(Shared, complete);
@@ -121,25 +123,33 @@ impl Drop for TableFile {
     }
 }
 
-/// So often a name is tried again that leads to another file by then. One that changes more often is somebody else's doing.
+/// So often a name is tried again that leads to another file by then. One that changes more often
+/// is somebody else's doing.
 const ATTEMPTS: u32 = 16;
 
 /// Who opens a table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Who {
-    /// A process that decides with it. Never another user than the file's: their damage would be its own.
+    /// A process that decides with it. Never another user than the file's: their damage would be
+    /// its own.
     Agent,
     /// Someone who looks after it, and may be root.
     Inspector,
 }
 
-/// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, one that is there may have any size.
-pub(crate) fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(TableFile, Opened), OpenError> {
+/// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, one that is there
+/// may have any size.
+pub(crate) fn open_or_create(
+    path: &Path,
+    slots: Option<Slots>,
+) -> Result<(TableFile, Opened), OpenError> {
     let error = |problem| OpenError::new(path, problem);
     let mut opened = Opened::Joined;
     for _ in 0..ATTEMPTS {
         match attach(path, Who::Agent) {
-            Ok(table) if slots.is_none_or(|slots| slots == table.slots) => return Ok((table, opened)),
+            Ok(table) if slots.is_none_or(|slots| slots == table.slots) => {
+                return Ok((table, opened));
+            }
             Ok(table) => {
                 let (found, wanted) = (table.slots.get(), slots.unwrap_or(table.slots));
                 return Err(error(Problem::Slots { found, wanted }));
@@ -168,10 +178,12 @@ pub(crate) fn successor_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens the table that took over from the one at `path`, which is the file `old_id` with the header `old`.
+/// Opens the table that took over from the one at `path`, which is the file `old_id` with the
+/// header `old`.
 ///
-/// It lies at [`successor_path`], or at `path` itself once all was carried over. (By then it may have a successor of
-/// its own there, which is none of ours.) Until it is complete it has no clock of its own: its base is that of `old`.
+/// It lies at [`successor_path`], or at `path` itself once all was carried over. (By then it may
+/// have a successor of its own there, which is none of ours.) Until it is complete it has no clock
+/// of its own: its base is that of `old`.
 pub(crate) fn open_successor(
     path: &Path,
     old_id: FileId,
@@ -198,14 +210,20 @@ pub(crate) fn open_successor(
         reserved(next)
     });
     renamed.map_err(|problem| match problem {
-        Problem::Missing | Problem::Unlinked | Problem::NoSuccessor => OpenError::no_successor(path),
+        Problem::Missing | Problem::Unlinked | Problem::NoSuccessor => {
+            OpenError::no_successor(path)
+        }
         problem => OpenError::new(path, problem),
     })
 }
 
-/// Makes the file that is to take over from `old`, which the caller keeps locked. One that an interrupted call left, and
-/// that nobody uses yet, is replaced.
-pub(crate) fn create_successor(path: &Path, old: &TableFile, slots: Slots) -> Result<(), OpenError> {
+/// Makes the file that is to take over from `old`, which the caller keeps locked. One that an
+/// interrupted call left, and that nobody uses yet, is replaced.
+pub(crate) fn create_successor(
+    path: &Path,
+    old: &TableFile,
+    slots: Slots,
+) -> Result<(), OpenError> {
     let next = successor_path(path);
     let error = |problem| OpenError::new(&next, problem);
     if slots == old.slots {
@@ -222,15 +240,16 @@ pub(crate) fn create_successor(path: &Path, old: &TableFile, slots: Slots) -> Re
     create(&next, slots, Some(old)).map_err(error)
 }
 
-/// Opens the successor of `old`, which the caller keeps locked, to carry buckets over to it: until the returned value is
-/// dropped no other process can do so.
+/// Opens the successor of `old`, which the caller keeps locked, to carry buckets over to it: until
+/// the returned value is dropped no other process can do so.
 pub(crate) fn hold_successor(path: &Path, old: &TableFile) -> Result<TableFile, OpenError> {
     let next_path = successor_path(path);
     let error = |problem| match problem {
         Problem::Missing | Problem::Unlinked => OpenError::no_successor(path),
         problem => OpenError::new(&next_path, problem),
     };
-    let mut next = open(&next_path).and_then(|file| examine(file, Who::Inspector)).map_err(error)?;
+    let mut next =
+        open(&next_path).and_then(|file| examine(file, Who::Inspector)).map_err(error)?;
     if !next.header.follows(&old.header) || next.id == old.id {
         return Err(OpenError::no_successor(path));
     }
@@ -250,12 +269,16 @@ pub(crate) fn other_resize(path: &Path, slots: Slots) -> OpenError {
     OpenError::new(path, Problem::OtherResize(slots.get()))
 }
 
-/// Gives the completed successor, which the caller holds, the name of the table `old`. The old file goes when its last user
-/// leaves.
+/// Gives the completed successor, which the caller holds, the name of the table `old`. The old
+/// file goes when its last user leaves.
 ///
-/// Whoever makes or renames a successor holds the lock of the table that has the name. So while both files have their
-/// names under that lock, no other resize can put anything into their place.
-pub(crate) fn put_in_place(path: &Path, old: &mut TableFile, next: &TableFile) -> Result<(), OpenError> {
+/// Whoever makes or renames a successor holds the lock of the table that has the name. So while
+/// both files have their names under that lock, no other resize can put anything into their place.
+pub(crate) fn put_in_place(
+    path: &Path,
+    old: &mut TableFile,
+    next: &TableFile,
+) -> Result<(), OpenError> {
     let error = |problem| OpenError::new(path, problem);
     lock(&old.file).map_err(error)?;
     let next_path = successor_path(path);
@@ -263,7 +286,9 @@ pub(crate) fn put_in_place(path: &Path, old: &mut TableFile, next: &TableFile) -
     if !is_at(path, old.id) || !is_at(&next_path, next.id) {
         return Err(error(Problem::Displaced));
     }
-    fs::rename(&next_path, path).map_err(failed("put its successor in its place")).map_err(error)?;
+    fs::rename(&next_path, path)
+        .map_err(failed("put its successor in its place"))
+        .map_err(error)?;
     old.unlock();
     // Somebody who takes no locks could have come in between.
     match is_at(path, next.id) {
@@ -272,14 +297,18 @@ pub(crate) fn put_in_place(path: &Path, old: &mut TableFile, next: &TableFile) -
     }
 }
 
-/// Whether the file `id` with this header is the complete successor of the table at `path`, and has not got its name yet.
+/// Whether the file `id` with this header is the complete successor of the table at `path`, and
+/// has not got its name yet.
 pub(crate) fn is_about_to_be_renamed(path: &Path, id: FileId, header: &Header, who: Who) -> bool {
     FileId::at(&successor_path(path)).is_ok_and(|found| found == id)
-        && open(path).and_then(|file| examine(file, who)).is_ok_and(|table| header.follows(&table.header))
+        && open(path)
+            .and_then(|file| examine(file, who))
+            .is_ok_and(|table| header.follows(&table.header))
 }
 
-/// Writes down in the table at `path`, if it is one of this user, that an agent uses another file which had this name
-/// before. Where that does not work, nobody needs to know: the agent tells it as well.
+/// Writes down in the table at `path`, if it is one of this user, that an agent uses another file
+/// which had this name before. Where that does not work, nobody needs to know: the agent tells it
+/// as well.
 pub(crate) fn mark_strangers(path: &Path) {
     let table = open(path).and_then(|file| examine(file, Who::Agent));
     let _ = table.and_then(|table| {
@@ -312,8 +341,10 @@ fn attach(path: &Path, who: Who) -> Result<TableFile, Problem> {
 }
 
 fn open(path: &Path) -> Result<File, Problem> {
-    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means nothing.
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
+    // nothing.
+    let flags =
+        OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
         Err(Errno::LOOP) => Err(Problem::Symlink),
@@ -338,7 +369,8 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Prob
         Ok(file) => File::from(file),
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => return Err(Problem::NoTmpfile),
         Err(Errno::NOENT) => {
-            let missing = io::Error::other(format!("the directory {} does not exist", directory.display()));
+            let missing =
+                io::Error::other(format!("the directory {} does not exist", directory.display()));
             return Err(failed("create it")(missing));
         }
         Err(errno) => return Err(failed("create it")(errno.into())),
@@ -346,7 +378,8 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Prob
     // Whatever the umask took away.
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| failed("set its mode")(errno.into()))?;
-    // All of it now: no space is an error here, and would be the end of the process (SIGBUS) later.
+    // All of it now: no space is an error here, and would be the end of the process (SIGBUS)
+    // later.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|errno| failed("reserve its space")(errno.into()))?;
 
@@ -370,7 +403,8 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Prob
         header.generation = old.header.generation + 1;
         header.take_clock_of(&old.header);
         let owner = old.file.metadata().map_err(failed("examine the table before it"))?;
-        fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed("give it to the table's user"))?;
+        fchown(&file, Some(owner.uid()), Some(owner.gid()))
+            .map_err(failed("give it to the table's user"))?;
     } else {
         getrandom::fill(&mut header.hash_key)
             .map_err(|error| failed("draw its hash key")(io::Error::other(error.to_string())))?;
@@ -380,8 +414,8 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Prob
     write_at(&file, SHARED_AT, now)?;
     write_at(&file, SHARED_AT + 8, clock::wall_ns())?;
 
-    // The name goes to whoever links first; EEXIST is for the others. (A link by descriptor alone would need
-    // a capability, so it goes through /proc.)
+    // The name goes to whoever links first; EEXIST is for the others. (A link by descriptor alone
+    // would need a capability, so it goes through /proc.)
     let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     rustix::fs::linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
         match fs::symlink_metadata(descriptor) {
@@ -391,8 +425,8 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Prob
     })
 }
 
-/// Refuses what the memory limit or the limit of file sizes has no room for: `more` bytes in a file of `bytes`. The kernel
-/// would end a process for either.
+/// Refuses what the memory limit or the limit of file sizes has no room for: `more` bytes in a
+/// file of `bytes`. The kernel would end a process for either.
 fn must_have_room_for(bytes: u64, more: u64) -> Result<(), Problem> {
     must_allow_files_of(bytes)?;
     match room::memory_left() {
@@ -425,7 +459,11 @@ fn examine(file: File, who: Who) -> Result<TableFile, Problem> {
     let metadata = file.metadata().map_err(failed("examine it"))?;
     let wanted = rustix::process::geteuid();
     if !metadata.is_file() {
-        return Err(Problem::Kind(if metadata.is_dir() { "a directory" } else { "not a regular file" }));
+        return Err(Problem::Kind(if metadata.is_dir() {
+            "a directory"
+        } else {
+            "not a regular file"
+        }));
     }
     if metadata.uid() != wanted.as_raw() && !(who == Who::Inspector && wanted.is_root()) {
         return Err(Problem::Owner { found: metadata.uid(), wanted: wanted.as_raw() });
@@ -446,7 +484,9 @@ fn examine(file: File, who: Who) -> Result<TableFile, Problem> {
             HeaderError::Layout { found } => Problem::Layout(found),
             HeaderError::Hash => Problem::Hash,
         })?,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Problem::Foreign),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(Problem::Foreign);
+        }
         Err(error) => return Err(failed("read its header")(error)),
     };
     let Some(slots) = Slots::exactly(header.slots) else {
@@ -465,7 +505,8 @@ fn examine(file: File, who: Who) -> Result<TableFile, Problem> {
 /// The largest number of resizes that is believed.
 const MAX_GENERATION: u64 = 1 << 32;
 
-/// Takes the lock under which processes attach. Decisions never take it, so it is only ever held for a moment.
+/// Takes the lock under which processes attach. Decisions never take it, so it is only ever held
+/// for a moment.
 fn lock(file: &File) -> Result<(), Problem> {
     for _ in 0..500 {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -477,9 +518,9 @@ fn lock(file: &File) -> Result<(), Problem> {
     Err(Problem::Locked)
 }
 
-/// After a reboot the clock began anew: finds the base with which the table's time goes on. Nobody else can be
-/// attached then, and the lock keeps others out until it is written. In the same boot, refuses a clock that is not
-/// the others'.
+/// After a reboot the clock began anew: finds the base with which the table's time goes on. Nobody
+/// else can be attached then, and the lock keeps others out until it is written. In the same boot,
+/// refuses a clock that is not the others'.
 fn bring_to_this_boot(table: &mut TableFile) -> Result<(), Problem> {
     let TableFile { file, header, .. } = table;
     let boot_id = clock::boot_id().map_err(Problem::Proc)?;
@@ -489,10 +530,14 @@ fn bring_to_this_boot(table: &mut TableFile) -> Result<(), Problem> {
     if last_ns > clock::MAX_NS || last_wall_ns > i64::MAX.unsigned_abs() {
         return Err(out_of_range);
     }
-    let now = |base_ns| clock::boottime_ns().checked_add_signed(base_ns).filter(|now| *now <= clock::MAX_NS);
+    let now = |base_ns| {
+        clock::boottime_ns().checked_add_signed(base_ns).filter(|now| *now <= clock::MAX_NS)
+    };
     // What those whose clock it is would read now.
-    let theirs =
-        header.base_ns.checked_add(header.clock_offset_ns).and_then(|sum| sum.checked_sub(offset_ns));
+    let theirs = header
+        .base_ns
+        .checked_add(header.clock_offset_ns)
+        .and_then(|sum| sum.checked_sub(offset_ns));
     if header.boot_id != boot_id && !is_alive(file, theirs.and_then(now), last_ns)? {
         must_allow_files_of(HEADER_BYTES as u64)?;
         header.base_ns =
@@ -511,8 +556,9 @@ fn bring_to_this_boot(table: &mut TableFile) -> Result<(), Problem> {
     }
 }
 
-/// Whether a process writes down that it is alive while we look: then this is the boot that the table is from, though its
-/// boot id differs. (A container may have one of its own.) `now` is the table's time if so.
+/// Whether a process writes down that it is alive while we look: then this is the boot that the
+/// table is from, though its boot id differs. (A container may have one of its own.) `now` is the
+/// table's time if so.
 fn is_alive(file: &File, now: Option<u64>, last_ns: u64) -> Result<bool, Problem> {
     const RECENT_NS: u64 = 5_000_000_000;
     if now.is_none_or(|now| now.abs_diff(last_ns) > RECENT_NS) {
@@ -528,10 +574,13 @@ fn is_alive(file: &File, now: Option<u64>, last_ns: u64) -> Result<bool, Problem
     Ok(false)
 }
 
-/// The successor of the table `old` is complete: from now on it has a clock of its own, which is that of `old`.
+/// The successor of the table `old` is complete: from now on it has a clock of its own, which is
+/// that of `old`.
 pub(crate) fn adopt_clock(path: &Path, next: &TableFile) -> Result<(), OpenError> {
     must_allow_files_of(HEADER_BYTES as u64)
-        .and_then(|()| next.file.write_all_at(&next.header.to_bytes(), 0).map_err(failed("write its header")))
+        .and_then(|()| {
+            next.file.write_all_at(&next.header.to_bytes(), 0).map_err(failed("write its header"))
+        })
         .map_err(|problem| OpenError::new(path, problem))
 }
 
@@ -589,11 +638,18 @@ impl fmt::Display for OpenError {
                     _ => Ok(()),
                 }
             }
-            Problem::Missing => write!(f, "there is no table {path}; agents make it when they start"),
+            Problem::Missing => {
+                write!(f, "there is no table {path}; agents make it when they start")
+            }
             Problem::Proc(Unreadable { file, source }) => {
-                write!(f, "table {path}: could not read {file}, without which no clock is shared: {source}")?;
+                write!(
+                    f,
+                    "table {path}: could not read {file}, without which no clock is shared: {source}"
+                )?;
                 match source.kind() {
-                    io::ErrorKind::NotFound => f.write_str("; mount /proc, and all of it (ProcSubset=all)"),
+                    io::ErrorKind::NotFound => {
+                        f.write_str("; mount /proc, and all of it (ProcSubset=all)")
+                    }
                     _ => Ok(()),
                 }
             }
@@ -612,10 +668,16 @@ impl fmt::Display for OpenError {
                 "table {path}: its file system has no unnamed files (O_TMPFILE); put it on a tmpfs such as /dev/shm"
             ),
             Problem::Symlink => {
-                write!(f, "table {path} is a symbolic link, which could lead anywhere; name the file itself")
+                write!(
+                    f,
+                    "table {path} is a symbolic link, which could lead anywhere; name the file itself"
+                )
             }
             Problem::Kind(kind) => {
-                write!(f, "table {path} is {kind}; name a regular file, or one that does not exist yet")
+                write!(
+                    f,
+                    "table {path} is {kind}; name a regular file, or one that does not exist yet"
+                )
             }
             Problem::Owner { found, wanted } => write!(
                 f,
@@ -649,7 +711,9 @@ impl fmt::Display for OpenError {
                 f,
                 "table {path} is {found} bytes long and its header says {wanted}: it was cut or grown; {begin_anew}"
             ),
-            Problem::Damaged(how) => write!(f, "table {path} has a damaged header: {how}; {begin_anew}"),
+            Problem::Damaged(how) => {
+                write!(f, "table {path} has a damaged header: {how}; {begin_anew}")
+            }
             Problem::Slots { found, wanted } => write!(
                 f,
                 "table {path} has {found} slots, and --slots asks for {}; leave --slots out to take what it has, or \
@@ -696,7 +760,10 @@ impl fmt::Display for OpenError {
                  one is stopped, continue or end it (fuser {path} names it)"
             ),
             Problem::Contended => {
-                write!(f, "table {path} keeps coming and going; something removes it as agents start")
+                write!(
+                    f,
+                    "table {path} keeps coming and going; something removes it as agents start"
+                )
             }
         }
     }
@@ -708,7 +775,8 @@ struct Seconds(i64);
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
-        let (whole, ns) = (self.0.unsigned_abs() / 1_000_000_000, self.0.unsigned_abs() % 1_000_000_000);
+        let (whole, ns) =
+            (self.0.unsigned_abs() / 1_000_000_000, self.0.unsigned_abs() % 1_000_000_000);
         let fraction = format!(".{ns:09}");
         write!(f, "{sign}{whole}{}", fraction.trim_end_matches('0').trim_end_matches('.'))
     }

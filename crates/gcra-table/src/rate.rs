@@ -8,8 +8,9 @@ use crate::quota::{Quota, QuotaError};
 
 /// Cells per time, parsed from text.
 ///
-/// `COUNT/PERIOD`: the count is a positive decimal number, the period a unit (`ms`, `s`, `m`, `h`, `d`) with an
-/// optional whole number before it. [`Display`](fmt::Display) says it in words: "100 per second".
+/// `COUNT/PERIOD`: the count is a positive decimal number, the period a unit (`ms`, `s`, `m`, `h`,
+/// `d`) with an optional whole number before it. [`Display`](fmt::Display) says it in words: "100
+/// per second".
 ///
 /// ```
 /// use gcra_table::Rate;
@@ -30,18 +31,20 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The quota of this rate with this burst. Without one, the burst is the rate's own count, rounded down
-    /// and at least 1: `100/s` may send 100 at once.
+    /// The quota of this rate with this burst. Without one, the burst is the rate's own count,
+    /// rounded down and at least 1: `100/s` may send 100 at once.
     ///
-    /// The emission interval is the period divided by the count, rounded up to whole nanoseconds, so that
-    /// rounding never admits more. (It admits less by under 0.1 % up to a million per second.)
+    /// The emission interval is the period divided by the count, rounded up to whole nanoseconds,
+    /// so that rounding never admits more. (It admits less by under 0.1 % up to a million per
+    /// second.)
     ///
     /// # Errors
     ///
     /// The burst is zero or above `u32::MAX`, or takes too long to drain.
     pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
         let burst = burst.unwrap_or_else(|| self.own_count());
-        let burst = u32::try_from(burst).ok().and_then(NonZeroU32::new).ok_or(RateError::Burst(burst))?;
+        let burst =
+            u32::try_from(burst).ok().and_then(NonZeroU32::new).ok_or(RateError::Burst(burst))?;
         Quota::new(self.emission_interval_ns, burst).map_err(RateError::Drain)
     }
 
@@ -55,11 +58,15 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, RateError> {
         let error = |problem| RateError::Text { text: text.into(), problem };
-        let (count, period) = text.trim().split_once('/').ok_or_else(|| error(Problem::NoSlash))?;
+        let (count, period) =
+            text.trim().split_once('/').ok_or_else(|| error(Problem::NoSlash))?;
 
         let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
         let digits = [whole, fraction].concat();
-        if digits.is_empty() || count.ends_with('.') || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        if digits.is_empty()
+            || count.ends_with('.')
+            || !digits.bytes().all(|byte| byte.is_ascii_digit())
+        {
             return Err(error(Problem::Count));
         }
         let mantissa = digits.parse().map_err(|_| error(Problem::TooPrecise))?;
@@ -69,15 +76,18 @@ impl FromStr for Rate {
             .and_then(|places| 10_u64.checked_pow(places))
             .ok_or_else(|| error(Problem::TooPrecise))?;
 
-        let unit_at = period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(Problem::Unit))?;
+        let unit_at =
+            period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(Problem::Unit))?;
         let (units, unit) = period.split_at(unit_at);
-        let units: u64 =
-            if units.is_empty() { Ok(1) } else { units.parse() }.map_err(|_| error(Problem::Period))?;
+        let units: u64 = if units.is_empty() { Ok(1) } else { units.parse() }
+            .map_err(|_| error(Problem::Period))?;
         let units = NonZeroU64::new(units).ok_or_else(|| error(Problem::Period))?;
         let unit = Unit::parse(unit).ok_or_else(|| error(Problem::Unit))?;
 
-        let period_ns = units.get().checked_mul(unit.ns()).ok_or_else(|| error(Problem::Period))?;
-        let interval_ns = (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
+        let period_ns =
+            units.get().checked_mul(unit.ns()).ok_or_else(|| error(Problem::Period))?;
+        let interval_ns =
+            (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
         let emission_interval_ns = u64::try_from(interval_ns)
             .ok()
             .and_then(NonZeroU64::new)
@@ -209,8 +219,12 @@ impl fmt::Display for RateError {
                     "'{text}' is not a rate: {problem} (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)"
                 )
             }
-            Self::Burst(0) => f.write_str("a burst of 0 would let nothing pass; the smallest is 1"),
-            Self::Burst(burst) => write!(f, "a burst of {burst} is too large; the largest is {}", u32::MAX),
+            Self::Burst(0) => {
+                f.write_str("a burst of 0 would let nothing pass; the smallest is 1")
+            }
+            Self::Burst(burst) => {
+                write!(f, "a burst of {burst} is too large; the largest is {}", u32::MAX)
+            }
             Self::Drain(error) => error.fmt(f),
         }
     }
@@ -247,7 +261,8 @@ mod tests {
 
     #[test]
     fn the_burst_is_the_rates_own_count_unless_given() {
-        let burst = |rate: &str, burst| rate.parse::<Rate>().unwrap().quota(burst).unwrap().burst();
+        let burst =
+            |rate: &str, burst| rate.parse::<Rate>().unwrap().quota(burst).unwrap().burst();
         assert_eq!(burst("100/s", None), 100);
         assert_eq!(burst("0.5/s", None), 1);
         assert_eq!(burst("2.5/s", None), 2);
@@ -297,6 +312,9 @@ mod tests {
         let rate: Rate = "100/s".parse().unwrap();
         assert_eq!(rate.quota(Some(0)), Err(RateError::Burst(0)));
         assert_eq!(rate.quota(Some(1 << 32)), Err(RateError::Burst(1 << 32)));
-        assert!(matches!("1/d".parse::<Rate>().unwrap().quota(Some(10_000)), Err(RateError::Drain(_))));
+        assert!(matches!(
+            "1/d".parse::<Rate>().unwrap().quota(Some(10_000)),
+            Err(RateError::Drain(_))
+        ));
     }
 }

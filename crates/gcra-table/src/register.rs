@@ -1,9 +1,10 @@
-//! Which numbers a limit has had: the header keeps them, so that a process that starts with other numbers than the one before it
-//! finds what its clients owe.
+//! Which numbers a limit has had: the header keeps them, so that a process that starts with other
+//! numbers than the one before it finds what its clients owe.
 //!
-//! An entry is written once and then stands for good, until its place is needed for another. It has a checksum, which is written
-//! last: an entry whose writer was killed does not fit its checksum, and counts as free. No decision depends on an entry
-//! that is missing: debts are then forgiven when numbers change.
+//! An entry is written once and then stands for good, until its place is needed for another. It
+//! has a checksum, which is written last: an entry whose writer was killed does not fit its
+//! checksum, and counts as free. No decision depends on an entry that is missing: debts are then
+//! forgiven when numbers change.
 
 use core::num::{NonZeroU32, NonZeroU64};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +49,8 @@ const WRITING: u64 = 1;
 pub struct Registered {
     /// The limit's [id](crate::limit_id), or 0.
     pub limit: u64,
-    /// Whether the numbers hold for exceptions, which may have any number of them at the same time.
+    /// Whether the numbers hold for exceptions, which may have any number of them at the same
+    /// time.
     pub is_exception: bool,
     /// The numbers.
     pub quota: Quota,
@@ -70,7 +72,10 @@ impl Registered {
 
     fn from_words([limit, interval_ns, burst, penalty_ns, since_ns]: [u64; 5]) -> Option<Self> {
         let cells = NonZeroU32::new(u32::try_from(burst & !EXCEPTION).ok()?)?;
-        let quota = Quota::new(NonZeroU64::new(interval_ns)?, cells).ok()?.with_penalty(penalty_ns).ok()?;
+        let quota = Quota::new(NonZeroU64::new(interval_ns)?, cells)
+            .ok()?
+            .with_penalty(penalty_ns)
+            .ok()?;
         Some(Self { limit, is_exception: burst & EXCEPTION != 0, quota, since_ns })
     }
 }
@@ -93,8 +98,9 @@ impl<'a> Register<'a> {
         self.entries.iter().filter_map(move |entry| self.read(entry))
     }
 
-    /// Writes down that a limit has these numbers from now on, unless it has them already, and returns the others that it had before,
-    /// each with the time when it had them last: the earliest first.
+    /// Writes down that a limit has these numbers from now on, unless it has them already, and
+    /// returns the others that it had before, each with the time when it had them last: the
+    /// earliest first.
     pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
         let mut history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
@@ -102,8 +108,8 @@ impl<'a> Register<'a> {
             self.write(Registered { limit, is_exception: false, quota, since_ns });
             history.push((quota, since_ns));
         }
-        // Numbers that came and went several times count once, so that they don't push out others; and those that are in force
-        // again are not past.
+        // Numbers that came and went several times count once, so that they don't push out others;
+        // and those that are in force again are not past.
         let mut past: Vec<(Quota, u64)> = Vec::new();
         for pair in history.windows(2) {
             past.retain(|(before, _)| *before != pair[0].0);
@@ -115,7 +121,8 @@ impl<'a> Register<'a> {
 
     /// Writes down that some exceptions of a limit have these numbers.
     pub(crate) fn add_exception(self, limit: u64, quota: Quota) {
-        let known = |entry: Registered| entry.is_exception && entry.limit == limit && entry.quota == quota;
+        let known =
+            |entry: Registered| entry.is_exception && entry.limit == limit && entry.quota == quota;
         if !self.all().any(known) {
             self.write(Registered { limit, is_exception: true, quota, since_ns: self.now });
         }
@@ -148,8 +155,8 @@ impl<'a> Register<'a> {
         if check != self.check(words) {
             return None;
         }
-        // A time far in the future is damage that the checksum does not show. (Another process may have read its clock
-        // after we have read ours.)
+        // A time far in the future is damage that the checksum does not show. (Another process may
+        // have read its clock after we have read ours.)
         let latest_ns = self.now.saturating_add(CLOCK_SLACK_NS);
         Registered::from_words(words).filter(|registered| registered.since_ns <= latest_ns)
     }
@@ -169,7 +176,11 @@ impl<'a> Register<'a> {
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.free_entry() else { return };
             let seen = entry.check.load(Ordering::Relaxed);
-            if entry.check.compare_exchange(seen, WRITING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            if entry
+                .check
+                .compare_exchange(seen, WRITING, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {
                 continue;
             }
             for (place, word) in entry.words.iter().zip(words) {
@@ -182,8 +193,9 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// The entry to write to: one that holds nothing; else numbers that are no longer in force, the earliest; else one whose
-    /// writer was killed, or is writing now; else the earliest of all.
+    /// The entry to write to: one that holds nothing; else numbers that are no longer in force,
+    /// the earliest; else one whose writer was killed, or is writing now; else the earliest of
+    /// all.
     fn free_entry(self) -> Option<&'a Entry> {
         let mut latest: HashMap<u64, u64> = HashMap::new();
         for entry in self.all().filter(|entry| !entry.is_exception) {
@@ -194,7 +206,8 @@ impl<'a> Register<'a> {
             None if entry.check.load(Ordering::Relaxed) == WRITING => (2, 0),
             None => (0, 0),
             Some(Registered { limit, is_exception, since_ns, .. }) => {
-                let is_past = !is_exception && latest.get(&limit).is_some_and(|latest| *latest > since_ns);
+                let is_past =
+                    !is_exception && latest.get(&limit).is_some_and(|latest| *latest > since_ns);
                 (if is_past { 1 } else { 3 }, since_ns)
             }
         };
@@ -231,18 +244,33 @@ mod tests {
         assert_eq!(at(&entries, 20).put_in_force(7, quota(1)), [], "nothing has changed");
         assert_eq!(at(&entries, 25).put_in_force(8, quota(9)), [], "another limit");
         assert_eq!(at(&entries, 30).put_in_force(7, quota(2)), [(quota(1), 30)]);
-        assert_eq!(at(&entries, 40).put_in_force(7, quota(2)), [(quota(1), 30)], "a second process");
+        assert_eq!(
+            at(&entries, 40).put_in_force(7, quota(2)),
+            [(quota(1), 30)],
+            "a second process"
+        );
         let penalized = quota(2).with_penalty(5).unwrap();
         assert_eq!(at(&entries, 50).put_in_force(7, penalized), [(quota(1), 30), (quota(2), 50)]);
-        assert_eq!(at(&entries, 60).put_in_force(7, quota(1)), [(quota(2), 50), (penalized, 60)], "and back");
+        assert_eq!(
+            at(&entries, 60).put_in_force(7, quota(1)),
+            [(quota(2), 50), (penalized, 60)],
+            "and back"
+        );
         for flip in 0..50 {
             at(&entries, 100 + flip).put_in_force(9, quota(1 + u32::try_from(flip % 2).unwrap()));
         }
-        assert_eq!(at(&entries, 200).put_in_force(9, quota(3)), [(quota(1), 149), (quota(2), 200)]);
+        assert_eq!(
+            at(&entries, 200).put_in_force(9, quota(3)),
+            [(quota(1), 149), (quota(2), 200)]
+        );
         at(&entries, 70).add_exception(7, quota(3));
         at(&entries, 80).add_exception(7, quota(3));
-        let exceptions: Vec<_> = at(&entries, 90).all().filter(|entry| entry.is_exception).collect();
-        assert_eq!(exceptions, [Registered { limit: 7, is_exception: true, quota: quota(3), since_ns: 70 }]);
+        let exceptions: Vec<_> =
+            at(&entries, 90).all().filter(|entry| entry.is_exception).collect();
+        assert_eq!(
+            exceptions,
+            [Registered { limit: 7, is_exception: true, quota: quota(3), since_ns: 70 }]
+        );
     }
 
     #[test]

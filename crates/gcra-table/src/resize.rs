@@ -1,12 +1,13 @@
 //! A table with another number of slots takes over, while agents decide.
 //!
-//! The new file is made beside the old one, and a flag in the old header says so. Agents see it with their next beat and
-//! open the new file too. Then every slot of the old file is sealed and its bucket carried over; an agent that comes for a
-//! key finds it in the one file or the other (`bucket.rs`, "Moving to another table"). At last the new file takes the old one's name.
+//! The new file is made beside the old one, and a flag in the old header says so. Agents see it
+//! with their next beat and open the new file too. Then every slot of the old file is sealed and
+//! its bucket carried over; an agent that comes for a key finds it in the one file or the other
+//! (`bucket.rs`, "Moving to another table"). At last the new file takes the old one's name.
 //!
-//! One process does this at a time: it holds a lock on the new file from the first bucket to the rename, and the kernel
-//! releases the lock when it dies. The next call finds the file without a lock and finishes it. Carrying a bucket twice
-//! does no harm.
+//! One process does this at a time: it holds a lock on the new file from the first bucket to the
+//! rename, and the kernel releases the lock when it dies. The next call finds the file without a
+//! lock and finishes it. Carrying a bucket twice does no harm.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -32,17 +33,19 @@ pub struct Resized {
 }
 
 impl Table {
-    /// Gives the table at `path` another number of slots. Processes that use it go on deciding, and move to the new file
-    /// by themselves ([`successor`](Self::successor)).
+    /// Gives the table at `path` another number of slots. Processes that use it go on deciding,
+    /// and move to the new file by themselves ([`successor`](Self::successor)).
     ///
-    /// Nothing is forgotten and nothing counts twice, whatever is charged meanwhile and whoever is killed, unless the new table is
-    /// too small. `notice` is waited between telling the others and moving the first bucket: with more than
-    /// the time between two of their beats, nobody has to open the new file in the middle of a decision.
+    /// Nothing is forgotten and nothing counts twice, whatever is charged meanwhile and whoever is
+    /// killed, unless the new table is too small. `notice` is waited between telling the
+    /// others and moving the first bucket: with more than the time between two of their beats,
+    /// nobody has to open the new file in the middle of a decision.
     ///
     /// # Errors
     ///
-    /// The table can't be opened, has that size already, is being resized by another process, was begun to be resized to
-    /// another size, was removed or replaced meanwhile, or there is no room for a second file.
+    /// The table can't be opened, has that size already, is being resized by another process, was
+    /// begun to be resized to another size, was removed or replaced meanwhile, or there is no
+    /// room for a second file.
     pub fn resize(path: &Path, slots: Slots, notice: Duration) -> Result<Resized, OpenError> {
         let mut old_file = open::inspect(path)?;
         let old = Self::attach(path, &old_file, Who::Inspector)?;
@@ -59,7 +62,8 @@ impl Table {
         old_file.unlock();
         let next = Self::attach(path, &next_file, Who::Inspector)?;
         let mut carried = 0;
-        // A resize that died just before the rename has left nothing to carry, and what was reset since must not come back.
+        // A resize that died just before the rename has left nothing to carry, and what was reset
+        // since must not come back.
         if next.shared().complete.load(Ordering::Acquire) == 0 {
             if begins {
                 thread::sleep(notice);

@@ -1,12 +1,13 @@
 //! How much memory this process may still take, as far as its cgroup says.
 //!
-//! A tmpfs file is memory. Where a cgroup allows less than a table takes, reserving its space does not fail: the
-//! kernel kills somebody. So it is asked first.
+//! A tmpfs file is memory. Where a cgroup allows less than a table takes, reserving its space does
+//! not fail: the kernel kills somebody. So it is asked first.
 
 use std::fs;
 use std::path::Path;
 
-/// The bytes left below the tightest memory limit over this process; `None` where there is none, or it can't be read.
+/// The bytes left below the tightest memory limit over this process; `None` where there is none,
+/// or it can't be read.
 pub(crate) fn memory_left() -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     left_in(&cgroups, Path::new("/sys/fs/cgroup"))
@@ -26,7 +27,8 @@ const V1: Names = Names {
     cached: "total_cache",
     shmem: "total_shmem",
 };
-const V2: Names = Names { limit: "memory.max", usage: "memory.current", cached: "file", shmem: "shmem" };
+const V2: Names =
+    Names { limit: "memory.max", usage: "memory.current", cached: "file", shmem: "shmem" };
 
 /// As [`memory_left`], for a process with these lines in its `/proc/self/cgroup`.
 fn left_in(cgroups: &str, root: &Path) -> Option<u64> {
@@ -49,7 +51,11 @@ fn left_in(cgroups: &str, root: &Path) -> Option<u64> {
 /// The least that is left in the group at `path` and in those above it.
 fn left_up_from(root: &Path, path: &str, names: &Names) -> Option<u64> {
     let group = root.join(path.trim_start_matches('/'));
-    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(|group| left(group, names)).min()
+    group
+        .ancestors()
+        .take_while(|group| group.starts_with(root))
+        .filter_map(|group| left(group, names))
+        .min()
 }
 
 fn left(group: &Path, names: &Names) -> Option<u64> {
@@ -60,7 +66,10 @@ fn left(group: &Path, names: &Names) -> Option<u64> {
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let counter = |name: &str| {
         let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
-        lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse::<u64>().ok()).unwrap_or(0)
+        lines
+            .find(|(key, _)| *key == name)
+            .and_then(|(_, value)| value.parse::<u64>().ok())
+            .unwrap_or(0)
     };
     let yielding = counter(names.cached).saturating_sub(counter(names.shmem));
     Some(limit.saturating_sub(usage.saturating_sub(yielding)))
@@ -91,7 +100,11 @@ mod tests {
         assert_eq!(left("0::/service/inner\n"), Some(4000), "a limit above");
         assert_eq!(left("0::/other\n"), None);
         write(at("service/memory.stat"), "anon 100\nfile 800\nshmem 300\n");
-        assert_eq!(left("0::/service\n"), Some(4500), "cached files give way, those on a tmpfs don't");
+        assert_eq!(
+            left("0::/service\n"),
+            Some(4500),
+            "cached files give way, those on a tmpfs don't"
+        );
 
         write(at("memory/box/memory.limit_in_bytes"), "3000\n");
         write(at("memory/box/memory.usage_in_bytes"), "4000\n");

@@ -21,10 +21,10 @@ const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 ///
 /// # Orderings
 ///
-/// Whose bucket it is and what it owes change together, and nothing else in memory is guarded by a slot. So
-/// loads and exchanges need atomicity and no more: all are `Relaxed`. The order *between* slots matters in two
-/// places, and `bucket.rs` puts a fence in each: opening a bucket (sequentially consistent), and sealing a slot
-/// (release, and acquire where a seal is met).
+/// Whose bucket it is and what it owes change together, and nothing else in memory is guarded by a
+/// slot. So loads and exchanges need atomicity and no more: all are `Relaxed`. The order *between*
+/// slots matters in two places, and `bucket.rs` puts a fence in each: opening a bucket
+/// (sequentially consistent), and sealing a slot (release, and acquire where a seal is met).
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Slot(AtomicU128);
@@ -35,8 +35,8 @@ impl Slot {
         Self(AtomicU128::new(0))
     }
 
-    /// Whether slots are changed by an instruction of this CPU. The library's substitute is a lock of one process,
-    /// which means nothing to the others.
+    /// Whether slots are changed by an instruction of this CPU. The library's substitute is a lock
+    /// of one process, which means nothing to the others.
     #[cfg(not(gcra_model))]
     pub(crate) fn is_lock_free() -> bool {
         AtomicU128::is_lock_free()
@@ -71,8 +71,8 @@ impl Slot {
     }
 }
 
-/// What a slot holds: the fingerprint in the upper half, and in the lower one of three things, told apart by its
-/// two highest bits.
+/// What a slot holds: the fingerprint in the upper half, and in the lower one of three things,
+/// told apart by its two highest bits.
 ///
 /// | bits 63, 62 | it is | bits 61..0 |
 /// |---|---|---|
@@ -100,7 +100,8 @@ impl Word {
         Self::new(fingerprint, ticket & VALUE | PENDING)
     }
 
-    /// What becomes of the word when its slot is sealed: a bucket keeps its TAT, an announcement is dropped.
+    /// What becomes of the word when its slot is sealed: a bucket keeps its TAT, an announcement
+    /// is dropped.
     pub(crate) const fn sealed(self) -> Self {
         match self.tat() {
             Some(tat) => Self::new(self.fingerprint(), tat | SEALED),
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
-        let parts = |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
+        let parts =
+            |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
         let bucket = Word::confirmed(u64::MAX, 5);
         assert_eq!(parts(bucket), (u64::MAX, Some(5), None, None));
         assert_eq!(parts(bucket.sealed()), (u64::MAX, None, None, Some(5)));

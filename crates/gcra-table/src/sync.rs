@@ -1,8 +1,9 @@
 //! The atomics of the slots: the machine's, or a model checker's.
 //!
-//! `--cfg gcra_model --cfg gcra_loom` builds the models with loom (every interleaving, and the older values that
-//! relaxed loads may see), `--cfg gcra_model --cfg gcra_shuttle` with shuttle (random interleavings of larger
-//! models). The cfgs have names of our own because a bare `loom` would reach the dependencies too.
+//! `--cfg gcra_model --cfg gcra_loom` builds the models with loom (every interleaving, and the
+//! older values that relaxed loads may see), `--cfg gcra_model --cfg gcra_shuttle` with shuttle
+//! (random interleavings of larger models). The cfgs have names of our own because a bare `loom`
+//! would reach the dependencies too.
 
 #[cfg(not(gcra_model))]
 pub(crate) use portable_atomic::AtomicU128;
@@ -17,9 +18,11 @@ use shuttle::sync::atomic as model;
 #[cfg(gcra_model)]
 pub(crate) use model::{Ordering, fence};
 
-/// A 128-bit word for the checkers, which have none: two halves of 32 bits each in one 64-bit word.
+/// A 128-bit word for the checkers, which have none: two halves of 32 bits each in one 64-bit
+/// word.
 ///
-/// The models keep fingerprints below 2^32 and times below 2^30, so nothing is lost; that is checked.
+/// The models keep fingerprints below 2^32 and times below 2^30, so nothing is lost; that is
+/// checked.
 #[cfg(gcra_model)]
 #[derive(Debug)]
 pub(crate) struct AtomicU128(model::AtomicU64);

@@ -16,14 +16,14 @@ use crate::region::{self, Region};
 use crate::register::{Register, Registered};
 use crate::slot::{Line, Slot, Slots};
 
-/// From a table to the last of those that took over from it, one after the other. A process that beats is never more than
-/// two behind; what is longer was made by hand.
+/// From a table to the last of those that took over from it, one after the other. A process that
+/// beats is never more than two behind; what is longer was made by hand.
 const MAX_MOVES: usize = 16;
 
 /// Buckets of many keys, shared by every process that has the file open.
 ///
-/// Everything takes `&self`, and nothing locks or waits. Decisions take a reading of [`now`](Self::now), so that one
-/// reading can serve many.
+/// Everything takes `&self`, and nothing locks or waits. Decisions take a reading of
+/// [`now`](Self::now), so that one reading can serve many.
 ///
 /// A long-lived process calls [`beat`](Self::beat) about once a second, and then asks for the
 /// [`successor`](Self::successor).
@@ -66,8 +66,8 @@ pub enum Name {
 pub struct KeyHasher(SipHasher);
 
 impl KeyHasher {
-    /// Appends bytes to the key. Where one piece ends and the next begins makes no difference, so pieces of
-    /// varying length want their length in front.
+    /// Appends bytes to the key. Where one piece ends and the next begins makes no difference, so
+    /// pieces of varying length want their length in front.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
@@ -85,10 +85,12 @@ impl KeyHasher {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct KeyHash(u64);
 
-/// A number that stands for the name of a limit, which may have several parts: the same in every table and process, and never 0.
+/// A number that stands for the name of a limit, which may have several parts: the same in every
+/// table and process, and never 0.
 #[must_use]
 pub fn limit_id(name: &[&[u8]]) -> u64 {
-    // No secret: what leads to a bucket is the hash of this and the key, with the table's own hash key.
+    // No secret: what leads to a bucket is the hash of this and the key, with the table's own hash
+    // key.
     let mut hasher = SipHasher::new(&[0; 16]);
     for part in name {
         hasher.write(&(part.len() as u64).to_le_bytes());
@@ -98,22 +100,23 @@ pub fn limit_id(name: &[&[u8]]) -> u64 {
 }
 
 impl Table {
-    /// Opens the table file at `path`, or makes one with `slots` slots ([`Slots::DEFAULT`] without). Without `slots`, a
-    /// file that is there may have any number of them.
+    /// Opens the table file at `path`, or makes one with `slots` slots ([`Slots::DEFAULT`]
+    /// without). Without `slots`, a file that is there may have any number of them.
     ///
-    /// The file belongs on a tmpfs (`/dev/shm`, `/run`): on a disk the kernel would write it back for ever.
+    /// The file belongs on a tmpfs (`/dev/shm`, `/run`): on a disk the kernel would write it back
+    /// for ever.
     ///
     /// # Errors
     ///
-    /// The file is not a table of this user, has another size or layout, can be changed by others, or could not
-    /// be made. The error is a sentence for the operator that says how to go on.
+    /// The file is not a table of this user, has another size or layout, can be changed by others,
+    /// or could not be made. The error is a sentence for the operator that says how to go on.
     pub fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(Self, Opened), OpenError> {
         let (file, opened) = open::open_or_create(path, slots)?;
         Ok((Self::attach(path, &file, Who::Agent)?, opened))
     }
 
-    /// Opens a table that exists, to look at it or to change single keys, beside processes that use it. It is not counted as one of
-    /// them, and root may inspect a table of any user.
+    /// Opens a table that exists, to look at it or to change single keys, beside processes that
+    /// use it. It is not counted as one of them, and root may inspect a table of any user.
     ///
     /// # Errors
     ///
@@ -131,7 +134,8 @@ impl Table {
         Self::with_clock(slots, Clock::Boot { base_ns: 0 })
     }
 
-    /// A table of this process alone whose time stands still unless it is told to go on, for tests and simulations.
+    /// A table of this process alone whose time stands still unless it is told to go on, for tests
+    /// and simulations.
     ///
     /// # Errors
     ///
@@ -175,7 +179,8 @@ impl Table {
         }
     }
 
-    /// The table's time in nanoseconds: the same for all processes, never backwards, and going on over reboots.
+    /// The table's time in nanoseconds: the same for all processes, never backwards, and going on
+    /// over reboots.
     #[inline]
     #[must_use]
     pub fn now(&self) -> u64 {
@@ -198,7 +203,8 @@ impl Table {
         KeyHasher(self.hasher)
     }
 
-    /// The key that stands for `key` under the limit with this [id](limit_id): several limits on one client have buckets of their own.
+    /// The key that stands for `key` under the limit with this [id](limit_id): several limits on
+    /// one client have buckets of their own.
     #[inline]
     #[must_use]
     pub fn derive(&self, key: KeyHash, limit_id: u64) -> KeyHash {
@@ -208,8 +214,8 @@ impl Table {
         hasher.finish()
     }
 
-    /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key under this quota. Worth it when a few
-    /// other keys are decided in between.
+    /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key under this
+    /// quota. Worth it when a few other keys are decided in between.
     #[inline]
     pub fn prefetch(&self, key: KeyHash, quota: Quota) {
         let [first, second] = self.candidate_lines(fingerprint(key, quota));
@@ -217,13 +223,15 @@ impl Table {
         region::prefetch(second);
     }
 
-    /// Decides about `cells` cells of `key` at `now`, and charges them if they conform. Zero cells is a peek.
+    /// Decides about `cells` cells of `key` at `now`, and charges them if they conform. Zero cells
+    /// is a peek.
     ///
-    /// A key has a bucket for each quota that it is charged by: the numbers of the quota tell them apart, and what is
-    /// charged by one is not seen by another.
+    /// A key has a bucket for each quota that it is charged by: the numbers of the quota tell them
+    /// apart, and what is charged by one is not seen by another.
     ///
-    /// `now` is a reading of this table's clock, taken after the cells came, and can serve many decisions. It is
-    /// brought forward when the clock had to be read again (a new bucket must not be opened with an old reading).
+    /// `now` is a reading of this table's clock, taken after the cells came, and can serve many
+    /// decisions. It is brought forward when the clock had to be read again (a new bucket must
+    /// not be opened with an old reading).
     ///
     /// Lock-free: only a process that got further can make another one try again.
     #[inline]
@@ -231,8 +239,9 @@ impl Table {
         self.charge_owing(key, quota, cells, now, 0)
     }
 
-    /// As [`charge`](Self::charge), for a key that is taken to have at least the TAT `least_tat`, in nanoseconds of the table's
-    /// clock: what it owed under other numbers, as [`Quota::carry_over`] has brought it over to these. 0 for nothing.
+    /// As [`charge`](Self::charge), for a key that is taken to have at least the TAT `least_tat`,
+    /// in nanoseconds of the table's clock: what it owed under other numbers, as
+    /// [`Quota::carry_over`] has brought it over to these. 0 for nothing.
     #[inline]
     pub fn charge_owing(
         &self,
@@ -269,18 +278,19 @@ impl Table {
         decided.unwrap_or(Decision::undecidable(charge.quota))
     }
 
-    /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this number of cells, because
-    /// another limit denies the request.
+    /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this
+    /// number of cells, because another limit denies the request.
     ///
-    /// False when it was too late: somebody else has used the key since, and the cells stay charged. Never too
-    /// generous, and at worst too strict by these cells until they drain.
+    /// False when it was too late: somebody else has used the key since, and the cells stay
+    /// charged. Never too generous, and at worst too strict by these cells until they drain.
     pub fn refund(&self, key: KeyHash, quota: Quota, cells: u32, decision: &Decision) -> bool {
         let cost_ns = quota.emission_interval_ns().saturating_mul(u64::from(cells));
         let bucket = self.bucket(fingerprint(key, quota));
         decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost_ns))
     }
 
-    /// The TAT of `key` under this quota, in nanoseconds of the table's clock; 0 when there is no bucket. Charges nothing.
+    /// The TAT of `key` under this quota, in nanoseconds of the table's clock; 0 when there is no
+    /// bucket. Charges nothing.
     #[must_use]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> u64 {
         let fingerprint = fingerprint(key, quota);
@@ -306,16 +316,19 @@ impl Table {
         last
     }
 
-    /// What `key` owes under this quota at `now`, in nanoseconds: after that time it has its full burst. Charges nothing.
+    /// What `key` owes under this quota at `now`, in nanoseconds: after that time it has its full
+    /// burst. Charges nothing.
     #[must_use]
     pub fn owed_ns(&self, key: KeyHash, quota: Quota, now: u64) -> u64 {
         self.tat(key, quota).saturating_sub(now)
     }
 
-    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`, in nanoseconds.
+    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`, in
+    /// nanoseconds.
     ///
-    /// `None` while the table is being resized: then a reset could be undone by the move. From when the resize is done a
-    /// reset holds, also against processes that have not noticed the resize yet.
+    /// `None` while the table is being resized: then a reset could be undone by the move. From
+    /// when the resize is done a reset holds, also against processes that have not noticed the
+    /// resize yet.
     #[must_use]
     pub fn reset(&self, key: KeyHash, quota: Quota, now: u64) -> Option<u64> {
         // Acquire: the reset passes on that the move to this table is complete.
@@ -326,12 +339,13 @@ impl Table {
         bucket.reset(&self.context(None)).ok().map(|tat| tat.saturating_sub(now))
     }
 
-    /// Writes down that the limit with this [id](limit_id) has these numbers from now on, unless it has them already, and returns
-    /// the others that it had before in this table: the earliest first, each with the time in nanoseconds of the table's clock
-    /// when it had them last. What keys owe by those can be [carried over](Quota::carry_over).
+    /// Writes down that the limit with this [id](limit_id) has these numbers from now on, unless
+    /// it has them already, and returns the others that it had before in this table: the
+    /// earliest first, each with the time in nanoseconds of the table's clock when it had them
+    /// last. What keys owe by those can be [carried over](Quota::carry_over).
     ///
-    /// There is room for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier numbers. When there are
-    /// more, the earliest are forgotten.
+    /// There is room for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
+    /// numbers. When there are more, the earliest are forgotten.
     #[must_use]
     pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
         self.register().put_in_force(limit, quota)
@@ -357,20 +371,22 @@ impl Table {
         Register::new(self.region.register(), self.hasher, self.now())
     }
 
-    /// What it has cost so far that the table was too small, counted over all processes since it was made, and through all
-    /// resizes.
+    /// What it has cost so far that the table was too small, counted over all processes since it
+    /// was made, and through all resizes.
     #[must_use]
     pub fn evictions(&self) -> Evictions {
         self.counted().evictions
     }
 
-    /// Operations, over all processes, that others got ahead of so often that the cells were denied undecided. Not expected ever.
+    /// Operations, over all processes, that others got ahead of so often that the cells were
+    /// denied undecided. Not expected ever.
     #[must_use]
     pub fn gave_up(&self) -> u64 {
         self.counted().gave_up
     }
 
-    /// What was counted in this table, in those before it, and in the one that takes over from it, once that is open here.
+    /// What was counted in this table, in those before it, and in the one that takes over from it,
+    /// once that is open here.
     fn counted(&self) -> Counted {
         let mut sum = self.counted_until_here();
         let mut table = self;
@@ -405,8 +421,8 @@ impl Table {
 
     /// Writes down that time has come this far and that this process is alive.
     ///
-    /// Called about once a second. It lets limits of hours and days go on after a reboot (where the file survives
-    /// one), and others see who uses the table.
+    /// Called about once a second. It lets limits of hours and days go on after a reboot (where
+    /// the file survives one), and others see who uses the table.
     pub fn beat(&self) {
         let now = self.now();
         self.shared().last_ns.store(now, Ordering::Relaxed);
@@ -441,10 +457,12 @@ impl Table {
         }
     }
 
-    /// The table that all buckets of this one have moved to because it was resized; `None` when this is the one to use.
+    /// The table that all buckets of this one have moved to because it was resized; `None` when
+    /// this is the one to use.
     ///
-    /// Asked after each [`beat`](Self::beat). While the buckets are on their way this opens the other table, and
-    /// decisions made with this one find each key where it is; afterwards this one only costs time and memory.
+    /// Asked after each [`beat`](Self::beat). While the buckets are on their way this opens the
+    /// other table, and decisions made with this one find each key where it is; afterwards
+    /// this one only costs time and memory.
     ///
     /// # Errors
     ///
@@ -457,23 +475,25 @@ impl Table {
         if !next.is_complete() {
             return Ok(None);
         }
-        // A process that was stopped before it counted an eviction counts it here, after all was carried over.
+        // A process that was stopped before it counted an eviction counts it here, after all was
+        // carried over.
         next.shared().inherited.raise_to(self.counted_until_here());
         Ok(Some(next.clone()))
     }
 
-    /// What the table's name leads to now. Other processes find the table by its name only, so one that uses a file which
-    /// has lost it shares no limits with those that are started later. A file in memory has no name to lose.
+    /// What the table's name leads to now. Other processes find the table by its name only, so one
+    /// that uses a file which has lost it shares no limits with those that are started later.
+    /// A file in memory has no name to lose.
     ///
-    /// If the name leads to another table of this user, an agent writes down there that it goes on without it
-    /// ([`has_strangers`](Self::has_strangers)).
+    /// If the name leads to another table of this user, an agent writes down there that it goes on
+    /// without it ([`has_strangers`](Self::has_strangers)).
     #[must_use]
     pub fn name(&self) -> Name {
         let Some(Origin { path, file, header, who }) = &self.file else {
             return Name::Ours;
         };
-        // In this order: a resize tells of the successor before it takes the name away. And agents move to the successor a
-        // moment before it gets the name.
+        // In this order: a resize tells of the successor before it takes the name away. And agents
+        // move to the successor a moment before it gets the name.
         if FileId::at(path).is_ok_and(|found| found == *file)
             || self.is_superseded()
             || open::is_about_to_be_renamed(path, *file, header, *who)
@@ -495,8 +515,8 @@ impl Table {
         }
     }
 
-    /// Whether, within the last seconds, an agent said that it uses a file that had the name of this one before: it shares no
-    /// limits with those that use this one.
+    /// Whether, within the last seconds, an agent said that it uses a file that had the name of
+    /// this one before: it shares no limits with those that use this one.
     #[must_use]
     pub fn has_strangers(&self) -> bool {
         const RECENT_NS: u64 = 5_000_000_000;
@@ -527,7 +547,8 @@ impl Table {
         Ok(self.successor.get_or_init(|| Arc::new(next)))
     }
 
-    /// As [`open_successor`](Self::open_successor), for the middle of a decision: tried ten times a second at most.
+    /// As [`open_successor`](Self::open_successor), for the middle of a decision: tried ten times
+    /// a second at most.
     fn opened_successor(&self) -> Option<&Self> {
         if self.successor.get().is_none() {
             let now = self.now();
@@ -551,7 +572,10 @@ impl Table {
         self.file.as_ref()
     }
 
-    pub(crate) fn context<'a>(&'a self, predecessor: Option<Bucket<'a>>) -> Context<'a, impl Fn() -> u64> {
+    pub(crate) fn context<'a>(
+        &'a self,
+        predecessor: Option<Bucket<'a>>,
+    ) -> Context<'a, impl Fn() -> u64> {
         Context {
             clock: || self.now(),
             announcer: &self.announcer,
@@ -588,7 +612,8 @@ impl Table {
     }
 }
 
-/// What is written into the slot of a key's bucket under a quota. Never 0, which marks slots that were never used.
+/// What is written into the slot of a key's bucket under a quota. Never 0, which marks slots that
+/// were never used.
 #[inline]
 fn fingerprint(key: KeyHash, quota: Quota) -> u64 {
     (key.0 ^ quota.salt()).max(1)
@@ -610,7 +635,8 @@ mod tests {
 
     const T: u64 = 1_000_000_000;
 
-    /// One cell a second: no test takes that long, so its outcome does not depend on how long it takes.
+    /// One cell a second: no test takes that long, so its outcome does not depend on how long it
+    /// takes.
     fn quota(burst: u32) -> Quota {
         every(T, burst)
     }
@@ -626,7 +652,11 @@ mod tests {
     /// All words of the table that carry this key's fingerprint under this quota.
     fn words_of(table: &Table, key: KeyHash, quota: Quota) -> Vec<Word> {
         let fingerprint = fingerprint(key, quota);
-        table.each_slot().map(Slot::load).filter(|word| word.fingerprint() == fingerprint).collect()
+        table
+            .each_slot()
+            .map(Slot::load)
+            .filter(|word| word.fingerprint() == fingerprint)
+            .collect()
     }
 
     #[test]
@@ -665,7 +695,11 @@ mod tests {
         let table = table(8);
         for n in 0..1_000_u32 {
             let mut now = table.now();
-            assert!(table.charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now).is_allowed());
+            assert!(
+                table
+                    .charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now)
+                    .is_allowed()
+            );
             while table.now() <= now + 1_000 {}
         }
         assert_eq!(table.evictions(), Evictions::default());
@@ -709,7 +743,8 @@ mod tests {
         assert_eq!(table.evictions(), Evictions::default());
     }
 
-    /// A process read its clock, was stopped, and meanwhile the bucket drained and went to other keys.
+    /// A process read its clock, was stopped, and meanwhile the bucket drained and went to other
+    /// keys.
     #[test]
     fn a_stale_now_does_not_give_a_second_burst() {
         let table = table(8);
@@ -725,7 +760,9 @@ mod tests {
         // Everyone's slots are taken by keys that owe a lot.
         let hour = every(3_600_000_000_000, 1);
         for n in 0..8_u32 {
-            assert!(table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed());
+            assert!(
+                table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed()
+            );
         }
         assert_eq!(words_of(&table, key, brief), []);
         // One slot is free at any time, so that none has to be looked for with another reading.
@@ -735,12 +772,13 @@ mod tests {
         assert!(words_of(&table, key, brief)[0].tat().unwrap() > drained, "the TAT went back");
     }
 
-    /// The resizer seals a slot and is stopped. Before it goes on the key's bucket is opened in the new table, used up, drained
-    /// and reclaimed there.
+    /// The resizer seals a slot and is stopped. Before it goes on the key's bucket is opened in
+    /// the new table, used up, drained and reclaimed there.
     #[test]
     fn what_has_drained_since_it_was_sealed_is_not_carried() {
         let (old, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
-        let mut new = Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
+        let mut new =
+            Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
         new.hasher = old.hasher;
         let (key, quota) = (old.hash(b"a"), quota(5));
         let bucket = fingerprint(key, quota);
@@ -777,7 +815,8 @@ mod tests {
         let mut now = table.now();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
         let fingerprint = fingerprint(key, quota(3));
-        let slot = table.each_slot().find(|slot| slot.load().fingerprint() == fingerprint).unwrap();
+        let slot =
+            table.each_slot().find(|slot| slot.load().fingerprint() == fingerprint).unwrap();
         slot.store(Word::confirmed(fingerprint, u64::MAX));
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.now();
@@ -801,7 +840,8 @@ mod tests {
             }
             let key = table.hash(b"a");
             let mut now = table.now();
-            let allowed = (0..10).filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed()).count();
+            let allowed =
+                (0..10).filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 3, "{byte:x}");
             assert_eq!(words_of(&table, key, quota(3)).len(), 1);
         }
@@ -831,7 +871,8 @@ mod tests {
         assert_eq!(full.evictions(), Evictions::default());
     }
 
-    /// Four threads, and so many keys for so few slots that buckets are opened and reclaimed all the time.
+    /// Four threads, and so many keys for so few slots that buckets are opened and reclaimed all
+    /// the time.
     #[test]
     fn under_constant_reclaiming_each_key_keeps_its_bound_and_one_bucket() {
         const KEYS: usize = 24;
@@ -846,8 +887,9 @@ mod tests {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let key = (random >> 16) as usize % KEYS;
                 let mut now = table.now();
-                allowed[key] +=
-                    u64::from(table.charge(keys[key], every(INTERVAL_NS, BURST), 1, &mut now).is_allowed());
+                allowed[key] += u64::from(
+                    table.charge(keys[key], every(INTERVAL_NS, BURST), 1, &mut now).is_allowed(),
+                );
             }
             allowed
         };
@@ -856,7 +898,8 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
         let elapsed_ns = table.now() - start;
-        let forgiven = table.evictions().forgiven_ns.div_ceil(INTERVAL_NS) + table.evictions().evicted_live;
+        let forgiven =
+            table.evictions().forgiven_ns.div_ceil(INTERVAL_NS) + table.evictions().evicted_live;
         for (number, key) in keys.iter().enumerate() {
             let allowed: u64 = allowed.iter().map(|thread| thread[number]).sum();
             let bound = u64::from(BURST) + elapsed_ns / INTERVAL_NS + forgiven;

@@ -25,7 +25,8 @@ fn slots() -> Slots {
 
 /// One cell an hour: what is charged in a test stays charged.
 fn hourly(burst: u32) -> Quota {
-    Quota::new(NonZeroU64::new(3_600_000_000_000).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+    Quota::new(NonZeroU64::new(3_600_000_000_000).unwrap(), NonZeroU32::new(burst).unwrap())
+        .unwrap()
 }
 
 /// A directory, on tmpfs as in production, and a path in it.
@@ -43,7 +44,11 @@ fn refusal(path: &Path) -> String {
     let before = fs::symlink_metadata(path).map(|metadata| metadata.len()).ok();
     let error = Table::open_or_create(path, Some(slots())).expect_err("it was opened").to_string();
     assert!(error.contains(path.to_str().unwrap()), "names the file: {error}");
-    assert_eq!(fs::symlink_metadata(path).map(|metadata| metadata.len()).ok(), before, "it was changed");
+    assert_eq!(
+        fs::symlink_metadata(path).map(|metadata| metadata.len()).ok(),
+        before,
+        "it was changed"
+    );
     error
 }
 
@@ -91,8 +96,9 @@ fn what_is_no_table_is_refused() {
     }
     fs::remove_file(&path).unwrap();
 
-    let kind =
-        |kind: &str| format!("table {name} is {kind}; name a regular file, or one that does not exist yet");
+    let kind = |kind: &str| {
+        format!("table {name} is {kind}; name a regular file, or one that does not exist yet")
+    };
     fs::create_dir(&path).unwrap();
     assert_eq!(refusal(&path), kind("a directory"));
     fs::remove_dir(&path).unwrap();
@@ -114,7 +120,8 @@ fn what_is_no_table_is_refused() {
     fs::remove_file(&path).unwrap();
 
     fs::hard_link(&real, &path).unwrap();
-    let links = "has 2 names (hard links), so another could be opened by mistake; remove the others";
+    let links =
+        "has 2 names (hard links), so another could be opened by mistake; remove the others";
     assert_eq!(refusal(&path), format!("table {name} {links}"));
 }
 
@@ -126,14 +133,20 @@ fn a_table_that_others_may_touch_is_refused() {
     for (mode, shown) in [(0o620, "0620"), (0o604, "0604"), (0o4600, "4600")] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let why = "so others could read the hash key or change the buckets; if nobody did";
-        assert_eq!(refusal(&path), format!("table {name} has mode {shown}, {why}, 'chmod 600 {name}'"));
+        assert_eq!(
+            refusal(&path),
+            format!("table {name} has mode {shown}, {why}, 'chmod 600 {name}'")
+        );
     }
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
         return eprintln!("not root: the refusal of another owner's table was not tried");
     }
     let how = "run all agents of a table as one user, or choose another file with --table";
-    assert_eq!(refusal(&path), format!("table {name} belongs to user 12345, and this is user 0; {how}"));
+    assert_eq!(
+        refusal(&path),
+        format!("table {name} belongs to user 12345, and this is user 0; {how}")
+    );
     // Looking at it is another matter.
     assert_eq!(Table::inspect(&path).unwrap().slots(), slots());
 }
@@ -145,17 +158,22 @@ fn a_table_of_another_size_or_layout_is_refused() {
     let (_directory, path) = place();
     let name = path.display();
     drop(open(&path));
-    let error = Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err().to_string();
+    let error =
+        Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err().to_string();
     let how = "leave --slots out to take what it has, or change it with";
     let command = format!("gcra-spoa table resize --table {name} --slots 128");
-    assert_eq!(error, format!("table {name} has 64 slots, and --slots asks for 128; {how} '{command}'"));
+    assert_eq!(
+        error,
+        format!("table {name} has 64 slots, and --slots asks for 128; {how} '{command}'")
+    );
     assert_eq!(Table::open_or_create(&path, None).unwrap().0.slots(), slots());
 
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let whole = file.metadata().unwrap().len();
     for length in [whole - 1, whole + 4096, HEADER_BYTES, 4096, 128] {
         file.set_len(length).unwrap();
-        let cut = format!("is {length} bytes long and its header says {whole}: it was cut or grown");
+        let cut =
+            format!("is {length} bytes long and its header says {whole}: it was cut or grown");
         assert_eq!(refusal(&path), format!("table {name} {cut}; {ANEW}"));
     }
     file.set_len(whole).unwrap();
@@ -183,7 +201,11 @@ fn a_table_of_another_size_or_layout_is_refused() {
         assert_eq!(refusal_with(16, &u64::to_ne_bytes(number)), damaged(slots), "{number}");
     }
     for base in [i64::MIN, -i64::MAX / 2, i64::MAX] {
-        assert_eq!(refusal_with(112, &base.to_ne_bytes()), damaged("its time is out of range"), "{base}");
+        assert_eq!(
+            refusal_with(112, &base.to_ne_bytes()),
+            damaged("its time is out of range"),
+            "{base}"
+        );
     }
     drop(open(&path));
 }
@@ -197,7 +219,8 @@ fn a_header_of_random_bytes_does_no_harm() {
     let mut random = 1_u64;
     let mut refused = 0;
     for _ in 0..2_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let byte = u8::try_from(random >> 56).unwrap();
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&before, 0).unwrap();
@@ -283,7 +306,10 @@ fn a_missing_directory_a_full_and_a_read_only_file_system_are_told() {
     let choose = "choose with --table a file in a directory that this user may write to";
     assert_eq!(
         refusal(&path),
-        format!("table {}: could not open it: Read-only file system (os error 30); {choose}", path.display())
+        format!(
+            "table {}: could not open it: Read-only file system (os error 30); {choose}",
+            path.display()
+        )
     );
     let new = mount.0.join("new");
     assert_eq!(
@@ -298,7 +324,8 @@ fn a_missing_directory_a_full_and_a_read_only_file_system_are_told() {
 /// What a child says that opens the table, started by `sh -c SETUP; exec CHILD`.
 fn child_under(setup: &str, path: &Path, slots: u64) -> String {
     let binary = std::env::current_exe().unwrap();
-    let script = format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let script =
+        format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).arg(binary).stderr(Stdio::null());
     shell.env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", slots.to_string());
@@ -309,7 +336,8 @@ fn child_under(setup: &str, path: &Path, slots: u64) -> String {
 #[test]
 fn opening_child() {
     if let Ok(path) = std::env::var("GCRA_TABLE_OPEN") {
-        let slots = Slots::new(std::env::var("GCRA_TABLE_SLOTS").unwrap().parse().unwrap()).unwrap();
+        let slots =
+            Slots::new(std::env::var("GCRA_TABLE_SLOTS").unwrap().parse().unwrap()).unwrap();
         match Table::open_or_create(Path::new(&path), Some(slots)) {
             Ok((_, opened)) => println!("opened: {opened:?}"),
             Err(error) => println!("refused: {error}"),
@@ -353,7 +381,10 @@ fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
         path.display()
     );
     assert!(said.contains(&begin), "{said}");
-    assert!(said.contains(": raise it (MemoryMax=) or ask for fewer --slots (16 bytes each)"), "{said}");
+    assert!(
+        said.contains(": raise it (MemoryMax=) or ask for fewer --slots (16 bytes each)"),
+        "{said}"
+    );
     assert!(child_under(setup, &path, 1 << 12).contains("opened: Created"));
 }
 
@@ -363,7 +394,8 @@ fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
         "test \"$inner\" || {{ inner=1 exec unshare {unshare} sh -c \"$inside\" \"$0\"; exit; }}\n{setup}\n\
          echo inside"
     );
-    let script = format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let script =
+        format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).stderr(Stdio::null());
     shell.env("inside", &script).env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", "64");
@@ -376,9 +408,12 @@ fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
 fn another_clock_is_refused() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
-    let child = |offset: &str, path: &Path| child_unshared(&format!("-T --boottime {offset}"), "", path);
+    let child =
+        |offset: &str, path: &Path| child_unshared(&format!("-T --boottime {offset}"), "", path);
     let Some(said) = child("0", &path) else {
-        return eprintln!("SKIPPED: not allowed to make a time namespace, so no other clock was tried");
+        return eprintln!(
+            "SKIPPED: not allowed to make a time namespace, so no other clock was tried"
+        );
     };
     assert!(said.contains("opened: Joined"), "{said}");
     let sentence = |path: &Path, theirs: &str, ours: &str| {
@@ -388,7 +423,8 @@ fn another_clock_is_refused() {
             path.display()
         )
     };
-    // The kernel refuses a clock that would be below zero, and takes a second back as soon as the machine is up.
+    // The kernel refuses a clock that would be below zero, and takes a second back as soon as the
+    // machine is up.
     for offset in ["1", "4", "-1", "3600", "25920000"] {
         let before = fs::read(&path).unwrap();
         let said = child(offset, &path).unwrap();
@@ -440,7 +476,8 @@ fn a_damaged_time_is_refused_after_a_boot_too() {
     drop(open(&path));
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let header = fs::read(&path).unwrap();
-    let sentence = format!("table {} has a damaged header: its time is out of range; {ANEW}", path.display());
+    let sentence =
+        format!("table {} has a damaged header: its time is out of range; {ANEW}", path.display());
     for last in [(1 << 61) + 1, (1 << 62) + 5, (1 << 62) - 2_000_000_000, u64::MAX] {
         for is_reboot in [false, true] {
             file.write_all_at(&header, 0).unwrap();
@@ -459,7 +496,8 @@ fn a_damaged_time_is_refused_after_a_boot_too() {
     drop(open(&path));
 }
 
-/// A container can have a boot id of its own. While somebody is alive in the table its time must not be set anew.
+/// A container can have a boot id of its own. While somebody is alive in the table its time must
+/// not be set anew.
 #[test]
 fn another_boot_id_beside_a_live_process_is_no_boot() {
     let (_directory, path) = place();
@@ -490,7 +528,9 @@ fn another_boot_id_beside_a_live_process_is_no_boot() {
             mount --bind \"$GCRA_TABLE_OPEN.id\" /proc/sys/kernel/random/boot_id || exit";
         match child_unshared("-m", setup, &path) {
             Some(said) => assert!(said.contains("opened: Joined"), "{said}"),
-            None => eprintln!("SKIPPED: not allowed to mount, so no other boot id was tried in a container"),
+            None => eprintln!(
+                "SKIPPED: not allowed to mount, so no other boot id was tried in a container"
+            ),
         }
         if let Some(said) = child_unshared("-m -T --boottime 3600", setup, &path) {
             assert!(said.contains("with the clock of another time namespace"), "{said}");
@@ -523,7 +563,8 @@ fn wall_of(file: &fs::File) -> [u8; 8] {
 fn reboot(path: &Path, away_s: i64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     file.write_all_at(&[0xab; 16], 96).unwrap();
-    // The machine's clock begins anew, so with the old base it is not the time at which the table was last used.
+    // The machine's clock begins anew, so with the old base it is not the time at which the table
+    // was last used.
     file.write_all_at(&i64::to_ne_bytes(86_400_000_000_000), 112).unwrap();
     let wall = u64::from_ne_bytes(wall_of(&file)).saturating_add_signed(-away_s * 1_000_000_000);
     file.write_all_at(&wall.to_ne_bytes(), 1032).unwrap();
@@ -547,7 +588,10 @@ fn after_a_reboot_limits_of_hours_go_on() {
         let (table, _) = open(&path);
         let key = table.hash(b"a");
         let mut now = table.now();
-        assert_eq!((0..11).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count(), 10);
+        assert_eq!(
+            (0..11).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count(),
+            10
+        );
         table.beat();
         drop(table);
         reboot(&path, away_s);
@@ -557,7 +601,8 @@ fn after_a_reboot_limits_of_hours_go_on() {
         let (other, _) = open(&path);
         assert!(other.now().abs_diff(table.now()) < 10_000_000_000, "both have the same time");
         let mut now = table.now();
-        let allowed = (0..20).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count();
+        let allowed =
+            (0..20).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count();
         assert_eq!(allowed, back, "{away_s} s away");
     }
     // A week is also the most that a limit of months is forgiven.
@@ -570,7 +615,8 @@ fn after_a_reboot_limits_of_hours_go_on() {
     assert!((week_ns..week_ns + 60_000_000_000).contains(&(open(&path).0.now() - before)));
 }
 
-/// Whatever stands in the slots, the table answers, and what it did wrong is over after one drain time.
+/// Whatever stands in the slots, the table answers, and what it did wrong is over after one drain
+/// time.
 #[test]
 fn slots_of_random_bytes_heal() {
     let (_directory, path) = place();
@@ -580,15 +626,17 @@ fn slots_of_random_bytes_heal() {
     for round in 0..200 {
         let fill: Vec<u8> = (0..64 * 16)
             .map(|_| {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 [0xff, 0x7f, u8::try_from(random >> 56).unwrap()][round % 3]
             })
             .collect();
         file.write_all_at(&fill, HEADER_BYTES).unwrap();
         let (table, _) = open(&path);
         // A millisecond to drain.
-        let quota = Quota::new(NonZeroU64::new(100_000).unwrap(), NonZeroU32::new(10).unwrap()).unwrap();
+        let quota =
+            Quota::new(NonZeroU64::new(100_000).unwrap(), NonZeroU32::new(10).unwrap()).unwrap();
         for n in 0..100_u32 {
             let _ = table.charge(table.hash(&n.to_ne_bytes()), quota, 1, &mut table.now());
         }
@@ -596,7 +644,8 @@ fn slots_of_random_bytes_heal() {
         for n in 0..5_u32 {
             let key = table.hash(&n.to_ne_bytes());
             let mut now = table.now();
-            let allowed = (0..11).filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
+            let allowed =
+                (0..11).filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 10, "key {n} in round {round}");
         }
     }
@@ -635,7 +684,9 @@ fn a_resized_table_keeps_what_is_owed() {
             assert_eq!(owed(table, n), u64::from(n % 3 + 1), "key {n}");
         }
         let key = table.hash(&n.to_ne_bytes());
-        let left = (0..3).filter(|_| table.charge(key, hourly(3), 1, &mut table.now()).is_allowed()).count();
+        let left = (0..3)
+            .filter(|_| table.charge(key, hourly(3), 1, &mut table.now()).is_allowed())
+            .count();
         assert_eq!(left, 2 - n as usize % 3);
         assert!(!joined.charge(key, hourly(3), 1, &mut joined.now()).is_allowed());
     }
@@ -669,7 +720,8 @@ fn an_interrupted_resize_can_be_finished() {
     let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
     assert_eq!(resize(128).unwrap().carried, 1);
 
-    // Told, and no bucket moved: a file made by hand from the one before, with the flag in its predecessor.
+    // Told, and no bucket moved: a file made by hand from the one before, with the flag in its
+    // predecessor.
     let current = table.successor().unwrap().unwrap();
     let mut header = fs::read(&path).unwrap();
     header[48] += 1;
@@ -678,11 +730,19 @@ fn an_interrupted_resize_can_be_finished() {
     header.resize(usize::try_from(HEADER_BYTES).unwrap() + 32 * 16, 0);
     fs::write(&next, header).unwrap();
     fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
-    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_all_at(&1_u32.to_ne_bytes(), 1044)
+        .unwrap();
     assert!(current.successor().unwrap().is_none(), "it is not complete");
     assert!(current.is_being_resized());
     assert_eq!(current.reset(key, hourly(2), current.now()), None);
-    assert!(current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(), "the second of two");
+    assert!(
+        current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(),
+        "the second of two"
+    );
     let other = format!(
         "table {0}: a resize to 32 slots was interrupted; finish it first: 'gcra-spoa table resize --table {0} --slots 32'",
         path.display()
@@ -700,13 +760,20 @@ fn an_interrupted_resize_can_be_finished() {
 fn resizing_child() {
     if let Ok(path) = std::env::var("GCRA_TABLE_RESIZE") {
         let notice = std::env::var("GCRA_TABLE_NOTICE_MS").unwrap().parse().unwrap();
-        let resized =
-            Table::resize(Path::new(&path), Slots::new(128).unwrap(), Duration::from_millis(notice));
-        println!("resized: {}", resized.map_or_else(|error| error.to_string(), |_| "done".to_owned()));
+        let resized = Table::resize(
+            Path::new(&path),
+            Slots::new(128).unwrap(),
+            Duration::from_millis(notice),
+        );
+        println!(
+            "resized: {}",
+            resized.map_or_else(|error| error.to_string(), |_| "done".to_owned())
+        );
     }
 }
 
-/// Begins to resize `table` to 128 slots in another process, and returns when it waits for the others to notice.
+/// Begins to resize `table` to 128 slots in another process, and returns when it waits for the
+/// others to notice.
 fn begin_resize(table: &Table, path: &Path, notice_ms: u64) -> KillOnDrop {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "resizing_child", "--nocapture", "--test-threads=1"])
@@ -783,7 +850,8 @@ fn one_resize_runs_at_a_time_and_a_dead_one_is_finished() {
     assert!(!half.exists());
     for table in [&table, &open_any(&path)] {
         let mut now = table.now();
-        let allowed = (0..3).filter(|_| table.charge(key, hourly(2), 1, &mut now).is_allowed()).count();
+        let allowed =
+            (0..3).filter(|_| table.charge(key, hourly(2), 1, &mut now).is_allowed()).count();
         assert_eq!(allowed, usize::from(table.slots().get() == 64), "the second of two, once");
     }
 }
@@ -792,7 +860,8 @@ fn successor(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// What lies at the successor's name is renamed only if it is the file that the buckets were carried to.
+/// What lies at the successor's name is renamed only if it is the file that the buckets were
+/// carried to.
 #[test]
 fn a_file_in_the_successors_place_does_not_get_the_name() {
     for _ in 0..20 {
@@ -800,7 +869,8 @@ fn a_file_in_the_successors_place_does_not_get_the_name() {
         let (table, _) = open(&path);
         let key = table.hash(b"a");
         assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
-        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let inode =
+            |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
         let before = inode(&path);
         let mut child = begin_resize(&table, &path, 1_000);
         child.signal(rustix::process::Signal::STOP);
@@ -821,10 +891,14 @@ fn a_file_in_the_successors_place_does_not_get_the_name() {
             path.display()
         );
         if !output.contains(&sentence) {
-            // It was replaced before the other process opened it, and so is the file that the buckets were carried to.
+            // It was replaced before the other process opened it, and so is the file that the
+            // buckets were carried to.
             assert!(output.contains("resized: done") || output.contains("is gone"), "{output}");
             let joined = open_any(&path);
-            assert!(!joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed(), "a bucket was lost");
+            assert!(
+                !joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed(),
+                "a bucket was lost"
+            );
             continue;
         }
         assert_eq!(inode(&path), before);
@@ -901,7 +975,8 @@ fn a_reset_after_a_resize_holds_for_agents_on_the_old_file() {
 #[test]
 fn a_table_is_not_its_own_successor() {
     let (_directory, path) = place();
-    for (generation, complete) in [(u64::MAX, 0_u32), (u64::MAX, 1), (7, 1), (0, 0), (1 << 32, 1)] {
+    for (generation, complete) in [(u64::MAX, 0_u32), (u64::MAX, 1), (7, 1), (0, 0), (1 << 32, 1)]
+    {
         drop(open(&path));
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&generation.to_ne_bytes(), 48).unwrap();
@@ -987,11 +1062,18 @@ fn a_copy_with_holes_has_its_space_reserved_before_it_is_used() {
     assert!(cp.args(["-p", "--sparse=always"]).args([&path, &copy]).status().unwrap().success());
     let again = copy.with_extension("again");
     assert!(
-        Command::new("cp").args(["-p", "--sparse=always"]).args([&copy, &again]).status().unwrap().success()
+        Command::new("cp")
+            .args(["-p", "--sparse=always"])
+            .args([&copy, &again])
+            .status()
+            .unwrap()
+            .success()
     );
     assert!(child_under("", &again, 1 << 16).contains("opened: Joined"), "there is room");
     assert!(
-        fs::metadata(&again).map(|metadata| std::os::unix::fs::MetadataExt::blocks(&metadata)).unwrap()
+        fs::metadata(&again)
+            .map(|metadata| std::os::unix::fs::MetadataExt::blocks(&metadata))
+            .unwrap()
             >= 2048
     );
     fs::write(mount.0.join("filler"), vec![1; 4 << 20]).unwrap_err();
@@ -1078,7 +1160,10 @@ fn a_table_whose_successor_is_gone_is_at_fault() {
     assert_eq!(faults(), [gone]);
     symlink("elsewhere", successor(&path)).unwrap();
     let [fault] = &faults()[..] else { panic!("one fault") };
-    assert!(fault.starts_with("it is being resized, and its successor can't be opened: "), "{fault}");
+    assert!(
+        fault.starts_with("it is being resized, and its successor can't be opened: "),
+        "{fault}"
+    );
 
     // The file put back, all is well.
     fs::remove_file(successor(&path)).unwrap();
@@ -1102,8 +1187,9 @@ fn child() {
         println!("created");
     }
     let key = table.hash(b"hot");
-    let allowed =
-        (0..200_000).filter(|_| table.charge(key, hourly(10_000), 1, &mut table.now()).is_allowed()).count();
+    let allowed = (0..200_000)
+        .filter(|_| table.charge(key, hourly(10_000), 1, &mut table.now()).is_allowed())
+        .count();
     println!("allowed {allowed}");
 }
 
@@ -1152,7 +1238,8 @@ fn there_is_room_to_list_512_processes_and_more_of_them_work() {
         let _ = table.charge(key, hourly(1000), 1, &mut table.now());
     }
     assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 6));
-    let left = (0..1000).filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.now()).is_allowed());
+    let left =
+        (0..1000).filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.now()).is_allowed());
     assert_eq!(left.count(), 1000 - others.len(), "all were charged");
 
     others.truncate(256);
@@ -1173,7 +1260,8 @@ fn racing_child() {
         if std::env::var("GCRA_TABLE_CUT").is_ok() {
             OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         }
-        let allowed = table.charge(table.hash(b"hot"), hourly(7), 1, &mut table.now()).is_allowed();
+        let allowed =
+            table.charge(table.hash(b"hot"), hourly(7), 1, &mut table.now()).is_allowed();
         println!("race {opened:?} {allowed}");
     }
 }
@@ -1193,8 +1281,10 @@ fn fifty_processes_race_for_a_new_table_a_hundred_times() {
                 .unwrap()
         })
         .collect();
-    let mut outputs: Vec<_> =
-        children.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap()).lines()).collect();
+    let mut outputs: Vec<_> = children
+        .iter_mut()
+        .map(|child| BufReader::new(child.stdout.take().unwrap()).lines())
+        .collect();
     for race in 0..100 {
         let path = directory.path().join(format!("table{race}"));
         for child in &mut children {
@@ -1203,14 +1293,19 @@ fn fifty_processes_race_for_a_new_table_a_hundred_times() {
         let answers: Vec<_> = outputs
             .iter_mut()
             .map(|lines| {
-                lines.map(Result::unwrap).find_map(|line| Some(line.split_once("race ")?.1.to_owned()))
+                lines
+                    .map(Result::unwrap)
+                    .find_map(|line| Some(line.split_once("race ")?.1.to_owned()))
             })
             .map(Option::unwrap)
             .collect();
         let count = |word: &str| answers.iter().filter(|answer| answer.contains(word)).count();
         assert_eq!((count("Created"), count("Joined")), (1, PROCESSES - 1), "{answers:?}");
         assert_eq!(count("true"), 7, "one limit for all of them");
-        assert_eq!(Table::inspect(&path).unwrap().attachments(), u32::try_from(PROCESSES).unwrap() + 1);
+        assert_eq!(
+            Table::inspect(&path).unwrap().attachments(),
+            u32::try_from(PROCESSES).unwrap() + 1
+        );
         fs::remove_file(path).unwrap();
     }
     for mut child in children {

@@ -6,8 +6,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use gcra_table::{Admission, Quota, Slots, Table};
 use proptest::prelude::*;
 
-/// The promise, word for word: it keeps every admission and asks, for each interval that ends now and begins with
-/// one of them, whether the cells in it would stay within `burst + t / T`.
+/// The promise, word for word: it keeps every admission and asks, for each interval that ends now
+/// and begins with one of them, whether the cells in it would stay within `burst + t / T`.
 struct Naive {
     interval_ns: u64,
     burst: u32,
@@ -48,7 +48,10 @@ fn quota((interval_ns, burst): (u64, u32)) -> Quota {
 
 /// Steps of time that are interesting for an interval: none, a little, about one, about a burst.
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
-    prop::collection::vec((0_u8..5, any::<u64>(), prop_oneof![9 => 1_u32..3, 1 => 0_u32..300]), 1..120)
+    prop::collection::vec(
+        (0_u8..5, any::<u64>(), prop_oneof![9 => 1_u32..3, 1 => 0_u32..300]),
+        1..120,
+    )
 }
 
 fn step_ns(kind: u8, random: u64, quota: Quota) -> u64 {
@@ -152,7 +155,8 @@ proptest! {
     }
 }
 
-/// The attack on every limiter that forgets who came least recently: make new keys until yours is gone.
+/// The attack on every limiter that forgets who came least recently: make new keys until yours is
+/// gone.
 #[test]
 fn a_spray_of_fresh_keys_frees_nobody_who_is_denied() {
     const SECONDS: u64 = 1;
@@ -165,16 +169,25 @@ fn a_spray_of_fresh_keys_frees_nobody_who_is_denied() {
         let mut now = table.now();
         allowed += u64::from(table.charge(client, quota, 1, &mut now).is_allowed());
         for fresh in 0..1_000_u64 {
-            let _ =
-                table.charge(table.hash(&(millisecond * 1_000 + fresh).to_ne_bytes()), quota, 1, &mut now);
+            let _ = table.charge(
+                table.hash(&(millisecond * 1_000 + fresh).to_ne_bytes()),
+                quota,
+                1,
+                &mut now,
+            );
         }
         clock.advance(1_000_000);
     }
     assert!(table.evictions().evicted_live > 500_000, "{:?}", table.evictions());
-    assert_eq!(allowed, 20 + 100 * SECONDS - 1, "the bound, less the interval that has not passed");
+    assert_eq!(
+        allowed,
+        20 + 100 * SECONDS - 1,
+        "the bound, less the interval that has not passed"
+    );
 }
 
-/// A penalty keeps a key out for longer, up to its ceiling and no further; without one the same debt is forgiven at once.
+/// A penalty keeps a key out for longer, up to its ceiling and no further; without one the same
+/// debt is forgiven at once.
 #[test]
 fn a_penalty_is_owed_up_to_its_ceiling() {
     const MS: u64 = 1_000_000;
@@ -207,7 +220,8 @@ fn a_penalty_is_owed_up_to_its_ceiling() {
     assert!(table.charge_owing(key, plain, 1, &mut table.now(), least_tat).is_allowed());
 }
 
-/// Each of two quotas would find the other's debts damaged, and forgive them, if they shared a bucket.
+/// Each of two quotas would find the other's debts damaged, and forgive them, if they shared a
+/// bucket.
 #[test]
 fn two_quotas_in_turn_forgive_nothing() {
     let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
@@ -215,14 +229,18 @@ fn two_quotas_in_turn_forgive_nothing() {
     let pairs = [
         (1_000_000, [quota((1_000_000, 20)), quota((1_000_000, 30))]),
         (10_000, [quota((86_400_000_000, 1_000)), quota((864_000_000_000, 100))]),
-        (10_000, [quota((1_000_000, 20)), quota((1_000_000, 20)).with_penalty(1_000_000).unwrap()]),
+        (
+            10_000,
+            [quota((1_000_000, 20)), quota((1_000_000, 20)).with_penalty(1_000_000).unwrap()],
+        ),
     ];
     for (turns, pair) in pairs {
         clock.advance(1_000_000_000_000_000);
         let mut allowed = [0_u32; 2];
         for turn in 0..turns {
             let which = turn % 2;
-            allowed[which] += u32::from(table.charge(key, pair[which], 1, &mut table.now()).is_allowed());
+            allowed[which] +=
+                u32::from(table.charge(key, pair[which], 1, &mut table.now()).is_allowed());
         }
         assert_eq!(allowed, pair.map(Quota::burst));
     }

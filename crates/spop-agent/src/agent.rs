@@ -33,13 +33,16 @@ const ENFILE: i32 = 23;
 /// How long to leave `accept` alone after it failed (too many open files, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a stopping agent waits for its connections once they were told. Each ends by itself in less.
+/// How long a stopping agent waits for its connections once they were told. Each ends by itself in
+/// less.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// More than HAProxy sends on one connection before it has had answers, which is 20 unless configured.
+/// More than HAProxy sends on one connection before it has had answers, which is 20 unless
+/// configured.
 const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// Enough for a largest frame of each of 10 000 connections, nearly, and far more than HAProxy leaves incomplete or unread.
+/// Enough for a largest frame of each of 10 000 connections, nearly, and far more than HAProxy
+/// leaves incomplete or unread.
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
 
 /// An SPOE agent: a handler, and the limits under which it is served.
@@ -70,8 +73,9 @@ pub(crate) struct Shared<H> {
 }
 
 impl<H: Handler> Agent<H> {
-    /// An agent with default limits: 10 000 connections, frames of 16 380 bytes, ACKs of at most 815 bytes (which lets HAProxy keep
-    /// 20 NOTIFYs in flight on a connection), 256 MiB for what all connections keep together.
+    /// An agent with default limits: 10 000 connections, frames of 16 380 bytes, ACKs of at most
+    /// 815 bytes (which lets HAProxy keep 20 NOTIFYs in flight on a connection), 256 MiB for
+    /// what all connections keep together.
     #[must_use]
     pub fn new(handler: H) -> Self {
         let shared = Shared {
@@ -99,8 +103,9 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// How long a request may take that is answered [later](crate::Reply::later); then it gets what was set at first. A little less than
-    /// HAProxy's `timeout processing` is right: what comes after that is not heard. Default: 1 s.
+    /// How long a request may take that is answered [later](crate::Reply::later); then it gets
+    /// what was set at first. A little less than HAProxy's `timeout processing` is right: what
+    /// comes after that is not heard. Default: 1 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -109,8 +114,9 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// How many requests of one connection may wait to be answered [later](crate::Reply::later). While so many do, nothing more is read
-    /// from it. Default: 64, more than HAProxy has in flight on a connection.
+    /// How many requests of one connection may wait to be answered [later](crate::Reply::later).
+    /// While so many do, nothing more is read from it. Default: 64, more than HAProxy has in
+    /// flight on a connection.
     #[must_use]
     pub fn max_in_flight(mut self, requests: NonZeroUsize) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -119,17 +125,18 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// How many bytes all connections together may keep between their turns: incomplete frames, payloads in pieces, answers that
-    /// HAProxy has not read yet, and requests that wait to be answered [later](crate::Reply::later) with what they wait for. Default:
-    /// 256 MiB.
+    /// How many bytes all connections together may keep between their turns: incomplete frames,
+    /// payloads in pieces, answers that HAProxy has not read yet, and requests that wait to be
+    /// answered [later](crate::Reply::later) with what they wait for. Default: 256 MiB.
     ///
-    /// What is kept stays, and what comes last gives way. A connection that needs more than is left is ended, with status 13
-    /// (resource allocation error), a warning and a [counter](crate::Snapshot::no_memory); a request that finds no memory to
-    /// wait in is answered at once with what was set at first. A connection whose frames come whole and whose answers are read
-    /// keeps nothing, and is not concerned.
+    /// What is kept stays, and what comes last gives way. A connection that needs more than is
+    /// left is ended, with status 13 (resource allocation error), a warning and a
+    /// [counter](crate::Snapshot::no_memory); a request that finds no memory to wait in is
+    /// answered at once with what was set at first. A connection whose frames come whole and whose
+    /// answers are read keeps nothing, and is not concerned.
     ///
-    /// Each worker may need 2 MiB more while a connection has its turn. What the table, the sockets' buffers in the kernel and the handler
-    /// itself take is not counted.
+    /// Each worker may need 2 MiB more while a connection has its turn. What the table, the
+    /// sockets' buffers in the kernel and the handler itself take is not counted.
     #[must_use]
     pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -138,8 +145,9 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// Keeps a worker awake for so long after each read, for the next one. That saves the time of a wake-up, which is most of the
-    /// latency of a request that comes alone, and costs a core while requests come. Default: not at all.
+    /// Keeps a worker awake for so long after each read, for the next one. That saves the time of
+    /// a wake-up, which is most of the latency of a request that comes alone, and costs a core
+    /// while requests come. Default: not at all.
     #[must_use]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -150,8 +158,9 @@ impl<H: Handler> Agent<H> {
 
     /// Shows the handler the requests of at most so many connections at once.
     ///
-    /// The NOTIFYs of further ones, as many again, are answered at once and without actions, until there is room: a request passes or
-    /// not as HAProxy's rules say for one without an answer, but it does not wait. (Turning connections away would make HAProxy up to
+    /// The NOTIFYs of further ones, as many again, are answered at once and without actions, until
+    /// there is room: a request passes or not as HAProxy's rules say for one without an
+    /// answer, but it does not wait. (Turning connections away would make HAProxy up to
     /// 3.0 come back in a tight loop.) Still more wait to be accepted.
     #[must_use]
     pub fn max_connections(mut self, connections: NonZeroUsize) -> Self {
@@ -159,9 +168,11 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// How long a stopping agent goes on serving before it says goodbye: long enough for HAProxy's health check to find out, so
-    /// that HAProxy asks another agent by then. For the first half it fails `option spop-check` and serves everybody else, new
-    /// connections too; for the second half it does not listen any more, for checks that only connect. Default: not at all.
+    /// How long a stopping agent goes on serving before it says goodbye: long enough for HAProxy's
+    /// health check to find out, so that HAProxy asks another agent by then. For the first
+    /// half it fails `option spop-check` and serves everybody else, new connections too; for
+    /// the second half it does not listen any more, for checks that only connect. Default: not at
+    /// all.
     #[must_use]
     pub fn drain(mut self, drain: Duration) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -170,7 +181,8 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// Who may connect to the Unix sockets that [`run`](Self::run) makes. Default: as for any new file.
+    /// Who may connect to the Unix sockets that [`run`](Self::run) makes. Default: as for any new
+    /// file.
     #[must_use]
     pub fn socket_access(mut self, access: SocketAccess) -> Self {
         self.access = access;
@@ -192,7 +204,8 @@ impl<H: Handler> Agent<H> {
 
     /// Serves connections in the tokio runtime that this is awaited in, until `stop` resolves.
     ///
-    /// Then nothing more is accepted, what has arrived is answered, and each connection is told with AGENT-DISCONNECT.
+    /// Then nothing more is accepted, what has arrived is answered, and each connection is told
+    /// with AGENT-DISCONNECT.
     pub async fn serve_until(
         self,
         listeners: impl IntoIterator<Item = Listener>,
@@ -201,22 +214,25 @@ impl<H: Handler> Agent<H> {
         self.serve_on(vec![Handle::current()], listeners.into_iter().collect(), stop).await;
     }
 
-    /// Brings `threads` worker threads, this one among them, each with a runtime of its own, and serves as
-    /// [`serve_until`](Self::serve_until) does. Connections are dealt to the workers in turn and stay where they are.
+    /// Brings `threads` worker threads, this one among them, each with a runtime of its own, and
+    /// serves as [`serve_until`](Self::serve_until) does. Connections are dealt to the workers
+    /// in turn and stay where they are.
     ///
-    /// One thread is best wherever HAProxy runs on the same machine: it answers more than HAProxy can ask, and a second
-    /// one would take a core from HAProxy.
+    /// One thread is best wherever HAProxy runs on the same machine: it answers more than HAProxy
+    /// can ask, and a second one would take a core from HAProxy.
     ///
     /// # Errors
     ///
-    /// An address can't be bound (then the error is that address's), or no thread or runtime be had.
+    /// An address can't be bound (then the error is that address's), or no thread or runtime be
+    /// had.
     pub fn run(
         self,
         threads: NonZeroUsize,
         addresses: &[ListenAddress],
         stop: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
         let listeners = runtime.block_on(async {
             let bind = |address: &ListenAddress| {
                 let bound = address.bind_with(self.access);
@@ -229,8 +245,8 @@ impl<H: Handler> Agent<H> {
             listeners.iter().filter_map(|listener| listener.local_address().ok()).collect();
         let stop = async {
             let mut stop = pin!(stop);
-            // It may set signal handlers as it is polled first. That comes before anybody is told that the agent listens, and may
-            // end it.
+            // It may set signal handlers as it is polled first. That comes before anybody is told
+            // that the agent listens, and may end it.
             let first = poll_fn(|cx| Poll::Ready(stop.as_mut().poll(cx))).await;
             addresses.iter().for_each(|address| log::info!("listening on {address}"));
             if first.is_pending() {
@@ -241,7 +257,8 @@ impl<H: Handler> Agent<H> {
         let mut handles = vec![runtime.handle().clone()];
         let mut workers = Vec::new();
         for number in 1..threads.get() {
-            let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
+            let runtime =
+                Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
             handles.push(runtime.handle().clone());
             let (end, ended) = oneshot::channel::<()>();
             let worker = thread::Builder::new()
@@ -274,7 +291,12 @@ impl<H: Handler> Agent<H> {
         end.to_string()
     }
 
-    async fn serve_on(self, workers: Vec<Handle>, listeners: Vec<Listener>, stop: impl Future<Output = ()>) {
+    async fn serve_on(
+        self,
+        workers: Vec<Handle>,
+        listeners: Vec<Listener>,
+        stop: impl Future<Output = ()>,
+    ) {
         let (stopping, stage) = watch::channel(Stage::Serving);
         // Closed when the last connection has dropped its end.
         let (alive, mut all_gone) = mpsc::channel::<()>(1);
@@ -389,7 +411,8 @@ impl<H: Handler> Accepting<H> {
         let mut stop = std::pin::pin!(reaches(self.stage.clone(), Stage::Draining));
         let mut stopping = false;
         loop {
-            // Room is waited for with a connection in hand: a listener that waits for one must not hold any.
+            // Room is waited for with a connection in hand: a listener that waits for one must not
+            // hold any.
             let accepted = async {
                 let stream = listener.accept().await?;
                 let door = self.doors.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -417,12 +440,16 @@ impl<H: Handler> Accepting<H> {
                 Err(error) => {
                     self.shared.counters.accept_error();
                     let advice = match error.raw_os_error() {
-                        Some(EMFILE) => "; raise the limit of open files (LimitNOFILE=, ulimit -n)",
+                        Some(EMFILE) => {
+                            "; raise the limit of open files (LimitNOFILE=, ulimit -n)"
+                        }
                         Some(ENFILE) => "; the machine has no more file handles (fs.file-max)",
                         _ => "",
                     };
                     let report = &self.shared.report;
-                    report.warn(format_args!("could not accept a connection, trying again: {error}{advice}"));
+                    report.warn(format_args!(
+                        "could not accept a connection, trying again: {error}{advice}"
+                    ));
                     if stopping {
                         return;
                     }
@@ -444,15 +471,20 @@ impl<H: Handler> Accepting<H> {
         guest.shared.counters.opened();
         let turn = self.next_worker.fetch_add(1, Ordering::Relaxed);
         match self.workers.get(turn % self.workers.len().max(1)) {
-            // A socket belongs to the runtime it was accepted in, and has to be registered anew in another.
+            // A socket belongs to the runtime it was accepted in, and has to be registered anew in
+            // another.
             Some(worker) if self.workers.len() > 1 => match stream.into_std() {
                 Ok(stream) => drop(worker.spawn(async move {
                     match stream.into_tokio() {
                         Ok(stream) => guest.serve(stream).await,
-                        Err(error) => log::warn!("a connection could not be handed to its worker: {error}"),
+                        Err(error) => {
+                            log::warn!("a connection could not be handed to its worker: {error}")
+                        }
                     }
                 })),
-                Err(error) => log::warn!("a connection could not be handed to its worker: {error}"),
+                Err(error) => {
+                    log::warn!("a connection could not be handed to its worker: {error}")
+                }
             },
             _ => drop(tokio::spawn(guest.serve(stream))),
         }
@@ -551,7 +583,9 @@ impl std::fmt::Display for RunError {
             Self::Listen { address, source } => {
                 write!(f, "could not listen on {address}: {source}")?;
                 match (source.kind(), address) {
-                    (io::ErrorKind::AddrInUse, _) => f.write_str("; is another agent running there?"),
+                    (io::ErrorKind::AddrInUse, _) => {
+                        f.write_str("; is another agent running there?")
+                    }
                     (io::ErrorKind::NotFound, ListenAddress::Unix(_)) => {
                         f.write_str("; its directory must exist before the agent starts")
                     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::counters::Counters;
 
-/// The bytes that one connection, or one request that waits, keeps. They are given back when this is dropped.
+/// The bytes that one connection, or one request that waits, keeps. They are given back when this
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     counters: Arc<Counters>,
@@ -17,8 +18,9 @@ impl Share {
         Self { counters: counters.clone(), bytes: 0 }
     }
 
-    /// Changes what is kept to so many bytes. Says whether that is allowed: less always is, and more as long as all shares together
-    /// stay within `limit`. Where it is not, the share stays as it was.
+    /// Changes what is kept to so many bytes. Says whether that is allowed: less always is, and
+    /// more as long as all shares together stay within `limit`. Where it is not, the share
+    /// stays as it was.
     #[inline]
     #[must_use]
     pub(crate) fn resize(&mut self, bytes: usize, limit: usize) -> bool {

@@ -18,7 +18,12 @@ pub(crate) struct Busy {
 impl Busy {
     pub(crate) fn new(time: Duration) -> Self {
         let for_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Self { for_ns, start: Instant::now(), last_read_ns: AtomicU64::new(0), again: Notify::new() }
+        Self {
+            for_ns,
+            start: Instant::now(),
+            last_read_ns: AtomicU64::new(0),
+            again: Notify::new(),
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -31,12 +36,15 @@ impl Busy {
         self.again.notify_waiters();
     }
 
-    /// Keeps the thread that this is awaited in from sleeping, for ever. A call to `read` between the two waits goes unnoticed until
-    /// the next one, which costs a wake-up and nothing else.
+    /// Keeps the thread that this is awaited in from sleeping, for ever. A call to `read` between
+    /// the two waits goes unnoticed until the next one, which costs a wake-up and nothing
+    /// else.
     pub(crate) async fn stay_awake(&self) {
         loop {
             self.again.notified().await;
-            while self.now_ns().saturating_sub(self.last_read_ns.load(Ordering::Relaxed)) < self.for_ns {
+            while self.now_ns().saturating_sub(self.last_read_ns.load(Ordering::Relaxed))
+                < self.for_ns
+            {
                 yield_now().await;
             }
         }

@@ -1,4 +1,5 @@
-//! One connection, from its first byte to its last: read what has come, answer all of it, write once, wait or give way.
+//! One connection, from its first byte to its last: read what has come, answer all of it, write
+//! once, wait or give way.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -11,7 +12,8 @@ use std::{fmt, io};
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    Connection, Event, Fragment, FrameId, Place, ProtocolError, Status, Welcome, encode_agent_disconnect,
+    Connection, Event, Fragment, FrameId, Place, ProtocolError, Status, Welcome,
+    encode_agent_disconnect,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
@@ -24,22 +26,25 @@ use crate::handler::{Handler, LateAnswer, Reply, Request};
 use crate::late::{Answered, Asked, How, Late};
 use crate::shield::shielded;
 
-/// Requests prepared together: enough for the memory of the first to have come when it is answered.
+/// Requests prepared together: enough for the memory of the first to have come when it is
+/// answered.
 const BATCH: usize = 32;
 
 /// The most that is read at once, and the answers after which it is time to write.
 const READ_BYTES: usize = 64 * 1024;
 const WRITE_BYTES: usize = 128 * 1024;
 
-/// The most that is read at once while other connections have turns too: how long they wait for theirs depends on it. What has to be
-/// done once a turn takes a few µs, which are not much beside this either.
+/// The most that is read at once while other connections have turns too: how long they wait for
+/// theirs depends on it. What has to be done once a turn takes a few µs, which are not much beside
+/// this either.
 const SHARED_READ_BYTES: usize = 16 * 1024;
 
-/// The most that is kept of what comes while so many requests wait that no more may be answered. It is read all the same, so that
-/// the end of the connection is noticed behind it.
+/// The most that is kept of what comes while so many requests wait that no more may be answered.
+/// It is read all the same, so that the end of the connection is noticed behind it.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
 
-/// The longest beginning of a frame that is copied to the front of the buffer its rest is read into.
+/// The longest beginning of a frame that is copied to the front of the buffer its rest is read
+/// into.
 const HELD_IN_FRONT_BYTES: usize = 4096;
 
 /// Room for one frame of our own that is not an ACK.
@@ -51,8 +56,8 @@ const MAX_ENGINE_ID_BYTES: usize = 255;
 /// How long a peer may leave answers unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for HAProxy to close after our DISCONNECT. A FIN that arrives together with the frame makes some
-/// versions (3.2 and later) overlook the frame.
+/// How long to wait for HAProxy to close after our DISCONNECT. A FIN that arrives together with
+/// the frame makes some versions (3.2 and later) overlook the frame.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How long a connection that can't begin is kept waiting for its refusal.
@@ -63,14 +68,16 @@ const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 /// DISCONNECT that crosses a NOTIFY costs that request its answer.
 const LAST_NOTIFY: Duration = Duration::from_millis(100);
 
-/// How often, and how long, a stopping agent goes on answering a connection on which more and more arrives.
+/// How often, and how long, a stopping agent goes on answering a connection on which more and more
+/// arrives.
 const LAST_TURNS: u32 = 64;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The peer closed between two frames, or reset the connection: HAProxy's ordinary way from 3.1 on.
+    /// The peer closed between two frames, or reset the connection: HAProxy's ordinary way from
+    /// 3.1 on.
     Closed,
     /// The peer closed inside a frame.
     Truncated,
@@ -93,8 +100,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Whether it is nothing that an operator should look at. HAProxy up to 3.0 says "I/O error" and "timeout" at the end of an
-    /// ordinary life, too.
+    /// Whether it is nothing that an operator should look at. HAProxy up to 3.0 says "I/O error"
+    /// and "timeout" at the end of an ordinary life, too.
     pub(crate) fn is_ordinary(&self) -> bool {
         match self {
             Self::Closed | Self::HealthCheck | Self::Stopped => true,
@@ -132,8 +139,8 @@ impl fmt::Display for End {
     }
 }
 
-/// The read and write buffers of the connection whose turn it is. A thread has one pair: between turns a
-/// connection keeps only what it could not finish.
+/// The read and write buffers of the connection whose turn it is. A thread has one pair: between
+/// turns a connection keeps only what it could not finish.
 #[derive(Default)]
 struct Scratch {
     input: Vec<u8>,
@@ -146,7 +153,8 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Serves one connection until either side ends it or `stop` resolves. Says how it ended, and whether a HELLO had come.
+/// Serves one connection until either side ends it or `stop` resolves. Says how it ended, and
+/// whether a HELLO had come.
 pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     shared: &Shared<H>,
@@ -175,7 +183,9 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 
     let end = loop {
         let deadline = match link.unsent_since {
-            None => link.connection.deadline(link.unread(), start.elapsed()).map(|after| start + after),
+            None => {
+                link.connection.deadline(link.unread(), start.elapsed()).map(|after| start + after)
+            }
             Some(since) => Some(since + WRITE_TIMEOUT),
         };
         let mut waited = false;
@@ -193,8 +203,9 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         };
         match turn {
             Ok(Ok(())) if waited => {}
-            // There was something to do at once, so there may be more, and others may have waited meanwhile: all of them have their
-            // turn before this one has another, and what has arrived is looked for.
+            // There was something to do at once, so there may be more, and others may have waited
+            // meanwhile: all of them have their turn before this one has another, and
+            // what has arrived is looked for.
             Ok(Ok(())) => yield_now().await,
             Ok(Err(end)) => break end,
             Err(_) => break link.late(),
@@ -216,14 +227,15 @@ struct Link<'h, H, S> {
     engine_id: Arc<[u8]>,
     /// What has come and is not answered: the beginning of a frame, as a rule.
     held: Vec<u8>,
-    /// What is held may have whole frames: their answers would have been too much for one write, or too many wait already, or they came
-    /// behind a HELLO.
+    /// What is held may have whole frames: their answers would have been too much for one write,
+    /// or too many wait already, or they came behind a HELLO.
     unanswered: bool,
     /// The pieces of a payload that have come.
     payload: Vec<u8>,
     /// The requests that are answered later.
     late: Late,
-    /// Answers that the peer has not taken yet, and since when there are any. While there are, nothing is read.
+    /// Answers that the peer has not taken yet, and since when there are any. While there are,
+    /// nothing is read.
     unsent: Vec<u8>,
     unsent_since: Option<Instant>,
     /// The memory of `held`, `payload` and `unsent`. Requests that wait have shares of their own.
@@ -244,8 +256,8 @@ enum Leaving {
 }
 
 impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
-    /// One turn: writes what is unsent, or else what had to wait and is ready, or else reads once, answers all of it and writes
-    /// once.
+    /// One turn: writes what is unsent, or else what had to wait and is ready, or else reads once,
+    /// answers all of it and writes once.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let turn = match self.unsent.is_empty() {
             true => self.poll_read_or_late(cx),
@@ -273,7 +285,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         turn
     }
 
-    /// Counts what is kept until the next turn, and says whether that is allowed. If not, it is dropped.
+    /// Counts what is kept until the next turn, and says whether that is allowed. If not, it is
+    /// dropped.
     fn may_keep(&mut self) -> bool {
         let bytes = self.held.capacity() + self.payload.capacity() + self.unsent.capacity();
         let allowed = self.kept.resize(bytes, self.shared.max_buffered_bytes);
@@ -330,7 +343,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     }
 
     fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent)).map_err(failed)?;
+        let written =
+            ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent)).map_err(failed)?;
         self.unsent.drain(..written);
         if self.unsent.is_empty() {
             self.unsent = Vec::new();
@@ -339,7 +353,11 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_read_and_answer(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+    fn poll_read_and_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Poll<Result<(), End>> {
         let begun = self.held.len();
         if self.unanswered || begun > HELD_IN_FRONT_BYTES {
             return self.poll_read_and_answer_held(cx, scratch);
@@ -364,14 +382,17 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     /// without one.
     fn take_leave(&mut self, output: &mut Vec<u8>, answer: &mut Answer) {
         let whole = self.held.is_empty() && self.payload.is_empty() && self.late.count() == 0;
-        if self.leaving == Leaving::WithNextAck && answer.acks > 0 && answer.end.is_none() && whole {
-            answer.written += farewell(reserve(output, answer.written, CONTROL_FRAME_BYTES), Status::NORMAL);
+        if self.leaving == Leaving::WithNextAck && answer.acks > 0 && answer.end.is_none() && whole
+        {
+            answer.written +=
+                farewell(reserve(output, answer.written, CONTROL_FRAME_BYTES), Status::NORMAL);
             answer.end = Some(End::Stopped);
             self.leaving = Leaving::Told;
         }
     }
 
-    /// The same, for what is too long to be copied to the front of a buffer each time a piece of the rest comes.
+    /// The same, for what is too long to be copied to the front of a buffer each time a piece of
+    /// the rest comes.
     fn poll_read_and_answer_held(
         &mut self,
         cx: &mut Context<'_>,
@@ -389,7 +410,11 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     }
 
     /// Reads what comes while nothing more may be answered, up to a bound.
-    fn poll_read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+    fn poll_read_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Poll<Result<(), End>> {
         let most = READ_AHEAD_BYTES.saturating_sub(self.held.len());
         if most == 0 {
             return Poll::Pending;
@@ -428,14 +453,21 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
             busy.read();
         }
         Poll::Ready(match read.map(|()| buffer.filled().len()) {
-            Ok(0) | Err(End::Closed) if self.unread() > 0 || !self.payload.is_empty() => Err(End::Truncated),
+            Ok(0) | Err(End::Closed) if self.unread() > 0 || !self.payload.is_empty() => {
+                Err(End::Truncated)
+            }
             Ok(0) => Err(End::Closed),
             read => read,
         })
     }
 
     /// Writes the answers, and keeps those that don't fit.
-    fn poll_send(&mut self, cx: &mut Context<'_>, output: &[u8], answer: Answer) -> Poll<Result<(), End>> {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &[u8],
+        answer: Answer,
+    ) -> Poll<Result<(), End>> {
         let output = &output[..answer.written];
         let mut sent = 0;
         if !output.is_empty() {
@@ -454,7 +486,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         Poll::Ready(answer.end.map_or(Ok(()), Err))
     }
 
-    /// Answers every whole frame of `input` into `output`, or as many as one write should have. Returns how much of the input that was.
+    /// Answers every whole frame of `input` into `output`, or as many as one write should have.
+    /// Returns how much of the input that was.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Answer) {
         let mut turn = None;
         let answered = self.answer_frames(input, output, &mut turn);
@@ -484,7 +517,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         loop {
             let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
             // Each of them may turn out to be answered later.
-            let room = BATCH.min(self.shared.max_in_flight.get().saturating_sub(self.late.count()));
+            let room =
+                BATCH.min(self.shared.max_in_flight.get().saturating_sub(self.late.count()));
             let more = loop {
                 if batch.len() == room {
                     break true;
@@ -528,7 +562,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 return (used, answer);
             }
             if answer.written >= WRITE_BYTES || room == 0 {
-                // Enough for one write, or for one connection; the rest of the input waits for the next turn.
+                // Enough for one write, or for one connection; the rest of the input waits for the
+                // next turn.
                 self.unanswered = used < input.len();
                 return (used, answer);
             }
@@ -581,8 +616,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         answer.written += welcome.encode(room).unwrap_or(0);
     }
 
-    /// Appends one ACK for each request, in order. A panic of the handler costs its own request the actions,
-    /// and nobody else anything.
+    /// Appends one ACK for each request, in order. A panic of the handler costs its own request
+    /// the actions, and nobody else anything.
     fn answer_batch(
         &mut self,
         batch: &[Request<'_>],
@@ -604,34 +639,45 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         } else if turn.is_none() {
             *turn = shielded(|| self.shared.handler.turn());
             if turn.is_none() {
-                self.panicked("the handler panicked; the requests of a read are answered without actions");
+                self.panicked(
+                    "the handler panicked; the requests of a read are answered without actions",
+                );
             }
         }
         let mut prepared = ArrayVec::<Option<H::Prepared>, BATCH>::new();
         let (mut answered, mut acks) = (0, 0);
         let mut written = answer.written;
-        // Not part of the reply: when the handler panics behind `later`, the future is dropped in here, and not while the panic goes on.
+        // Not part of the reply: when the handler panics behind `later`, the future is dropped in
+        // here, and not while the panic goes on.
         let mut later = None;
-        // Ends: each round prepares or answers at least one request, be it by leaving the handler out.
+        // Ends: each round prepares or answers at least one request, be it by leaving the handler
+        // out.
         while answered < batch.len() {
             let outcome = shielded(|| {
                 while prepared.len() < batch.len() {
                     let request = &batch[prepared.len()];
-                    prepared.push(turn.as_mut().map(|turn| self.shared.handler.prepare(turn, request)));
+                    prepared.push(
+                        turn.as_mut().map(|turn| self.shared.handler.prepare(turn, request)),
+                    );
                 }
                 while answered < batch.len() {
                     let request = &batch[answered];
-                    let Some(mut reply) = Reply::new(&mut output[written..], request.id(), limit, &mut later)
+                    let Some(mut reply) =
+                        Reply::new(&mut output[written..], request.id(), limit, &mut later)
                     else {
                         return;
                     };
-                    if let (Some(turn), Some(prepared)) = (turn.as_mut(), prepared[answered].take()) {
+                    if let (Some(turn), Some(prepared)) =
+                        (turn.as_mut(), prepared[answered].take())
+                    {
                         self.shared.handler.answer(turn, prepared, request, &mut reply);
                     }
                     let length = reply.finish();
                     answered += 1;
                     let waits = match later.take() {
-                        Some(later) => self.waits(later, &output[written..written + length], answer.asked),
+                        Some(later) => {
+                            self.waits(later, &output[written..written + length], answer.asked)
+                        }
                         None => false,
                     };
                     if !waits {
@@ -645,8 +691,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 // It is the same request's, and counted once.
                 let _ = shielded(|| drop(later));
                 self.panicked("the handler panicked; its request is answered without actions");
-                // Either it was being prepared; or it was taken to be answered, and what is left there is `None`, so
-                // that the next round passes it by the handler.
+                // Either it was being prepared; or it was taken to be answered, and what is left
+                // there is `None`, so that the next round passes it by the
+                // handler.
                 if prepared.len() < batch.len() {
                     prepared.push(None);
                 }
@@ -660,12 +707,14 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         answer.written = written;
     }
 
-    /// Has a request wait for its answer. Says whether it does: where there is no memory for that, it is answered with what was set
-    /// at first, and at once.
+    /// Has a request wait for its answer. Says whether it does: where there is no memory for that,
+    /// it is answered with what was set at first, and at once.
     fn waits(&mut self, later: LateAnswer, fallback: &[u8], asked: Instant) -> bool {
         let Shared { counters, deadline, max_buffered_bytes, .. } = self.shared;
         let request = Asked { fallback, asked, deadline: *deadline };
-        let Err(later) = self.late.push(later, &request, counters, *max_buffered_bytes) else { return true };
+        let Err(later) = self.late.push(later, &request, counters, *max_buffered_bytes) else {
+            return true;
+        };
         counters.overdue();
         if shielded(|| drop(later)).is_none() {
             counters.handler_panic();
@@ -699,7 +748,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 };
                 end = match next {
                     Ok(Err(end)) => end,
-                    _ => timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped),
+                    _ => timeout(LAST_WORDS, self.answer_what_has_come())
+                        .await
+                        .unwrap_or(End::Stopped),
                 };
             }
             // What came before it is answered first.
@@ -708,7 +759,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         }
         let greeted = self.greeted;
         let status = match &end {
-            End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => Status::NORMAL,
+            End::Disconnected(_) | End::Stopped if !self.connection.is_healthcheck() => {
+                Status::NORMAL
+            }
             End::Protocol(error) => error.status(),
             End::Late => Status::TIMEOUT,
             // Behind half an answer it could not be read.
@@ -762,7 +815,8 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         Ok(())
     }
 
-    /// Writes what is left and waits for the peer to close. Whatever it sends meanwhile is ignored.
+    /// Writes what is left and waits for the peer to close. Whatever it sends meanwhile is
+    /// ignored.
     async fn say_farewell(&mut self) -> Result<(), End> {
         while !self.unsent.is_empty() {
             poll_fn(|cx| self.poll_unsent(cx)).await?;
@@ -805,12 +859,13 @@ fn reserve(output: &mut Vec<u8>, written: usize, bytes: usize) -> &mut [u8] {
     &mut output[written..]
 }
 
-/// HAProxy from 3.1 on ends connections with a reset; a broken pipe is the same, seen while writing.
+/// HAProxy from 3.1 on ends connections with a reset; a broken pipe is the same, seen while
+/// writing.
 fn failed(error: io::Error) -> End {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
-            End::Closed
-        }
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionAborted => End::Closed,
         _ => End::Failed(error),
     }
 }
@@ -821,9 +876,11 @@ mod tests {
 
     #[test]
     fn a_reset_is_an_ordinary_end_and_other_failures_are_not() {
-        for kind in
-            [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionAborted]
-        {
+        for kind in [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::ConnectionAborted,
+        ] {
             assert!(failed(kind.into()).is_ordinary());
         }
         let end = failed(io::Error::other("no route to host"));

@@ -7,7 +7,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::connection::End;
 
-/// Counters of one agent, written by all its connections. Read them with [`snapshot`](Self::snapshot).
+/// Counters of one agent, written by all its connections. Read them with
+/// [`snapshot`](Self::snapshot).
 #[derive(Debug, Default)]
 pub struct Counters {
     // Written once per read of a connection: kept apart from the rare ones.
@@ -44,8 +45,8 @@ struct LatencyCounters {
 /// How long the agent took, from having read a NOTIFY to having written its ACK.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
-    /// How many ACKs took at most 1 µs, then (of the others) at most 2 µs, 4 µs, and so on up to 1.05 s; and at the end those that took
-    /// longer. See [`upper_bound`](Self::upper_bound).
+    /// How many ACKs took at most 1 µs, then (of the others) at most 2 µs, 4 µs, and so on up to
+    /// 1.05 s; and at the end those that took longer. See [`upper_bound`](Self::upper_bound).
     pub buckets: [u64; Self::BUCKETS],
     /// All the time that was taken, in nanoseconds.
     pub sum_ns: u64,
@@ -80,13 +81,15 @@ pub struct Snapshot {
     pub open: u64,
     /// Connections that were health checks (`option spop-check`).
     pub health_checks: u64,
-    /// Panics of the handler, at most one for each request. Those were answered with an ACK without actions; or, where it was the future of
-    /// [`Reply::later`](crate::Reply::later), with what was set at first; or with what the future had returned, where it panicked as it
+    /// Panics of the handler, at most one for each request. Those were answered with an ACK
+    /// without actions; or, where it was the future of [`Reply::later`](crate::Reply::later),
+    /// with what was set at first; or with what the future had returned, where it panicked as it
     /// was dropped.
     pub handler_panics: u64,
     /// Connections ended because of something that is not SPOP, or not in its place.
     pub protocol_errors: u64,
-    /// Connections ended because a HELLO, the rest of a frame, or the reading of answers took too long.
+    /// Connections ended because a HELLO, the rest of a frame, or the reading of answers took too
+    /// long.
     pub timeouts: u64,
     /// Failures to accept a connection, such as too many open files.
     pub accept_errors: u64,
@@ -96,7 +99,8 @@ pub struct Snapshot {
     pub reassembled: u64,
     /// Connections that the peer closed inside a frame.
     pub truncated: u64,
-    /// Requests that were to be answered later, and were not in time or found no memory to wait in: they got what was set at first.
+    /// Requests that were to be answered later, and were not in time or found no memory to wait
+    /// in: they got what was set at first.
     pub overdue: u64,
     /// How long NOTIFYs took.
     pub latency: Latency,
@@ -104,12 +108,14 @@ pub struct Snapshot {
     pub ack_bytes: u64,
     /// Requests that wait now to be answered later.
     pub waiting: u64,
-    /// Bytes that all connections together keep now between their turns: incomplete frames, payloads in pieces, answers that were not
-    /// read yet, and requests that wait. See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
+    /// Bytes that all connections together keep now between their turns: incomplete frames,
+    /// payloads in pieces, answers that were not read yet, and requests that wait. See
+    /// [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
     pub buffered_bytes: u64,
     /// Connections ended because they had to keep more than was left of these bytes.
     pub no_memory: u64,
-    /// Connections that the peer closed or reset between two frames: the ordinary end from HAProxy 3.1 on.
+    /// Connections that the peer closed or reset between two frames: the ordinary end from
+    /// HAProxy 3.1 on.
     pub closed: u64,
     /// Connections that HAProxy ended with a DISCONNECT: the ordinary end up to 3.0.
     pub disconnected: u64,
@@ -117,8 +123,8 @@ pub struct Snapshot {
     pub stopped: u64,
     /// Connections whose socket failed.
     pub failed: u64,
-    /// Of `protocol_errors`, how many had this status (SPOE.txt section 3.5) in the AGENT-DISCONNECT that answered them: 4, "invalid
-    /// frame received", is at place 4.
+    /// Of `protocol_errors`, how many had this status (SPOE.txt section 3.5) in the
+    /// AGENT-DISCONNECT that answered them: 4, "invalid frame received", is at place 4.
     pub protocol_error_statuses: [u64; Self::STATUSES],
 }
 
@@ -227,8 +233,8 @@ impl Counters {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Somebody keeps `now` bytes instead of `before`. Says whether it may: if not, because all bytes together would be more than `limit`,
-    /// nothing has changed.
+    /// Somebody keeps `now` bytes instead of `before`. Says whether it may: if not, because all
+    /// bytes together would be more than `limit`, nothing has changed.
     pub(crate) fn keep(&self, before: usize, now: usize, limit: usize) -> bool {
         if now <= before {
             self.buffered_bytes.fetch_sub(before - now, Ordering::Relaxed);
@@ -259,9 +265,15 @@ mod tests {
     #[test]
     fn a_time_is_counted_below_its_bound() {
         let counters = Counters::default();
-        for (ns, bucket) in
-            [(0, 0), (1000, 0), (1001, 1), (2000, 1), (2001, 2), (1_048_576_000, 20), (u64::MAX, 21)]
-        {
+        for (ns, bucket) in [
+            (0, 0),
+            (1000, 0),
+            (1001, 1),
+            (2000, 1),
+            (2001, 2),
+            (1_048_576_000, 20),
+            (u64::MAX, 21),
+        ] {
             let time = Duration::from_nanos(ns);
             assert_eq!(Latency::bucket(ns), bucket, "{ns} ns");
             assert!(Latency::upper_bound(bucket).is_none_or(|bound| time <= bound));
@@ -269,6 +281,9 @@ mod tests {
         }
         assert_eq!(counters.snapshot().ack_bytes, 7 * 7);
         let latency = counters.snapshot().latency;
-        assert_eq!((latency.buckets[0], latency.buckets[21], latency.buckets.iter().sum()), (4, 2, 14));
+        assert_eq!(
+            (latency.buckets[0], latency.buckets[21], latency.buckets.iter().sum()),
+            (4, 2, 14)
+        );
     }
 }

@@ -4,15 +4,18 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use spop_codec::{AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName};
+use spop_codec::{
+    AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName,
+};
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is one.
 ///
-/// It runs in the connection's task, and must not wait: all connections of the worker wait with it. What has to be waited for is
-/// answered [`later`](Reply::later).
+/// It runs in the connection's task, and must not wait: all connections of the worker wait with
+/// it. What has to be waited for is answered [`later`](Reply::later).
 ///
-/// Implement the trait itself when requests that arrive together have something in common (a reading of the
-/// clock), or when there is something to start early (fetching memory, see [`prepare`](Self::prepare)).
+/// Implement the trait itself when requests that arrive together have something in common (a
+/// reading of the clock), or when there is something to start early (fetching memory, see
+/// [`prepare`](Self::prepare)).
 pub trait Handler: Send + Sync + 'static {
     /// What the requests of one read have in common.
     type Turn;
@@ -65,16 +68,17 @@ impl<'a> Request<'a> {
         Self { notify, engine_id }
     }
 
-    /// What HAProxy calls this NOTIFY, for a log. It repeats: up to 3.0 the stream's number counts the streams of a process, later
-    /// those of a connection.
+    /// What HAProxy calls this NOTIFY, for a log. It repeats: up to 3.0 the stream's number counts
+    /// the streams of a process, later those of a connection.
     #[inline]
     #[must_use]
     pub const fn id(&self) -> FrameId {
         self.notify.id
     }
 
-    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID of the engine, or up to 3.0 of the engine in one thread.
-    /// New at each reload. Empty where there was none, or one of more than 255 bytes.
+    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID of the engine, or up
+    /// to 3.0 of the engine in one thread. New at each reload. Empty where there was none, or
+    /// one of more than 255 bytes.
     #[inline]
     #[must_use]
     pub const fn engine_id(&self) -> &'a [u8] {
@@ -97,8 +101,9 @@ impl<'a> Request<'a> {
 
 /// The ACK that is being written.
 ///
-/// A variable's full name in HAProxy is `scope.prefix.name`; the prefix is set by `option var-prefix` and the agent can't
-/// see it. Together they may have 63 characters at most, or HAProxy drops the variable without a word.
+/// A variable's full name in HAProxy is `scope.prefix.name`; the prefix is set by `option
+/// var-prefix` and the agent can't see it. Together they may have 63 characters at most, or
+/// HAProxy drops the variable without a word.
 pub struct Reply<'a> {
     ack: AckWriter<'a>,
     id: FrameId,
@@ -111,8 +116,8 @@ pub struct Reply<'a> {
 pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {
-    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room for an empty one. The future that will
-    /// write another in its place goes into `later`.
+    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room
+    /// for an empty one. The future that will write another in its place goes into `later`.
     #[inline]
     pub(crate) fn new(
         out: &'a mut [u8],
@@ -134,8 +139,8 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     ///
-    /// The ACK would become larger than [`max_ack_size`](spop_codec::Limits::max_ack_size) or HAProxy takes; it stays as
-    /// it was.
+    /// The ACK would become larger than [`max_ack_size`](spop_codec::Limits::max_ack_size) or
+    /// HAProxy takes; it stays as it was.
     #[inline]
     pub fn set_var<'v>(
         &mut self,
@@ -171,16 +176,18 @@ impl<'a> Reply<'a> {
         *self.later = None;
     }
 
-    /// Answers later, for handlers that must wait: what the future returns is sent in the place of this reply, as soon as it is
-    /// ready, whatever else is answered before.
+    /// Answers later, for handlers that must wait: what the future returns is sent in the place of
+    /// this reply, as soon as it is ready, whatever else is answered before.
     ///
-    /// What was set here is the answer to fall back to: it is sent when the future takes longer than
-    /// [`Agent::deadline`](crate::Agent::deadline), when it panics, when the connection ends in an orderly way meanwhile, and at once when
-    /// there is no memory to wait in ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). When HAProxy goes away the future
-    /// is dropped; a panic in that is caught and counted, too.
+    /// What was set here is the answer to fall back to: it is sent when the future takes longer
+    /// than [`Agent::deadline`](crate::Agent::deadline), when it panics, when the connection
+    /// ends in an orderly way meanwhile, and at once when there is no memory to wait in
+    /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). When HAProxy goes away
+    /// the future is dropped; a panic in that is caught and counted, too.
     ///
-    /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait like this; until one of them is
-    /// answered no other is, and at most 16 KiB are read from it. (Where HAProxy has sent more than that and goes away, that is noticed as
+    /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait
+    /// like this; until one of them is answered no other is, and at most 16 KiB are read from
+    /// it. (Where HAProxy has sent more than that and goes away, that is noticed as
     /// the deadlines pass.)
     ///
     /// ```
@@ -211,7 +218,10 @@ impl<'a> Reply<'a> {
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ack, later, .. } = self;
-        f.debug_struct("Reply").field("ack", ack).field("later", &later.is_some()).finish_non_exhaustive()
+        f.debug_struct("Reply")
+            .field("ack", ack)
+            .field("later", &later.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -258,7 +268,8 @@ impl LateReply {
     /// The ACK.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         if self.ack.is_empty() {
-            // Fails in no other way than by answering less, and it can't: an empty ACK fits every limit.
+            // Fails in no other way than by answering less, and it can't: an empty ACK fits every
+            // limit.
             let _ = self.write(0, |_| Ok(()));
         }
         self.ack
@@ -282,5 +293,6 @@ impl LateReply {
     }
 }
 
-/// The most an action takes beside the bytes of its value: three bytes, the name, the value's type and length or number.
+/// The most an action takes beside the bytes of its value: three bytes, the name, the value's type
+/// and length or number.
 const ACTION: usize = 3 + 1 + 56 + 1 + 16;

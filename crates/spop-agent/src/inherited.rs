@@ -17,18 +17,24 @@ const REMEDY: &str = "the .socket unit needs ListenStream= and Accept=no";
 
 /// All of them.
 pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
-    let none =
-        |why: String| io::Error::new(io::ErrorKind::NotFound, format!("no sockets are inherited: {why}"));
+    let none = |why: String| {
+        io::Error::new(io::ErrorKind::NotFound, format!("no sockets are inherited: {why}"))
+    };
     let Some(count) = env::var_os("LISTEN_FDS") else {
-        return Err(none("LISTEN_FDS is not set; is the service started by a .socket unit?".to_owned()));
+        return Err(none(
+            "LISTEN_FDS is not set; is the service started by a .socket unit?".to_owned(),
+        ));
     };
     let number = count.to_str().and_then(|count| count.parse().ok());
     if !number.is_some_and(|number| (1..=MAX_SOCKETS).contains(&number)) {
         let count = count.display();
-        return Err(none(format!("LISTEN_FDS is '{count}', and should be a number from 1 to {MAX_SOCKETS}")));
+        return Err(none(format!(
+            "LISTEN_FDS is '{count}', and should be a number from 1 to {MAX_SOCKETS}"
+        )));
     }
     let pid = env::var_os("LISTEN_PID").filter(|pid| !pid.is_empty());
-    if let Some(pid) = pid.filter(|pid| pid.to_str().and_then(|pid| pid.parse().ok()) != Some(process::id()))
+    if let Some(pid) =
+        pid.filter(|pid| pid.to_str().and_then(|pid| pid.parse().ok()) != Some(process::id()))
     {
         return Err(none(format!(
             "LISTEN_PID is {}, and this process is {}; a script that starts the agent must do so with exec",

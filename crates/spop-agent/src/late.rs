@@ -63,8 +63,8 @@ impl Late {
         self.waiting.as_ref().map_or(0, FuturesUnordered::len)
     }
 
-    /// Waits for an answer until its deadline, and then makes do with the fallback. Gives the future back when there is no memory
-    /// for it: all that is kept has `limit` bytes at most.
+    /// Waits for an answer until its deadline, and then makes do with the fallback. Gives the
+    /// future back when there is no memory for it: all that is kept has `limit` bytes at most.
     pub(crate) fn push(
         &mut self,
         answer: LateAnswer,
@@ -95,12 +95,21 @@ impl Late {
 
     /// Waits for nobody any more: the fallbacks of all that still do.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = Answered> + use<> {
-        self.waiting.take().into_iter().flatten().map(|mut waiting| waiting.fall_back(How::Overdue))
+        self.waiting
+            .take()
+            .into_iter()
+            .flatten()
+            .map(|mut waiting| waiting.fall_back(How::Overdue))
     }
 }
 
 impl Waiting {
-    fn new(answer: LateAnswer, request: &Asked<'_>, counters: &Arc<Counters>, share: Share) -> Self {
+    fn new(
+        answer: LateAnswer,
+        request: &Asked<'_>,
+        counters: &Arc<Counters>,
+        share: Share,
+    ) -> Self {
         counters.waits();
         Self {
             answer: Some(answer),
@@ -135,7 +144,9 @@ impl Future for Waiting {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         let this = &mut *self;
         let answered = match this.poll_answer(cx) {
-            Some(Poll::Ready(reply)) => Answered { ack: reply.finish(), asked: this.asked, how: How::InTime },
+            Some(Poll::Ready(reply)) => {
+                Answered { ack: reply.finish(), asked: this.asked, how: How::InTime }
+            }
             Some(Poll::Pending) => match this.deadline.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(()) => this.fall_back(How::Overdue),

@@ -17,7 +17,8 @@ const BACKLOG: u32 = 4096;
 /// The longest name of an abstract socket.
 const ABSTRACT_NAME_BYTES: usize = 107;
 
-/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000`, `unix:/path`, `abns:name` or `inherited`.
+/// An address to listen on, parsed from text: `127.0.0.1:9000`, `[::1]:9000`, `unix:/path`,
+/// `abns:name` or `inherited`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ListenAddress {
@@ -25,29 +26,34 @@ pub enum ListenAddress {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
-    /// The name of an abstract Unix socket (Linux): no file, and so no permissions. HAProxy's `abns@name`.
+    /// The name of an abstract Unix socket (Linux): no file, and so no permissions. HAProxy's
+    /// `abns@name`.
     Abstract(String),
-    /// The sockets that systemd has opened already (socket activation: `LISTEN_FDS`, sd_listen_fds(3)), all of them.
+    /// The sockets that systemd has opened already (socket activation: `LISTEN_FDS`,
+    /// sd_listen_fds(3)), all of them.
     Inherited,
 }
 
 impl ListenAddress {
-    /// Binds the address. To be called inside a tokio runtime. There is one listener, but with [`Inherited`](Self::Inherited) as many
-    /// as there are.
+    /// Binds the address. To be called inside a tokio runtime. There is one listener, but with
+    /// [`Inherited`](Self::Inherited) as many as there are.
     ///
-    /// The file of a Unix socket that a dead agent left behind is replaced; one on which a process listens is not. Of several
-    /// processes that do this at once one gets the path. They take turns by locking the file `PATH.lock`, which is there for that
-    /// moment only, and wait for each other for at most two seconds.
+    /// The file of a Unix socket that a dead agent left behind is replaced; one on which a process
+    /// listens is not. Of several processes that do this at once one gets the path. They take
+    /// turns by locking the file `PATH.lock`, which is there for that moment only, and wait
+    /// for each other for at most two seconds.
     ///
     /// # Errors
     ///
-    /// The address is taken or can't be had. Nothing is inherited, or something that is no listening stream socket.
+    /// The address is taken or can't be had. Nothing is inherited, or something that is no
+    /// listening stream socket.
     pub fn bind(&self) -> io::Result<Vec<Listener>> {
         self.bind_with(SocketAccess::default())
     }
 
-    /// As [`bind`](Self::bind), with a say in who may connect to a Unix socket with a path. The rights are set before the first
-    /// connection is possible. They mean nothing for other addresses.
+    /// As [`bind`](Self::bind), with a say in who may connect to a Unix socket with a path. The
+    /// rights are set before the first connection is possible. They mean nothing for other
+    /// addresses.
     ///
     /// # Errors
     ///
@@ -56,7 +62,8 @@ impl ListenAddress {
         let listener = match self {
             Self::Inherited => return inherited::listeners(),
             Self::Tcp(address) => {
-                let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                let socket =
+                    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 // So that an agent can come back while its old connections are still in TIME_WAIT.
                 socket.set_reuseaddr(true)?;
                 socket.bind(*address)?;
@@ -173,7 +180,9 @@ impl Listener {
                     let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
                     return Ok(ListenAddress::Abstract(name));
                 }
-                Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("(unnamed)")).into()))
+                Ok(ListenAddress::Unix(
+                    address.as_pathname().unwrap_or(Path::new("(unnamed)")).into(),
+                ))
             }
         }
     }
@@ -182,11 +191,14 @@ impl Listener {
         match &self.0 {
             Kind::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Answers leave at once. Where it fails the connection is gone, which its first read will tell.
+                // Answers leave at once. Where it fails the connection is gone, which its first
+                // read will tell.
                 let _ = stream.set_nodelay(true);
                 Ok(Stream::Tcp(stream))
             }
-            Kind::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Kind::Unix { listener, .. } => {
+                listener.accept().await.map(|(stream, _)| Stream::Unix(stream))
+            }
         }
     }
 }
@@ -199,9 +211,13 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_or_explained() {
-        for text in
-            ["127.0.0.1:9000", "[::1]:9000", "unix:/run/gcra-spoa/agent.sock", "abns:gcra", "inherited"]
-        {
+        for text in [
+            "127.0.0.1:9000",
+            "[::1]:9000",
+            "unix:/run/gcra-spoa/agent.sock",
+            "abns:gcra",
+            "inherited",
+        ] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
         for text in [
@@ -255,7 +271,11 @@ mod tests {
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1, "round {round}: {bound:?}");
+            assert_eq!(
+                bound.iter().filter(|bound| bound.is_ok()).count(),
+                1,
+                "round {round}: {bound:?}"
+            );
             for error in bound.iter().filter_map(|bound| bound.as_ref().err()) {
                 assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
             }

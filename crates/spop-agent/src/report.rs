@@ -1,7 +1,8 @@
 //! What is said about connections that end, so that a log stays readable whatever connects.
 //!
-//! The ordinary ends (of which HAProxy from 3.1 on has resets only) and strangers (port scans, browsers, plain TCP checks) are
-//! debug lines. What an operator should know is a warning, a few a minute; the rest is counted and summed up.
+//! The ordinary ends (of which HAProxy from 3.1 on has resets only) and strangers (port scans,
+//! browsers, plain TCP checks) are debug lines. What an operator should know is a warning, a few a
+//! minute; the rest is counted and summed up.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,7 +34,8 @@ impl Report {
         } else {
             log::debug!("connection from {peer} ended before a HELLO: {end}");
             self.strangers.fetch_add(1, Ordering::Relaxed);
-            *self.last_stranger.lock().unwrap_or_else(PoisonError::into_inner) = format!("{peer}: {end}");
+            *self.last_stranger.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!("{peer}: {end}");
         }
     }
 
@@ -50,7 +52,9 @@ impl Report {
     pub(crate) fn sum_up(&self) {
         let unsaid = self.warnings.swap(0, Ordering::Relaxed).saturating_sub(WARNINGS);
         if unsaid > 0 {
-            log::warn!("{unsaid} more warnings like these were left out; RUST_LOG=debug shows them all");
+            log::warn!(
+                "{unsaid} more warnings like these were left out; RUST_LOG=debug shows them all"
+            );
         }
         let strangers = self.strangers.swap(0, Ordering::Relaxed);
         if strangers > 0 {

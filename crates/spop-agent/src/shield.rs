@@ -5,13 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the code. `None` when it panicked.
 ///
-/// What it was working on may be left half done. The caller uses nothing of it afterwards but to drop it, in here.
+/// What it was working on may be left half done. The caller uses nothing of it afterwards but to
+/// drop it, in here.
 #[inline]
 pub(crate) fn shielded<T>(code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(result) => Some(result),
         Err(thrown) => {
-            // What was thrown is the author's too, and may panic as it is dropped. What that throws is not dropped any more.
+            // What was thrown is the author's too, and may panic as it is dropped. What that
+            // throws is not dropped any more.
             if let Err(thrown) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
                 forget(thrown);
             }

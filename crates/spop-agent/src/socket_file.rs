@@ -2,16 +2,17 @@
 //!
 //! # Taking the path
 //!
-//! A file that a dead agent left behind is replaced. To find out that nobody listens, to remove the file and to
-//! bind are three steps. A process that did the second one for another process's third would leave that one
-//! listening on a file that is gone. So processes that start at the same time take turns: each locks `PATH.lock`
-//! before the first step and until it listens. The kernel gives the lock back when a process dies, and a lock
-//! file that is left behind is locked by the next one.
+//! A file that a dead agent left behind is replaced. To find out that nobody listens, to remove
+//! the file and to bind are three steps. A process that did the second one for another process's
+//! third would leave that one listening on a file that is gone. So processes that start at the
+//! same time take turns: each locks `PATH.lock` before the first step and until it listens. The
+//! kernel gives the lock back when a process dies, and a lock file that is left behind is locked
+//! by the next one.
 //!
 //! # Giving it back
 //!
-//! The file is removed while the listener is still open. Until then a connection to it is not refused, so no
-//! other process has put its own file there, and the one that is removed is ours.
+//! The file is removed while the listener is still open. Until then a connection to it is not
+//! refused, so no other process has put its own file there, and the one that is removed is ours.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
@@ -25,12 +26,13 @@ use std::{io, thread};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixSocket};
 
-/// A process that holds the lock needs it for well under a millisecond, unless it was stopped in between.
+/// A process that holds the lock needs it for well under a millisecond, unless it was stopped in
+/// between.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who may connect to a Unix socket that [`bind_with`](crate::ListenAddress::bind_with) makes. To connect, a
-/// process must be allowed to write to the socket.
+/// Who may connect to a Unix socket that [`bind_with`](crate::ListenAddress::bind_with) makes. To
+/// connect, a process must be allowed to write to the socket.
 ///
 /// The default is what the umask leaves of mode 0777, and the group of a new file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -46,7 +48,8 @@ impl SocketAccess {
         Self { mode: Some(mode & 0o777), ..self }
     }
 
-    /// Sets the file's group, by its number. The process must be a member of it, or have `CAP_CHOWN`.
+    /// Sets the file's group, by its number. The process must be a member of it, or have
+    /// `CAP_CHOWN`.
     #[must_use]
     pub fn group(self, group: u32) -> Self {
         Self { group: Some(group), ..self }
@@ -64,15 +67,18 @@ impl SocketAccess {
         }
         if let Some(mode) = self.mode {
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| {
-                io::Error::new(error.kind(), format!("could not give it the mode {mode:04o}: {error}"))
+                io::Error::new(
+                    error.kind(),
+                    format!("could not give it the mode {mode:04o}: {error}"),
+                )
             })?;
         }
         Ok(())
     }
 }
 
-/// The file of a Unix socket that listens. Removed when this is dropped, unless another process has put its own
-/// file there.
+/// The file of a Unix socket that listens. Removed when this is dropped, unless another process
+/// has put its own file there.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -117,7 +123,8 @@ pub(crate) fn listen(
     access.apply(path)?;
     let listener = socket.listen(backlog)?;
     if !file.is_there() {
-        let what = "another process removed the socket's file just when it was made, or replaced it";
+        let what =
+            "another process removed the socket's file just when it was made, or replaced it";
         return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     }
     Ok((listener, file))
@@ -155,7 +162,9 @@ struct Lock {
 
 impl Lock {
     fn take(socket: &Path) -> io::Result<Self> {
-        let path = PathBuf::from([socket.as_os_str(), ".lock".as_ref()].into_iter().collect::<OsString>());
+        let path = PathBuf::from(
+            [socket.as_os_str(), ".lock".as_ref()].into_iter().collect::<OsString>(),
+        );
         let failed = |error: io::Error| {
             let what = format!(
                 "could not lock {}, which keeps two agents from listening at one path: {error}",
@@ -174,14 +183,16 @@ impl Lock {
                 .open(&path);
             let file = open.map_err(failed)?;
             match file.try_lock() {
-                // A process that had the lock removes the file. Then this one locks nothing any more.
+                // A process that had the lock removes the file. Then this one locks nothing any
+                // more.
                 Ok(()) if is_at(&file, &path) => return Ok(Self { path, file }),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
-        let what = format!("another process is about to listen there: it has locked {}", path.display());
+        let what =
+            format!("another process is about to listen there: it has locked {}", path.display());
         Err(io::Error::new(io::ErrorKind::AddrInUse, what))
     }
 }
@@ -229,7 +240,10 @@ mod tests {
         fs::remove_file(&lock).unwrap();
         fs::create_dir(&lock).unwrap();
         let error = listen().unwrap_err().to_string();
-        assert!(error.starts_with("could not lock ") && error.contains("agent.sock.lock, "), "{error}");
+        assert!(
+            error.starts_with("could not lock ") && error.contains("agent.sock.lock, "),
+            "{error}"
+        );
     }
 
     #[tokio::test]

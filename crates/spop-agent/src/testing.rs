@@ -47,8 +47,8 @@ pub type Question<'a> = (&'a str, &'a [(&'a str, Value<'a>)]);
 
 /// One connection to an agent, on which questions are asked.
 ///
-/// Every method fails with an [`io::Error`] when the agent takes longer than ten seconds, closes the connection, or says what is not
-/// SPOP.
+/// Every method fails with an [`io::Error`] when the agent takes longer than ten seconds, closes
+/// the connection, or says what is not SPOP.
 pub struct Client {
     stream: Box<dyn Stream>,
     received: Vec<u8>,
@@ -75,7 +75,8 @@ pub async fn serve<H: Handler>(
 pub const ENGINE_ID: &str = "testing";
 
 impl Client {
-    /// Serves an agent in this tokio runtime, on a port of 127.0.0.1 that is free, and connects to it. The agent ends with the client.
+    /// Serves an agent in this tokio runtime, on a port of 127.0.0.1 that is free, and connects to
+    /// it. The agent ends with the client.
     ///
     /// # Errors
     ///
@@ -106,7 +107,8 @@ impl Client {
     }
 
     async fn greet(stream: impl Stream + 'static) -> io::Result<Self> {
-        let mut client = Self { stream: Box::new(stream), received: Vec::new(), next_id: 0, served: None };
+        let mut client =
+            Self { stream: Box::new(stream), received: Vec::new(), next_id: 0, served: None };
         let fields = HelloFields {
             versions: "2.0",
             max_frame_size: MAX_FRAME_SIZE,
@@ -121,8 +123,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends one NOTIFY with these messages, and waits for its ACK. For one question at a time: ACKs of others that come before it are
-    /// lost.
+    /// Sends one NOTIFY with these messages, and waits for its ACK. For one question at a time:
+    /// ACKs of others that come before it are lost.
     ///
     /// # Errors
     ///
@@ -166,9 +168,10 @@ impl Client {
     /// As [`ask`](Self::ask).
     pub async fn next(&mut self) -> io::Result<Answer> {
         self.receive(|frame| match frame {
-            Frame::Ack(ack) => {
-                Some(Answer { id: ack.id.stream, actions: ack.actions().map(Into::into).collect() })
-            }
+            Frame::Ack(ack) => Some(Answer {
+                id: ack.id.stream,
+                actions: ack.actions().map(Into::into).collect(),
+            }),
             _ => None,
         })
         .await
@@ -297,7 +300,8 @@ impl Answer {
         self.id
     }
 
-    /// What a variable is set to, by the last action with this scope and name. `None` when it is not set, or unset.
+    /// What a variable is set to, by the last action with this scope and name. `None` when it is
+    /// not set, or unset.
     #[must_use]
     pub fn var(&self, scope: Scope, name: &str) -> Option<Value<'_>> {
         let mut last = self.actions.iter().rev();

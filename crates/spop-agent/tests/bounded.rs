@@ -1,4 +1,5 @@
-//! The memory that all connections keep together has one bound, and only those that need some of it notice.
+//! The memory that all connections keep together has one bound, and only those that need some of
+//! it notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -15,10 +16,12 @@ const LIMIT: usize = 1 << 20;
 
 /// An agent that waits for the rest of a frame for longer than a test takes.
 fn patient() -> Agent<impl Handler> {
-    Agent::new(measure).limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
+    Agent::new(measure)
+        .limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
 }
 
-/// Waits until the agent has read so much: then it keeps it, which this says, or ends the connection.
+/// Waits until the agent has read so much: then it keeps it, which this says, or ends the
+/// connection.
 async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
     within(async {
         loop {
@@ -54,7 +57,11 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
         peer.send(&half(16_000)).await;
         if !keeps(&served, before, 16_000).await {
             refused += 1;
-            assert_eq!(peer.next().await, Sent::Disconnect(Status::RESOURCE), "the newest gives way");
+            assert_eq!(
+                peer.next().await,
+                Sent::Disconnect(Status::RESOURCE),
+                "the newest gives way"
+            );
         } else {
             halves.push(peer);
         }
@@ -158,7 +165,8 @@ async fn answers_that_were_read_after_all_are_kept_no_longer() {
     // Until the sockets' buffers are full, and some of the answers are kept.
     while served.counters.snapshot().buffered_bytes == 0 {
         let written =
-            timeout(Duration::from_millis(100), slow.stream.write(&burst[sent % burst.len()..])).await;
+            timeout(Duration::from_millis(100), slow.stream.write(&burst[sent % burst.len()..]))
+                .await;
         sent += written.map_or(0, Result::unwrap);
         tokio::task::yield_now().await;
     }
@@ -214,7 +222,8 @@ async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_s
 #[tokio::test]
 async fn frames_have_16_kib_unless_more_is_configured() {
     let large = Limits { max_frame_size: 1 << 20, ..Limits::default() };
-    let (usual, large) = (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(large)).await);
+    let (usual, large) =
+        (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(large)).await);
     for (served, offered, agreed) in [
         (&usual, 1 << 20, 16_380),
         (&usual, 8000, 8000),

@@ -6,7 +6,9 @@ mod peer;
 use std::fs;
 use std::time::Duration;
 
-use peer::{PATIENCE, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within};
+use peer::{
+    PATIENCE, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within,
+};
 use spop_agent::{Agent, Limits};
 use spop_codec::Status;
 use spop_codec::haproxy::{HelloFields, encode_hello};
@@ -21,9 +23,15 @@ fn frame(kind: u8, flags: u32, ids: [u8; 2], payload: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], &[kind], &flags.to_be_bytes(), &ids, payload].concat()
 }
 
-fn hello_with(versions: &str, max_frame_size: u32, capabilities: &str, healthcheck: Option<bool>) -> Vec<u8> {
+fn hello_with(
+    versions: &str,
+    max_frame_size: u32,
+    capabilities: &str,
+    healthcheck: Option<bool>,
+) -> Vec<u8> {
     let mut out = vec![0; 512];
-    let fields = HelloFields { versions, max_frame_size, capabilities, engine_id: Some("e"), healthcheck };
+    let fields =
+        HelloFields { versions, max_frame_size, capabilities, engine_id: Some("e"), healthcheck };
     let length = encode_hello(&mut out, &fields).unwrap();
     out.truncate(length);
     out
@@ -51,7 +59,10 @@ async fn the_first_frame_is_a_good_hello_or_gets_its_status() {
         (hello_with("1.0", 16380, "", None), Status::BAD_VERSION),
         (hello_with("3.0, abc", 16380, "", None), Status::BAD_VERSION),
         (hello_with("2.0", 255, "", None), Status::BAD_MAX_FRAME_SIZE),
-        (frame(1, 0, [0, 0], &[versions(), size(), capabilities()].concat()), Status::FRAGMENTATION),
+        (
+            frame(1, 0, [0, 0], &[versions(), size(), capabilities()].concat()),
+            Status::FRAGMENTATION,
+        ),
         (frame(1, FIN, [1, 0], &[versions(), size(), capabilities()].concat()), Status::INVALID),
         (notify(1, b"a"), Status::INVALID),
         (disconnect(Status::NORMAL), Status::INVALID),
@@ -59,10 +70,17 @@ async fn the_first_frame_is_a_good_hello_or_gets_its_status() {
         (frame(50, FIN, [0, 0], &[]), Status::INVALID),
     ];
     for (bytes, status) in cases {
-        assert_eq!(Peer::said_to(&served, &bytes).await, [Sent::Disconnect(status)], "{bytes:02x?}");
+        assert_eq!(
+            Peer::said_to(&served, &bytes).await,
+            [Sent::Disconnect(status)],
+            "{bytes:02x?}"
+        );
     }
     let second = [hello(16380, None), hello(16380, None)].concat();
-    assert_eq!(Peer::said_to(&served, &second).await, [welcome(16380), Sent::Disconnect(Status::INVALID)]);
+    assert_eq!(
+        Peer::said_to(&served, &second).await,
+        [welcome(16380), Sent::Disconnect(Status::INVALID)]
+    );
     served.stop().await;
 }
 
@@ -92,7 +110,8 @@ async fn a_hello_is_read_in_any_order_with_anything_unknown_in_it() {
 #[tokio::test]
 async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     let limits = Limits { max_ack_size: 2000, ..Limits::default() };
-    let (small, large) = (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
+    let (small, large) =
+        (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
     for (served, offered, size, pipelining) in [
         (&small, "pipelining", 16380, true),
         (&small, "pipelining,async", 16380, true),
@@ -105,7 +124,8 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     ] {
         let mut peer = Peer::connect(served).await;
         peer.send(&hello_with("2.0", size, offered, None)).await;
-        let agreed = Sent::Hello { max_frame_size: size.min(16380), pipelining, fragmentation: true };
+        let agreed =
+            Sent::Hello { max_frame_size: size.min(16380), pipelining, fragmentation: true };
         assert_eq!(peer.next().await, agreed, "{offered}");
     }
     // The smaller frame size holds.
@@ -183,15 +203,23 @@ async fn a_message_in_pieces_is_put_together_between_others() {
         assert_eq!(peer.next().await, expected);
     }
     // Given up by HAProxy: no answer, and no harm.
-    peer.send(&[frame(3, 0, [7, 1], b"\x01m"), frame(0, 3, [7, 1], b""), notify(9, b"")].concat()).await;
+    peer.send(&[frame(3, 0, [7, 1], b"\x01m"), frame(0, 3, [7, 1], b""), notify(9, b"")].concat())
+        .await;
     assert_eq!(peer.next().await, ack(9, 0));
     peer.send(&[frame(3, 0, [7, 1], b"\x01m"), notify(9, b"")].concat()).await;
     assert_eq!(peer.next().await, Sent::Disconnect(Status::INTERLACED));
     let mut peer = Peer::greeted(&served).await;
-    peer.send(&[notify(1, b""), frame(3, 0, [3, 1], b"\x01m\x01"), frame(0, FIN, [3, 1], b"\x05")].concat())
-        .await;
+    peer.send(
+        &[notify(1, b""), frame(3, 0, [3, 1], b"\x01m\x01"), frame(0, FIN, [3, 1], b"\x05")]
+            .concat(),
+    )
+    .await;
     assert_eq!(peer.next().await, ack(1, 0));
-    assert_eq!(peer.next().await, Sent::Disconnect(Status::INVALID), "put together it is no NOTIFY");
+    assert_eq!(
+        peer.next().await,
+        Sent::Disconnect(Status::INVALID),
+        "put together it is no NOTIFY"
+    );
     assert_eq!(served.counters.snapshot().reassembled, 2);
     served.stop().await;
 }

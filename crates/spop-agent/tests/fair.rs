@@ -1,4 +1,5 @@
-//! Connections of one worker take turns: none waits for more than a bounded number of requests of each other one.
+//! Connections of one worker take turns: none waits for more than a bounded number of requests of
+//! each other one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -32,16 +33,22 @@ impl Flood {
     /// A HELLO and then NOTIFYs.
     fn new(piece: usize) -> (Self, usize) {
         let (hello, notify) = (hello(16380, None), notify(1, b"flood"));
-        let bytes: Vec<u8> = [hello].into_iter().chain(vec![notify.clone(); 1000]).flatten().collect();
+        let bytes: Vec<u8> =
+            [hello].into_iter().chain(vec![notify.clone(); 1000]).flatten().collect();
         (Self { bytes: bytes.into(), at: 0, left: READY_BYTES, piece }, notify.len())
     }
 }
 
 impl AsyncRead for Flood {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         for _ in 0..1000 {
-            let piece = this.piece.min(this.left).min(into.remaining()).min(this.bytes.len() - this.at);
+            let piece =
+                this.piece.min(this.left).min(into.remaining()).min(this.bytes.len() - this.at);
             if piece == 0 {
                 break;
             }
@@ -60,7 +67,11 @@ impl AsyncRead for Flood {
 }
 
 impl AsyncWrite for Flood {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -84,7 +95,8 @@ fn counting(floods: &Arc<AtomicUsize>) -> impl Handler {
     }
 }
 
-/// Both ends of a quiet connection are tasks of the same thread, so that the order is that of the scheduler and no clock's.
+/// Both ends of a quiet connection are tasks of the same thread, so that the order is that of the
+/// scheduler and no clock's.
 async fn a_quiet_one_beside(floods: usize, piece: usize) {
     let answered = Arc::new(AtomicUsize::new(0));
     let agent = Arc::new(Agent::new(counting(&answered)));
@@ -110,10 +122,13 @@ async fn a_quiet_one_beside(floods: usize, piece: usize) {
         // An ACK without actions.
         ours.read_exact(&mut buffer[..11]).await.unwrap();
         let between = answered.load(Ordering::Relaxed) - before;
-        // At most one turn of each before the agent's end is polled, and one before ours is; and the first of a connection, which
-        // begins with its HELLO, is two.
+        // At most one turn of each before the agent's end is polled, and one before ours is; and
+        // the first of a connection, which begins with its HELLO, is two.
         let most = 3 * floods * (TURN_BYTES / length + 1);
-        assert!(between <= most, "{between} requests of {floods} floods came before it; {most} may");
+        assert!(
+            between <= most,
+            "{between} requests of {floods} floods came before it; {most} may"
+        );
     }
     assert!(answered.load(Ordering::Relaxed) > 0, "they did flood");
     drop(ours);

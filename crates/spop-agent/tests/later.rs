@@ -1,4 +1,5 @@
-//! Handlers that wait: ACKs in the order in which they are ready, a deadline, a bound, and an orderly end.
+//! Handlers that wait: ACKs in the order in which they are ready, a deadline, a bound, and an
+//! orderly end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod peer;
@@ -17,10 +18,11 @@ use tokio::time::{sleep, timeout};
 
 const OTHER: VarName<'_> = VarName::from_static("other");
 
-/// Answers the length of the arg after as many milliseconds. What is longer than 1000 is answered at once, and until there is an
-/// answer the length is 7.
+/// Answers the length of the arg after as many milliseconds. What is longer than 1000 is answered
+/// at once, and until there is an answer the length is 7.
 fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
-    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg_at(0)) else {
+    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg_at(0))
+    else {
         return;
     };
     let length = u32::try_from(value.len()).unwrap();
@@ -47,7 +49,8 @@ fn question(id: u64, length: usize) -> Vec<u8> {
 async fn answers_leave_in_the_order_in_which_they_are_ready() {
     let served = serve(Agent::new(slowly)).await;
     let mut peer = Peer::greeted(&served).await;
-    peer.send(&[question(1, 300), question(2, 100), question(3, 2000), question(4, 200)].concat()).await;
+    peer.send(&[question(1, 300), question(2, 100), question(3, 2000), question(4, 200)].concat())
+        .await;
     for (id, length) in [(3, 2000), (2, 100), (4, 200), (1, 300)] {
         assert_eq!(peer.next().await, ack(id, length));
     }
@@ -181,7 +184,8 @@ async fn so_many_wait_and_no_more() {
 #[tokio::test]
 async fn a_full_connection_stays_open_however_long_it_waits() {
     let gate = Gate::new();
-    let limits = spop_agent::Limits { frame_timeout: Duration::from_millis(50), ..Default::default() };
+    let limits =
+        spop_agent::Limits { frame_timeout: Duration::from_millis(50), ..Default::default() };
     let agent = Agent::new(gate.handler()).max_in_flight(NonZeroUsize::MIN).limits(limits);
     let served = serve(agent.deadline(Duration::from_secs(60))).await;
     let mut peer = Peer::greeted(&served).await;
@@ -262,7 +266,8 @@ async fn a_thousand_that_wait_a_little_are_all_answered() {
     served.stop().await;
 }
 
-/// The close is seen also when nothing more may begin to wait, and when something has come that must wait for that.
+/// The close is seen also when nothing more may begin to wait, and when something has come that
+/// must wait for that.
 #[tokio::test]
 async fn what_waits_is_dropped_when_haproxy_goes_however_much_waits() {
     let gate = Gate::new();
@@ -302,8 +307,8 @@ impl Drop for Untidy {
     }
 }
 
-/// "later": an answer that is ready; "never": one that never is; "panic": a panic behind `later`; "again": `later`, twice. What each
-/// waits with panics as it is dropped.
+/// "later": an answer that is ready; "never": one that never is; "panic": a panic behind `later`;
+/// "again": `later`, twice. What each waits with panics as it is dropped.
 fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
     let message = request.message(b"m").unwrap();
     let Some(Value::String(how)) = message.arg_at(0) else { panic!() };
@@ -353,7 +358,10 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
         );
     }
     let counted = served.counters.snapshot();
-    assert_eq!((counted.handler_panics, counted.overdue, counted.waiting, counted.notifies), (20, 4, 0, 20));
+    assert_eq!(
+        (counted.handler_panics, counted.overdue, counted.waiting, counted.notifies),
+        (20, 4, 0, 20)
+    );
 
     // The connection goes on, and ends while some wait.
     peer.send(&[notify(1, b"never"), notify(2, b"never"), notify(3, b"later")].concat()).await;
@@ -370,7 +378,8 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
     served.stop().await;
 }
 
-/// What all requests of a read have in common panics as it is dropped, and so does what is known of each.
+/// What all requests of a read have in common panics as it is dropped, and so does what is known
+/// of each.
 struct Careless;
 
 impl Handler for Careless {
@@ -401,7 +410,8 @@ async fn nor_does_one_in_the_drop_of_what_requests_have_in_common() {
     served.stop().await;
 }
 
-/// One that always wakes itself is polled over and over, and takes no time from the others of its connection.
+/// One that always wakes itself is polled over and over, and takes no time from the others of its
+/// connection.
 #[tokio::test]
 async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
     let handler = |request: &Request<'_>, reply: &mut Reply<'_>| {

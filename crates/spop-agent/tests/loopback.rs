@@ -1,4 +1,5 @@
-//! The agent over real sockets, against a client that writes and reads frames as HAProxy does, and as it never would.
+//! The agent over real sockets, against a client that writes and reads frames as HAProxy does, and
+//! as it never would.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -39,8 +40,13 @@ async fn a_burst_is_answered_in_order_and_byte_by_byte_is_no_different() {
 async fn a_panic_costs_its_own_request_the_actions_and_nobody_else_anything() {
     let served = serve(Agent::new(measure)).await;
     let mut peer = Peer::greeted(&served).await;
-    let requests =
-        [notify(1, b"a"), notify(2, b"panic"), notify(3, b"abc"), notify(4, b"panic"), notify(5, b"")];
+    let requests = [
+        notify(1, b"a"),
+        notify(2, b"panic"),
+        notify(3, b"abc"),
+        notify(4, b"panic"),
+        notify(5, b""),
+    ];
     peer.send(&requests.concat()).await;
     let empty = |stream| Sent::Ack(stream, 1, vec![]);
     for expected in [ack(1, 1), empty(2), ack(3, 3), empty(4), ack(5, 0)] {
@@ -61,7 +67,8 @@ impl Handler for Fragile {
 
     fn prepare(&self, (): &mut (), request: &Request<'_>) {
         assert!(
-            request.message(b"m").and_then(|message| message.arg(b"arg")) != Some(Value::String(b"prepare"))
+            request.message(b"m").and_then(|message| message.arg(b"arg"))
+                != Some(Value::String(b"prepare"))
         );
     }
 
@@ -74,8 +81,10 @@ impl Handler for Fragile {
 async fn a_panic_while_preparing_is_no_different() {
     let served = serve(Agent::new(Fragile)).await;
     let mut peer = Peer::greeted(&served).await;
-    peer.send(&[notify(1, b"a"), notify(2, b"prepare"), notify(3, b"panic"), notify(4, b"ab")].concat())
-        .await;
+    peer.send(
+        &[notify(1, b"a"), notify(2, b"prepare"), notify(3, b"panic"), notify(4, b"ab")].concat(),
+    )
+    .await;
     let empty = |stream| Sent::Ack(stream, 1, vec![]);
     for expected in [ack(1, 1), empty(2), empty(3), ack(4, 2)] {
         assert_eq!(peer.next().await, expected);
@@ -115,11 +124,14 @@ async fn a_handler_that_always_panics_still_leaves_every_request_answered() {
 
 #[tokio::test]
 async fn an_idle_listener_takes_no_room_from_another() {
-    let listeners =
-        [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
+    let listeners = [
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+    ];
     let addresses = [0, 1].map(|number: usize| listeners[number].local_addr().unwrap());
     let agent = Agent::new(measure).max_connections(NonZeroUsize::MIN);
-    let serving = tokio::spawn(agent.serve_until(listeners.map(Into::into), std::future::pending()));
+    let serving =
+        tokio::spawn(agent.serve_until(listeners.map(Into::into), std::future::pending()));
     for address in [addresses[1], addresses[0], addresses[1]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(&hello(16380, None)).await.unwrap();
@@ -258,7 +270,8 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     sleep(Duration::from_millis(100)).await;
     // Who comes now is served; the health check is not.
     let connect = |hello: Vec<u8>| async move {
-        let mut peer = Peer { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() };
+        let mut peer =
+            Peer { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() };
         peer.send(&hello).await;
         peer
     };
@@ -324,7 +337,10 @@ async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
 /// Sets as much as an ACK may hold.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
     reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).unwrap();
-    assert!(reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(), "more than 815 bytes");
+    assert!(
+        reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(),
+        "more than 815 bytes"
+    );
 }
 
 #[tokio::test]
@@ -357,7 +373,8 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
     let mut peer = Peer::greeted(&served).await;
     let mut other = Peer::greeted(&served).await;
     let burst: Vec<u8> = (0..1000).flat_map(|stream| notify(stream, b"")).collect();
-    // Until the agent takes no more: its answers fill the sockets' buffers, and then it stops reading.
+    // Until the agent takes no more: its answers fill the sockets' buffers, and then it stops
+    // reading.
     let mut sent = 0;
     while let Ok(written) = timeout(Duration::from_millis(500), peer.stream.write(&burst)).await {
         sent += written.unwrap();
@@ -444,7 +461,10 @@ fn an_agent_brings_its_own_workers() {
         }
         for stream in 0..9 {
             let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
-            socket.write_all(&[hello(16380, None), notify(stream, b"abc")].concat()).await.unwrap();
+            socket
+                .write_all(&[hello(16380, None), notify(stream, b"abc")].concat())
+                .await
+                .unwrap();
             let mut received = Vec::new();
             while received.len() < 82 + 23 {
                 within(socket.read_buf(&mut received)).await.unwrap();

@@ -17,9 +17,11 @@ const SHORT: usize = 32;
 const SET_VAR_ARGS: u8 = 3;
 const UNSET_VAR_ARGS: u8 = 2;
 
-/// Writes one ACK into the caller's buffer. It is a frame once [`finish`](Self::finish) was called.
+/// Writes one ACK into the caller's buffer. It is a frame once [`finish`](Self::finish) was
+/// called.
 ///
-/// HAProxy stops reading actions, without a word, at the first that it does not understand. What this writes it understands.
+/// HAProxy stops reading actions, without a word, at the first that it does not understand. What
+/// this writes it understands.
 ///
 /// ```
 /// use spop_codec::{AckWriter, FrameId, Scope, VarName};
@@ -40,7 +42,8 @@ pub struct AckWriter<'b> {
 }
 
 impl<'b> AckWriter<'b> {
-    /// The room that an ACK without actions needs at most: LENGTH, type, flags, two ids of ten bytes.
+    /// The room that an ACK without actions needs at most: LENGTH, type, flags, two ids of ten
+    /// bytes.
     pub const EMPTY: usize = 4 + 1 + 4 + 10 + 10;
 
     /// Begins an ACK of at most `limit` bytes (as LENGTH counts them).
@@ -56,12 +59,18 @@ impl<'b> AckWriter<'b> {
         if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
-    /// Goes on with an ACK of which `written` bytes are in `out`, as [`finish`](Self::finish) counted them.
+    /// Goes on with an ACK of which `written` bytes are in `out`, as [`finish`](Self::finish)
+    /// counted them.
     ///
     /// # Errors
     ///
     /// `out` is shorter than that, or has no room for an ACK without actions.
-    pub fn resume(out: &'b mut [u8], id: FrameId, limit: u32, written: usize) -> Result<Self, BufferFull> {
+    pub fn resume(
+        out: &'b mut [u8],
+        id: FrameId,
+        limit: u32,
+        written: usize,
+    ) -> Result<Self, BufferFull> {
         if written == 0 {
             return Self::new(out, id, limit);
         }
@@ -82,7 +91,12 @@ impl<'b> AckWriter<'b> {
     ///
     /// There is no room for it. What was written before stays as it was.
     #[inline]
-    pub fn set_var(&mut self, scope: Scope, name: VarName<'_>, value: Value<'_>) -> Result<(), BufferFull> {
+    pub fn set_var(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: Value<'_>,
+    ) -> Result<(), BufferFull> {
         self.action(|writer| set_var(writer, scope, name, value))
     }
 
@@ -190,8 +204,14 @@ impl Actions {
     ///
     /// # Errors
     ///
-    /// There is no room for it in [`CAPACITY`](Self::CAPACITY). What was there before stays as it was.
-    pub fn set_var(&mut self, scope: Scope, name: VarName<'_>, value: Value<'_>) -> Result<(), BufferFull> {
+    /// There is no room for it in [`CAPACITY`](Self::CAPACITY). What was there before stays as it
+    /// was.
+    pub fn set_var(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: Value<'_>,
+    ) -> Result<(), BufferFull> {
         self.add(|writer| set_var(writer, scope, name, value))
     }
 

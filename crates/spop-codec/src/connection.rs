@@ -18,7 +18,8 @@ const IN_FLIGHT: u32 = 20;
 /// The max-frame-size of HAProxy from 3.1 on, and its default before.
 const HAPROXY_FRAME_SIZE: u32 = 16_380;
 
-/// The largest HELLO that is waited for. HAProxy's has 133 bytes at most; who is not HAProxy gets no more room.
+/// The largest HELLO that is waited for. HAProxy's has 133 bytes at most; who is not HAProxy gets
+/// no more room.
 const MAX_HELLO_SIZE: u32 = 16_384;
 
 /// The pieces that one payload may come in.
@@ -30,24 +31,29 @@ const MIN_ACK_SIZE: u32 = 25;
 /// What the agent allows a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// The largest LENGTH that the agent takes, 256 or more. HAProxy offers `tune.bufsize` - 4, which is 16380 unless configured;
-    /// the smaller of the two holds, so a larger one has an effect only where HAProxy's is larger too. A message that does not fit
-    /// comes in pieces from HAProxy up to 3.0, see [`max_payload_size`](Self::max_payload_size). Later ones do not send it, and
-    /// the request goes on without an answer. Default: 16380.
+    /// The largest LENGTH that the agent takes, 256 or more. HAProxy offers `tune.bufsize` - 4,
+    /// which is 16380 unless configured; the smaller of the two holds, so a larger one has an
+    /// effect only where HAProxy's is larger too. A message that does not fit comes in pieces
+    /// from HAProxy up to 3.0, see [`max_payload_size`](Self::max_payload_size). Later ones do
+    /// not send it, and the request goes on without an answer. Default: 16380.
     pub max_frame_size: u32,
-    /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading a connection for good once
-    /// its receive buffer is completely full, so several NOTIFYs in flight are offered only where 20 such ACKs stay
-    /// below that, or to who is known to be older. At least 25, an ACK without actions. Default: 815, which do with HAProxy's default buffer.
+    /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading
+    /// a connection for good once its receive buffer is completely full, so several NOTIFYs
+    /// in flight are offered only where 20 such ACKs stay below that, or to who is known to
+    /// be older. At least 25, an ACK without actions. Default: 815, which do with HAProxy's
+    /// default buffer.
     pub max_ack_size: u32,
-    /// The largest payload that is put together from pieces, in bytes; 0 not to offer it. HAProxy up to 3.0 cuts a message that
-    /// is larger than a frame, and takes down the connection with all that is in flight on it where the agent does not
-    /// offer this. Later ones never cut. Default: 1 MiB.
+    /// The largest payload that is put together from pieces, in bytes; 0 not to offer it. HAProxy
+    /// up to 3.0 cuts a message that is larger than a frame, and takes down the connection
+    /// with all that is in flight on it where the agent does not offer this. Later ones never
+    /// cut. Default: 1 MiB.
     pub max_payload_size: u32,
     /// How long after it was opened a connection must have sent its HELLO. Default: 10 s.
     pub hello_timeout: Duration,
     /// How long after its first byte a frame must be whole. Default: 10 s.
     pub frame_timeout: Duration,
-    /// How long HAProxy may keep a connection open after its health check was answered. Default: 1 s.
+    /// How long HAProxy may keep a connection open after its health check was answered. Default:
+    /// 1 s.
     pub healthcheck_linger: Duration,
 }
 
@@ -64,7 +70,8 @@ impl Default for Limits {
     }
 }
 
-/// The state of a connection. Holds no socket, buffer or clock: feed it what has arrived, and do as the events say.
+/// The state of a connection. Holds no socket, buffer or clock: feed it what has arrived, and do
+/// as the events say.
 ///
 /// Times are given as the time since any moment that stays the same.
 #[derive(Clone, Debug)]
@@ -97,8 +104,8 @@ struct Pieces {
     bytes: u32,
 }
 
-/// A piece of a NOTIFY's payload. Keep the bytes of all of them, one behind the other; with the last one,
-/// [`Connection::reassembled`] makes the NOTIFY of them.
+/// A piece of a NOTIFY's payload. Keep the bytes of all of them, one behind the other; with the
+/// last one, [`Connection::reassembled`] makes the NOTIFY of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
     /// The NOTIFY's.
@@ -131,7 +138,8 @@ pub enum Event<'a> {
     Notify(Notify<'a>),
     /// HAProxy (up to 3.0) begins to ask, or goes on.
     Fragment(Fragment<'a>),
-    /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, wait for the close.
+    /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, wait for the
+    /// close.
     Disconnect(Disconnect<'a>),
     /// Bytes that mean nothing here.
     Skipped,
@@ -155,16 +163,20 @@ impl Connection {
         }
     }
 
-    /// The next event in `input` and the bytes it takes there, or `None` until more bytes have come. Call it again with
-    /// what follows those bytes.
+    /// The next event in `input` and the bytes it takes there, or `None` until more bytes have
+    /// come. Call it again with what follows those bytes.
     ///
     /// # Errors
     ///
-    /// What came is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status; whatever comes after is
-    /// ignored.
-    // Inlined with the one event that matters: a value as large as an `Event` is slow to pass through memory.
+    /// What came is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status;
+    /// whatever comes after is ignored.
+    // Inlined with the one event that matters: a value as large as an `Event` is slow to pass
+    // through memory.
     #[inline(always)]
-    pub fn receive<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
+    pub fn receive<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
         if self.state == State::Running
             && let Ok(Some((frame, used))) = RawFrame::split(input, self.max_frame_size)
             && let (kind::NOTIFY, true) = (frame.kind, frame.is_whole())
@@ -178,7 +190,10 @@ impl Connection {
 
     /// Anything but a good NOTIFY.
     #[cold]
-    fn receive_other<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
+    fn receive_other<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
         if let State::HealthCheck | State::Closing = self.state {
             return Ok((!input.is_empty()).then_some((Event::Skipped, input.len())));
         }
@@ -193,7 +208,8 @@ impl Connection {
         event
     }
 
-    /// Judges the frame's type by the state first: a second HELLO is out of place, however it looks inside.
+    /// Judges the frame's type by the state first: a second HELLO is out of place, however it
+    /// looks inside.
     fn judge<'a>(&mut self, frame: RawFrame<'a>) -> Result<Event<'a>, ProtocolError> {
         let malformed = ProtocolError::Malformed;
         match (self.state, frame.kind) {
@@ -212,9 +228,13 @@ impl Connection {
                 self.state = State::Closing;
                 Ok(Event::Disconnect(disconnect))
             }
-            (_, found @ (kind::HAPROXY_HELLO | kind::AGENT_HELLO | kind::AGENT_DISCONNECT | kind::ACK)) => {
-                Err(ProtocolError::OutOfPlace { found })
-            }
+            (
+                _,
+                found @ (kind::HAPROXY_HELLO
+                | kind::AGENT_HELLO
+                | kind::AGENT_DISCONNECT
+                | kind::ACK),
+            ) => Err(ProtocolError::OutOfPlace { found }),
             (state, _) => {
                 // Between pieces it is their payload that must be complete in time.
                 if state == State::Running {
@@ -226,9 +246,13 @@ impl Connection {
         }
     }
 
-    /// A NOTIFY without FIN begins a payload, frames of type 0 with the same ids go on with it, the last of them with FIN.
-    /// No other NOTIFY comes in between.
-    fn piece<'a>(&mut self, state: State, frame: RawFrame<'a>) -> Result<Fragment<'a>, ProtocolError> {
+    /// A NOTIFY without FIN begins a payload, frames of type 0 with the same ids go on with it,
+    /// the last of them with FIN. No other NOTIFY comes in between.
+    fn piece<'a>(
+        &mut self,
+        state: State,
+        frame: RawFrame<'a>,
+    ) -> Result<Fragment<'a>, ProtocolError> {
         if self.limits.max_payload_size == 0 {
             return Err(ProtocolError::Fragment);
         }
@@ -249,7 +273,8 @@ impl Connection {
             _ => return Err(ProtocolError::Fragment),
         };
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let pieces = Pieces { id, count: before.count + 1, bytes: before.bytes.saturating_add(length) };
+        let pieces =
+            Pieces { id, count: before.count + 1, bytes: before.bytes.saturating_add(length) };
         if pieces.count > MAX_FRAGMENTS || pieces.bytes > self.limits.max_payload_size {
             return Err(ProtocolError::PayloadTooBig { max: self.limits.max_payload_size });
         }
@@ -268,7 +293,11 @@ impl Connection {
     /// # Errors
     ///
     /// They are malformed. As for [`receive`](Self::receive).
-    pub fn reassembled<'b>(&mut self, id: FrameId, payload: &'b [u8]) -> Result<Notify<'b>, ProtocolError> {
+    pub fn reassembled<'b>(
+        &mut self,
+        id: FrameId,
+        payload: &'b [u8],
+    ) -> Result<Notify<'b>, ProtocolError> {
         Notify::parse(id, Reader::new(payload)).map_err(|error| {
             self.state = State::Closing;
             ProtocolError::Malformed(error)
@@ -279,9 +308,10 @@ impl Connection {
         self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
         self.deadline = None;
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
-        // The bytes that may wait in HAProxy's buffer without filling it. The buffer is as large as the frames that HAProxy
-        // offers, whatever the agent agrees to. It has 16 KiB or more where that matters, from 3.1 on; a smaller
-        // max-frame-size can be set up to 3.0 only.
+        // The bytes that may wait in HAProxy's buffer without filling it. The buffer is as large
+        // as the frames that HAProxy offers, whatever the agent agrees to. It has 16 KiB
+        // or more where that matters, from 3.1 on; a smaller max-frame-size can be set up
+        // to 3.0 only.
         let offered = hello.max_frame_size.max(HAPROXY_FRAME_SIZE);
         let each = (offered.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
         // What offers async, up to 3.0, has no such weakness.
@@ -292,8 +322,9 @@ impl Connection {
         Welcome { hello, max_frame_size: self.max_frame_size, pipelining, fragmentation }
     }
 
-    /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to wait for ever. (There is no
-    /// idle timeout: how long a connection lives is HAProxy's decision.)
+    /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to
+    /// wait for ever. (There is no idle timeout: how long a connection lives is HAProxy's
+    /// decision.)
     ///
     /// To be asked each time before waiting: that is how the beginning of a frame is noticed.
     #[inline]
@@ -311,8 +342,9 @@ impl Connection {
         self.deadline
     }
 
-    /// The largest LENGTH of an ACK on this connection, to be given to [`AckWriter::new`](crate::AckWriter::new): the agent's own
-    /// limit, and never all of what was agreed, because a frame of that size fills the buffer of HAProxy from 3.1 on.
+    /// The largest LENGTH of an ACK on this connection, to be given to
+    /// [`AckWriter::new`](crate::AckWriter::new): the agent's own limit, and never all of what
+    /// was agreed, because a frame of that size fills the buffer of HAProxy from 3.1 on.
     #[inline]
     #[must_use]
     pub const fn max_ack_size(&self) -> u32 {
@@ -359,8 +391,8 @@ impl Welcome<'_> {
     /// The room that [`encode`](Self::encode) needs at most.
     pub const MAX_SIZE: usize = 96;
 
-    /// Writes the AGENT-HELLO. It must leave in one write, and nothing may follow it before a NOTIFY has come: HAProxy from 3.1 on
-    /// reads whatever it has got as one frame.
+    /// Writes the AGENT-HELLO. It must leave in one write, and nothing may follow it before a
+    /// NOTIFY has come: HAProxy from 3.1 on reads whatever it has got as one frame.
     ///
     /// # Errors
     ///
@@ -398,7 +430,8 @@ pub enum ProtocolError {
         /// Its type.
         found: u8,
     },
-    /// A payload in pieces, which was not offered. HAProxy up to 3.0 sends it without asking when a message is larger than a frame.
+    /// A payload in pieces, which was not offered. HAProxy up to 3.0 sends it without asking when
+    /// a message is larger than a frame.
     Fragment,
     /// Something came between the pieces of a payload, or a piece of another one.
     Interlaced,

@@ -48,11 +48,20 @@ impl<'a> Disconnect<'a> {
 /// # Errors
 ///
 /// `out` is shorter than the frame; 320 bytes are enough for each.
-pub fn encode_agent_disconnect(out: &mut [u8], status: Status, message: &str) -> Result<usize, BufferFull> {
+pub fn encode_agent_disconnect(
+    out: &mut [u8],
+    status: Status,
+    message: &str,
+) -> Result<usize, BufferFull> {
     encode(out, kind::AGENT_DISCONNECT, status, message)
 }
 
-pub(crate) fn encode(out: &mut [u8], kind: u8, status: Status, message: &str) -> Result<usize, BufferFull> {
+pub(crate) fn encode(
+    out: &mut [u8],
+    kind: u8,
+    status: Status,
+    message: &str,
+) -> Result<usize, BufferFull> {
     let mut writer = frame::begin(out, kind, FrameId::default())?;
     writer.string(STATUS_CODE.as_bytes())?;
     writer.value(status.code().into())?;

@@ -10,7 +10,8 @@ use crate::status::Status;
 pub enum DecodeError {
     /// LENGTH is below 7, the size of a frame without payload.
     TooShort(u32),
-    /// LENGTH is above what was agreed. A stranger's first bytes (HTTP, TLS) read as a LENGTH like this.
+    /// LENGTH is above what was agreed. A stranger's first bytes (HTTP, TLS) read as a LENGTH like
+    /// this.
     TooBig {
         /// What the frame claims.
         length: u32,
@@ -78,13 +79,17 @@ impl DecodeError {
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooShort(length) => write!(f, "a frame claims {length} bytes, and the smallest has 7"),
+            Self::TooShort(length) => {
+                write!(f, "a frame claims {length} bytes, and the smallest has 7")
+            }
             Self::TooBig { length, max_frame_size } => {
                 write!(f, "a frame claims {length} bytes, and {max_frame_size} are allowed")
             }
             Self::Truncated => f.write_str("a frame ends inside a field"),
             Self::VarintOverflow => f.write_str("a number is above 2^64 - 1"),
-            Self::ReservedType(kind) => write!(f, "a value is of type {kind}, which is not defined"),
+            Self::ReservedType(kind) => {
+                write!(f, "a value is of type {kind}, which is not defined")
+            }
             Self::IntegerOutOfRange => f.write_str("a 32-bit integer needs more than 32 bits"),
             Self::BadAction => f.write_str("an action is neither set-var nor unset-var"),
             Self::BadScope(scope) => write!(f, "an action has scope {scope}, and the last is 4"),
@@ -96,7 +101,9 @@ impl fmt::Display for DecodeError {
             Self::NoMaxFrameSize => f.write_str("a HELLO without max-frame-size"),
             Self::NoCapabilities => f.write_str("a HELLO without capabilities"),
             Self::BadVersion => f.write_str("a HELLO that does not offer version 2.0"),
-            Self::BadMaxFrameSize(size) => write!(f, "max-frame-size is {size}, and the smallest is 256"),
+            Self::BadMaxFrameSize(size) => {
+                write!(f, "max-frame-size is {size}, and the smallest is 256")
+            }
         }
     }
 }

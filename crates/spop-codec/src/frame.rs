@@ -29,10 +29,12 @@ pub(crate) mod kind {
     pub(crate) const ACK: u8 = 103;
 }
 
-/// Which NOTIFY an ACK answers. Both numbers are HAProxy's and mean nothing to an agent but "copy me".
+/// Which NOTIFY an ACK answers. Both numbers are HAProxy's and mean nothing to an agent but "copy
+/// me".
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct FrameId {
-    /// STREAM-ID. HAProxy up to 3.0 counts the streams of the process from 0, later ones those of a connection: 1, 3, 5.
+    /// STREAM-ID. HAProxy up to 3.0 counts the streams of the process from 0, later ones those of
+    /// a connection: 1, 3, 5.
     pub stream: u64,
     /// FRAME-ID: 1, 2, 3 for the events of a stream up to 3.0, always 1 later.
     pub frame: u64,
@@ -54,8 +56,8 @@ pub enum Frame<'a> {
     AgentDisconnect(Disconnect<'a>),
     /// An agent answers a NOTIFY.
     Ack(Ack<'a>),
-    /// A piece of a payload that is too large for one frame: a NOTIFY without FIN, or a frame of type 0. Only HAProxy up
-    /// to 3.0 sends them.
+    /// A piece of a payload that is too large for one frame: a NOTIFY without FIN, or a frame of
+    /// type 0. Only HAProxy up to 3.0 sends them.
     Fragment(FrameId),
     /// A type that SPOP does not define, to be skipped.
     Unknown(u8),
@@ -63,15 +65,19 @@ pub enum Frame<'a> {
 
 /// Splits the first whole frame off `input`.
 ///
-/// Returns the frame and the bytes it occupied, or `None` when `input` ends before the frame does: read more and
-/// call again with the same bytes in front.
+/// Returns the frame and the bytes it occupied, or `None` when `input` ends before the frame does:
+/// read more and call again with the same bytes in front.
 ///
 /// # Errors
 ///
-/// The frame is larger than `max_frame_size` (LENGTH, without its own four bytes; told from these four bytes alone) or not well
-/// formed. [`DecodeError::status`] is the code to put into the DISCONNECT that must follow.
+/// The frame is larger than `max_frame_size` (LENGTH, without its own four bytes; told from these
+/// four bytes alone) or not well formed. [`DecodeError::status`] is the code to put into the
+/// DISCONNECT that must follow.
 #[inline]
-pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame<'_>, usize)>, DecodeError> {
+pub fn decode(
+    input: &[u8],
+    max_frame_size: u32,
+) -> Result<Option<(Frame<'_>, usize)>, DecodeError> {
     match RawFrame::split(input, max_frame_size)? {
         None => Ok(None),
         Some((raw, used)) => Ok(Some((raw.decode()?, used))),
@@ -94,7 +100,8 @@ fn frame_size(input: &[u8], max_frame_size: u32) -> Result<Option<usize>, Decode
     usize::try_from(length).map(Some).map_err(|_| DecodeError::TooBig { length, max_frame_size })
 }
 
-/// A whole frame of which only the type is known, so that its place in the conversation can be judged first.
+/// A whole frame of which only the type is known, so that its place in the conversation can be
+/// judged first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawFrame<'a> {
     pub(crate) kind: u8,
@@ -104,7 +111,10 @@ pub(crate) struct RawFrame<'a> {
 
 impl<'a> RawFrame<'a> {
     #[inline(always)]
-    pub(crate) fn split(input: &'a [u8], max_frame_size: u32) -> Result<Option<(Self, usize)>, DecodeError> {
+    pub(crate) fn split(
+        input: &'a [u8],
+        max_frame_size: u32,
+    ) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(size) = frame_size(input, max_frame_size)? else {
             return Ok(None);
         };
@@ -123,9 +133,13 @@ impl<'a> RawFrame<'a> {
             kind::NOTIFY if self.is_whole() => self.notify().map(Frame::Notify),
             kind::NOTIFY | kind::UNSET => self.ids().map(|(id, _)| Frame::Fragment(id)),
             kind::HAPROXY_HELLO => self.haproxy_hello().map(Frame::HaproxyHello),
-            kind::HAPROXY_DISCONNECT => Disconnect::parse(self.control()?).map(Frame::HaproxyDisconnect),
+            kind::HAPROXY_DISCONNECT => {
+                Disconnect::parse(self.control()?).map(Frame::HaproxyDisconnect)
+            }
             kind::AGENT_HELLO => AgentHello::parse(self.control()?).map(Frame::AgentHello),
-            kind::AGENT_DISCONNECT => Disconnect::parse(self.control()?).map(Frame::AgentDisconnect),
+            kind::AGENT_DISCONNECT => {
+                Disconnect::parse(self.control()?).map(Frame::AgentDisconnect)
+            }
             kind::ACK => {
                 let (id, payload) = self.ids()?;
                 if !self.is_whole() {
@@ -186,7 +200,11 @@ impl<'a> RawFrame<'a> {
 
 /// Begins a frame: room for LENGTH, the type, the flags, the ids.
 #[inline]
-pub(crate) fn begin<'b>(out: &'b mut [u8], kind: u8, id: FrameId) -> Result<Writer<'b>, BufferFull> {
+pub(crate) fn begin<'b>(
+    out: &'b mut [u8],
+    kind: u8,
+    id: FrameId,
+) -> Result<Writer<'b>, BufferFull> {
     let mut writer = Writer::new(out);
     let [a, b, c, d] = FIN.to_be_bytes();
     if let (Some(stream), Some(frame)) = (varint::short(id.stream), varint::short(id.frame)) {

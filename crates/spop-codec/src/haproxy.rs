@@ -22,7 +22,11 @@ pub fn encode_hello(out: &mut [u8], hello: &HelloFields<'_>) -> Result<usize, Bu
 /// # Errors
 ///
 /// `out` is too short.
-pub fn encode_disconnect(out: &mut [u8], status: Status, message: &str) -> Result<usize, BufferFull> {
+pub fn encode_disconnect(
+    out: &mut [u8],
+    status: Status,
+    message: &str,
+) -> Result<usize, BufferFull> {
     disconnect::encode(out, kind::HAPROXY_DISCONNECT, status, message)
 }
 

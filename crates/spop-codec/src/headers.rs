@@ -2,7 +2,8 @@
 
 use crate::reader::Reader;
 
-/// Iterates over the names and values of a binary arg that HAProxy made with `req.hdrs_bin` or `res.hdrs_bin`.
+/// Iterates over the names and values of a binary arg that HAProxy made with `req.hdrs_bin` or
+/// `res.hdrs_bin`.
 ///
 /// The list ends with an empty name and value. One that does not was cut by its sender.
 #[derive(Clone, Debug)]

@@ -16,8 +16,8 @@ const CAPABILITIES: &str = "capabilities";
 const ENGINE_ID: &str = "engine-id";
 const HEALTHCHECK: &str = "healthcheck";
 
-/// Walks a list of keys and values. Keys may come in any order, and unknown ones are the caller's to ignore. An empty one is
-/// an error, as it is to HAProxy.
+/// Walks a list of keys and values. Keys may come in any order, and unknown ones are the caller's
+/// to ignore. An empty one is an error, as it is to HAProxy.
 pub(crate) fn pairs<'a>(
     mut reader: Reader<'a>,
     mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), DecodeError>,
@@ -90,7 +90,8 @@ pub struct Hello<'a> {
     pub max_frame_size: u32,
     /// What HAProxy can do.
     pub capabilities: Capabilities<'a>,
-    /// A random name: of the engine, or up to 3.0 of the engine in one thread. New at each reload. Health checks have none.
+    /// A random name: of the engine, or up to 3.0 of the engine in one thread. New at each
+    /// reload. Health checks have none.
     pub engine_id: Option<&'a [u8]>,
     /// The connection is a health check (`option spop-check`): answer the HELLO and nothing more.
     pub healthcheck: bool,
@@ -128,8 +129,8 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Whether an item of the list means 2.0: a minor version includes the lower ones. Items that are no version are passed
-/// over.
+/// Whether an item of the list means 2.0: a minor version includes the lower ones. Items that are
+/// no version are passed over.
 fn offers_2_0(item: &[u8]) -> bool {
     let mut numbers = item.trim_ascii().splitn(2, |byte| *byte == b'.');
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
@@ -173,8 +174,8 @@ impl<'a> AgentHello<'a> {
     }
 }
 
-/// Writes an AGENT-HELLO for version 2.0. All three keys are always there: HAProxy's health check insists on each.
-/// `capabilities` are words between commas.
+/// Writes an AGENT-HELLO for version 2.0. All three keys are always there: HAProxy's health check
+/// insists on each. `capabilities` are words between commas.
 ///
 /// # Errors
 ///
@@ -209,7 +210,10 @@ pub struct HelloFields<'a> {
     pub healthcheck: Option<bool>,
 }
 
-pub(crate) fn encode_haproxy_hello(out: &mut [u8], hello: &HelloFields<'_>) -> Result<usize, BufferFull> {
+pub(crate) fn encode_haproxy_hello(
+    out: &mut [u8],
+    hello: &HelloFields<'_>,
+) -> Result<usize, BufferFull> {
     let mut writer = frame::begin(out, kind::HAPROXY_HELLO, FrameId::default())?;
     writer.string(SUPPORTED_VERSIONS.as_bytes())?;
     writer.value(hello.versions.into())?;

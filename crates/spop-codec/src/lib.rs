@@ -1,11 +1,12 @@
 //! HAProxy's Stream Processing Offload Protocol (SPOP): frames from bytes, and bytes from frames.
 //!
-//! HAProxy's SPOE filter asks an agent about requests over SPOP. This crate is the protocol and nothing else: no I/O, no clock, no
-//! allocation, no dependency. [`spop-agent`](https://docs.rs/spop-agent) has the sockets.
+//! HAProxy's SPOE filter asks an agent about requests over SPOP. This crate is the protocol and
+//! nothing else: no I/O, no clock, no allocation, no dependency. [`spop-agent`](https://docs.rs/spop-agent) has the sockets.
 //!
-//! [`decode`] splits the first whole frame off some bytes. It waits for the frame's end and checks it to its last byte, so what
-//! it returns is known to be good: messages, args and actions are then iterated without errors. [`Connection`] is the agent's
-//! end of one connection: it says what may come, negotiates, and tells how long to wait.
+//! [`decode`] splits the first whole frame off some bytes. It waits for the frame's end and checks
+//! it to its last byte, so what it returns is known to be good: messages, args and actions are
+//! then iterated without errors. [`Connection`] is the agent's end of one connection: it says what
+//! may come, negotiates, and tells how long to wait.
 //!
 //! ```
 //! use spop_codec::{AckWriter, Connection, Event, Limits, Scope, Value, VarName};
@@ -51,8 +52,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Names and strings are bytes, because HAProxy passes on what clients send. Where SPOE.txt and HAProxy differ this follows
-//! HAProxy 2.6 and later, and says so.
+//! Names and strings are bytes, because HAProxy passes on what clients send. Where SPOE.txt and
+//! HAProxy differ this follows HAProxy 2.6 and later, and says so.
 #![no_std]
 #![forbid(unsafe_code)]
 

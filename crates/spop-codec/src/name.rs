@@ -22,7 +22,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    const ALL: [Self; 5] = [Self::Process, Self::Session, Self::Transaction, Self::Request, Self::Response];
+    const ALL: [Self; 5] =
+        [Self::Process, Self::Session, Self::Transaction, Self::Request, Self::Response];
 
     /// As HAProxy's configuration writes it: `proc`, `sess`, `txn`, `req`, `res`.
     #[must_use]
@@ -63,8 +64,9 @@ impl core::error::Error for ScopeError {}
 
 /// A name that HAProxy takes for a variable: 1 to 56 letters, digits, underscores and dots.
 ///
-/// HAProxy puts the scope and the prefix (`option var-prefix`) in front, and drops the variable without a word when that
-/// makes more than 63 characters with the two dots. The prefix can't be seen from here.
+/// HAProxy puts the scope and the prefix (`option var-prefix`) in front, and drops the variable
+/// without a word when that makes more than 63 characters with the two dots. The prefix can't be
+/// seen from here.
 ///
 /// ```
 /// use spop_codec::VarName;
@@ -101,13 +103,17 @@ impl<'a> VarName<'a> {
         Ok(Self(name))
     }
 
-    /// A name that is known when the program is compiled. In a `const` a wrong one is an error of the compiler.
+    /// A name that is known when the program is compiled. In a `const` a wrong one is an error of
+    /// the compiler.
     ///
     /// # Panics
     ///
     /// It is not a name that [`new`](VarName::new) takes.
     #[must_use]
-    #[expect(clippy::panic, reason = "for constants, where it stops the compiler and not a program")]
+    #[expect(
+        clippy::panic,
+        reason = "for constants, where it stops the compiler and not a program"
+    )]
     pub const fn from_static(name: &'static str) -> VarName<'static> {
         match VarName::new(name) {
             Ok(name) => name,

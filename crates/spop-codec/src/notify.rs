@@ -5,7 +5,8 @@ use crate::frame::FrameId;
 use crate::reader::Reader;
 use crate::value::Value;
 
-/// A question of HAProxy's: all messages of an event, or of a group, whose conditions held. Often one, sometimes none.
+/// A question of HAProxy's: all messages of an event, or of a group, whose conditions held. Often
+/// one, sometimes none.
 #[derive(Clone, Copy, Debug)]
 pub struct Notify<'a> {
     /// What the ACK must carry.
@@ -44,7 +45,8 @@ impl<'a> Notify<'a> {
 pub struct Messages<'a> {
     reader: Reader<'a>,
     left: usize,
-    /// The args of the message given out last. They are passed over only when the next one is asked for.
+    /// The args of the message given out last. They are passed over only when the next one is
+    /// asked for.
     args_left: usize,
 }
 

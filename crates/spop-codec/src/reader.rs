@@ -24,7 +24,8 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// An option is `Truncated` when it is `None`. (A `Result` of a byte would be packed into a word and taken apart again.)
+    /// An option is `Truncated` when it is `None`. (A `Result` of a byte would be packed into a
+    /// word and taken apart again.)
     #[inline]
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.rest.split_first()?;

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// The status code of a DISCONNECT frame (SPOE.txt section 3.5). Codes without a name pass through as they are.
+/// The status code of a DISCONNECT frame (SPOE.txt section 3.5). Codes without a name pass through
+/// as they are.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Status(u32);
 

@@ -8,8 +8,9 @@ use crate::reader::Reader;
 
 /// A value with its type (TYPED-DATA in SPOE.txt section 3.1).
 ///
-/// HAProxy sends null (the sample was not available), booleans, signed 64-bit integers, addresses, strings and binaries, and
-/// reads all ten. Strings are whatever bytes a client sent: nobody promises UTF-8.
+/// HAProxy sends null (the sample was not available), booleans, signed 64-bit integers, addresses,
+/// strings and binaries, and reads all ten. Strings are whatever bytes a client sent: nobody
+/// promises UTF-8.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Value<'a> {
     /// Nothing: the sample was not available. Setting a variable to it unsets it.
@@ -34,8 +35,8 @@ pub enum Value<'a> {
     Binary(&'a [u8]),
 }
 
-/// The type in the low four bits; the one flag in use is bit 4, the value of a boolean. (The picture in SPOE.txt has the nibbles the
-/// other way round; this is how HAProxy reads them.)
+/// The type in the low four bits; the one flag in use is bit 4, the value of a boolean. (The
+/// picture in SPOE.txt has the nibbles the other way round; this is how HAProxy reads them.)
 pub(crate) mod kind {
     pub(crate) const NULL: u8 = 0;
     pub(crate) const BOOL: u8 = 1;
@@ -112,8 +113,9 @@ impl<'a> Value<'a> {
 }
 
 impl<'a> Reader<'a> {
-    // Always inlined, as are the iterators over it: a value that is passed through memory is written in small pieces and
-    // read in large ones, and each such read waits for the writes. It took a third of the time of a NOTIFY.
+    // Always inlined, as are the iterators over it: a value that is passed through memory is
+    // written in small pieces and read in large ones, and each such read waits for the writes.
+    // It took a third of the time of a NOTIFY.
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let byte = self.u8()?;
@@ -121,7 +123,9 @@ impl<'a> Reader<'a> {
         Ok(match byte & kind::MASK {
             kind::NULL => Value::Null,
             kind::BOOL => Value::Bool(byte & kind::TRUE != 0),
-            kind::INT32 => Value::Int32(self.varint()?.cast_signed().try_into().map_err(out_of_range)?),
+            kind::INT32 => {
+                Value::Int32(self.varint()?.cast_signed().try_into().map_err(out_of_range)?)
+            }
             kind::UINT32 => Value::Uint32(self.varint()?.try_into().map_err(out_of_range)?),
             kind::INT64 => Value::Int64(self.varint()?.cast_signed()),
             kind::UINT64 => Value::Uint64(self.varint()?),

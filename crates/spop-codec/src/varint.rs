@@ -1,7 +1,7 @@
 //! The integers of SPOP: small ones take one byte, the largest ten.
 //!
-//! The code is a bijection: each length covers a range of its own, so no number can be written in two ways. (HAProxy's
-//! "peers" encoding, SPOE.txt section 3.1.)
+//! The code is a bijection: each length covers a range of its own, so no number can be written in
+//! two ways. (HAProxy's "peers" encoding, SPOE.txt section 3.1.)
 
 use crate::error::DecodeError;
 use crate::reader::Reader;

@@ -52,8 +52,9 @@ impl<'b> Writer<'b> {
         Ok(())
     }
 
-    /// The first `length` bytes of `bytes`. A copy of fixed length is a store or two, one of any length a call: so a few bytes too
-    /// many are copied where there is room for them, and overwritten by what follows.
+    /// The first `length` bytes of `bytes`. A copy of fixed length is a store or two, one of any
+    /// length a call: so a few bytes too many are copied where there is room for them, and
+    /// overwritten by what follows.
     #[inline]
     pub(crate) fn prefix<const N: usize>(
         &mut self,
@@ -71,7 +72,8 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// As [`bytes`](Self::bytes), but never inlined: the compiler would make one call of this copy and those of fixed length.
+    /// As [`bytes`](Self::bytes), but never inlined: the compiler would make one call of this copy
+    /// and those of fixed length.
     #[cold]
     #[inline(never)]
     pub(crate) fn any_bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
@@ -100,7 +102,8 @@ impl<'b> Writer<'b> {
         self.bytes(string)
     }
 
-    /// Data with its type in front (TYPED-DATA in SPOE.txt section 3.1). The flags are 0, but for the value of a boolean.
+    /// Data with its type in front (TYPED-DATA in SPOE.txt section 3.1). The flags are 0, but for
+    /// the value of a boolean.
     #[inline]
     pub(crate) fn value(&mut self, value: Value<'_>) -> Result<(), BufferFull> {
         use crate::value::kind;
@@ -136,7 +139,8 @@ impl<'b> Writer<'b> {
     #[inline]
     pub(crate) fn finish(self) -> usize {
         let length = self.used.saturating_sub(4);
-        // No buffer of 4 GiB can have passed a u32 limit; were it so, the peer would refuse the frame.
+        // No buffer of 4 GiB can have passed a u32 limit; were it so, the peer would refuse the
+        // frame.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         if let Some(field) = self.out.first_chunk_mut() {
             *field = length.to_be_bytes();

@@ -30,7 +30,9 @@ fn connection(limits: Limits, max_frame_size: u32) -> Connection {
         healthcheck: None,
     };
     let length = encode_hello(&mut out, &fields).unwrap();
-    let Some((Event::Hello(welcome), used)) = connection.receive(&out[..length]).unwrap() else { panic!() };
+    let Some((Event::Hello(welcome), used)) = connection.receive(&out[..length]).unwrap() else {
+        panic!()
+    };
     assert_eq!(used, length);
     let mut answer = [0; 96];
     let length = welcome.encode(&mut answer).unwrap();
@@ -39,8 +41,12 @@ fn connection(limits: Limits, max_frame_size: u32) -> Connection {
     connection
 }
 
-/// Feeds frames, and keeps pieces as an agent does. Returns the ids and first messages of the NOTIFYs, or how it ended.
-fn converse(connection: &mut Connection, frames: &[Vec<u8>]) -> Result<Vec<(u64, Vec<u8>)>, ProtocolError> {
+/// Feeds frames, and keeps pieces as an agent does. Returns the ids and first messages of the
+/// NOTIFYs, or how it ended.
+fn converse(
+    connection: &mut Connection,
+    frames: &[Vec<u8>],
+) -> Result<Vec<(u64, Vec<u8>)>, ProtocolError> {
     let mut kept = Vec::new();
     let mut notifies = Vec::new();
     for frame in frames {
@@ -70,13 +76,12 @@ fn converse(connection: &mut Connection, frames: &[Vec<u8>]) -> Result<Vec<(u64,
 }
 
 fn message(notify: &spop_codec::Notify<'_>) -> Vec<u8> {
-    notify.messages().next().map(|message| message.arg(b"blob").unwrap()).map_or(
-        vec![],
-        |value| match value {
+    notify.messages().next().map(|message| message.arg(b"blob").unwrap()).map_or(vec![], |value| {
+        match value {
             Value::Binary(bytes) => bytes.to_vec(),
             other => panic!("{other:?}"),
-        },
-    )
+        }
+    })
 }
 
 /// The payload of a NOTIFY with one binary arg of so many bytes.
@@ -106,7 +111,10 @@ fn ended(frames: &[Vec<u8>]) -> Status {
     let mut connection = connection(Limits::default(), 16380);
     let status = converse(&mut connection, frames).unwrap_err().status();
     // Whatever comes then is ignored.
-    assert!(matches!(connection.receive(&pieces(1, &payload(9), 99)[0]), Ok(Some((Event::Skipped, _)))));
+    assert!(matches!(
+        connection.receive(&pieces(1, &payload(9), 99)[0]),
+        Ok(Some((Event::Skipped, _)))
+    ));
     status
 }
 
@@ -156,8 +164,9 @@ fn pieces_are_bounded_in_number_and_size() {
     assert_eq!(ended(&pieces(1, &payload(6_400), 100)), Status::TOO_BIG);
 
     let limits = Limits { max_payload_size: 1_000, ..Limits::default() };
-    let ended =
-        |bytes: usize| converse(&mut connection(limits, 16380), &pieces(1, &payload(bytes), 300)).err();
+    let ended = |bytes: usize| {
+        converse(&mut connection(limits, 16380), &pieces(1, &payload(bytes), 300)).err()
+    };
     assert_eq!(ended(900), None);
     assert_eq!(ended(1_000), Some(ProtocolError::PayloadTooBig { max: 1_000 }));
 }
@@ -173,7 +182,10 @@ fn a_payload_that_is_no_notify_ends_the_connection() {
 fn without_reassembly_a_piece_ends_the_connection() {
     let limits = Limits { max_payload_size: 0, ..Limits::default() };
     let mut connection = connection(limits, 16380);
-    assert_eq!(converse(&mut connection, &pieces(1, &payload(500), 100)), Err(ProtocolError::Fragment));
+    assert_eq!(
+        converse(&mut connection, &pieces(1, &payload(500), 100)),
+        Err(ProtocolError::Fragment)
+    );
 }
 
 #[test]
@@ -186,7 +198,11 @@ fn a_payload_must_be_complete_in_time() {
     assert_eq!(connection.deadline(0, 2 * second), Some(12 * second));
     connection.receive(&frames[1]).unwrap();
     connection.receive(&frame(50, FIN, 0, &[])).unwrap();
-    assert_eq!(connection.deadline(3, 5 * second), Some(12 * second), "counted from the first piece");
+    assert_eq!(
+        connection.deadline(3, 5 * second),
+        Some(12 * second),
+        "counted from the first piece"
+    );
     for frame in &frames[2..] {
         connection.receive(frame).unwrap();
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits, Scope,
-    Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits,
+    Scope, Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
 /// A value that owns its bytes.
@@ -344,11 +344,18 @@ proptest! {
 /// The AGENT-HELLO's size and capabilities, for an offer and limits.
 fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
     let mut out = [0; 256];
-    let fields =
-        HelloFields { versions: "2.0", max_frame_size, capabilities, engine_id: None, healthcheck: None };
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size,
+        capabilities,
+        engine_id: None,
+        healthcheck: None,
+    };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(limits, Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
+        panic!("no HELLO")
+    };
     let mut answer = [0; 96];
     let length = welcome.encode(&mut answer).unwrap();
     let Ok(Some((Frame::AgentHello(hello), _))) = decode(&answer[..length], 256) else {
@@ -361,7 +368,11 @@ fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool
 
 #[test]
 fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
-    let limits = |max_frame_size, max_ack_size| Limits { max_frame_size, max_ack_size, ..Limits::default() };
+    let limits = |max_frame_size, max_ack_size| Limits {
+        max_frame_size,
+        max_ack_size,
+        ..Limits::default()
+    };
     assert_eq!(agreed(16380, "pipelining", Limits::default()), (16380, true, 815));
     assert_eq!(agreed(16380, "pipelining,async", Limits::default()), (16380, true, 815));
     assert_eq!(agreed(16380, "", Limits::default()), (16380, false, 815));
@@ -391,7 +402,11 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         (1 << 20, true, 815),
         "the agent's own limit"
     );
-    assert_eq!(agreed(u32::MAX, "pipelining", Limits::default()), (16380, true, 815), "which is 16380");
+    assert_eq!(
+        agreed(u32::MAX, "pipelining", Limits::default()),
+        (16380, true, 815),
+        "which is 16380"
+    );
     assert_eq!(
         agreed(65532, "pipelining", limits(16380, 2000)),
         (16380, true, 2000),
@@ -427,7 +442,9 @@ fn a_health_check_is_answered_and_nothing_more() {
     };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(Limits::default(), Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else { panic!("no HELLO") };
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
+        panic!("no HELLO")
+    };
     assert!(welcome.hello.healthcheck && !welcome.pipelining());
     assert!(connection.is_healthcheck() && !connection.is_running());
     assert_eq!(connection.deadline(0, Duration::from_secs(3)), Some(Duration::from_secs(4)));
@@ -470,6 +487,8 @@ fn more_than_255_args_are_refused() {
     }
     assert_eq!(notify.arg(b"", Value::Null), Err(BufferFull));
     let length = notify.finish();
-    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else { panic!("no NOTIFY") };
+    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else {
+        panic!("no NOTIFY")
+    };
     assert_eq!(notify.messages().next().unwrap().args().count(), 255);
 }

@@ -60,10 +60,22 @@ fn data() -> impl Strategy<Value = Data> {
 /// The keys that mean something, with values that may be right, and others.
 fn hello_pair() -> impl Strategy<Value = Pair> {
     let text = |keys: &'static [&'static str], texts: &'static [&'static str]| {
-        (select(keys), select(texts)).prop_map(|(key, text)| (key.into(), Data::Bytes(8, text.into())))
+        (select(keys), select(texts))
+            .prop_map(|(key, text)| (key.into(), Data::Bytes(8, text.into())))
     };
-    let versions =
-        &["2.0", "1.0", "2", "2.x", " 02.5 ,9", "1.0,2.1", "", ",", "\u{a0}2.0", "2.0.1", "\x0b2.0"];
+    let versions = &[
+        "2.0",
+        "1.0",
+        "2",
+        "2.x",
+        " 02.5 ,9",
+        "1.0,2.1",
+        "",
+        ",",
+        "\u{a0}2.0",
+        "2.0.1",
+        "\x0b2.0",
+    ];
     prop_oneof![
         6 => text(&["supported-versions", "version"], versions),
         6 => (255..300_i128, 2..6_u8).prop_map(|(size, kind)| (b"max-frame-size".to_vec(), Data::Number(kind, size))),
@@ -92,7 +104,9 @@ fn complete_hello() -> impl Strategy<Value = Vec<Pair>> {
         ]
     };
     (select(&["supported-versions", "version"][..]), vec(hello_pair(), 0..3))
-        .prop_map(move |(version, more)| known(version).into_iter().chain(more).collect::<Vec<_>>())
+        .prop_map(move |(version, more)| {
+            known(version).into_iter().chain(more).collect::<Vec<_>>()
+        })
         .prop_shuffle()
 }
 

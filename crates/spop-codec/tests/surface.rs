@@ -1,4 +1,5 @@
-//! What an author sees beside frames: values by kind, names, statuses, and errors that say what is wrong.
+//! What an author sees beside frames: values by kind, names, statuses, and errors that say what is
+//! wrong.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, Actions, BufferFull, Connection, DecodeError, Event, Frame, FrameId, Limits, NameError,
-    ProtocolError, Scope, Status, Value, VarName, decode,
+    AckWriter, Actions, BufferFull, Connection, DecodeError, Event, Frame, FrameId, Limits,
+    NameError, ProtocolError, Scope, Status, Value, VarName, decode,
 };
 
 #[test]
@@ -35,7 +36,10 @@ fn every_status_has_a_name_and_unknown_codes_pass_through() {
     );
     for code in [14, 98, 100, u32::MAX] {
         assert_eq!(Status::new(code).code(), code);
-        assert_eq!(Status::new(code).to_string(), format!("status {code}, an unknown error occurred"));
+        assert_eq!(
+            Status::new(code).to_string(),
+            format!("status {code}, an unknown error occurred")
+        );
     }
 }
 
@@ -103,7 +107,10 @@ fn names_that_are_wrong_stop_the_compiler_or_the_caller() {
     let mut ack = AckWriter::new(&mut out, FrameId::default(), 60).unwrap();
     ack.append(&Actions::default()).unwrap();
     assert_eq!(ack.finish(), 11, "no action");
-    assert_eq!(AckWriter::resume(&mut [0; 4], FrameId::default(), 60, 11).unwrap_err(), BufferFull);
+    assert_eq!(
+        AckWriter::resume(&mut [0; 4], FrameId::default(), 60, 11).unwrap_err(),
+        BufferFull
+    );
 }
 
 #[test]
@@ -118,7 +125,10 @@ fn names_and_scopes_are_parsed_or_explained() {
     let errors = [&long[..], "", "no-dash"].map(|name| VarName::new(name).unwrap_err());
     assert_eq!(errors, [NameError::Length(57), NameError::Length(0), NameError::Character]);
     assert_eq!(errors[0].to_string(), "a variable's name has 1 to 56 characters, not 57");
-    assert_eq!(errors[2].to_string(), "a variable's name has only letters, digits, underscores and dots");
+    assert_eq!(
+        errors[2].to_string(),
+        "a variable's name has only letters, digits, underscores and dots"
+    );
     assert_eq!(BufferFull.to_string(), "there is no room for it in the frame");
 }
 
@@ -139,8 +149,18 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
             Status::TOO_BIG,
             "16380 are allowed",
         ),
-        (frame(3, 1, [1, 1], b"\x05a"), DecodeError::Truncated, Status::INVALID, "ends inside a field"),
-        (frame(2, 1, [0, 0], b"\x00\x00"), DecodeError::EmptyKey, Status::INVALID, "has an empty key"),
+        (
+            frame(3, 1, [1, 1], b"\x05a"),
+            DecodeError::Truncated,
+            Status::INVALID,
+            "ends inside a field",
+        ),
+        (
+            frame(2, 1, [0, 0], b"\x00\x00"),
+            DecodeError::EmptyKey,
+            Status::INVALID,
+            "has an empty key",
+        ),
         (
             frame(3, 1, [1, 1], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
             DecodeError::VarintOverflow,
@@ -185,8 +205,12 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
     ] {
         assert!(error.to_string().contains(words), "{error}");
     }
-    assert!(matches!(decode(&frame(50, 0, [9, 9], b"x"), 16380), Ok(Some((Frame::Unknown(50), 12)))));
-    let boolean = [&b"\x12supported-versions\x08\x032.0\x0bhealthcheck"[..], b"\x08\x011"].concat();
+    assert!(matches!(
+        decode(&frame(50, 0, [9, 9], b"x"), 16380),
+        Ok(Some((Frame::Unknown(50), 12)))
+    ));
+    let boolean =
+        [&b"\x12supported-versions\x08\x032.0\x0bhealthcheck"[..], b"\x08\x011"].concat();
     assert_eq!(
         decode(&frame(1, 1, [0, 0], &boolean), 16380).unwrap_err(),
         DecodeError::WrongType("healthcheck")
@@ -196,16 +220,36 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
 #[test]
 fn each_protocol_error_has_a_sentence_and_a_status() {
     for (error, status, words) in [
-        (ProtocolError::Malformed(DecodeError::Truncated), Status::INVALID, "a frame ends inside a field"),
+        (
+            ProtocolError::Malformed(DecodeError::Truncated),
+            Status::INVALID,
+            "a frame ends inside a field",
+        ),
         (
             ProtocolError::NoHello { found: 3 },
             Status::INVALID,
             "the first frame is a NOTIFY, not HAPROXY-HELLO",
         ),
-        (ProtocolError::NoHello { found: 0 }, Status::INVALID, "the first frame is a fragment, not"),
-        (ProtocolError::NoHello { found: 2 }, Status::INVALID, "the first frame is HAPROXY-DISCONNECT, not"),
-        (ProtocolError::NoHello { found: 77 }, Status::INVALID, "the first frame is a frame of type 77, not"),
-        (ProtocolError::OutOfPlace { found: 1 }, Status::INVALID, "HAPROXY-HELLO came where it has no place"),
+        (
+            ProtocolError::NoHello { found: 0 },
+            Status::INVALID,
+            "the first frame is a fragment, not",
+        ),
+        (
+            ProtocolError::NoHello { found: 2 },
+            Status::INVALID,
+            "the first frame is HAPROXY-DISCONNECT, not",
+        ),
+        (
+            ProtocolError::NoHello { found: 77 },
+            Status::INVALID,
+            "the first frame is a frame of type 77, not",
+        ),
+        (
+            ProtocolError::OutOfPlace { found: 1 },
+            Status::INVALID,
+            "HAPROXY-HELLO came where it has no place",
+        ),
         (ProtocolError::OutOfPlace { found: 101 }, Status::INVALID, "AGENT-HELLO came where"),
         (ProtocolError::OutOfPlace { found: 102 }, Status::INVALID, "AGENT-DISCONNECT came where"),
         (ProtocolError::OutOfPlace { found: 103 }, Status::INVALID, "an ACK came where"),
@@ -236,13 +280,18 @@ fn a_connection_counts_what_it_skips_and_agrees_to_nothing_it_was_not_offered() 
         healthcheck: None,
     };
     let length = encode_hello(&mut hello, &fields).unwrap();
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&hello[..length]) else { panic!() };
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&hello[..length]) else {
+        panic!()
+    };
     let mut out = [0; 96];
     let length = welcome.encode(&mut out).unwrap();
     assert!(out[..length].ends_with(b"capabilities\x08\x00"));
     assert!(!connection.awaits_hello());
     for _ in 0..3 {
-        assert!(matches!(connection.receive(&frame(50, 1, [0, 0], b"")), Ok(Some((Event::Skipped, 11)))));
+        assert!(matches!(
+            connection.receive(&frame(50, 1, [0, 0], b"")),
+            Ok(Some((Event::Skipped, 11)))
+        ));
     }
     assert_eq!(connection.unknown_frames(), 3);
 }

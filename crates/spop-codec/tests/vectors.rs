@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
 use spop_codec::{
-    AckWriter, Action, Connection, DecodeError, Event, Frame, FrameId, Limits, Scope, Status, Value, VarName,
-    decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, Connection, DecodeError, Event, Frame, FrameId, Limits, Scope, Status,
+    Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
 struct Vector {
@@ -18,7 +18,10 @@ struct Vector {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 fn vectors(kind: &str) -> Vec<Vector> {
@@ -38,7 +41,8 @@ fn there_are_as_many_of_each_kind_as_are_tested_here() {
     for vector in &all {
         *kinds.entry(vector["kind"].as_str().unwrap()).or_insert(0) += 1;
     }
-    let expected = [("frame", 33), ("malformed", 42), ("stream", 3), ("typed-data", 19), ("varint", 38)];
+    let expected =
+        [("frame", 33), ("malformed", 42), ("stream", 3), ("typed-data", 19), ("varint", 38)];
     assert_eq!(kinds, BTreeMap::from(expected));
 }
 
@@ -74,7 +78,11 @@ fn varints() {
         assert_eq!(only_arg(&notify_with(&typed)), Ok(Value::Uint64(value)), "{name}");
         assert_eq!(encoded(Value::Uint64(value)), typed, "{name}");
         for cut in 1..typed.len() {
-            assert_eq!(only_arg(&notify_with(&typed[..cut])), Err(DecodeError::Truncated), "{name}");
+            assert_eq!(
+                only_arg(&notify_with(&typed[..cut])),
+                Err(DecodeError::Truncated),
+                "{name}"
+            );
         }
     }
 }
@@ -129,8 +137,10 @@ fn described(frame: &Frame<'_>) -> (u64, FrameId, Json) {
         Frame::Notify(notify) => {
             let messages = notify.messages().map(|message| {
                 assert_eq!(message.args().len(), message.args().count());
-                let args: Vec<_> =
-                    message.args().map(|arg| serde_json::json!([text(arg.name), value(arg.value)])).collect();
+                let args: Vec<_> = message
+                    .args()
+                    .map(|arg| serde_json::json!([text(arg.name), value(arg.value)]))
+                    .collect();
                 serde_json::json!([text(message.name), args])
             });
             (3, notify.id, messages.collect())
@@ -185,17 +195,21 @@ fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
             for action in ack.actions() {
                 let name = |name| VarName::new(std::str::from_utf8(name).unwrap()).unwrap();
                 let written = match action {
-                    Action::SetVar { scope, name: var, value } => writer.set_var(scope, name(var), value),
+                    Action::SetVar { scope, name: var, value } => {
+                        writer.set_var(scope, name(var), value)
+                    }
                     Action::UnsetVar { scope, name: var } => writer.unset_var(scope, name(var)),
                 };
                 written.unwrap();
             }
             writer.finish()
         }
-        Frame::HaproxyDisconnect(disconnect) => {
-            encode_disconnect(&mut out, disconnect.status, std::str::from_utf8(disconnect.message).unwrap())
-                .unwrap()
-        }
+        Frame::HaproxyDisconnect(disconnect) => encode_disconnect(
+            &mut out,
+            disconnect.status,
+            std::str::from_utf8(disconnect.message).unwrap(),
+        )
+        .unwrap(),
         Frame::AgentDisconnect(disconnect) => {
             let message = std::str::from_utf8(disconnect.message).unwrap();
             encode_agent_disconnect(&mut out, disconnect.status, message).unwrap()
@@ -253,16 +267,22 @@ fn frames() {
                 assert_eq!(field("max-frame-size"), Some(hello.max_frame_size.into()), "{name}");
                 let capabilities = std::str::from_utf8(hello.capabilities.text()).unwrap();
                 assert_eq!(field("capabilities"), Some(capabilities.into()), "{name}");
-                let engine_id = hello.engine_id.map(|id| Json::from(std::str::from_utf8(id).unwrap()));
+                let engine_id =
+                    hello.engine_id.map(|id| Json::from(std::str::from_utf8(id).unwrap()));
                 assert_eq!(field("engine-id"), engine_id, "{name}");
-                assert_eq!(field("healthcheck").unwrap_or(false.into()), hello.healthcheck, "{name}");
+                assert_eq!(
+                    field("healthcheck").unwrap_or(false.into()),
+                    hello.healthcheck,
+                    "{name}"
+                );
             } else {
                 assert_eq!(payload, decoded[4], "{name}");
             }
         } else {
             assert!(name.starts_with("captured_"), "{name}");
         }
-        // What is written is byte for byte what HAProxy writes; but for flags and orders that are only ever read.
+        // What is written is byte for byte what HAProxy writes; but for flags and orders that are
+        // only ever read.
         if !["ack_abort_flag", "ha_hello_reordered_extra"].contains(&&name[..]) {
             assert_eq!(again(&frame, &json), bytes, "{name}");
         }
@@ -315,7 +335,8 @@ fn streams_give_the_same_events_however_they_are_split() {
             assert_eq!(used + rest, bytes.len());
             continue;
         }
-        let session = if name == "stream_full_session" { bytes } else { [hello(), bytes].concat() };
+        let session =
+            if name == "stream_full_session" { bytes } else { [hello(), bytes].concat() };
         let whole = converse(&mut Connection::new(Limits::default(), Duration::ZERO), &session);
         assert_eq!(whole.1, None, "{name}");
         assert!(whole.0.len() >= 2, "{name}: {whole:?}");
@@ -342,13 +363,16 @@ fn without_fragments() -> Limits {
 #[test]
 fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
     for Vector { name, bytes, json } in vectors("malformed") {
-        let expected = json["status"].as_u64().map(|status| Status::new(u32::try_from(status).unwrap()));
-        // A HELLO, and what comes instead of one, is the first of a connection; everything else follows a good HELLO.
+        let expected =
+            json["status"].as_u64().map(|status| Status::new(u32::try_from(status).unwrap()));
+        // A HELLO, and what comes instead of one, is the first of a connection; everything else
+        // follows a good HELLO.
         let first = name.contains("hello") && bytes.get(4) == Some(&1)
             || name == "bad_notify_before_hello"
             || name.ends_with("_on_port");
         let session = if first { bytes.clone() } else { [hello(), bytes.clone()].concat() };
-        let (events, status) = converse(&mut Connection::new(without_fragments(), Duration::ZERO), &session);
+        let (events, status) =
+            converse(&mut Connection::new(without_fragments(), Duration::ZERO), &session);
         assert_eq!(status, expected, "{name}: {events:?}");
         match &name[..] {
             "bad_type_unknown_50" => assert_eq!(events, ["hello"], "{name}"),

@@ -1,4 +1,5 @@
-//! What the agents here have in common: they listen where their first argument says and answer `check` with `blocked`.
+//! What the agents here have in common: they listen where their first argument says and answer
+//! `check` with `blocked`.
 
 use std::io;
 use std::pin::Pin;
@@ -32,7 +33,8 @@ impl Listener {
         Ok(Self::Tcp(listener))
     }
 
-    /// The next connection. Without TCP_NODELAY answers would wait for acknowledgements of earlier ones.
+    /// The next connection. Without TCP_NODELAY answers would wait for acknowledgements of earlier
+    /// ones.
     pub async fn accept(&self) -> io::Result<BoxedStream> {
         match self {
             Self::Tcp(listener) => {

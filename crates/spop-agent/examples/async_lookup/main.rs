@@ -3,9 +3,10 @@
 //!     LOOKUP_ADDR=127.0.0.1:9100 cargo run --example async_lookup
 //!     haproxy -f crates/spop-agent/examples/async_lookup/haproxy.cfg
 //!
-//! The service takes an address on a line and answers with a country on a line. Who is in the cache is answered at once; the others
-//! are as soon as the service has answered, and after 80 ms (`DEADLINE_MS`) with `unknown`. What comes later than that still fills the
-//! cache, for the next request.
+//! The service takes an address on a line and answers with a country on a line. Who is in the
+//! cache is answered at once; the others are as soon as the service has answered, and after 80 ms
+//! (`DEADLINE_MS`) with `unknown`. What comes later than that still fills the cache, for the next
+//! request.
 
 use std::collections::HashMap;
 use std::env;
@@ -35,7 +36,8 @@ async fn main() -> io::Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let address = env::var("SPOE_ADDR").unwrap_or("127.0.0.1:9000".into());
     let service = env::var("LOOKUP_ADDR").unwrap_or("127.0.0.1:9100".into());
-    let deadline = env::var("DEADLINE_MS").unwrap_or("80".into()).parse().map_err(io::Error::other)?;
+    let deadline =
+        env::var("DEADLINE_MS").unwrap_or("80".into()).parse().map_err(io::Error::other)?;
     let cache = Arc::new(Cache { service, countries: Mutex::default() });
 
     let locate = move |request: &Request<'_>, reply: &mut Reply<'_>| {

@@ -1,10 +1,11 @@
 //! Scores client addresses by a list that is kept up to date while the agent serves.
 //!
-//!     BLOCKLIST=/etc/haproxy/blocklist.txt SPOE_ADDR=127.0.0.1:9000 cargo run --example ip_reputation
-//!     haproxy -f crates/spop-agent/examples/ip_reputation/haproxy.cfg
+//!     BLOCKLIST=/etc/haproxy/blocklist.txt SPOE_ADDR=127.0.0.1:9000 cargo run --example
+//! ip_reputation     haproxy -f crates/spop-agent/examples/ip_reputation/haproxy.cfg
 //!
-//! The list has a line for each address, `ADDRESS [SCORE]`, and comments behind `#`. The score is 0 (unknown) to 100 (blocked), and
-//! 100 where there is none. The file is read again when it has changed. A list with a mistake is not taken, and the old one stays.
+//! The list has a line for each address, `ADDRESS [SCORE]`, and comments behind `#`. The score is
+//! 0 (unknown) to 100 (blocked), and 100 where there is none. The file is read again when it has
+//! changed. A list with a mistake is not taken, and the old one stays.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,7 +34,8 @@ async fn main() -> io::Result<()> {
     tokio::spawn(refresh(path, read_at, scores.clone()));
 
     let score = move |request: &Request<'_>, reply: &mut Reply<'_>| {
-        let ip = request.message(b"check-client-ip").and_then(|message| message.arg(b"ip")?.as_ip());
+        let ip =
+            request.message(b"check-client-ip").and_then(|message| message.arg(b"ip")?.as_ip());
         let Some(ip) = ip else { return };
         let score = scores.load().get(&ip).copied().unwrap_or(0);
         let _ = reply.set_var(Scope::Session, IP_SCORE, score);

@@ -1,4 +1,5 @@
-//! Counts what an agent allocates while it answers. Its client runs on a thread of its own, whose allocations don't count.
+//! Counts what an agent allocates while it answers. Its client runs on a thread of its own, whose
+//! allocations don't count.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -59,7 +60,8 @@ impl Counting {
     pub(crate) fn allocations(&self, together: usize, times: usize) -> u64 {
         self.loads.send(Load { together, times }).unwrap();
         let answered = async { timeout(PATIENCE, self.answered.notified()).await };
-        measure(|| self.runtime.block_on(answered).expect("the client has its answers")).count_total
+        measure(|| self.runtime.block_on(answered).expect("the client has its answers"))
+            .count_total
     }
 }
 

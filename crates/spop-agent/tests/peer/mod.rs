@@ -1,5 +1,5 @@
-//! HAProxy's end of a connection, as a script: frames as HAProxy sends them, and as it never would; whole, in pieces, late, or
-//! abandoned.
+//! HAProxy's end of a connection, as a script: frames as HAProxy sends them, and as it never
+//! would; whole, in pieces, late, or abandoned.
 #![allow(dead_code, unreachable_pub, reason = "every user of this module uses a part of it")]
 
 use std::future::Future;
@@ -137,7 +137,8 @@ impl Peer {
 
     pub async fn next(&mut self) -> Sent {
         loop {
-            if let Some((frame, used)) = decode(&self.received, 1 << 20).expect("the agent sends good frames")
+            if let Some((frame, used)) =
+                decode(&self.received, 1 << 20).expect("the agent sends good frames")
             {
                 let sent = match frame {
                     Frame::AgentHello(hello) => Sent::Hello {
@@ -148,7 +149,11 @@ impl Peer {
                     Frame::Ack(ack) => {
                         let text = |action| match action {
                             Action::SetVar { scope, name, value } => {
-                                format!("{}.{}={value:?}", scope.as_str(), String::from_utf8_lossy(name))
+                                format!(
+                                    "{}.{}={value:?}",
+                                    scope.as_str(),
+                                    String::from_utf8_lossy(name)
+                                )
                             }
                             Action::UnsetVar { name, .. } => {
                                 format!("unset {}", String::from_utf8_lossy(name))
@@ -180,7 +185,13 @@ pub fn welcome(max_frame_size: u32) -> Sent {
 pub fn hello(max_frame_size: u32, healthcheck: Option<bool>) -> Vec<u8> {
     let mut out = vec![0; 256];
     let capabilities = if healthcheck == Some(true) { "" } else { "pipelining" };
-    let fields = HelloFields { versions: "2.0", max_frame_size, capabilities, engine_id: None, healthcheck };
+    let fields = HelloFields {
+        versions: "2.0",
+        max_frame_size,
+        capabilities,
+        engine_id: None,
+        healthcheck,
+    };
     let length = encode_hello(&mut out, &fields).unwrap();
     out.truncate(length);
     out
@@ -207,7 +218,8 @@ pub const LENGTH: VarName<'static> = VarName::from_static("length");
 
 /// Answers the length of the arg. Panics when asked to.
 pub fn measure(request: &Request<'_>, reply: &mut Reply<'_>) {
-    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg(b"arg")) else {
+    let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg(b"arg"))
+    else {
         return;
     };
     reply.set_var(Scope::Transaction, LENGTH, u32::try_from(value.len()).unwrap()).unwrap();

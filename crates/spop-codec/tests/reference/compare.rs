@@ -61,7 +61,9 @@ fn by_codec(frame: &Frame<'_>) -> Said {
         }
         Frame::Ack(ack) => {
             let actions = ack.actions().map(|action| match action {
-                Action::SetVar { scope, name, value } => (scope as u8, name.to_vec(), Some(data(value))),
+                Action::SetVar { scope, name, value } => {
+                    (scope as u8, name.to_vec(), Some(data(value)))
+                }
                 Action::UnsetVar { scope, name } => (scope as u8, name.to_vec(), None),
             });
             Said::Ack(ack.id.stream, ack.id.frame, Payload::Actions(actions.collect()))
@@ -77,7 +79,10 @@ fn by_reference(frame: reference::Frame) -> Result<Said, Refusal> {
     Ok(match (kind, payload) {
         (1, Payload::Pairs(pairs)) => {
             // The codec looks for 2.x and keeps no version.
-            Said::Hello(reference::Hello { version: Vec::new(), ..reference::hello(&pairs, false)? })
+            Said::Hello(reference::Hello {
+                version: Vec::new(),
+                ..reference::hello(&pairs, false)?
+            })
         }
         (101, Payload::Pairs(pairs)) => Said::AgentHello(reference::hello(&pairs, true)?),
         (2 | 102, Payload::Pairs(pairs)) => {

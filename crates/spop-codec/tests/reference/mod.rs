@@ -182,7 +182,10 @@ impl Bytes<'_> {
     }
 
     /// As many of `one` as there are.
-    fn list<T>(&mut self, one: impl Fn(&mut Self) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
+    fn list<T>(
+        &mut self,
+        one: impl Fn(&mut Self) -> Result<T, Refusal>,
+    ) -> Result<Vec<T>, Refusal> {
         let mut list = Vec::new();
         while !self.0.is_empty() {
             list.push(one(self)?);

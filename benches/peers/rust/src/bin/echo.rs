@@ -1,5 +1,5 @@
-//! The limit of the machine: one thread, epoll, nothing parsed. For as many bytes as a NOTIFY has it sends the bytes of one ACK,
-//! always the same. The size of a NOTIFY is the second argument.
+//! The limit of the machine: one thread, epoll, nothing parsed. For as many bytes as a NOTIFY has
+//! it sends the bytes of one ACK, always the same. The size of a NOTIFY is the second argument.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -33,29 +33,40 @@ fn main() -> io::Result<()> {
     let args: Vec<_> = std::env::args().collect();
     let (address, notify_bytes) = (&args[1], args[2].parse().expect("the bytes of a NOTIFY"));
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut accept: Box<dyn FnMut() -> io::Result<Box<dyn Socket>>> = match address.strip_prefix("unix:") {
-        Some(path) => {
-            let listener = UnixListener::bind(path)?;
-            println!("listening on {address}");
-            epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-            Box::new(move || {
-                let socket = listener.accept()?.0;
-                socket.set_nonblocking(true)?;
-                Ok(Box::new(socket))
-            })
-        }
-        None => {
-            let listener = TcpListener::bind(address)?;
-            println!("listening on {}", listener.local_addr()?);
-            epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-            Box::new(move || {
-                let socket = listener.accept()?.0;
-                socket.set_nonblocking(true)?;
-                socket.set_nodelay(true)?;
-                Ok(Box::new(socket))
-            })
-        }
-    };
+    let mut accept: Box<dyn FnMut() -> io::Result<Box<dyn Socket>>> =
+        match address.strip_prefix("unix:") {
+            Some(path) => {
+                let listener = UnixListener::bind(path)?;
+                println!("listening on {address}");
+                epoll::add(
+                    &epoll,
+                    &listener,
+                    epoll::EventData::new_u64(LISTENER),
+                    epoll::EventFlags::IN,
+                )?;
+                Box::new(move || {
+                    let socket = listener.accept()?.0;
+                    socket.set_nonblocking(true)?;
+                    Ok(Box::new(socket))
+                })
+            }
+            None => {
+                let listener = TcpListener::bind(address)?;
+                println!("listening on {}", listener.local_addr()?);
+                epoll::add(
+                    &epoll,
+                    &listener,
+                    epoll::EventData::new_u64(LISTENER),
+                    epoll::EventFlags::IN,
+                )?;
+                Box::new(move || {
+                    let socket = listener.accept()?.0;
+                    socket.set_nonblocking(true)?;
+                    socket.set_nodelay(true)?;
+                    Ok(Box::new(socket))
+                })
+            }
+        };
 
     let mut connections = HashMap::new();
     let mut next = LISTENER + 1;
@@ -69,8 +80,16 @@ fn main() -> io::Result<()> {
             let key = event.data.u64();
             if key == LISTENER {
                 let socket = accept()?;
-                epoll::add(&epoll, &socket, epoll::EventData::new_u64(next), epoll::EventFlags::IN)?;
-                connections.insert(next, Connection { socket, greeted: false, begun: 0, owed: 0, phase: 0 });
+                epoll::add(
+                    &epoll,
+                    &socket,
+                    epoll::EventData::new_u64(next),
+                    epoll::EventFlags::IN,
+                )?;
+                connections.insert(
+                    next,
+                    Connection { socket, greeted: false, begun: 0, owed: 0, phase: 0 },
+                );
                 next += 1;
                 continue;
             }

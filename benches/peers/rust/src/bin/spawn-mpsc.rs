@@ -1,5 +1,6 @@
-//! A design that is often chosen: a tokio task for each NOTIFY, an unbounded channel for the answers, and one task that takes all
-//! that have gathered and writes them at once. With mimalloc, because all of this allocates.
+//! A design that is often chosen: a tokio task for each NOTIFY, an unbounded channel for the
+//! answers, and one task that takes all that have gathered and writes them at once. With mimalloc,
+//! because all of this allocates.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use mimalloc::MiMalloc;
@@ -24,7 +25,8 @@ async fn main() -> std::io::Result<()> {
     }
 }
 
-/// Cuts what arrives into frames. Each NOTIFY gets a task; its bytes are shared with the buffer, not copied.
+/// Cuts what arrives into frames. Each NOTIFY gets a task; its bytes are shared with the buffer,
+/// not copied.
 async fn read(mut reader: ReadHalf, answers: UnboundedSender<Bytes>) -> Option<()> {
     let mut input = BytesMut::with_capacity(64 * 1024);
     loop {
@@ -52,7 +54,9 @@ async fn read(mut reader: ReadHalf, answers: UnboundedSender<Bytes>) -> Option<(
 fn answer(frame: &[u8]) -> Option<Bytes> {
     let mut out = [0; 128];
     let length = match decode(frame, MAX_FRAME_SIZE).ok()??.0 {
-        Frame::HaproxyHello(_) => encode_agent_hello(&mut out, MAX_FRAME_SIZE, "pipelining").ok()?,
+        Frame::HaproxyHello(_) => {
+            encode_agent_hello(&mut out, MAX_FRAME_SIZE, "pipelining").ok()?
+        }
         Frame::Notify(notify) => {
             let mut ack = AckWriter::new(&mut out, notify.id, MAX_FRAME_SIZE).ok()?;
             for message in notify.messages().filter(|message| message.name == b"check") {

@@ -1,5 +1,5 @@
-//! The spop crate with tokio, as its own example `agent_tcp` is written: frames through a `Framed`, each ACK sent when it is
-//! made. The example prints each frame; this doesn't.
+//! The spop crate with tokio, as its own example `agent_tcp` is written: frames through a
+//! `Framed`, each ACK sent when it is made. The example prints each frame; this doesn't.
 
 use futures::{SinkExt as _, StreamExt as _};
 use peers::{BoxedStream, Listener};
