@@ -1,11 +1,13 @@
 //! What is told over HTTP to those who look after the agent.
 //!
-//! On a thread of its own, so that no scrape delays a decision. Everything is bounded: so many connections, one request each, so many
-//! bytes, so many seconds. Requests have no bodies that anyone would read.
+//! On a thread of its own, so that no scrape delays a decision. Everything is bounded: so many
+//! connections, one request each, so many bytes, so many seconds. Requests have no bodies that
+//! anyone would read.
 //!
-//! Nobody waits for a place. Where all are taken, the address that has most of them gives up its oldest connection for the new one. So
-//! slow clients keep nobody out: a client that sends its request at once is answered before others can take its place. What costs more
-//! than a few words, /metrics and /status, is made for one client at a time.
+//! Nobody waits for a place. Where all are taken, the address that has most of them gives up its
+//! oldest connection for the new one. So slow clients keep nobody out: a client that sends its
+//! request at once is answered before others can take its place. What costs more than a few words,
+//! /metrics and /status, is made for one client at a time.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -56,8 +58,13 @@ const PATHS: &str = "\
 /readyz    200 while it should be asked, 503 while it starts or takes its leave
 ";
 
-/// Begins to answer at an address, to requests under the names of this machine and these further ones.
-pub(crate) fn start(address: SocketAddr, names: Vec<String>, watched: Watched) -> anyhow::Result<()> {
+/// Begins to answer at an address, to requests under the names of this machine and these further
+/// ones.
+pub(crate) fn start(
+    address: SocketAddr,
+    names: Vec<String>,
+    watched: Watched,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; each agent needs a port of its own for that"
@@ -69,8 +76,10 @@ pub(crate) fn start(address: SocketAddr, names: Vec<String>, watched: Watched) -
     })?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let runtime =
-        Builder::new_current_thread().enable_all().build().context("could not start the admin thread")?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("could not start the admin thread")?;
     thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || runtime.block_on(serve(listener, Answering::new(names, watched))))
@@ -142,8 +151,8 @@ async fn serve(listener: TcpListener, answering: Answering) {
                 let conversation = timeout(PATIENCE, converse(stream, answering.clone()));
                 let task = tokio::spawn(async move { drop(conversation.await) });
                 places.0.push((peer.ip().to_canonical(), task.abort_handle()));
-                // It may have sent its request already. Then it is answered before the next one is accepted, and loses its
-                // place to nobody.
+                // It may have sent its request already. Then it is answered before the next one is
+                // accepted, and loses its place to nobody.
                 yield_now().await;
             }
             Err(error) => {
@@ -155,13 +164,18 @@ async fn serve(listener: TcpListener, answering: Answering) {
 }
 
 /// One request and its answer.
-pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, answering: Arc<Answering>) {
+pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    answering: Arc<Answering>,
+) {
     let service = service_fn(|request| {
         let answering = answering.clone();
         async move { Ok::<_, Infallible>(answer(&request, &answering).await) }
     });
     let outcome = http1::Builder::new()
         .keep_alive(false)
+        // A client may close its side as soon as it has sent its request, as `nc -N` does.
+        .half_close(true)
         .max_buf_size(MAX_REQUEST)
         .max_headers(MAX_HEADERS)
         .timer(TokioTimer::new())
@@ -184,7 +198,9 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
     }
     let health = |complaint: Option<String>| match complaint {
         None => respond(StatusCode::OK, TEXT, "ok\n"),
-        Some(complaint) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{complaint}\n")),
+        Some(complaint) => {
+            respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{complaint}\n"))
+        }
     };
     let failed = |error: &dyn std::fmt::Display| {
         respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n"))
@@ -220,8 +236,9 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
 
 /// The host that a request is for, if it is none of these names and no IP address.
 ///
-/// A site can give its own name the address of a machine that its visitor can reach (DNS rebinding). Then the visitor's browser asks there
-/// on behalf of the site, but under the site's name. Programs that are no browsers may leave the name out.
+/// A site can give its own name the address of a machine that its visitor can reach (DNS
+/// rebinding). Then the visitor's browser asks there on behalf of the site, but under the site's
+/// name. Programs that are no browsers may leave the name out.
 fn unknown_host(request: &Request<Incoming>, names: &[String]) -> Option<String> {
     let in_headers = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
     let in_uri = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -243,18 +260,48 @@ fn is_known(host: &[u8], names: &[String]) -> bool {
 
 fn without_port(host: &[u8]) -> &[u8] {
     match host.iter().rposition(|byte| *byte == b':') {
-        Some(colon) if host.get(colon + 1..).is_some_and(|port| port.iter().all(u8::is_ascii_digit)) => {
+        Some(colon)
+            if host.get(colon + 1..).is_some_and(|port| port.iter().all(u8::is_ascii_digit)) =>
+        {
             host.get(..colon).unwrap_or(host)
         }
         _ => host,
     }
 }
 
-fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn respond(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
+
+    use crate::fuzzing::Admin;
+
+    #[tokio::test]
+    async fn a_client_that_has_closed_its_side_gets_the_whole_answer() {
+        let admin = Admin::new().expect("memory");
+        // Each direction holds one byte, so that the answer is not written at once.
+        let (client, stream) = duplex(1);
+        let (mut from_agent, mut to_agent) = split(client);
+        let mut answer = String::new();
+        let ask = async {
+            to_agent.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
+            to_agent.shutdown().await
+        };
+        let (asked, (), read) =
+            tokio::join!(ask, admin.converse(stream), from_agent.read_to_string(&mut answer));
+        assert!(asked.is_ok() && read.is_ok(), "{asked:?}, {read:?}");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("/metrics"), "{answer:?}");
+    }
 }
