@@ -14,6 +14,8 @@ mod hitters;
 #[path = "../crates/gcra-spoa/stats.rs"]
 #[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
 mod stats;
+#[path = "../crates/gcra-spoa/verdict.rs"]
+mod verdict;
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -23,7 +25,8 @@ use std::thread;
 use std::time::Instant;
 
 use gcra_table::{KeyHash, Slots, Table};
-use stats::{Lane, Outcome, Stats};
+use stats::{Lane, Stats};
+use verdict::Outcome;
 
 const ROUNDS: usize = 9;
 const DECISIONS: u32 = 20_000_000;

@@ -149,7 +149,11 @@ async fn serve(listener: TcpListener, answering: Answering) {
                 places.make_room();
                 // A client that takes longer has no answer, and needs none.
                 let conversation = timeout(PATIENCE, converse(stream, answering.clone()));
-                let task = tokio::spawn(async move { drop(conversation.await) });
+                let task = tokio::spawn(async move {
+                    if let Ok(Err(error)) = conversation.await {
+                        log::debug!("a request to --admin failed: {error}");
+                    }
+                });
                 places.0.push((peer.ip().to_canonical(), task.abort_handle()));
                 // It may have sent its request already. Then it is answered before the next one is
                 // accepted, and loses its place to nobody.
@@ -164,15 +168,20 @@ async fn serve(listener: TcpListener, answering: Answering) {
 }
 
 /// One request and its answer.
+///
+/// # Errors
+///
+/// The request can't be read, or the connection has failed. The client has got as much of an
+/// answer as it took at once.
 pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     answering: Arc<Answering>,
-) {
+) -> hyper::Result<()> {
     let service = service_fn(|request| {
         let answering = answering.clone();
         async move { Ok::<_, Infallible>(answer(&request, &answering).await) }
     });
-    let outcome = http1::Builder::new()
+    http1::Builder::new()
         .keep_alive(false)
         // A client may close its side as soon as it has sent its request, as `nc -N` does.
         .half_close(true)
@@ -181,10 +190,7 @@ pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)
         .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = outcome {
-        log::debug!("a request to --admin failed: {error}");
-    }
+        .await
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -299,9 +305,9 @@ mod tests {
             to_agent.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
             to_agent.shutdown().await
         };
-        let (asked, (), read) =
+        let (asked, answered, read) =
             tokio::join!(ask, admin.converse(stream), from_agent.read_to_string(&mut answer));
-        assert!(asked.is_ok() && read.is_ok(), "{asked:?}, {read:?}");
+        assert!(asked.is_ok() && answered && read.is_ok(), "{asked:?}, {read:?}");
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("/metrics"), "{answer:?}");
     }
 }

@@ -11,7 +11,8 @@ use spop_codec::haproxy::NotifyWriter;
 
 use crate::config::{self, Task};
 use crate::counting::Counting;
-use crate::limiter::{InForce, Limiter};
+use crate::in_force::InForce;
+use crate::limiter::Limiter;
 use crate::stats::Stats;
 
 /// Writes NOTIFYs that ask for so many addresses in turn.
@@ -39,7 +40,7 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
         // So small that new keys soon have to take the slots of others.
         let table = Table::in_memory(Slots::new(4096).unwrap()).unwrap();
         let (policies, _) = config.policies.read().expect("the flags are good");
-        let limits = Limiter::limits(&policies);
+        let limits = Limiter::limits_for_blocked_only(&policies.answers);
         let stats = Stats::new(config.threads);
         let policies =
             Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));

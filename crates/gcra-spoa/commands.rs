@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::config::{At, TableCommand, usage_error};
 use crate::key::Key;
-use crate::limiter;
 use crate::policy;
 
 /// Agents look for a successor of their table once a second.
@@ -307,7 +306,7 @@ fn reset(at: &At, table: &Table, key: &Key) -> anyhow::Result<Answer> {
     let parts = key.hash(table);
     let mut forgiven_ns = 0;
     for Registered { limit, quota, .. } in table.registered() {
-        let Some(owed_ns) = table.reset(limiter::key_of(table, parts, limit), quota, table.now())
+        let Some(owed_ns) = table.reset(policy::key_for(limit, table, parts), quota, table.now())
         else {
             bail!(
                 "table {} is being resized; reset the key again when that is done",

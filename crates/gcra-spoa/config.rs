@@ -17,7 +17,7 @@ use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::key::Key;
 use crate::policy::answer::Answers;
-use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
+use crate::policy::{self, Hashing, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
@@ -462,20 +462,24 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
             ));
         }
     }
+    let key = KeyParts::exact(args.key.iter().map(|name| name.as_bytes().into()).collect());
+    let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
+    let overrides = Overrides::default();
+    let hashing = Hashing::of(&key, cost.as_deref(), None, &overrides);
     let policy = Policy {
         name: "default".into(),
         message: None,
         when: None,
-        key: KeyParts::exact(args.key.iter().map(|name| name.as_bytes().into()).collect()),
-        cost: args.cost.as_ref().map(|name| name.as_bytes().into()),
+        key,
+        cost,
         rule,
-        overrides: Overrides::default(),
+        overrides,
         observes: false,
         penalty: None,
-        is_plain: args.cost.is_none() || !args.key.is_empty(),
+        hashing,
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-    Ok(Policies { list: vec![policy], answers, is_fixed: true, files: Vec::new(), digest: 0 })
+    Ok(Policies { list: vec![policy], answers, files: Vec::new(), digest: 0 })
 }
 
 impl Source {

@@ -46,7 +46,8 @@ impl Admin {
     }
 
     /// Answers the one request of a connection, as the daemon does but without its time limit.
-    pub async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        crate::admin::converse(stream, self.0.clone()).await;
+    /// Returns whether the request could be read and answered.
+    pub async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> bool {
+        crate::admin::converse(stream, self.0.clone()).await.is_ok()
     }
 }

@@ -17,7 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::limiter::{InForce, Unclear};
+use crate::in_force::InForce;
+use crate::limiter::Undecided;
 use crate::policy::{self, Policy};
 use crate::stats::Stats;
 use crate::watch::{Seen, Watch, see_all};
@@ -33,7 +34,7 @@ pub(crate) struct Housekeeping {
     pub(crate) file: Option<PathBuf>,
     /// Whether it is read again when it changes.
     pub(crate) watches: bool,
-    pub(crate) unclear: Arc<Unclear>,
+    pub(crate) undecided: Arc<Undecided>,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -187,7 +188,7 @@ impl Housekeeping {
     /// Forgets the policies by which no client can owe anything any more.
     fn forget_old_past(&self) {
         let now = self.table.load().now();
-        if let Some(shorter) = self.policies.load().without_old_past(&self.stats, now) {
+        if let Some(shorter) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(shorter));
         }
     }
@@ -234,7 +235,7 @@ impl Housekeeping {
         }
         reported.evictions = Evictions { evicted_live, forgiven_ns };
 
-        let undecided = self.unclear.undecided.load(Ordering::Relaxed);
+        let undecided = self.undecided.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
             let has_cost =
                 self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
@@ -250,7 +251,7 @@ impl Housekeeping {
             );
         }
         reported.undecided = undecided;
-        let unmatched = self.unclear.unmatched.load(Ordering::Relaxed);
+        let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
             log::warn!(
                 "{} messages got no decision, because no policy is for them; compare the names of the spoe-messages with the \

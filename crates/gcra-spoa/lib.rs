@@ -8,20 +8,24 @@
 mod admin;
 mod commands;
 mod config;
+mod decide;
+mod earlier;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hitters;
 mod housekeeping;
+mod in_force;
 mod key;
 mod limiter;
 mod metrics;
 mod name;
-mod past;
 mod policy;
+mod question;
 mod reload;
 mod stats;
 mod status;
 mod top;
+mod verdict;
 mod watch;
 
 #[cfg(test)]
@@ -43,7 +47,8 @@ use spop_agent::{Agent, Limits};
 
 use crate::config::{Config, Task};
 use crate::housekeeping::Housekeeping;
-use crate::limiter::{InForce, Limiter};
+use crate::in_force::InForce;
+use crate::limiter::Limiter;
 use crate::stats::Stats;
 use crate::status::Watched;
 
@@ -102,19 +107,24 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         );
     }
 
-    let limits = Limits { max_frame_size: config.max_frame_size, ..Limiter::limits(&policies) };
+    let limits = match &file {
+        None => Limiter::limits_for_blocked_only(&policies.answers),
+        // A reload can bring more variables.
+        Some(_) => Limits::default(),
+    };
+    let limits = Limits { max_frame_size: config.max_frame_size, ..limits };
     let stats = Arc::new(Stats::new(config.threads));
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), policies.clone());
-    let unclear = limiter.unclear();
+    let undecided = limiter.undecided();
     let housekeeping = Housekeeping {
         table: table.clone(),
         path: config.table,
         policies,
         file,
         watches: config.watch,
-        unclear: unclear.clone(),
+        undecided: undecided.clone(),
         stats: stats.clone(),
     };
     raise_file_limit();
@@ -128,7 +138,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         admin::start(
             address,
             config.admin_hosts,
-            Watched::new(table, agent.counters(), unclear, stats),
+            Watched::new(table, agent.counters(), undecided, stats),
         )?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;

@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use gcra_table::{ManualClock, Slots, Table};
+use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
-use crate::limiter::{InForce, Limiter};
+use crate::config::{self, Task};
+use crate::in_force::InForce;
+use crate::limiter::Limiter;
 use crate::policy::{Policies, file};
 use crate::stats::Stats;
 
@@ -32,17 +35,24 @@ fn policies(text: &str) -> Policies {
 
 impl Scenario {
     async fn new(text: &str) -> Self {
-        let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
-        let stats = Stats::new(NonZeroUsize::MIN);
-        Self::on(Arc::new(ArcSwap::from_pointee(table)), clock, stats, text).await
+        Self::of(policies(text)).await
     }
 
-    async fn on(table: Arc<ArcSwap<Table>>, clock: ManualClock, stats: Stats, text: &str) -> Self {
-        let policies = policies(text);
-        let limits = Limiter::limits(&policies);
+    async fn of(policies: Policies) -> Self {
+        let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+        let stats = Stats::new(NonZeroUsize::MIN);
+        Self::on(Arc::new(ArcSwap::from_pointee(table)), clock, stats, policies).await
+    }
+
+    async fn on(
+        table: Arc<ArcSwap<Table>>,
+        clock: ManualClock,
+        stats: Stats,
+        policies: Policies,
+    ) -> Self {
         let in_force = InForce::at_start(policies, &stats, &table.load());
         let policies = Arc::new(ArcSwap::from_pointee(in_force));
-        let agent = Agent::new(Limiter::new(table.clone(), policies.clone())).limits(limits);
+        let agent = Agent::new(Limiter::new(table.clone(), policies.clone()));
         let client = Client::of(agent).await.unwrap();
         Self { table, clock, policies, stats, client }
     }
@@ -50,7 +60,7 @@ impl Scenario {
     /// Another process, with this configuration, on the same table.
     async fn another(&self, text: &str) -> Self {
         let stats = Stats::new(NonZeroUsize::MIN);
-        Self::on(self.table.clone(), self.clock.clone(), stats, text).await
+        Self::on(self.table.clone(), self.clock.clone(), stats, policies(text)).await
     }
 
     fn reload(&self, text: &str) {
@@ -62,7 +72,7 @@ impl Scenario {
 
     fn housekeeping(&self) {
         let now = self.table.load().now();
-        if let Some(next) = self.policies.load().without_old_past(&self.stats, now) {
+        if let Some(next) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(next));
         }
     }
@@ -378,5 +388,73 @@ async fn a_peek_is_never_blocked_or_charged() {
             resets.push(number(&answer, "reset"));
         }
         assert!(resets.iter().all(|reset| *reset == resets[0]), "{resets:?}");
+    }
+}
+
+/// The policies of these flags.
+fn flags(flags: &[&str]) -> Policies {
+    let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);
+    let Ok(Task::Serve(config)) = config::parse(args) else { panic!("{flags:?}") };
+    config.policies.read().expect("the flags are valid").0
+}
+
+/// How many cells a client asks for, after how many milliseconds.
+fn step() -> impl Strategy<Value = (u64, u8, i32)> {
+    (prop_oneof![Just(0), 0..2000_u64], 0..3_u8, prop_oneof![Just(1), 0..7_i32])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// One limit decides the same, whether it comes from flags or from a file, in the usual case
+    /// and in all others: with more variables, with an override for another client, with a
+    /// second limit that never denies, with an earlier
+    /// policy that nobody owes anything under, and in a policy that only observes.
+    #[test]
+    fn every_shape_of_a_limit_decides_the_same(
+        steps in prop::collection::vec(step(), 1..40),
+        rate in 1..5_u32,
+        burst in 1..9_u32,
+    ) {
+        let limit = format!("{rate}/s burst {burst}");
+        let policy = |limits: &str, more: &str| {
+            format!("[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{more}")
+        };
+        let one = policy(&format!("\"{limit}\""), "");
+        let with_variables = format!("answer = [\"reason\", \"ratelimit\", \"remaining\"]\n{one}");
+        let with_override = format!("{one}[policy.api.overrides]\n\"203.0.113.9\" = \"deny\"\n");
+        let with_two = policy(&format!("[\"{limit}\", \"1000000/s\"]"), "");
+        let observed = policy(&format!("\"{limit}\""), "mode = \"observe\"\n");
+        let observed = format!("answer = [\"would_block\"]\n{observed}");
+        let earlier = policy("\"1/s burst 1\"", "");
+        let (rate, burst) = (format!("{rate}/s"), burst.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answers = runtime.block_on(async {
+            let mut reloaded = Scenario::new(&earlier).await;
+            reloaded.reload(&one);
+            let of_flags =
+                flags(&["--rate", &rate, "--burst", &burst, "--key", "ip", "--cost", "cost"]);
+            let mut shapes = vec![Scenario::of(of_flags).await, reloaded];
+            for text in [&one, &with_variables, &with_override, &with_two, &observed] {
+                shapes.push(Scenario::new(text).await);
+            }
+            let observed = shapes.len() - 1;
+            let mut answers = Vec::new();
+            for (pause_ms, client, cells) in &steps {
+                let ip = Value::Ipv4([192, 0, 2, *client].into());
+                let mut said = Vec::new();
+                for (place, shape) in shapes.iter_mut().enumerate() {
+                    shape.clock.advance(pause_ms * MS);
+                    let answer = shape.ask(&[("ip", ip), ("cost", Value::Int32(*cells))]).await;
+                    let name = if place == observed { "would_block" } else { "blocked" };
+                    said.push(answer.var(Scope::Transaction, name) == Some(Value::Bool(true)));
+                }
+                answers.push(said);
+            }
+            answers
+        });
+        for (step, said) in answers.iter().enumerate() {
+            prop_assert!(said.iter().all(|one| *one == said[0]), "step {}: {:?}", step, said);
+        }
     }
 }

@@ -17,18 +17,10 @@ use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
 
 use crate::hitters::{Estimate, Found, Hitter, Hitters, Window};
-
-/// What became of a message.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
-    Allowed,
-    Blocked,
-    /// Let through by a policy that only tries what it would do.
-    WouldBlock,
-}
+use crate::verdict::Outcome;
 
 /// Every outcome that is counted, by name: those of a decision, and that there was none.
-pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "blocked", "would_block", "undecided"];
+pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
 const UNDECIDED: usize = 3;
 
 /// The thread that counts. Found once for all that came in one read, and of use to that thread
@@ -275,7 +267,7 @@ impl Stats {
         let (mut requests, mut clients, mut complete, mut tried) = (0_u64, 0, true, 0_u64);
         let mut heaviest: Option<(Hitter, String)> = None;
         for (name, policy) in policies {
-            let [_, blocked, would_block, _] = policy.news();
+            let [_, would_block, blocked, _] = policy.news();
             if blocked + would_block == 0 {
                 continue;
             }
@@ -404,7 +396,7 @@ mod tests {
                     });
                 }
             });
-            assert_eq!(stats.policy("default").counts(), [40_000, 40_000, 0, 40_000]);
+            assert_eq!(stats.policy("default").counts(), [40_000, 0, 40_000, 40_000]);
             assert_eq!(stats.policy("other").counts(), [0; 4]);
         }
     }
@@ -522,6 +514,6 @@ mod tests {
         );
         assert_eq!(stats.end_minute(), None);
         assert!(policy.refused(Window::Now).hitters.is_empty());
-        assert_eq!(policy.counts(), [1, 3, 1, 0], "and counted for ever");
+        assert_eq!(policy.counts(), [1, 1, 3, 0], "and counted for ever");
     }
 }

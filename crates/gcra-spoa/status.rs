@@ -14,7 +14,7 @@ use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::hitters::{Found, Hitter, Window};
-use crate::limiter::Unclear;
+use crate::limiter::Undecided;
 use crate::stats::{OUTCOMES, Phase, Stats};
 
 /// So many of the heaviest clients are told.
@@ -38,7 +38,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Watched {
     table: Arc<ArcSwap<Table>>,
     counters: Arc<Counters>,
-    unclear: Arc<Unclear>,
+    undecided: Arc<Undecided>,
     stats: Arc<Stats>,
     scan: Mutex<Option<Scan>>,
 }
@@ -146,10 +146,10 @@ impl Watched {
     pub(crate) fn new(
         table: Arc<ArcSwap<Table>>,
         counters: Arc<Counters>,
-        unclear: Arc<Unclear>,
+        undecided: Arc<Undecided>,
         stats: Arc<Stats>,
     ) -> Self {
-        Self { table, counters, unclear, stats, scan: Mutex::default() }
+        Self { table, counters, undecided, stats, scan: Mutex::default() }
     }
 
     /// Why the agent is not well, if so.
@@ -181,7 +181,7 @@ impl Watched {
             uptime_seconds: self.stats.uptime().as_secs_f64(),
             window_seconds: self.stats.window().as_secs_f64(),
             policies: self.policies(),
-            unmatched: self.unclear.unmatched.load(Ordering::Relaxed),
+            unmatched: self.undecided.unmatched.load(Ordering::Relaxed),
             notifies: Notifies {
                 answered: snapshot.notifies,
                 shed: snapshot.shed,

@@ -86,6 +86,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let admin = ADMIN.with(|admin| admin.get_or_init(|| Admin::new().expect("memory")).clone());
     let is_head = input.starts_with(b"HEAD ");
     let sent = input.len();
+    let takes_all = cuts.is_empty();
     let mut stream = CutStream::new(input, cuts, closes);
     // The clock does not stand still: the table is looked through by another thread.
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -98,12 +99,13 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         .await
     });
     assert!(ended.is_ok() || !closes, "it waits for a peer that has closed");
-    if ended.is_err() {
-        return Ok(());
-    }
+    let Ok(answered) = ended else { return Ok(()) };
     assert!(stream.output.len() < LARGEST);
     assert!(stream.polls < 1000 + 20 * (sent + stream.output.len()), "{} polls", stream.polls);
-    check(&stream.output, is_head);
+    // A client whose request can't be read, and that takes the answer in pieces, may get a part.
+    if answered || takes_all {
+        check(&stream.output, is_head);
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use spop_agent::{BufferFull, Reply, Scope, VarName};
 
 use crate::policy::Limit;
+use crate::verdict::Verdict;
 
 /// The variables that are set, and where.
 #[derive(Clone, Debug)]
@@ -61,27 +62,6 @@ impl Var {
     }
 }
 
-/// Why a request is blocked, or would be.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Reason {
-    /// A limit is used up.
-    Limit,
-    /// It costs more than the burst, and can never pass.
-    Oversize,
-    /// The rule says `deny`.
-    Denied,
-}
-
-impl Reason {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Oversize => "oversize",
-            Self::Denied => "denied",
-        }
-    }
-}
-
 /// What one limit says of a key after a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing<'p> {
@@ -94,27 +74,6 @@ pub(crate) struct Standing<'p> {
 impl Standing<'_> {
     fn remaining(&self) -> u32 {
         self.limit.quota.remaining(self.owed_ns)
-    }
-}
-
-/// Everything there is to say about a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Report<'p> {
-    pub(crate) blocked: bool,
-    pub(crate) would_block: bool,
-    /// The policy of the first message that is blocked, or would be, or else of the first.
-    pub(crate) policy: &'p str,
-    pub(crate) reason: Option<Reason>,
-}
-
-impl Report<'_> {
-    /// What there is to say about this and a further message.
-    pub(crate) fn and(self, next: Self) -> Self {
-        let (blocked, would_block) =
-            (self.blocked || next.blocked, self.would_block || next.would_block);
-        let says_more = (next.blocked && !self.blocked) || (next.would_block && !self.would_block);
-        let report = if says_more { next } else { self };
-        Self { blocked, would_block, ..report }
     }
 }
 
@@ -133,17 +92,23 @@ impl Answers {
     #[inline]
     pub(crate) fn write(
         &self,
-        report: &Report<'_>,
+        verdict: Verdict,
+        policy: &str,
         standings: &[Standing<'_>],
         reply: &mut Reply<'_>,
     ) -> Result<(), BufferFull> {
-        reply.set_var(self.scope, self.blocked, report.blocked)?;
-        if self.others.is_empty() { Ok(()) } else { self.write_others(report, standings, reply) }
+        reply.set_var(self.scope, self.blocked, verdict.is_blocked())?;
+        if self.others.is_empty() {
+            Ok(())
+        } else {
+            self.write_others(verdict, policy, standings, reply)
+        }
     }
 
     fn write_others(
         &self,
-        report: &Report<'_>,
+        verdict: Verdict,
+        policy: &str,
         standings: &[Standing<'_>],
         reply: &mut Reply<'_>,
     ) -> Result<(), BufferFull> {
@@ -159,9 +124,9 @@ impl Answers {
         for var in &self.others {
             let name = var.name();
             match (var, tightest) {
-                (Var::WouldBlock, _) => reply.set_var(self.scope, name, report.would_block)?,
-                (Var::Policy, _) => reply.set_var(self.scope, name, report.policy)?,
-                (Var::Reason, _) => match report.reason {
+                (Var::WouldBlock, _) => reply.set_var(self.scope, name, verdict.would_block())?,
+                (Var::Policy, _) => reply.set_var(self.scope, name, policy)?,
+                (Var::Reason, _) => match verdict.reason {
                     Some(reason) => reply.set_var(self.scope, name, reason.as_str())?,
                     None => reply.unset_var(self.scope, name)?,
                 },

@@ -18,7 +18,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::policy::answer::{Answers, Var};
 use crate::policy::{
-    KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule, When,
+    Hashing, KeyParts, Limit, MAX_LIMITS, OverrideKey, Overrides, Penalty, Policies, Policy, Rule,
+    When,
 };
 use crate::watch::{Seen, State};
 
@@ -231,7 +232,7 @@ impl<'t> Reader<'t> {
         self.no_policy_hides_another(&list, &places);
         self.answers_fit(&answers, &list, &places);
         let files = std::mem::take(&mut self.lists);
-        Policies { list, answers, is_fixed: false, files, digest: self.digest.finish() }
+        Policies { list, answers, files, digest: self.digest.finish() }
     }
 
     fn policy(
@@ -359,9 +360,7 @@ impl<'t> Reader<'t> {
                 }
             }
         }
-        let groups_nothing = key.ipv4_prefix == 32 && key.ipv6_prefix == 128 && !key.lowercase;
-        let leaves_nothing_out = !key.args.is_empty() || (cost.is_none() && when.is_none());
-        let is_plain = groups_nothing && leaves_nothing_out && overrides.is_empty();
+        let hashing = Hashing::of(&key, cost.as_deref(), when.as_ref(), &overrides);
         Some(Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
@@ -372,7 +371,7 @@ impl<'t> Reader<'t> {
             overrides,
             observes,
             penalty,
-            is_plain,
+            hashing,
         })
     }
 

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{Quota, limit_id};
+use gcra_table::{KeyHash, Quota, Table, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
@@ -30,8 +30,6 @@ pub(crate) const MAX_LIMITS: usize = 4;
 pub(crate) struct Policies {
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
-    /// They are those of the command line, and never change.
-    pub(crate) is_fixed: bool,
     /// The files that were read for them, in the state in which they were.
     pub(crate) files: Vec<Seen>,
     /// Of all text that was read for them: equal where nothing has changed.
@@ -50,8 +48,8 @@ impl RuleAt {
         Self(exception.unwrap_or(u32::MAX))
     }
 
-    /// Whether it is that of an exception.
-    pub(crate) fn is_exception(self) -> bool {
+    /// Whether it is that of an override.
+    pub(crate) fn is_override(self) -> bool {
         self.0 != u32::MAX
     }
 }
@@ -71,9 +69,32 @@ pub(crate) struct Policy {
     /// Nobody is blocked; it is only said who would be.
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
-    /// The parts of a key are written as they are: nothing is grouped or left out, and there are
-    /// no exceptions.
-    pub(crate) is_plain: bool,
+    pub(crate) hashing: Hashing,
+}
+
+/// How the key of a policy's messages is hashed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Hashing {
+    /// The values as they are, which takes the fewest steps.
+    Exact,
+    /// Addresses are grouped, strings are in lower case, some args are left out, or some values
+    /// have overrides. This is right for every policy.
+    Mapped,
+}
+
+impl Hashing {
+    /// Of a policy with these parts.
+    pub(crate) fn of(
+        key: &KeyParts,
+        cost: Option<&[u8]>,
+        when: Option<&When>,
+        overrides: &Overrides,
+    ) -> Self {
+        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
+        let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
+        let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
+        if groups || leaves_out || !overrides.is_empty() { Self::Mapped } else { Self::Exact }
+    }
 }
 
 /// An arg, and the values with which the policy holds.
@@ -194,6 +215,18 @@ impl Limit {
         let id = limit_id(&[policy.as_bytes(), name.as_bytes()]);
         Self { label: label.into(), id, quota, text: text.into() }
     }
+
+    /// The key by which this limit counts, for a key of its policy.
+    #[inline]
+    pub(crate) fn key(&self, table: &Table, key: KeyHash) -> KeyHash {
+        key_for(self.id, table, key)
+    }
+}
+
+/// The key by which the limit with this id counts, for a key of its policy.
+#[inline]
+pub(crate) fn key_for(limit_id: u64, table: &Table, key: KeyHash) -> KeyHash {
+    if limit_id == 0 { key } else { table.derive(key, limit_id) }
 }
 
 /// What a client is charged who goes on asking while it is blocked.
@@ -300,7 +333,6 @@ impl Policies {
         Self {
             list,
             answers: self.answers.clone(),
-            is_fixed: self.is_fixed,
             files: Vec::new(),
             // Of no text that was read.
             digest: 0,

@@ -1,0 +1,233 @@
+//! The policies that were in force before, so that a client keeps its debt when limits change.
+//!
+//! A bucket belongs to a key and to the numbers of a limit, so after a change every key has new
+//! buckets. For a while the old ones are read beside them: a client owes at least as many cells as
+//! it owed when the change was made. After one drain time of the new limit this can make no
+//! difference any more, and the earlier policies are dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table};
+use spop_agent::Message;
+
+use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
+use crate::question::hash_key;
+
+/// Changes that are remembered at once. Debts from before the oldest one are forgotten.
+const MAX_EARLIER: usize = 8;
+
+/// Policies that were in force until others took their place.
+#[derive(Clone, Debug)]
+pub(crate) struct Earlier {
+    policies: Arc<Policies>,
+    /// When the change was made, in nanoseconds of the table's clock.
+    ended_ns: u64,
+    /// When no key can owe anything under these policies any more: the longest drain time of the
+    /// changed limits after the change.
+    until_ns: u64,
+    /// Whether it is known which keys had an override. After a restart it is not.
+    knows_overrides: bool,
+    /// For each policy in force, the place of the earlier policy with its name, if the limits,
+    /// overrides or keys of that one were different.
+    places: Vec<Option<usize>>,
+}
+
+/// What a key owed under numbers that were in force.
+#[derive(Clone, Copy, Debug)]
+struct Debt {
+    quota: Quota,
+    tat: u64,
+    ended_ns: u64,
+}
+
+impl Debt {
+    /// The TAT that the key has at least under this quota, which took the place of the old one.
+    fn least_tat(self, quota: Quota) -> u64 {
+        quota.carry_over(self.quota, self.tat, self.ended_ns)
+    }
+}
+
+/// The TAT that a key has at least under a limit in force, by what it owed under earlier policies;
+/// 0 when it owed nothing.
+///
+/// `policy` and `rule` are those in force for the message, and `key` is the limit's key for it.
+#[cold]
+pub(crate) fn least_tat(
+    all: &[Earlier],
+    table: &Table,
+    policy: usize,
+    rule: RuleAt,
+    limit: &Limit,
+    key: KeyHash,
+    message: &Message<'_>,
+) -> u64 {
+    let (mut debt, mut least_tat) = (None::<Debt>, 0);
+    for earlier in all {
+        if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message) {
+            debt = Some(earlier.debt(table, bucket, debt));
+        }
+        // Not only by the latest debt: a limit with a small burst between two with larger ones
+        // forgives nothing.
+        least_tat = least_tat.max(debt.map_or(0, |debt| debt.least_tat(limit.quota)));
+    }
+    least_tat
+}
+
+impl Earlier {
+    /// What is earlier once `new` has taken the place of `old` at `now`.
+    pub(crate) fn after(
+        before: &[Self],
+        old: &Arc<Policies>,
+        new: &Policies,
+        now: u64,
+    ) -> Vec<Self> {
+        let latest = Self::new(old.clone(), now, true);
+        // Policies that come and go several times count once, so that they do not push out others.
+        let before = before.iter().filter(|earlier| earlier.policies.digest != old.digest);
+        let all = before.cloned().chain([latest]).map(|earlier| {
+            let places = earlier.places_for(new);
+            earlier.compared_with(new, places)
+        });
+        Self::recent(all, now)
+    }
+
+    /// What is earlier when a process starts with these policies: the numbers that the table's
+    /// register has of their limits. The limits are registered with their new numbers.
+    ///
+    /// Overrides are not followed over a restart: the register has their numbers, and does not
+    /// have the keys that they are for.
+    pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
+        let mut changes = BTreeMap::<u64, Vec<(usize, usize, Quota)>>::new();
+        for (place, number, limit) in registered(policies) {
+            for (quota, ended_ns) in table.put_in_force(limit.id, limit.quota) {
+                changes.entry(ended_ns).or_default().push((place, number, quota));
+            }
+        }
+        let all = changes.into_iter().map(|(ended_ns, changed)| {
+            let mut places = vec![None; policies.list.len()];
+            let mut list: Vec<Policy> = Vec::new();
+            for (place, number, quota) in changed {
+                let Rule::Limits(limits) = &policies.list[place].rule else { continue };
+                let limit = Limit { quota, ..limits[number].clone() };
+                match places[place].and_then(|old: usize| list.get_mut(old)) {
+                    Some(Policy { rule: Rule::Limits(limits), .. }) => limits.push(limit),
+                    _ => {
+                        places[place] = Some(list.len());
+                        list.push(policies.list[place].with_rule(Rule::Limits(vec![limit])));
+                    }
+                }
+            }
+            Self::new(Arc::new(policies.with_list(list)), ended_ns, false)
+                .compared_with(policies, places)
+        });
+        let all = Self::recent(all, table.now());
+        register_overrides(policies, table);
+        all
+    }
+
+    fn new(policies: Arc<Policies>, ended_ns: u64, knows_overrides: bool) -> Self {
+        Self { policies, ended_ns, until_ns: 0, knows_overrides, places: Vec::new() }
+    }
+
+    /// The same beside the policies in force, for which these places were found.
+    fn compared_with(self, in_force: &Policies, places: Vec<Option<usize>>) -> Self {
+        let changed = in_force.list.iter().zip(&places).filter(|(_, old)| old.is_some());
+        let drains =
+            changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
+        let until_ns = drains.max().map_or(0, |drain_ns| self.ended_ns.saturating_add(drain_ns));
+        Self { until_ns, places, ..self }
+    }
+
+    /// Those that may still matter, and at most [`MAX_EARLIER`] of them.
+    fn recent(all: impl Iterator<Item = Self>, now: u64) -> Vec<Self> {
+        let mut all: Vec<_> = all.filter(|earlier| earlier.may_matter(now)).collect();
+        all.drain(..all.len().saturating_sub(MAX_EARLIER));
+        all
+    }
+
+    /// For each policy in force, the place of the one with its name here, if that one has
+    /// different limits, overrides or keys.
+    fn places_for(&self, in_force: &Policies) -> Vec<Option<usize>> {
+        let places: AHashMap<_, _> = self
+            .policies
+            .list
+            .iter()
+            .enumerate()
+            .map(|(place, old)| (&*old.name, place))
+            .collect();
+        let place_for = |policy: &Policy| {
+            let place = *places.get(&*policy.name)?;
+            let old = &self.policies.list[place];
+            let is_same = (&old.rule, &old.overrides, &old.key)
+                == (&policy.rule, &policy.overrides, &policy.key);
+            (!is_same).then_some(place)
+        };
+        in_force.list.iter().map(place_for).collect()
+    }
+
+    /// Whether a key may still owe something under these policies.
+    pub(crate) fn may_matter(&self, now: u64) -> bool {
+        now < self.until_ns
+    }
+
+    /// The bucket that the key of a message had then under the limit with this name. `None` when
+    /// nothing was limited then, or nothing has changed.
+    ///
+    /// The `current` bucket is never one of them, even where numbers have come back: what is
+    /// charged to it now was not owed when those numbers ended, and each charge would carry it
+    /// over again.
+    fn bucket(
+        &self,
+        table: &Table,
+        policy: usize,
+        rule: RuleAt,
+        limit: &Limit,
+        current: KeyHash,
+        message: &Message<'_>,
+    ) -> Option<(KeyHash, Quota)> {
+        if rule.is_override() && !self.knows_overrides {
+            return None;
+        }
+        let policy = &self.policies.list[(*self.places.get(policy)?)?];
+        let (key, overridden) = hash_key(table.hasher(), policy, message)?;
+        let rule = policy.rule(RuleAt::new(overridden));
+        let Limit { quota, .. } = rule.limits().iter().find(|old| old.id == limit.id)?;
+        let key = limit.key(table, key);
+        ((key, *quota) != (current, limit.quota)).then_some((key, *quota))
+    }
+
+    /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
+    fn debt(&self, table: &Table, (key, quota): (KeyHash, Quota), before: Option<Debt>) -> Debt {
+        let least_tat = before.map_or(0, |debt| debt.least_tat(quota));
+        let tat = table.tat(key, quota).max(least_tat);
+        Debt { quota, tat, ended_ns: self.ended_ns }
+    }
+}
+
+/// The limits that have an entry in the table's register, as many as it has space for: the places
+/// of the policy and of the limit, and the limit.
+fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit)> {
+    let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
+        policy.rule.limits().iter().enumerate().map(move |(number, limit)| (place, number, limit))
+    });
+    limits.take(MAX_REGISTERED)
+}
+
+/// Writes the numbers of all limits, and of those of overrides, to the table's register. So a key
+/// can be reset under all of them, and processes that start later find what is owed.
+pub(crate) fn register(policies: &Policies, table: &Table) {
+    for (_, _, limit) in registered(policies) {
+        let _ = table.put_in_force(limit.id, limit.quota);
+    }
+    register_overrides(policies, table);
+}
+
+fn register_overrides(policies: &Policies, table: &Table) {
+    let space = MAX_REGISTERED - registered(policies).count();
+    let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
+    for limit in overrides.flat_map(Rule::limits).take(space) {
+        table.add_exception(limit.id, limit.quota);
+    }
+}

@@ -1,0 +1,123 @@
+//! The policies that decide now, with what belongs to them: counters, prepared answers, and the
+//! earlier policies that some client may still owe something under.
+
+use std::sync::Arc;
+
+use gcra_table::{KeyHash, Quota, Table};
+use spop_agent::Actions;
+
+use crate::earlier::{self, Earlier};
+use crate::policy::answer::Answers;
+use crate::policy::{Policies, Policy, Rule, key_for};
+use crate::stats::{PolicyStats, Stats};
+
+/// The policies that decide now.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) policies: Arc<Policies>,
+    /// What was in force before, as long as a key may owe something under it; the latest last.
+    pub(crate) earlier: Vec<Earlier>,
+    /// What belongs to each policy.
+    pub(crate) each: Vec<Each>,
+    /// The whole answer where only `blocked` is set: when it is false, and when it is true.
+    pub(crate) blocked: [Actions; 2],
+}
+
+/// What belongs to one of the policies in force.
+#[derive(Debug)]
+pub(crate) struct Each {
+    pub(crate) usual: Option<Usual>,
+    pub(crate) stats: Arc<PolicyStats>,
+}
+
+/// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
+/// it, no key owes anything under earlier policies, and only `blocked` is answered. Then a
+/// decision is one charge, and its answer is prepared.
+///
+/// This saves a fifth of the agent's instructions for a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usual {
+    limit_id: u64,
+    pub(crate) quota: Quota,
+}
+
+impl Usual {
+    fn of(policy: &Policy, earlier: &[Earlier], answers: &Answers) -> Option<Self> {
+        // Every field is named, so that a new one can't be forgotten here.
+        let Policy {
+            // These have done their work when there is a question.
+            name: _,
+            message: _,
+            when: _,
+            key: _,
+            hashing: _,
+            cost: _,
+            // This does its work on the verdict.
+            observes: _,
+            rule,
+            overrides,
+            penalty,
+        } = policy;
+        match rule {
+            Rule::Limits(limits) if overrides.is_empty() && penalty.is_none() => match &limits[..]
+            {
+                [limit] if earlier.is_empty() && answers.others.is_empty() => {
+                    Some(Self { limit_id: limit.id, quota: limit.quota })
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The key by which the limit counts, for a key of its policy.
+    #[inline]
+    pub(crate) fn key(&self, table: &Table, key: KeyHash) -> KeyHash {
+        key_for(self.limit_id, table, key)
+    }
+}
+
+impl InForce {
+    /// A policy goes on with the counters that exist under its name.
+    fn new(policies: Arc<Policies>, earlier: Vec<Earlier>, stats: &Stats) -> Self {
+        let each = policies.list.iter().map(|policy| Each {
+            usual: Usual::of(policy, &earlier, &policies.answers),
+            stats: stats.policy(&policy.name),
+        });
+        let each = each.collect();
+        let blocked = [false, true].map(|blocked| {
+            let mut actions = Actions::new();
+            let answers = &policies.answers;
+            // It fits: a name has at most 56 characters.
+            let _ = actions.set_var(answers.scope, answers.blocked, blocked.into());
+            actions
+        });
+        Self { policies, earlier, each, blocked }
+    }
+
+    /// The policies that a process starts with.
+    pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
+        let earlier = Earlier::at_start(&policies, table);
+        Self::new(Arc::new(policies), earlier, stats)
+    }
+
+    /// What is in force after a reload has read these policies. Clients keep their debts.
+    pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
+        let policies = Arc::new(policies);
+        let earlier = Earlier::after(&self.earlier, &self.policies, &policies, table.now());
+        earlier::register(&policies, table);
+        Self::new(policies, earlier, stats)
+    }
+
+    /// The same without the earlier policies that no key can owe anything under any more; `None`
+    /// when there are none to leave out.
+    pub(crate) fn without_old(&self, stats: &Stats, now: u64) -> Option<Self> {
+        // This is asked once a second, and there is seldom anything to leave out.
+        if self.earlier.iter().all(|earlier| earlier.may_matter(now)) {
+            return None;
+        }
+        let earlier =
+            self.earlier.iter().filter(|earlier| earlier.may_matter(now)).cloned().collect();
+        Some(Self::new(self.policies.clone(), earlier, stats))
+    }
+}

@@ -1,0 +1,140 @@
+//! What has to be decided about a message: by which rule, for which key, for how many cells.
+
+use gcra_table::{KeyHash, KeyHasher, Table};
+use spop_agent::{Args, Message, Value};
+
+use crate::key::{write_lowercase, write_narrowed, write_part};
+use crate::policy::{Hashing, Part, Policies, Policy, RuleAt};
+
+/// What has to be decided about a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    /// The place of the policy.
+    pub(crate) policy: usize,
+    pub(crate) rule: RuleAt,
+    pub(crate) cells: u32,
+    /// The hash of the key. Each limit makes a hash of its own from it.
+    pub(crate) key: KeyHash,
+}
+
+/// Why nothing can be decided about a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unanswerable {
+    /// There is no message in the request.
+    NoMessage,
+    /// No policy is for the message.
+    Unmatched,
+    /// The policy at this place is for the message, but an arg of its key is missing or the cost
+    /// is not a valid one.
+    Undecided(usize),
+}
+
+impl Question {
+    /// Finds the policy for a message, and its key and its cost.
+    #[inline(always)]
+    pub(crate) fn new(
+        policies: &Policies,
+        table: &Table,
+        message: &Message<'_>,
+    ) -> Result<Self, Unanswerable> {
+        let args = message.args();
+        let place = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
+        let policy = &policies.list[place];
+        let cells = match &policy.cost {
+            None => 1,
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null))
+                .ok_or(Unanswerable::Undecided(place))?,
+        };
+        let (key, overridden) = match policy.hashing {
+            Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
+            // A copy is lent, so that the other branch keeps the message in registers.
+            Hashing::Mapped => hash_key(table.hasher(), policy, &message.clone()),
+        }
+        .ok_or(Unanswerable::Undecided(place))?;
+        Ok(Self { policy: place, rule: RuleAt::new(overridden), cells, key })
+    }
+}
+
+/// Hashes a key whose parts are the values as they are. `None` when an arg of the key is missing.
+///
+/// This does what [`hash_key`] does, for the policies of which that is true
+/// ([`Hashing::Exact`]).
+#[inline(always)]
+fn hash_exact(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<KeyHash> {
+    for name in &policy.key.args {
+        write_part(&mut hasher, args.clone().find(|arg| arg.name == &**name)?.value);
+    }
+    if policy.key.args.is_empty() {
+        // A loop of its own: `for_each` would not be inlined.
+        for arg in args {
+            write_part(&mut hasher, arg.value);
+        }
+    }
+    Some(hasher.finish())
+}
+
+/// Hashes the key of a message, and finds the place of the rule that overrides the policy's for
+/// this key. `None` when an arg of the key is missing.
+#[inline(never)]
+pub(crate) fn hash_key(
+    mut hasher: KeyHasher,
+    policy: &Policy,
+    message: &Message<'_>,
+) -> Option<(KeyHash, Option<u32>)> {
+    let overridden = policy.for_each_part(message, |Part { value, narrowed }| {
+        match value {
+            Value::String(bytes) if policy.key.lowercase => write_lowercase(&mut hasher, bytes),
+            value => write_part(&mut hasher, value),
+        }
+        if let Some(prefix) = narrowed {
+            write_narrowed(&mut hasher, prefix);
+        }
+    })?;
+    Some((hasher.finish(), overridden))
+}
+
+/// The number of cells that the value of a cost arg stands for; `None` when it is negative or not
+/// an integer.
+///
+/// Null, which HAProxy sends when it has no value, is one cell, as without a cost.
+fn cells(cost: Value<'_>) -> Option<u32> {
+    let cells = match cost {
+        Value::Null => 1,
+        Value::Int32(integer) => integer.try_into().ok()?,
+        Value::Int64(integer) => integer.try_into().ok()?,
+        Value::Uint32(integer) => integer.into(),
+        Value::Uint64(integer) => integer,
+        Value::Bool(_) | Value::Ipv4(_) | Value::Ipv6(_) | Value::String(_) | Value::Binary(_) => {
+            return None;
+        }
+    };
+    // What is larger is still more than the largest burst.
+    Some(u32::try_from(cells).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_a_whole_number_of_any_type() {
+        let costs = [3_i32.into(), 3_u32.into(), 3_i64.into(), 3_u64.into()];
+        assert_eq!(costs.map(cells), [Some(3); 4]);
+        assert_eq!([cells(0_i32.into()), cells(0_u64.into())], [Some(0); 2], "a peek");
+        assert_eq!(cells(Value::Null), Some(1));
+    }
+
+    #[test]
+    fn a_cost_above_the_largest_burst_is_the_largest_number() {
+        assert_eq!(cells(u64::from(u32::MAX).into()), Some(u32::MAX));
+        assert_eq!(cells((1_i64 << 32).into()), Some(u32::MAX));
+        assert_eq!(cells(u64::MAX.into()), Some(u32::MAX));
+    }
+
+    #[test]
+    fn a_negative_cost_and_one_that_is_not_an_integer_are_not_valid() {
+        for value in [(-1_i32).into(), i64::MIN.into(), true.into(), "3".into(), b"3"[..].into()] {
+            assert_eq!(cells(value), None, "{value:?}");
+        }
+    }
+}

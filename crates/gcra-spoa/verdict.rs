@@ -1,0 +1,105 @@
+//! What comes of a message: whether its request may pass, by which policy, and why.
+
+/// Whether a request may pass. Each is stronger than the one before it: of a request with several
+/// messages the strongest counts.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Outcome {
+    Allowed,
+    /// Denied by a policy that only observes.
+    WouldBlock,
+    Blocked,
+}
+
+/// Why a request is blocked, or would be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reason {
+    /// A limit is used up.
+    Limit,
+    /// The request costs more cells than the burst, so it can never pass.
+    Oversize,
+    /// The rule is `deny`.
+    Denied,
+}
+
+impl Reason {
+    /// The word in the variable `reason`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Oversize => "oversize",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// The outcome of a message, and of a request once the verdicts on its messages are combined. The
+/// counters, the answer and the log read this and nothing else.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Verdict {
+    /// The place of the policy that decided.
+    pub(crate) policy: usize,
+    pub(crate) outcome: Outcome,
+    /// `None` when the outcome is [`Outcome::Allowed`].
+    pub(crate) reason: Option<Reason>,
+}
+
+impl Verdict {
+    /// The verdict of the policy at this place: `reason` is why it denies the message, if it does.
+    #[inline]
+    pub(crate) const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
+        let outcome = match (reason, observes) {
+            (None, _) => Outcome::Allowed,
+            (Some(_), false) => Outcome::Blocked,
+            (Some(_), true) => Outcome::WouldBlock,
+        };
+        Self { policy, outcome, reason }
+    }
+
+    /// Combines this verdict with that on the next message of the same request.
+    pub(crate) fn and(self, next: Self) -> Self {
+        if next.outcome > self.outcome { next } else { self }
+    }
+
+    /// The value of the variable `blocked`.
+    #[inline]
+    pub(crate) fn is_blocked(self) -> bool {
+        self.outcome == Outcome::Blocked
+    }
+
+    /// The value of the variable `would_block`: whether the request would be blocked if no policy
+    /// were in `mode = "observe"`.
+    pub(crate) fn would_block(self) -> bool {
+        self.outcome != Outcome::Allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: Verdict = Verdict::new(0, false, None);
+    const OBSERVED: Verdict = Verdict::new(1, true, Some(Reason::Oversize));
+    const BLOCKED: Verdict = Verdict::new(2, false, Some(Reason::Limit));
+
+    #[test]
+    fn of_several_messages_the_strongest_verdict_counts() {
+        for (first, second, strongest) in [
+            (ALLOWED, OBSERVED, OBSERVED),
+            (ALLOWED, BLOCKED, BLOCKED),
+            (OBSERVED, BLOCKED, BLOCKED),
+        ] {
+            assert_eq!(first.and(second), strongest);
+            assert_eq!(second.and(first), strongest);
+        }
+        assert_eq!((BLOCKED.is_blocked(), BLOCKED.would_block()), (true, true));
+        assert_eq!((OBSERVED.is_blocked(), OBSERVED.would_block()), (false, true));
+        assert_eq!((ALLOWED.is_blocked(), ALLOWED.would_block()), (false, false));
+    }
+
+    #[test]
+    fn of_equally_strong_verdicts_the_first_counts() {
+        let other = Verdict { policy: 7, reason: Some(Reason::Denied), ..BLOCKED };
+        assert_eq!(BLOCKED.and(other), BLOCKED);
+        assert_eq!(other.and(BLOCKED), other);
+    }
+}
