@@ -1,4 +1,4 @@
-//! What is said about a decision: the variables, and the header fields of
+//! The variables of an answer, and the header fields of
 //! draft-ietf-httpapi-ratelimit-headers-11.
 
 use std::fmt::Write as _;
@@ -8,11 +8,11 @@ use spop_agent::{BufferFull, Reply, Scope, VarName};
 use crate::policy::Limit;
 use crate::verdict::Verdict;
 
-/// The variables that are set, and where.
+/// Which variables are set, in which scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Answers {
     pub(crate) scope: Scope,
-    /// The name of `blocked`, which the flags can change.
+    /// The name of `blocked`, which a flag can change.
     pub(crate) blocked: VarName<'static>,
     pub(crate) others: Vec<Var>,
 }
@@ -62,12 +62,12 @@ impl Var {
     }
 }
 
-/// What one limit says of a key after a decision.
+/// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing<'p> {
     pub(crate) limit: &'p Limit,
     pub(crate) owed_ns: u64,
-    /// How long until the request would pass; 0 when it does.
+    /// How long the client has to wait until the same request would be allowed; 0 when it was.
     pub(crate) wait_ns: u64,
 }
 
@@ -78,7 +78,7 @@ impl Standing<'_> {
 }
 
 impl Answers {
-    /// As with the flags: `txn.…blocked` and nothing else.
+    /// `txn.PREFIX.blocked` and nothing else.
     pub(crate) fn blocked_only() -> Self {
         Self {
             scope: Scope::Transaction,
@@ -87,8 +87,12 @@ impl Answers {
         }
     }
 
-    /// Sets the variables. The standings are of all limits that were asked, in order: none where
-    /// everything is let through, or nothing.
+    /// Sets the variables. `policy` is the name of the policy that gave the verdict; `standings`
+    /// are those of all limits that were asked, in order.
+    ///
+    /// # Errors
+    ///
+    /// The ACK would be larger than HAProxy accepts. The variables before that are set.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -112,14 +116,14 @@ impl Answers {
         standings: &[Standing<'_>],
         reply: &mut Reply<'_>,
     ) -> Result<(), BufferFull> {
-        // The one that says most: with which one must wait longest, or else may do least.
+        // The most restrictive one: the longest wait, or else the fewest requests left.
         let tightest = standings.iter().max_by(|a, b| {
             a.wait_ns
                 .cmp(&b.wait_ns)
                 .then(b.remaining().cmp(&a.remaining()))
                 .then(a.owed_ns.cmp(&b.owed_ns))
         });
-        // Allocates only for those who want header fields.
+        // It allocates only where header fields are wanted.
         let mut text = String::new();
         for var in &self.others {
             let name = var.name();
@@ -164,9 +168,8 @@ const fn seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000)
 }
 
-/// `"api";r=12;t=3`: so many more at once, and the window in which that is so. The one that says
-/// most is not put first: the list is in the order of the configuration, so that each member stays
-/// where it is.
+/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again. The
+/// list has the order of the configuration, so that each member keeps its place.
 fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for standing in standings {
@@ -181,7 +184,7 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     }
 }
 
-/// `"api";q=20;w=2`: the burst, and the time in which it comes back.
+/// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again.
 fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for Standing { limit, .. } in standings {

@@ -1,7 +1,8 @@
-//! What is limited, and how: policies, each with limits that a request must all meet.
+//! Policies: which messages, which key, which limits.
 //!
-//! The command line's flags are one policy for every message; a file (`file`) has as many as
-//! wanted. Nothing here is text any more: what an operator wrote was checked when it was read.
+//! The flags of the command line make one policy for every message. A configuration file (`file`)
+//! makes any number of them. Nothing here is text any more: what the operator wrote was checked
+//! when it was read.
 
 pub(crate) mod answer;
 mod exception;
@@ -22,51 +23,55 @@ use spop_agent::{Message, Value};
 use crate::policy::answer::Answers;
 use crate::watch::Seen;
 
-/// Limits that one request is charged for at most.
+/// The most limits that a policy can have.
 pub(crate) const MAX_LIMITS: usize = 4;
 
-/// All policies, in the order of the file: the first that fits a message is taken.
+/// All policies, in the order of the file. The first one that is for a message decides about it.
 #[derive(Debug)]
 pub(crate) struct Policies {
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
-    /// The files that were read for them, in the state in which they were.
+    /// The files that they were read from, in the state in which they were read.
     pub(crate) files: Vec<Seen>,
-    /// Of all text that was read for them: equal where nothing has changed.
+    /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub(crate) digest: u64,
 }
 
-/// Which of a policy's rules holds: that of an exception, or the default.
-// No enum: one in what is kept for each request would have it copied in pieces that don't fit how
-// they are read again.
+/// Which of a policy's rules is the one for a key: that of an override, or the policy's own.
+// Not an enum, because of store-to-load forwarding: an enum in what is kept for each request is
+// written in pieces and read as a whole (docs/internals/ARCHITECTURE.md, "Performance notes").
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RuleAt(u32);
 
 impl RuleAt {
-    /// The place of an exception, if there is one for the key.
-    pub(crate) fn new(exception: Option<u32>) -> Self {
-        Self(exception.unwrap_or(u32::MAX))
+    /// The rule at this place in the list of overrides, or the policy's own.
+    pub(crate) fn new(overridden: Option<u32>) -> Self {
+        Self(overridden.unwrap_or(u32::MAX))
     }
 
-    /// Whether it is that of an override.
+    /// Whether it is the rule of an override.
     pub(crate) fn is_override(self) -> bool {
         self.0 != u32::MAX
     }
 }
 
-/// Who is limited, and how.
+/// Which messages are limited, by which key, to what.
+///
+/// A new field has to be considered in three places, and the compiler names them: where policies
+/// are made from a file (`policy::file`) and from flags, and where the usual case is recognized
+/// ([`Usual`](crate::in_force::Usual)).
 #[derive(Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Box<str>,
-    /// The message it is for; `None` for all of them.
+    /// The name of the message that it is for; `None` for all messages.
     pub(crate) message: Option<Box<[u8]>>,
     pub(crate) when: Option<When>,
     pub(crate) key: KeyParts,
-    /// The arg that carries the cost.
+    /// The name of the arg with the cost.
     pub(crate) cost: Option<Box<[u8]>>,
     pub(crate) rule: Rule,
     pub(crate) overrides: Overrides,
-    /// Nobody is blocked; it is only said who would be.
+    /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) hashing: Hashing,
@@ -97,17 +102,18 @@ impl Hashing {
     }
 }
 
-/// An arg, and the values with which the policy holds.
+/// An arg, and its values for which the policy is.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct When {
     pub(crate) arg: Box<[u8]>,
     pub(crate) values: Vec<Box<[u8]>>,
 }
 
-/// What makes the key of a message.
+/// Which values make the key of a message, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyParts {
-    /// Names of args; none for all args, but that of the cost and that of `when`.
+    /// The names of the args. If there are none, all args make the key except those of the cost
+    /// and of `when`.
     pub(crate) args: Vec<Box<[u8]>>,
     pub(crate) ipv4_prefix: u8,
     pub(crate) ipv6_prefix: u8,
@@ -115,12 +121,13 @@ pub(crate) struct KeyParts {
 }
 
 impl KeyParts {
-    /// Every value by itself.
+    /// Each value as it is.
     pub(crate) fn exact(args: Vec<Box<[u8]>>) -> Self {
         Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
     }
 
-    /// A value as it is part of a key: of an address the network, which has at least so many bits.
+    /// The part of a key that a value makes. An address makes its network, with the policy's prefix
+    /// length or `least_prefix`, whichever is longer.
     #[inline]
     fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
@@ -151,7 +158,7 @@ impl KeyParts {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) value: Value<'a>,
-    /// The length of an address's network, where that is an exception's and not the policy's.
+    /// The prefix length of an address's network, where it is an override's and not the policy's.
     pub(crate) narrowed: Option<u8>,
 }
 
@@ -165,10 +172,10 @@ fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     (u128::from(ip) & mask).into()
 }
 
-/// What holds for a key.
+/// What a policy does with a key.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Rule {
-    /// All of them have to be met. There is at least one.
+    /// A request must satisfy all of them. There is at least one.
     Limits(Vec<Limit>),
     Deny,
     Unlimited,
@@ -190,17 +197,17 @@ impl Rule {
     }
 }
 
-/// A quota, and what it is called.
+/// A quota with a name in a policy.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Limit {
-    /// For people and headers.
+    /// The name in header fields and in logs.
     pub(crate) label: Box<str>,
-    /// What tells this limit's buckets from those of other limits on the same key: it follows
-    /// from the names of the policy and the limit. 0 for the only limit that the flags can
-    /// give. (The table tells apart the buckets of quotas with other numbers.)
+    /// Separates the buckets of this limit from those of other limits with the same key. It is
+    /// made from the names of the policy and the limit; it is 0 for the limit of the flags. (The
+    /// table itself separates the buckets of different quotas.)
     pub(crate) id: u64,
     pub(crate) quota: Quota,
-    /// As it was written: "10/s burst 20".
+    /// The limit as the operator wrote it: "10/s burst 20".
     pub(crate) text: Box<str>,
 }
 
@@ -229,16 +236,16 @@ pub(crate) fn key_for(limit_id: u64, table: &Table, key: KeyHash) -> KeyHash {
     if limit_id == 0 { key } else { table.derive(key, limit_id) }
 }
 
-/// What a client is charged who goes on asking while it is blocked.
+/// What a client is charged for each request that is blocked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Penalty {
     pub(crate) cells: u32,
-    /// However it goes on, it gets back in after so long a silence, beyond what the limit itself
-    /// takes to drain.
+    /// The most that penalties can add to a debt, in nanoseconds. After this time and the drain
+    /// time of the limit without a request, the client has its full burst.
     pub(crate) ceiling_ns: u64,
 }
 
-/// Exceptions by address and by value: places in a list of rules.
+/// Rules for some values of the key, by address and by value: places in a list of rules.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Overrides {
     pub(crate) rules: Vec<Rule>,
@@ -253,7 +260,7 @@ impl Overrides {
         self.rules.is_empty()
     }
 
-    /// How many IPv4 networks, IPv6 networks and values one of the rules is for.
+    /// How many IPv4 networks, IPv6 networks and other values one of the rules is for.
     pub(crate) fn counts(&self, rule: usize) -> (usize, usize, usize) {
         let ours = |index: &u32| *index as usize == rule;
         let (v4, v6) = (
@@ -271,12 +278,12 @@ impl Overrides {
         }
     }
 
-    /// The exception for a value of the key, if there is one. Of networks the smallest counts.
+    /// The override for a value of the key, if there is one. The smallest network counts.
     #[inline]
-    fn find(&self, value: Value<'_>, lowercase: bool) -> Option<Exception> {
+    fn find(&self, value: Value<'_>, lowercase: bool) -> Option<Override> {
         let v4 = |ip: Ipv4Addr| {
             let (network, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
-            Some(Exception { rule: *rule, prefix: network.prefix_len() })
+            Some(Override { rule: *rule, prefix: network.prefix_len() })
         };
         let rule = match value {
             Value::Ipv4(ip) => return v4(ip),
@@ -285,12 +292,12 @@ impl Overrides {
                     Some(ip) => v4(ip),
                     None => {
                         let (network, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
-                        Some(Exception { rule: *rule, prefix: network.prefix_len() })
+                        Some(Override { rule: *rule, prefix: network.prefix_len() })
                     }
                 };
             }
             Value::String(bytes) if lowercase => {
-                // Longer ones are no exceptions.
+                // A longer value can't have an override.
                 let mut lower = ArrayVec::<u8, MAX_VALUE>::new();
                 lower.try_extend_from_slice(bytes).ok()?;
                 lower.make_ascii_lowercase();
@@ -304,23 +311,23 @@ impl Overrides {
             | Value::Int64(_)
             | Value::Uint64(_) => return None,
         };
-        Some(Exception { rule: *rule, prefix: 0 })
+        Some(Override { rule: *rule, prefix: 0 })
     }
 }
 
-/// What holds for a value that is an exception.
+/// The override that was found for a value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exception {
-    /// Its place in the list of rules.
+pub(crate) struct Override {
+    /// The place of its rule.
     rule: u32,
-    /// For an address, how many bits it has in common with the exception's network; else 0.
+    /// The prefix length of the network, if the override is for one; else 0.
     prefix: u8,
 }
 
-/// The longest value that can be an exception, in bytes.
+/// The longest value that can have an override, in bytes.
 pub(crate) const MAX_VALUE: usize = 256;
 
-/// Whom an exception is for.
+/// What an override is for.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum OverrideKey {
     Net(IpNet),
@@ -328,18 +335,18 @@ pub(crate) enum OverrideKey {
 }
 
 impl Policies {
-    /// The same with other policies.
+    /// The same answers with other policies.
     pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
         Self {
             list,
             answers: self.answers.clone(),
             files: Vec::new(),
-            // Of no text that was read.
+            // These were not read from any text.
             digest: 0,
         }
     }
 
-    /// The first policy that is for this message.
+    /// The place of the first policy that is for this message.
     #[inline]
     pub(crate) fn of(&self, message: &Message<'_>) -> Option<usize> {
         self.list.iter().position(|policy| policy.is_for(message))
@@ -357,29 +364,29 @@ impl Policy {
             })
     }
 
-    /// The parts of a message's key as they make its buckets, in order: addresses are grouped.
-    /// Returns the place of the rule of the first part that is an exception, if there is one.
-    /// `None` when a part is not there.
+    /// Calls `part` for each part of a message's key, in order. Returns the place of the rule of
+    /// the first part that has an override, if one has. `None` when an arg of the key is missing.
     ///
-    /// An address for which there is an exception is grouped by its exception's network where that
-    /// is narrower than the policy's groups, so that an exception never shares a bucket with
-    /// the rest of its group.
+    /// An address with an override is grouped by the network of the override where that is
+    /// narrower than the policy's groups, so that an override never shares a bucket with the rest
+    /// of its group.
     #[inline(always)]
     pub(crate) fn for_each_part<'a>(
         &self,
         message: &Message<'a>,
         mut part: impl FnMut(Part<'a>),
     ) -> Option<Option<u32>> {
-        let mut exception = None;
+        let mut overridden = None;
         self.for_each_value(message, |value| {
-            let found = if exception.is_none() { self.exception(value) } else { None };
-            exception = exception.or(found.map(|found| found.rule));
+            let found = if overridden.is_none() { self.override_for(value) } else { None };
+            overridden = overridden.or(found.map(|found| found.rule));
             part(self.key.group(value, found.map_or(0, |found| found.prefix)));
         })?;
-        Some(exception)
+        Some(overridden)
     }
 
-    /// The values that make a message's key, in order. `None` when one is not there.
+    /// Calls `value` for each value that makes a message's key, in order. `None` when an arg of the
+    /// key is missing.
     #[inline(always)]
     fn for_each_value<'a>(
         &self,
@@ -388,8 +395,8 @@ impl Policy {
     ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
-                // Asked for each arg of each message: a test for `None` costs next to nothing, a
-                // comparison of names does not.
+                // This is done for each arg of each message: a test for `None` costs almost
+                // nothing, a comparison of names does.
                 if self.cost.as_deref().is_some_and(|cost| *cost == *arg.name)
                     || self.when.as_ref().is_some_and(|when| *when.arg == *arg.name)
                 {
@@ -405,9 +412,9 @@ impl Policy {
         Some(())
     }
 
-    /// The exception that a part of a key is, if it is one.
+    /// The override for a value of the key, if there is one.
     #[inline]
-    fn exception(&self, part: Value<'_>) -> Option<Exception> {
+    fn override_for(&self, part: Value<'_>) -> Option<Override> {
         if self.overrides.is_empty() {
             None
         } else {
@@ -420,7 +427,7 @@ impl Policy {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
-    /// The same keys under another rule, without exceptions.
+    /// The same keys under another rule, without overrides.
     pub(crate) fn with_rule(&self, rule: Rule) -> Self {
         Self {
             name: self.name.clone(),
@@ -434,7 +441,7 @@ impl Policy {
         }
     }
 
-    /// All rules, those of exceptions too.
+    /// All rules, including those of overrides.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
         std::iter::once(&self.rule).chain(&self.overrides.rules)
     }
