@@ -1,6 +1,7 @@
-//! What counting a decision costs: nanoseconds beside the loop that only goes round.
+//! What counting a decision costs: nanoseconds more than the same loop without counting.
 //!
-//! `cargo bench --bench stats`. Keys are hashed before, and names are addresses, as in the daemon.
+//! `cargo bench --bench stats`. Keys are hashed before the loop, and names are addresses, as in
+//! the daemon.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,25 +9,14 @@
     reason = "a bench may end with a message"
 )]
 
-#[path = "../crates/gcra-spoa/hitters.rs"]
-#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
-mod hitters;
-#[path = "../crates/gcra-spoa/stats.rs"]
-#[allow(dead_code, unused_imports, reason = "the daemon's own, tests and all")]
-mod stats;
-#[path = "../crates/gcra-spoa/verdict.rs"]
-mod verdict;
-
-use std::fmt::Write as _;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Instant;
 
+use gcra_spoa::testing::{Lane, Stats};
 use gcra_table::{KeyHash, Slots, Table};
-use stats::{Lane, Stats};
-use verdict::Outcome;
 
 const ROUNDS: usize = 9;
 const DECISIONS: u32 = 20_000_000;
@@ -47,16 +37,12 @@ fn main() {
                 bare.push(on(threads, &|| round(&clients, |_, _, _| {})));
                 // A new minute for each, which is when most is sampled.
                 let stats = Stats::new(NonZeroUsize::new(4096).unwrap());
-                let policy = stats.policy("default");
                 counted.push(on(threads, &|| {
-                    round(&clients, |lane, outcome, (key, ip)| {
-                        policy.count(lane, outcome, key, |name| write!(name, "{ip}").unwrap());
+                    round(&clients, |lane, is_blocked, (key, ip)| {
+                        stats.count(lane, is_blocked, key, ip);
                     })
                 }));
-                assert_eq!(
-                    policy.counts().iter().sum::<u64>(),
-                    u64::from(DECISIONS) * threads as u64
-                );
+                assert_eq!(stats.total(), u64::from(DECISIONS) * threads as u64);
             }
             let (bare, counted) = (median(bare), median(counted));
             let name = format!("{threads} thread(s), {keys} client(s)");
@@ -73,10 +59,7 @@ fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
     })
 }
 
-fn round(
-    clients: &[(KeyHash, Ipv4Addr)],
-    each: impl Fn(Lane, Outcome, (KeyHash, Ipv4Addr)),
-) -> f64 {
+fn round(clients: &[(KeyHash, Ipv4Addr)], each: impl Fn(Lane, bool, (KeyHash, Ipv4Addr))) -> f64 {
     let mut random = 1_u64;
     let start = Instant::now();
     for read in 0..DECISIONS / 32 {
@@ -87,8 +70,7 @@ fn round(
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let place = usize::try_from(random >> 33).unwrap() & (clients.len() - 1);
-            let outcome = if read & 3 == 0 { Outcome::Blocked } else { Outcome::Allowed };
-            each(lane, outcome, black_box(clients[place]));
+            each(lane, read & 3 == 0, black_box(clients[place]));
         }
     }
     start.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS)

@@ -1,5 +1,5 @@
-//! What the daemon tells over HTTP, and `top` on a terminal: that it is true, that Prometheus can
-//! read it, and that it has bounds.
+//! What the daemon serves over HTTP, and `top` on a terminal: it is true, Prometheus can read it,
+//! and it is bounded.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -30,8 +30,8 @@ fn start(table: &Path, args: &[&str]) -> (Agent, String) {
     let lines = agent.process.lines();
     let address =
         lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
-    let address = address.expect("it says where").to_owned();
-    // The listeners are announced before they are served.
+    let address = address.expect("the log has the address").to_owned();
+    // The log names the listeners before they are served.
     wait_until("it is ready", || get(&address, "/readyz").status == 200);
     (agent, address)
 }
@@ -49,7 +49,7 @@ fn send(address: &str, request: &[u8]) -> Answer {
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
-    // It may be a reset, where not all was read.
+    // It may be a reset, if the server did not read the whole request.
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
@@ -106,7 +106,7 @@ fn what_was_asked_is_what_is_told() {
     connections[0].ask(&[("check", &[("path", "/".into())])]);
     connections[0].ask(&[]);
     drop(Spop::connect(&agent.address));
-    // Something that is no SPOP.
+    // Something other than SPOP.
     send(&agent.address, b"GET / HTTP/1.1\r\n\r\n");
 
     wait_until("both have ended", || {
@@ -135,7 +135,7 @@ fn what_was_asked_is_what_is_told() {
     ] {
         assert_eq!(metrics[series], value, "{series}");
     }
-    // Which status it is depends on what a stranger sends; that there is one does not.
+    // Which status it is depends on the bytes, but there is exactly one.
     let errors =
         metrics.iter().filter(|(series, _)| series.starts_with("gcra_protocol_errors_total"));
     assert_eq!(errors.map(|(_, value)| value).sum::<f64>(), 1.0);
@@ -161,8 +161,8 @@ fn what_was_asked_is_what_is_told() {
     assert_eq!(status["policies"][0]["top_is_exact"], true);
 }
 
-/// Whoever uses the old file shares no limits with an agent that is started later, and all of them
-/// say so.
+/// Agents on the old file share no limits with an agent that is started later, and all of them say
+/// so.
 #[test]
 #[expect(clippy::float_cmp, reason = "it is 0 or 1")]
 fn a_table_that_is_removed_in_use_is_told_everywhere() {
@@ -188,7 +188,7 @@ fn a_table_that_is_removed_in_use_is_told_everywhere() {
     said(&other, "removed");
     assert_eq!(scrape(&old_admin)["gcra_table_detached"], 1.0);
     assert_eq!(status(&old_admin)["table"]["detached"], true);
-    assert_eq!(allowed(&other), 0, "the limit holds among those that are on the old file");
+    assert_eq!(allowed(&other), 0, "the agents on the old file still share the limit");
 
     let (new, new_admin) = start(&table, &["--rate", "5/h"]);
     assert_eq!(allowed(&new), 5);
@@ -201,7 +201,7 @@ fn a_table_that_is_removed_in_use_is_told_everywhere() {
     let warning =
         "not shared by all: agents that were started earlier use a file that had this name before";
     wait_until("an agent on the old file leaves its mark", || info().contains(warning));
-    // Restarted in turn they are together again.
+    // After restarts in turn they share one table again.
     drop((old, other));
     let (old, old_admin) = start(&table, &["--rate", "5/h"]);
     assert_eq!(allowed(&old), 0);
@@ -236,8 +236,10 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     let file = directory.path().join("gcra-spoa.toml");
     let policies = |burst: u32| {
         let text = format!(
-            "[policy.login]\nmessage = \"login\"\nlimits = [\"{burst}/h\", \"1000/d\"]\nkey = [\"ip\"]\nipv6_prefix = 64\n\n\
-             [policy.trial]\nmessage = \"trial\"\nlimits = [\"5/h\"]\nkey = [\"user\"]\nmode = \"observe\"\n"
+            "[policy.login]\nmessage = \"login\"\nlimits = [\"{burst}/h\", \"1000/d\"]\n\
+             key = [\"ip\"]\nipv6_prefix = 64\n\n\
+             [policy.trial]\nmessage = \"trial\"\nlimits = [\"5/h\"]\nkey = [\"user\"]\n\
+             mode = \"observe\"\n"
         );
         fs::write(&file, text).unwrap();
     };
@@ -363,10 +365,10 @@ fn an_agent_that_takes_its_leave_is_not_ready() {
     wait_until("it is ready", || get(admin, "/readyz").status == 200);
     agent.process.signal(Signal::TERM);
     wait_until("it is not ready any more", || get(admin, "/readyz").status == 503);
-    assert_eq!(get(admin, "/readyz").body, "draining\n");
-    assert_eq!(get(admin, "/healthz").status, 200, "but well");
-    assert_eq!(status(admin)["state"], "draining");
-    assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]), "and it answers");
+    assert_eq!(get(admin, "/readyz").body, "leaving\n");
+    assert_eq!(get(admin, "/healthz").status, 200, "it still works");
+    assert_eq!(status(admin)["state"], "leaving");
+    assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]), "it still answers");
     assert!(agent.process.wait().success());
 }
 
@@ -402,7 +404,7 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     };
     let before = memory();
 
-    // Endless lines, endless headers, many headers, bytes that are no HTTP, a body without an end.
+    // An endless line, an endless header, many headers, bytes that are not HTTP, an endless body.
     let line = [b"GET /", &[b'a'; 100_000][..]].concat();
     let long = [b"GET / HTTP/1.1\r\nx: ", &[b'a'; 100_000][..]].concat();
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500)).into_bytes();
@@ -415,7 +417,7 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     for request in [&line, &long, &many, &noise] {
         let mut stream = TcpStream::connect(&admin).unwrap();
         stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
-        // It may be refused before all is written.
+        // The connection may be closed before all is written.
         let _ = stream.write_all(request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -426,7 +428,8 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     let _ = stream.write_all(&body);
     drop(stream);
 
-    // Many who say half of something and wait: they are few at a time, and not for ever.
+    // Many clients that send half a request and wait: few at a time have a place, and not for
+    // ever.
     let began = Instant::now();
     let waiting: Vec<_> = (0..100)
         .map(|_| {
@@ -453,7 +456,7 @@ fn hostile_requests_cost_little_and_hurt_nobody() {
     assert!(grown < 8192, "{grown} KiB more");
 }
 
-/// Clients that say a byte now and then, and come back when they are sent away: they must not keep
+/// Clients that send a byte now and then, and connect again when they are closed, must not keep
 /// others out.
 #[test]
 fn slow_clients_keep_nobody_from_being_answered() {
@@ -469,7 +472,7 @@ fn slow_clients_keep_nobody_from_being_answered() {
                     let goes_on =
                         client.as_mut().is_some_and(|stream| stream.write_all(b"x").is_ok());
                     if !goes_on {
-                        // Where nobody accepts it waits, though not for ever.
+                        // If the agent does not accept, this waits, but not for ever.
                         *client =
                             TcpStream::connect_timeout(&there, Duration::from_millis(500)).ok();
                         if stop.load(Ordering::Relaxed) {
@@ -496,8 +499,8 @@ fn slow_clients_keep_nobody_from_being_answered() {
     });
 }
 
-/// A name that leads here from somewhere else: what a browser sends when a site has changed its
-/// address to this machine's.
+/// A browser sends another name if a web site has changed its own address to the one of this
+/// machine.
 #[test]
 fn what_is_told_is_told_under_known_names_only() {
     let directory = directory();
@@ -538,7 +541,7 @@ fn what_is_told_is_told_under_known_names_only() {
             assert!(answer.status == 421 || answer.status == 400, "{host}: {answer:?}");
             assert!(!answer.body.contains("policies"), "{answer:?}");
         }
-        // Whether it is well is no secret, and a load balancer may ask under any name.
+        // Health is not a secret, and a load balancer may ask under any name.
         assert!(
             [200, 400].contains(&ask("/healthz", &format!("Host: {host}\r\n")).status),
             "{host}"
@@ -551,7 +554,7 @@ fn what_is_told_is_told_under_known_names_only() {
             && answer.body.contains("--admin-host prometheus-sees-this"),
         "{answer:?}"
     );
-    // Two of them, and one in the request line.
+    // Two names, and one in the request line.
     let two = ask("/status", "Host: localhost\r\nHost: evil.example.com\r\n");
     assert_ne!(two.status, 200, "{two:?}");
     let absolute =
@@ -619,7 +622,7 @@ fn top_once_is_a_page_of_plain_text() {
     }
     assert!(!page.contains('\x1b'), "{page:?}");
 
-    // Where nobody answers, and where somebody else does.
+    // Where no program answers, and where another program does.
     let nowhere = support::free_port([127, 0, 0, 1].into()).to_string();
     for address in [&nowhere, &agent.address] {
         let output = top(address);

@@ -123,7 +123,8 @@ fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
         environment.push(("GCRA_SPOE_CONF", patient.to_str().unwrap()));
         // Requests that should have been asked about and got no answer are another matter.
         let text = fs::read_to_string(haproxy_folder().join(config)).unwrap();
-        let rule = "http-request deny status 503 if { var(txn.cost) -m found } !{ var(txn.gcra.blocked) -m found }";
+        let rule = "http-request deny status 503 if { var(txn.cost) -m found } !{ \
+                    var(txn.gcra.blocked) -m found }";
         let copy = directory.path().join(config);
         fs::write(
             &copy,

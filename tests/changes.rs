@@ -1,5 +1,5 @@
-//! Limits that differ, from outside: agents started again with other numbers, agents that are out
-//! of step, exceptions within groups. Real processes on one table.
+//! Limits that differ, in real processes on one table: agents that restart with other numbers,
+//! agents that change at different times, overrides within groups.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -28,8 +28,8 @@ fn configured(table: &Path, config: &Path, more: &[&str]) -> Agent {
     Agent::start_with(table, &[&args[..], more].concat())
 }
 
-/// A rolling restart has both limits in force for a while: each agent allows what its own limit
-/// does, and no more.
+/// During a rolling restart both limits are in force for a while: each agent allows what its own
+/// limit allows, and no more.
 #[test]
 fn two_limits_in_force_on_one_table_forgive_nothing() {
     for [(rate, burst), (other_rate, other_burst)] in [
@@ -68,8 +68,8 @@ fn two_limits_in_force_on_one_table_forgive_nothing() {
     }
 }
 
-/// Each restart changes the numbers. A client that is at its limit stays there, but for what a
-/// larger burst gives it.
+/// Each restart changes the numbers. A client that has used up its limit gets no more than a
+/// larger burst adds.
 #[test]
 fn restarts_with_other_numbers_forgive_nothing() {
     let directory = directory();
@@ -89,7 +89,7 @@ fn restarts_with_other_numbers_forgive_nothing() {
         agent.stop();
     }
     assert_eq!(allowed, 15, "the largest burst");
-    // A limit ten times as high has room at once: 15 of its 150 are used.
+    // A limit ten times as high helps at once: 15 of its 150 are used.
     let agent = limited(&table, "100/d", "150");
     assert_eq!(Spop::connect(&agent.address).allowed(&client, 300), 135);
 }
@@ -107,7 +107,7 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
     let first = configured(&table, &file, &["--watch"]);
     thread::sleep(Duration::from_millis(500));
     let agents = [first, configured(&table, &file, &["--watch"])];
-    // Bounded, so that a failure below does not wait for it forever.
+    // Bounded, so that a failure below does not wait for ever.
     let (stop, latest) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
     let hammer = |agent: &Agent| {
         let mut peer = Spop::connect(&agent.address);
@@ -133,23 +133,24 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
         stop.store(true, Ordering::Relaxed);
         hammers.into_iter().map(|hammer| hammer.join().unwrap()).sum()
     });
-    // The larger burst, and what drains meanwhile; the smaller one beside it is allowed, and not
-    // needed.
+    // The larger burst, and what drains in the meantime. The smaller burst may come on top, but
+    // does not have to.
     let drained = usize::try_from(began.elapsed().as_secs() * 1100 / 86_400).unwrap() + 1;
     assert!((1000..=1010 + 2 * drained).contains(&allowed), "{allowed}");
 }
 
-/// Every exception within every group, of both kinds of addresses: what is asked by one is not
+/// Every override within every group, for both kinds of addresses: the requests of one are not
 /// charged to the other.
 #[test]
-fn every_exception_within_every_group_has_a_bucket_of_its_own() {
+fn every_override_within_every_group_has_a_bucket_of_its_own() {
     let directory = directory();
     let agents: Vec<_> = [(0, 4), (16, 8), (24, 31), (32, 33)]
         .into_iter()
         .flat_map(|(v4, step)| [(v4, 64 + step), (v4, 128 - step)])
         .map(|(v4_prefix, v6_prefix)| {
             let mut config = format!(
-                "[policy.check]\nlimits = \"10/d burst 3\"\nkey = [\"ip\"]\nipv4_prefix = {v4_prefix}\n\
+                "[policy.check]\nlimits = \"10/d burst 3\"\nkey = [\"ip\"]\n\
+                 ipv4_prefix = {v4_prefix}\n\
                  ipv6_prefix = {v6_prefix}\n[policy.check.overrides]\n"
             );
             for length in [8, 16, 24, 25, 31, 32] {
@@ -166,7 +167,7 @@ fn every_exception_within_every_group_has_a_bucket_of_its_own() {
         .collect();
     for agent in agents {
         let mut peer = Spop::connect(&agent.address);
-        // An address outside of all exceptions, and for each exception one that is in no smaller
+        // An address outside of all overrides, and for each override one that is not in a narrower
         // one.
         let v4 = |length: u32| {
             u32::from_be_bytes([10, 0, 0, 0])
@@ -181,8 +182,7 @@ fn every_exception_within_every_group_has_a_bucket_of_its_own() {
             let outside = 127_u32.checked_sub(length).map_or(0, |shift| 1_u128 << shift);
             expected.push((Value::Ipv6((base | outside).into()), 4 + length as usize));
         }
-        // In turn, so that each would pay for the others if they shared a bucket, or be freed by
-        // them.
+        // In turn, so that two that shared a bucket would be charged for each other.
         let mut allowed = vec![0; expected.len()];
         for _ in 0..140 {
             for ((address, _), allowed) in expected.iter().zip(&mut allowed) {

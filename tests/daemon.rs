@@ -1,4 +1,4 @@
-//! The daemon asked directly, frame by frame: keys, limits, several processes, and how it ends.
+//! The daemon without HAProxy, frame by frame: keys, limits, several processes, and the stop.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -15,7 +15,7 @@ use spop_codec::{Scope, Value};
 use support::spop::Spop;
 use support::{Agent, directory, wait_until};
 
-/// So slow that what a test uses up stays used up.
+/// So slow that no cell comes back during a test.
 const HOURLY: [&str; 2] = ["--rate", "10/h"];
 
 fn ip(text: &str) -> Value<'static> {
@@ -47,8 +47,8 @@ fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
     let elapsed = start.elapsed();
     let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
-    // All the time there was somebody asking. But on a busy machine nobody may have asked for a
-    // while, and what is due beyond a full bucket is lost.
+    // Requests came all the time. But on a busy machine there may have been a pause, in which a
+    // full bucket gains nothing.
     assert!(allowed >= bound / 2, "{allowed} allowed, {bound} would be right");
 }
 
@@ -100,7 +100,7 @@ fn named_args_make_the_key_and_without_them_nothing_is_decided() {
     let mut spop = Spop::connect(&agent.address);
     let mut blocked = |args: &[(&str, Value<'_>)]| spop.ask(&[("check", args)]);
     for n in 0..12_i64 {
-        // The order and what else there is do not matter.
+        // The order does not matter, nor do other args.
         let answer = blocked(&[("n", n.into()), ("path", "/".into()), ("ip", ip("192.0.2.1"))]);
         assert_eq!(answer, [(Scope::Session, "stop".to_owned(), n >= 10)]);
     }
@@ -118,11 +118,11 @@ fn a_message_is_charged_what_its_cost_says() {
     let agent =
         Agent::start(&directory.path().join("table"), &[&HOURLY[..], &["--cost", "n"]].concat());
     let mut spop = Spop::connect(&agent.address);
-    // The cost is no part of the key, wherever it stands.
+    // The cost is not part of the key, wherever it stands.
     assert!(!spop.is_blocked(&[("k", "a".into()), ("n", 4_i64.into())]));
     assert!(
         spop.is_blocked(&[("n", 7_u32.into()), ("k", "a".into())]),
-        "6 are left, and none is charged"
+        "6 are left, and nothing is charged"
     );
     assert!(!spop.is_blocked(&[("n", 5_i32.into()), ("k", "a".into())]));
     assert!(!spop.is_blocked(&[("k", "a".into())]), "without a cost it is one");
@@ -200,7 +200,7 @@ fn a_table_too_small_forgets_and_says_so() {
     let args = ["--rate", "10/h", "--slots", "8", "--listen", "127.0.0.1:0"];
     let agent = Agent::start_with(&directory.path().join("table"), &args);
     let mut spop = Spop::connect(&agent.address);
-    // One that is being denied stays denied, however many others come.
+    // A key that is denied stays denied, however many other keys come.
     assert_eq!(spop.allowed(&[("k", "greedy".into())], 15), 10);
     for n in 0..1000_i64 {
         assert!(!spop.is_blocked(&[("k", n.into())]));
@@ -253,7 +253,7 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     let (status, said) = run(&["--rate", "fast"]);
     assert!(status == 2 && said.contains("'fast' is not a rate"), "{status} {said}");
     let (status, said) = run(&[]);
-    assert!(status == 2 && said.contains("--rate"), "{status} {said}");
+    assert!(status == 2 && said.contains("--config FILE"), "{status} {said}");
 
     std::fs::write(&table, "something else").unwrap();
     let (status, said) = run(&["--rate", "1/s", "--table", table.to_str().unwrap()]);
@@ -302,12 +302,12 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
         }
     }
     let mut spop = Spop::connect(&agent.address);
-    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "it serves as ever");
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "it serves as before");
     thread::sleep(Duration::from_millis(500));
     assert_eq!(agent.process.lines().len(), before, "{:#?}", agent.process.lines());
     drop(spop);
 
-    // What matters is said: who, why, and what to do.
+    // What matters is logged: the peer, the reason, and what to do.
     let mut stream = Spop::connect(&agent.address).into_stream();
     let peer = stream.local_addr().unwrap();
     stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
@@ -318,7 +318,7 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
         "{line}"
     );
     assert!(line.contains("set 'no option send-frag-payload'"), "{line}");
-    // ... and not for ever.
+    // ... but not without end.
     for _ in 0..50 {
         let mut stream = Spop::connect(&agent.address).into_stream();
         stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
@@ -335,7 +335,8 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
     });
 }
 
-/// With all descriptors in use the agent waits for some, says so now and then, and goes on.
+/// When all file descriptors are in use, the agent waits for some, says so now and then, and
+/// continues.
 #[test]
 fn it_survives_having_no_descriptors_left() {
     let directory = directory();
@@ -352,7 +353,7 @@ fn it_survives_having_no_descriptors_left() {
         agent.process.lines().iter().filter(|line| line.contains("Too many open files")).count()
     };
     wait_until("it has run out", || said() > 0);
-    assert_eq!(served.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "who is in is served");
+    assert_eq!(served.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "open connections are served");
     thread::sleep(Duration::from_millis(700));
     assert!(said() <= 5, "{:#?}", agent.process.lines());
     assert!(
@@ -368,7 +369,7 @@ fn it_survives_having_no_descriptors_left() {
     assert_eq!(agent.stop(), 12);
 }
 
-/// As systemd does it: the socket is there before the agent, and stays when it goes.
+/// As with systemd: the socket exists before the agent, and remains when the agent ends.
 #[test]
 fn a_socket_is_inherited_and_outlives_the_agent() {
     let directory = directory();
@@ -391,7 +392,7 @@ fn a_socket_is_inherited_and_outlives_the_agent() {
     assert_eq!(agent.address, address);
     assert_eq!(Spop::connect(&address).allowed(&[("ip", ip("192.0.2.1"))], 5), 5);
     agent.stop();
-    // Who connects now waits until there is an agent again, and is not refused.
+    // A client that connects now is not refused, but waits until an agent runs again.
     let waiting = TcpStream::connect(&address).unwrap();
     let agent = start();
     assert_eq!(Spop::connect(&address).allowed(&[("ip", ip("192.0.2.1"))], 10), 5);
@@ -409,7 +410,8 @@ fn a_socket_is_inherited_and_outlives_the_agent() {
     assert!(error.contains("no sockets are inherited: LISTEN_FDS is not set"), "{error}");
 }
 
-/// Its handlers are set before it says that it listens: a service manager may stop it right then.
+/// Its signal handlers are set before it says that it listens, because a service manager may stop
+/// it at that moment.
 #[test]
 fn a_signal_just_after_it_listens_ends_it_in_order() {
     let directory = directory();

@@ -1,6 +1,6 @@
-//! HAProxy as it is run in the wild: other frame sizes, several threads and engines, other
-//! sockets, reloads and restarts under load. Each test has a configuration of its own;
-//! `HAPROXY=/path` chooses the version.
+//! HAProxy as operators run it: other frame sizes, several threads and engines, other sockets,
+//! reloads and restarts under load. Each test has a configuration of its own, and `HAPROXY=/path`
+//! chooses the version.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
 use support::{Agent, Client, Haproxy, directory, haproxy_binary, haproxy_folder};
 
-/// A configuration in which every request without an answer is told from those that pass or are
+/// A configuration in which requests without an answer can be told from those that pass or are
 /// denied.
 struct Config<'a> {
     global: &'a str,
@@ -86,7 +86,8 @@ frontend web
     filter spoe engine gcra config {folder}/spoe.conf
     {other}
     http-request return status 429 if {{ var(txn.gcra.blocked) -m bool }}
-    http-request return status 500 content-type text/plain lf-string \"err=%[var(txn.gcra.err)]\" unless {{ var(txn.gcra.blocked) -m found }}
+    http-request return status 500 content-type text/plain lf-string \
+             \"err=%[var(txn.gcra.err)]\" unless {{ var(txn.gcra.blocked) -m found }}
     http-request return status 200
 backend agents
 .if version_atleast(3.1-dev0)
@@ -116,7 +117,7 @@ fn version() -> (u32, u32) {
     parse_version(text.split(' ').nth(2).unwrap()).unwrap()
 }
 
-/// The first two numbers of a version, whatever stands behind them.
+/// The first two numbers of a version, whatever follows them.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.split_once('.')?;
     let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -136,7 +137,7 @@ fn versions_are_understood() {
     }
 }
 
-/// An agent that lets everything through that fits into a table.
+/// An agent whose limit no test reaches.
 fn generous(table: &std::path::Path, listen: &str, drain: &str) -> Agent {
     Agent::start_with(
         table,
@@ -144,8 +145,8 @@ fn generous(table: &std::path::Path, listen: &str, drain: &str) -> Agent {
     )
 }
 
-/// What clients got that ask as fast as they are answered: by status, and what was said to those
-/// without an answer.
+/// The answers to clients that ask as fast as they are answered: by status, with the text for
+/// those without a decision.
 #[derive(Debug, Default)]
 struct Got {
     statuses: BTreeMap<u16, u64>,
@@ -255,7 +256,7 @@ fn small_frames_and_large_buffers() {
             .start();
     all_answered(&haproxy, 30, 20, "/");
     drop(haproxy);
-    // Frames larger than 16 KiB have to be allowed on both sides.
+    // Frames above 16 KiB must be allowed on both sides.
     let args = ["--rate", "1000000/s", "--listen", "127.0.0.1:0", "--max-frame-size", "131072"];
     let agent = Agent::start_with(&table, &args);
     let large = Config {
@@ -269,8 +270,9 @@ fn small_frames_and_large_buffers() {
     all_answered(&haproxy, 5, 5, &format!("/{}", "x".repeat(60_000)));
 }
 
-/// A message larger than a frame: HAProxy up to 3.0 sends it in pieces, unless told otherwise, and
-/// later ones not at all. Either way it costs nobody else anything, and no storm of connections.
+/// HAProxy up to 3.0 sends a message larger than a frame in pieces, unless configured otherwise,
+/// and later versions do not send it. Either way other requests are not affected, and there is no
+/// storm of connections.
 #[test]
 fn a_message_larger_than_a_frame_hurts_nobody() {
     let directory = directory();
@@ -312,12 +314,12 @@ fn five_milliseconds_are_enough_under_load() {
     let haproxy =
         Config { processing: "5ms", servers: &[&agent.address], ..Config::default() }.start();
     let got = ask(haproxy.frontend, 16, "/", |asked| asked < 500);
-    // On a busy machine somebody may be late once in a while; nobody gets anything else.
+    // On a busy machine an answer may be late once in a while; there is no other failure.
     let asked = 16 * 500;
     assert_eq!(got.of(200) + got.of(500), asked, "{got:?}");
     assert!(got.errors.keys().all(|error| error == "err=1"), "{got:?}");
     assert!(got.of(500) < asked / 20, "{got:?}");
-    // And who was late once did not take the connection down with it.
+    // A late answer did not end its connection.
     let (notifies, connections) = agent.stop_and_count();
     assert!(
         notifies >= 2 * asked - 2 * got.of(500) && connections < 200,
@@ -325,15 +327,15 @@ fn five_milliseconds_are_enough_under_load() {
     );
 }
 
-/// HAProxy from 3.1 on never reads a connection again whose receive buffer was once completely
-/// full. So answers are kept below that: large ones go one at a time, small ones twenty.
+/// From 3.1 on, HAProxy never again reads a connection whose receive buffer was once completely
+/// full. So the answers stay below that: large ones one at a time, small ones twenty.
 #[test]
 fn large_answers_wedge_no_connection() {
     const NAME: VarName<'static> = VarName::from_static("blocked");
     for (answer_bytes, max_ack_size) in [(700, 815), (1200, 2000), (16_000, 16_379)] {
         let limits = Limits { max_ack_size, ..Limits::default() };
         let agent = spop_agent::Agent::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
-            // Long enough for HAProxy to have sent what it may.
+            // Long enough for HAProxy to send all that it may.
             thread::sleep(Duration::from_micros(300));
             let answer = vec![b'x'; answer_bytes];
             reply.set_var(Scope::Session, NAME, &answer[..]).unwrap();
@@ -385,8 +387,8 @@ fn haproxy_is_reloaded_twenty_times_under_load() {
     assert!(connections < 21 * 2 * 50, "{connections} connections");
 }
 
-/// The shipped configuration in which a request without a decision gets 503, with time enough for
-/// a busy machine to be late.
+/// The shipped configuration in which a request without a decision gets 503, with enough time for
+/// a busy machine.
 struct Shipped {
     table: tempfile::TempDir,
     agents: [Option<Agent>; 2],
@@ -447,7 +449,7 @@ fn agents_are_restarted_in_turn_under_load() {
     assert!(got.of(503) <= allowed, "{got:?}");
 }
 
-/// A hanging agent costs some requests of each client until its check has failed, and none later.
+/// A hanging agent costs each client some requests until its check has failed, and none later.
 #[test]
 fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     const CLIENTS: u32 = 16;
@@ -455,7 +457,7 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     let [first, _] = &shipped.agents;
     let first = &first.as_ref().unwrap().process;
     let frontend = shipped.haproxy.frontend;
-    // So that it has connections.
+    // Gives it connections.
     let got = ask(frontend, CLIENTS, "/", |asked| asked < 20);
     assert!(got.of(200) > 0, "{got:?}");
 
@@ -468,8 +470,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
         down.store(true, Ordering::Relaxed);
         clients.join().unwrap()
     });
-    // The connections to it that HAProxy up to 3.0 still has end within `timeout server`, which
-    // is no time for a test.
+    // The connections that HAProxy up to 3.0 still has to it end within `timeout server`, which is
+    // too long for a test.
     let mut later = Vec::new();
     support::wait_until("no client is sent to the stopped agent any more", || {
         let got = ask(frontend, CLIENTS, "/", |asked| asked < 50);
@@ -486,8 +488,8 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     shipped.wait_for(0, "UP");
 }
 
-/// An agent that is not there, one that accepts and says nothing, and one that closes at once:
-/// what the shipped configurations make of them.
+/// The shipped configurations with an agent that does not run, one that accepts and says nothing,
+/// and one that closes at once.
 #[test]
 fn the_shipped_configurations_do_without_a_good_agent() {
     for closes in [false, true] {
@@ -495,7 +497,7 @@ fn the_shipped_configurations_do_without_a_good_agent() {
         let address = listener.local_addr().unwrap().to_string();
         let accepting = thread::spawn(move || {
             let mut kept = Vec::new();
-            // Ends when the test does: the last connection is its own.
+            // Ends with the test, which makes the last connection itself.
             for stream in listener.incoming().map_while(Result::ok) {
                 if stream.peer_addr().is_ok_and(|peer| peer.ip().to_string() == "127.0.0.9") {
                     return;

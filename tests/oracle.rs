@@ -29,8 +29,8 @@ use spop_agent::{Scope, Value};
 use support::{Agent, directory, wait_until};
 use tempfile::TempDir;
 
-/// Of the answers that came quickly, so many in a hundred may be explained by being blocked as
-/// well as by passing.
+/// The percentage of quick answers that may be explained by being blocked as well as by being
+/// allowed.
 const UNDECIDED_PERCENT: u64 = 5;
 
 /// Two agents on one table, with the same configuration.
@@ -59,7 +59,7 @@ impl Pair {
         Self { directory, agents, clients, runtime }
     }
 
-    /// Puts another configuration in force, and says between which moments that was.
+    /// Puts another configuration in force. Returns the moments between which that happened.
     fn reload(&mut self, config: &Config) -> Span {
         let said = |agent: &Agent| {
             agent.process.lines().iter().filter(|line| line.contains("was read again")).count()
@@ -79,7 +79,7 @@ impl Pair {
         wait_until("both agents have read it again", || {
             self.agents.iter().zip(before).all(|(agent, before)| said(agent) > before)
         });
-        // An agent says so before it takes what it has read; the question comes after that.
+        // A question makes sure that both agents have handled everything before it.
         for client in &mut self.clients {
             self.runtime.block_on(client.ask(&[])).unwrap();
         }
@@ -103,14 +103,14 @@ impl Pair {
             Some(Answered { messages: messages.to_vec(), window, answer: vars(&answer) })
         };
         let (first, second) = runtime.block_on(async {
-            // Both are sent before an answer is waited for.
+            // Both are sent before either answer is awaited.
             tokio::join!(ask(first, questions[0]), ask(second, questions[1]))
         });
         first.into_iter().chain(second).collect()
     }
 }
 
-/// What is set, by name. Numbers and booleans as text.
+/// The variables that are set, by name. Numbers and booleans are text.
 fn vars(answer: &Answer) -> model::Vars {
     model::VARS
         .iter()
@@ -128,13 +128,13 @@ fn vars(answer: &Answer) -> model::Vars {
         .collect()
 }
 
-/// The clock that the agents measure by.
+/// The clock that the agents use.
 fn now() -> i128 {
     let time = clock_gettime(ClockId::Boottime);
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// A record of two agents: `phases` configurations, and so many rounds of questions in each.
+/// A record of two agents: `phases` configurations, and `rounds` rounds of questions in each.
 fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
     let mut config = Config::random(random);
     let mut pair = Pair::start(&config);
@@ -173,7 +173,8 @@ fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
     events
 }
 
-/// What the model of these intervals says about a record: `None` when something is wrong by it.
+/// What the model with these intervals says about a record. The error is the first answer that it
+/// cannot explain.
 fn judge(events: &[Event], per_mille: i128) -> Result<Summary, String> {
     let mut model = Model::new(per_mille);
     for event in events {
@@ -199,7 +200,7 @@ fn every_answer_is_explained_by_some_moment() {
     let (mut slower, mut faster) = (0, 0);
     let first = seed();
     println!("GCRA_ORACLE_SEED={first}");
-    // Some more where most of what was asked is denied or unlimited, so that no interval matters.
+    // More runs, if most requests were denied or unlimited, so that no interval mattered.
     while runs < 2 || (runs < 20 && (slower == 0 || faster == 0)) || Instant::now() < until {
         let seed = first + runs;
         let events = record(&mut Random::new(seed), 4, 60);
@@ -207,22 +208,23 @@ fn every_answer_is_explained_by_some_moment() {
             Ok(summary) => all += summary,
             Err(what) => panic!("{what}\nGCRA_ORACLE_SEED={seed}"),
         }
-        // With an interval that is off by half a per cent something must be wrong.
+        // With an interval that is off by half a percent, some answer must be wrong.
         slower += u64::from(judge(&events, 1005).is_err());
         faster += u64::from(judge(&events, 995).is_err());
         runs += 1;
     }
     println!(
-        "{runs} runs: {all:?}; with intervals 0.5 % longer {slower} of them are found wrong, with shorter ones {faster}"
+        "{runs} runs: {all:?}; with intervals 0.5 % longer {slower} of them are found wrong, with \
+         shorter ones {faster}"
     );
     assert!(
         all.undecided * 100 <= all.quick * UNDECIDED_PERCENT,
         "too many answers could not be decided: {all:?}"
     );
-    assert!(slower > 0 && faster > 0, "a model with other intervals explains the answers, too");
+    assert!(slower > 0 && faster > 0, "a model with other intervals explains the answers as well");
 }
 
-/// The model notices when an answer is changed in any variable.
+/// The model notices when any variable of an answer is changed.
 #[test]
 fn every_variable_is_looked_at() {
     let limits = "limits = [\"2/m burst 3\", { name = \"hour\", rate = \"10/h\", burst = 5 }]";
@@ -257,7 +259,7 @@ fn every_variable_is_looked_at() {
             let name = *name;
             assert!(
                 judge(&wrong, 1000).is_err(),
-                "answer {at}: {name} was changed, and nobody noticed"
+                "answer {at}: {name} was changed, and the model did not notice"
             );
         }
     }

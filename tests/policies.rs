@@ -1,4 +1,5 @@
-//! Policies from a file: asked frame by frame, and through a real HAProxy while the file changes.
+//! Policies from a file: with requests frame by frame, and through a real HAProxy while the file
+//! changes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -18,7 +19,7 @@ use spop_agent::{Scope, Value};
 use support::{Agent, Client, Haproxy, directory, wait_until};
 use tempfile::TempDir;
 
-/// A folder with a configuration, and an agent that follows it.
+/// A folder with a configuration, and an agent that uses it.
 struct Followed {
     directory: TempDir,
     agent: Agent,
@@ -50,7 +51,7 @@ impl Followed {
         Self { directory, agent, runtime }
     }
 
-    /// What is answered to one NOTIFY.
+    /// The answer to one NOTIFY.
     fn ask(&self, messages: &[testing::Question<'_>]) -> Answer {
         self.runtime.block_on(async {
             let mut client = testing::Client::connect(&self.agent.address).await.unwrap();
@@ -58,7 +59,7 @@ impl Followed {
         })
     }
 
-    /// How many of so many messages are let through.
+    /// How many of `count` messages are allowed.
     fn passing(&self, message: &str, args: &[(&str, Value<'_>)], count: usize) -> usize {
         (0..count).filter(|_| !is(&self.ask(&[(message, args)]), "blocked")).count()
     }
@@ -89,7 +90,7 @@ impl Followed {
         command.output().unwrap()
     }
 
-    /// In how many lines the agent said this.
+    /// How many lines of the agent's log contain this text.
     fn said(&self, text: &str) -> usize {
         self.agent.process.lines().iter().filter(|line| line.contains(text)).count()
     }
@@ -122,10 +123,10 @@ fn all_limits_are_charged_or_none() {
     let followed = Followed::start("[policy.api]\nlimits = [\"10/h\", \"3/d\"]\n");
     let client = [("ip", ip("192.0.2.1"))];
     assert_eq!(followed.passing("api", &client, 8), 3);
-    // The five that the second limit denied have cost nothing of the first.
+    // The five that the second limit denied were not charged to the first.
     followed.reload("[policy.api]\nlimits = \"10/h\"\n");
     assert_eq!(followed.passing("api", &client, 12), 7);
-    // A message no policy is for gets no answer, and it is told.
+    // A message without a policy gets no answer.
     assert!(followed.ask(&[("other", &client)]).is_empty());
 }
 
@@ -136,7 +137,11 @@ fn a_debt_stays_when_the_numbers_change_and_a_name_is_what_counts() {
     let client = [("ip", ip("192.0.2.1"))];
     assert_eq!(followed.passing("api", &client, 9), 5);
     followed.reload("[policy.api]\nlimits = [\"100/h\", { name = \"x\", rate = \"4/h\" }]\n");
-    assert_eq!(followed.passing("api", &client, 3), 0, "in debt under the new numbers, too");
+    assert_eq!(
+        followed.passing("api", &client, 3),
+        0,
+        "it owes too much under the new numbers as well"
+    );
     // A new name is a new limit.
     followed.reload("[policy.api]\nlimits = [{ name = \"y\", rate = \"4/h\" }]\n");
     assert_eq!(followed.passing("api", &client, 9), 4);
@@ -149,14 +154,15 @@ fn a_charge_costs_one_cell_where_numbers_come_back() {
     let config = |x: &str, y: &str| {
         format!(
             "answer = [\"reset\"]\n[policy.api]\n\
-             limits = [{{ name = \"x\", rate = \"{x}\", burst = 10 }}, {{ name = \"y\", rate = \"{y}\", burst = 50 }}]\n"
+             limits = [{{ name = \"x\", rate = \"{x}\", burst = 10 }}, {{ name = \"y\", rate = \
+             \"{y}\", burst = 50 }}]\n"
         )
     };
     let followed = Followed::start(&config("10/d", "100/h"));
     let client = [("ip", ip("192.0.2.1"))];
     assert_eq!(followed.passing("api", &client, 3), 3);
     followed.reload(&config("1/d", "100/h"));
-    // Long enough to be seen in seconds.
+    // Long enough to show in whole seconds.
     thread::sleep(Duration::from_secs(3));
     followed.reload(&config("10/d", "99/h"));
     let resets: Vec<_> =
@@ -231,14 +237,15 @@ key = ["key"]
     assert_eq!(
         (passing("Alice", "free"), passing("ALICE", "free")),
         (2, 2),
-        "another one, where case counts"
+        "another policy, in which case matters"
     );
 }
 
 #[test]
 fn who_is_only_watched_is_not_blocked() {
     let followed = Followed::start(
-        "answer = [\"would_block\", \"reason\", \"policy\"]\n[policy.api]\nlimits = \"2/h\"\nmode = \"observe\"\n[policy.bad]\nlimits = \"deny\"\n",
+        "answer = [\"would_block\", \"reason\", \"policy\"]\n[policy.api]\nlimits = \"2/h\"\n\
+         mode = \"observe\"\n[policy.bad]\nlimits = \"deny\"\n",
     );
     let client = [("ip", ip("192.0.2.1"))];
     for round in 0..4 {
@@ -247,7 +254,7 @@ fn who_is_only_watched_is_not_blocked() {
         let reason = answer.var(Scope::Transaction, "reason");
         assert_eq!(reason, (round >= 2).then_some(Value::from("limit")));
     }
-    // Two messages at once: what one denies, the other doesn't allow.
+    // Two messages at once: the request is blocked if one of them is.
     let answer = followed.ask(&[("api", &client), ("bad", &client)]);
     assert!(is(&answer, "blocked") && is(&answer, "would_block"));
     assert_eq!((text(&answer, "policy"), text(&answer, "reason")), ("bad", "denied"));
@@ -255,7 +262,8 @@ fn who_is_only_watched_is_not_blocked() {
 
 #[test]
 fn a_client_that_goes_on_asking_waits_longer() {
-    let config = "answer = [\"retry_after\"]\n[policy.api]\nlimits = \"6/m burst 1\"\npenalty = { cells = 2, ceiling = \"1m\" }\n";
+    let config = "answer = [\"retry_after\"]\n[policy.api]\nlimits = \"6/m burst 1\"\n\
+                  penalty = { cells = 2, ceiling = \"1m\" }\n";
     let followed = Followed::start(config);
     let client = [("ip", ip("192.0.2.1"))];
     let retry_after = || number(&followed.ask(&[("api", &client)]), "retry_after");
@@ -264,17 +272,19 @@ fn a_client_that_goes_on_asking_waits_longer() {
     assert_eq!(retry_after(), 50);
     let last = (0..20).map(|_| retry_after()).fold(0, |_, now| now);
     assert!((69..=70).contains(&last), "at most the ceiling more: {last}");
-    // Without the penalty its debt is what one can owe without it.
+    // Without the penalty it owes no more than is possible without one.
     followed.reload("answer = [\"retry_after\"]\n[policy.api]\nlimits = \"6/m burst 1\"\n");
     assert!(retry_after() <= 10);
 }
 
-/// RFC 9651 by somebody else's parser, and what the draft says about its members.
+/// An independent parser of RFC 9651 reads the fields, and the members are as the draft says.
 #[test]
 fn header_fields_are_what_the_draft_says() {
     let followed = Followed::start(
-        "answer = [\"ratelimit\", \"ratelimit_policy\", \"remaining\", \"limit\", \"retry_after\", \"retry_after_ms\", \"reset\"]\n\
-         [policy.api]\nlimits = [\"10/s burst 20\", { name = \"daily\", rate = \"1000/d\", burst = 5 }]\n",
+        "answer = [\"ratelimit\", \"ratelimit_policy\", \"remaining\", \"limit\", \
+         \"retry_after\", \"retry_after_ms\", \"reset\"]\n\
+         [policy.api]\nlimits = [\"10/s burst 20\", { name = \"daily\", rate = \"1000/d\", burst \
+         = 5 }]\n",
     );
     let client = [("ip", ip("192.0.2.1"))];
     let members = |field: &str| -> Vec<(String, Vec<(String, i64)>)> {
@@ -308,7 +318,7 @@ fn header_fields_are_what_the_draft_says() {
         let (r, t) = (&ratelimit[1].1[0], &ratelimit[1].1[1]);
         assert_eq!(*r, param("r", left));
         assert!(t.0 == "t" && t.1 > 0 && t.1 <= 432, "{t:?}");
-        // The numbers are of the limit that says most.
+        // The numbers are those of the limit that is most restrictive now.
         assert_eq!(
             (number(&answer, "remaining"), number(&answer, "limit")),
             (i128::from(left), 5)
@@ -329,20 +339,24 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     let followed = Followed::start("[policy.api]\nlimits = \"3/h\"\n");
     let table = followed.directory.path().join("table");
     followed.write("[policy.api]\nlimits = \"3/fortnight\"\nmod = \"observe\"\n");
-    // The command tells nobody about it,
+    // The command does not ask the agents to read it,
     let output = followed.command("reload", &["--table", table.to_str().unwrap()]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("gcra-spoa.toml:2: '3/fortnight' is not a rate"), "{error}");
     assert!(
-        error.contains("gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; is it 'mode'?"),
+        error.contains(
+            "gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; did you mean 'mode'?"
+        ),
         "{error}"
     );
-    assert!(error.ends_with("nothing was reloaded\n"), "{error}");
+    assert!(error.ends_with("no agent was asked to reload\n"), "{error}");
     assert_eq!(followed.said("fortnight"), 0);
-    // and an agent that is told by other means keeps what it has.
+    // and an agent that gets a SIGHUP keeps its policies.
     followed.agent.process.signal(Signal::HUP);
-    wait_until("it complains", || followed.said("is not taken; what was in force stays") == 1);
+    wait_until("it complains", || {
+        followed.said("was refused; the current policies stay in force") == 1
+    });
     assert_eq!((followed.said("gcra-spoa.toml:2"), followed.said("gcra-spoa.toml:3")), (1, 1));
     assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.1"))], 9), 3);
     // An agent with a bad file does not start.
@@ -359,10 +373,11 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("gcra-spoa.toml:2"));
 }
 
-/// The file itself, a list, and a folder that is exchanged as a whole by its link.
+/// The file itself, a list, and a folder that is replaced as a whole by changing a link.
 #[test]
 fn a_watched_file_is_read_again_when_it_changes() {
-    const LISTED: &str = "[policy.api]\nlimits = \"2/h\"\n[[policy.api.lists]]\nfile = \"now/partners.txt\"\nlimits = \"unlimited\"\n";
+    const LISTED: &str = "[policy.api]\nlimits = \"2/h\"\n[[policy.api.lists]]\n\
+                          file = \"now/partners.txt\"\nlimits = \"unlimited\"\n";
     let followed = Followed::start_with("[policy.api]\nlimits = \"3/h\"\n", &["--watch"]);
     let partner = [("ip", ip("192.0.2.7"))];
     assert_eq!(followed.passing("api", &partner, 9), 3);
@@ -374,13 +389,15 @@ fn a_watched_file_is_read_again_when_it_changes() {
     symlink("old", folder.join("now")).unwrap();
     followed.write(LISTED);
     wait_until("the file is read again", || followed.said("was read again") >= 1);
-    assert_eq!(followed.passing("api", &partner, 9), 0, "what it owes is more than the new limit");
+    assert_eq!(followed.passing("api", &partner, 9), 0, "it owes more than the new limit allows");
     symlink("new", folder.join("next")).unwrap();
     fs::rename(folder.join("next"), folder.join("now")).unwrap();
     wait_until("the list is read again", || followed.said("was read again") == 2);
     assert_eq!(followed.passing("api", &partner, 9), 9);
     followed.write("[policy.api]\nlimits = \"3/fortnight\"\n");
-    wait_until("it complains", || followed.said("is not taken; what was in force stays") == 1);
+    wait_until("it complains", || {
+        followed.said("was refused; the current policies stay in force") == 1
+    });
     assert_eq!(followed.passing("api", &partner, 9), 9);
 }
 
@@ -398,7 +415,7 @@ fn a_file_is_checked_in_words() {
     assert_eq!(followed.command("check", &[]).status.code(), Some(1));
 }
 
-/// What is printed for HAProxy, in an HAProxy.
+/// A HAProxy with the configuration that is printed for it.
 fn haproxy_for(followed: &Followed) -> Haproxy {
     let output = followed.command("check", &["--print-haproxy"]);
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -411,7 +428,7 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let frontend =
         body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
     let backend = body(backend);
-    // What was measured for the shipped file holds for this one.
+    // The values that were measured for the shipped file are right for this one, too.
     let shipped = fs::read_to_string(support::haproxy_folder().join("haproxy.cfg")).unwrap();
     for line in backend.lines().filter(|line| !line.starts_with("    server ")) {
         assert!(
@@ -422,8 +439,10 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let agent = &followed.agent.address;
     let backend = backend.replace("127.0.0.1:9000", agent).replace("127.0.0.1:9001", agent);
     let config = format!(
-        "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout server 10s\n\
-         frontend web\n    bind \"${{GCRA_HTTP}}\"\n    http-request set-var(txn.plan) str(gold)\n{frontend}    \
+        "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
+         server 10s\n\
+         frontend web\n    bind \"${{GCRA_HTTP}}\"\n    http-request set-var(txn.plan) \
+         str(gold)\n{frontend}    \
          http-request return status 200\n{backend}"
     );
     let file: &Path = &folder.join("haproxy.cfg");
@@ -463,8 +482,8 @@ fn haproxy_runs_with_what_is_printed_for_it() {
     assert_eq!(client.get("/other").unwrap().status, 200, "another key");
 }
 
-/// Fifty reloads while HAProxy asks: nobody is without an answer, and each limit holds for as long
-/// as it is in force. That something else in the file has changed makes no difference to it.
+/// Fifty reloads while HAProxy asks: every request gets an answer, and each limit holds for as
+/// long as it is in force, whatever else in the file has changed.
 #[test]
 fn fifty_reloads_cost_no_request_and_no_cell() {
     let config = |rate: u32, round: u32| {
@@ -510,18 +529,18 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
     assert_eq!(followed.said("was read again"), 50);
     assert_eq!(followed.said("ERROR"), 0);
     for (allowed, denied, other, elapsed) in tallies {
-        assert_eq!(other, 0, "an answer to each");
-        assert!(denied > 0, "more was asked than allowed");
+        assert_eq!(other, 0, "every request has an answer");
+        assert!(denied > 0, "there were more requests than allowed");
         let cells = |time: Duration, interval_ms: u128| {
             u64::try_from(time.as_millis() / interval_ms).unwrap() + 1
         };
-        // Halving the rate gives nobody a second burst: what is owed in time is owed still.
+        // Halving the rate gives no client a second burst: what a client owes stays.
         let most = 20 + cells(changed, 10) + 20 / 2 + cells(elapsed - changed, 20);
         assert!(allowed <= most, "{allowed} allowed, {most} would be right");
     }
 }
 
-/// Every example of the manual is a configuration that HAProxy runs with.
+/// HAProxy runs with every example of the manual.
 #[test]
 fn the_examples_of_the_manual_are_run() {
     let manual =
@@ -535,18 +554,19 @@ fn the_examples_of_the_manual_are_run() {
         let mut client = Client::new(haproxy.frontend);
         let response = client.get_with("/", &[("X-Api-Key", "secret")]).unwrap();
         assert_eq!(response.status, 200, "{example}");
-        // And HAProxy sends what the policies are about: some request is denied, unless nobody is.
+        // HAProxy sends the messages that the policies are for: some request is blocked, unless
+        // the example blocks none.
         if !example.contains("observe") && !example.contains("500/s") && !example.contains("plan")
         {
             wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
         }
-        assert_eq!(followed.said("no policy is for them"), 0);
-        assert_eq!(followed.said("lack an arg"), 0, "{example}");
+        assert_eq!(followed.said("matched no policy"), 0);
+        assert_eq!(followed.said("an arg of the key is missing"), 0, "{example}");
     }
 }
 
-/// The file that operators copy: fields on every answer, a body that programs understand, and no
-/// patience with those who do not stop.
+/// The file that operators copy: header fields on every answer, a body for programs, and a penalty
+/// for clients that do not stop.
 #[test]
 fn the_shipped_policies_answer_as_they_say() {
     let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
@@ -588,7 +608,7 @@ fn the_shipped_policies_answer_as_they_say() {
     let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!(["check"]));
 
-    // Ten cells for each: in some hundred requests it is late.
+    // Each request costs ten cells, so some of a hundred requests are blocked.
     let start = Instant::now();
     let late = (0..2000).find(|_| {
         let start = Instant::now();
@@ -597,7 +617,7 @@ fn the_shipped_policies_answer_as_they_say() {
     });
     assert!(late.is_some_and(|number| number > 100), "{late:?} in {:?}", start.elapsed());
 
-    // Who is not wanted hears nothing at all.
+    // A denied client gets no answer at all.
     let mut client = Client::from(haproxy.frontend, unwanted);
     assert!(client.get("/").is_err());
 }

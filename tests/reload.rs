@@ -1,7 +1,6 @@
-//! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what stands in their
-//! way.
+//! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what can go wrong.
 //!
-//! Where a pid namespace can't be made, the test that needs one says so and checks nothing, unless
+//! If no pid namespace can be made, the test that needs one says so and checks nothing, unless
 //! `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -64,7 +63,7 @@ impl Place {
         command.args(["--slots", "1024", "--drain", "0", "--listen", "127.0.0.1:0"])
     }
 
-    /// Runs the command, and returns whether it succeeded and what it said.
+    /// Runs the command. Returns whether it succeeded, and its output.
     fn reload(&self) -> (bool, String) {
         let output = self.command("reload", &["--table", self.table().to_str().unwrap()]);
         let said = String::from_utf8(output.stdout).unwrap()
@@ -79,7 +78,12 @@ impl Place {
 
     /// The line that says in how many agents the configuration is in force.
     fn in_force(&self, count: usize, alive: usize) -> String {
-        format!("{}: in force in {count} of {alive} agents\n", self.config().display())
+        let share = match (count, alive) {
+            (1, 1) => "1 agent".to_owned(),
+            _ if count == alive => format!("all {alive} agents"),
+            _ => format!("{count} of {alive} agents"),
+        };
+        format!("{} is in force in {share}\n", self.config().display())
     }
 }
 
@@ -87,7 +91,7 @@ fn said(process: &Process, text: &str) -> usize {
     process.lines().iter().filter(|line| line.contains(text)).count()
 }
 
-/// How many requests of a client that has made none the agent lets through.
+/// How many requests the agent allows a client that has made none.
 fn limit(agent: &Agent, client: u8) -> usize {
     Spop::connect(&agent.address).allowed(&[("ip", Value::Ipv4([192, 0, 2, client].into()))], 20)
 }
@@ -101,16 +105,15 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     agents[0].process.kill();
     let (is_success, said) = place.reload();
     assert!(is_success, "{said}");
-    let dead =
-        format!("agent {} is dead: it was killed less than 5 s ago\n", agents[0].process.id());
+    let dead = format!("agent {} was killed less than 5 s ago\n", agents[0].process.id());
     assert_eq!(said, place.in_force(2, 2) + &dead);
     assert_eq!((limit(&agents[1], 2), limit(&agents[2], 3)), (7, 7));
 
-    // An agent that comes later may have read its file before that request, so it answers it as
+    // An agent that starts later may have read its file before the file changed, so it answers as
     // well.
     let later = place.agent();
     wait_until("it has read its file again", || {
-        self::said(&later.process, "was read again; it has not changed") == 1
+        self::said(&later.process, "was read again: nothing has changed") == 1
     });
     let [_, one, two] = agents;
     let all = [one, two, later];
@@ -169,16 +172,19 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     let expected = |pids: &String| {
         let path = bad.display();
         format!(
-            "\neach of the agents {pids} is not content with its file, and goes on as before: {path}:2: '7/fortnight' is"
+            "\nagents {pids} refused their files and keep their earlier policies: \
+             {path}:2: '7/fortnight' is"
         )
     };
     assert!(pids(&refusing).iter().any(|pids| said.contains(&expected(pids))), "{said}");
     let pid = by_flags.process.id();
-    let flags =
-        format!("\nagent {pid} is limited by its command line, so there is nothing to reload\n");
+    let flags = format!(
+        "\nagent {pid} has its limit from the command line, so it has nothing to reload\n"
+    );
     assert!(said.contains(&flags), "{said}");
     let pid = stopped.process.id();
-    let stop = format!("\nagent {pid} is stopped (SIGSTOP); it reads its file when it goes on\n");
+    let stop =
+        format!("\nagent {pid} is stopped (SIGSTOP); it reads its file when it continues\n");
     assert!(said.contains(&stop), "{said}");
     assert_eq!(said.lines().count(), 4, "{said}");
     assert_eq!((limit(&one, 1), limit(&refusing[0], 2), limit(&by_flags, 3)), (7, 5, 5));
@@ -200,8 +206,7 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
     wait_until("it is silent for 5 s", || {
         !table.listed_processes().iter().any(|process| process.pid == pid && process.is_alive())
     });
-    // A stopped process that has got the id of an agent that was killed, and a forged second
-    // entry.
+    // A stopped process that has the id of an agent that was killed, and a forged second entry.
     let waiting_pid = rustix::process::Pid::from_child(&waiting.0);
     rustix::process::kill_process(waiting_pid, Signal::STOP).unwrap();
     let stat = format!("/proc/{}/stat", waiting.0.id());
@@ -212,7 +217,7 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
 
     fs::write(place.config(), SEVEN).unwrap();
     let (is_success, said) = place.reload();
-    let stop = format!("agent {pid} is stopped (SIGSTOP); it reads its file when it goes on\n");
+    let stop = format!("agent {pid} is stopped (SIGSTOP); it reads its file when it continues\n");
     assert_eq!((is_success, said), (false, place.in_force(1, 2) + &stop));
     let output = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
@@ -226,7 +231,7 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
     assert_eq!((limit(&one, 1), limit(&stopped, 2)), (7, 7));
 }
 
-/// A process that is no agent, killed at the end of the test.
+/// A process that is not an agent. It is killed at the end of the test.
 struct Sleeper(std::process::Child);
 
 impl Drop for Sleeper {
@@ -255,21 +260,23 @@ fn forge(table: &Path, place: u64, pid: u32, change: impl FnOnce(&mut [u8; 256])
 fn an_entry_that_names_another_process_does_it_no_harm() {
     let place = Place::new(FIVE);
     let agent = place.agent();
-    // SIGHUP would end it.
+    // A SIGHUP would end it.
     let mut victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
     forge(&place.table(), 300, victim.id(), |_| {});
     let (is_success, said) = place.reload();
     let ended = victim.try_wait().unwrap();
     let _ = victim.kill();
     let _ = victim.wait();
-    assert_eq!(ended, None, "it was signalled: {said}");
+    assert_eq!(ended, None, "it got a signal: {said}");
     assert!(!is_success, "{said}");
-    let silent =
-        format!("agent {} is silent for 5 s: dead, stopped, or without a CPU\n", victim.id());
+    let silent = format!(
+        "agent {} has been silent for 5 s: it is dead, stopped, or gets no CPU time\n",
+        victim.id()
+    );
     assert_eq!(said, place.in_force(1, 2) + &silent);
     assert_eq!(self::said(&agent.process, "was read again"), 1);
 
-    // An answer that would change the terminal, and ids that are no process's.
+    // An answer that would change the terminal, and ids without a process.
     forge(&place.table(), 301, 0x7fff_ffff, |_| {});
     forge(&place.table(), 302, u32::MAX, |entry| {
         entry[24..32].copy_from_slice(&(u64::MAX / 2).to_ne_bytes());
@@ -281,14 +288,14 @@ fn an_entry_that_names_another_process_does_it_no_harm() {
     let (is_success, said) = place.reload();
     assert!(!is_success, "{said}");
     assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
-    assert!(said.contains("goes on as before: ?[2J?]0;title?"), "{said}");
+    assert!(said.contains("keeps its earlier policies: ?[2J?]0;title?"), "{said}");
 }
 
 #[test]
 fn an_agent_in_another_pid_namespace_answers() {
     let place = Place::new(FIVE);
     let mut unshare = Command::new("unshare");
-    // As another user than root, in a user namespace where it may.
+    // A user other than root needs a user namespace for that.
     if !rustix::process::geteuid().is_root() {
         unshare.arg("--map-root-user");
     }
@@ -320,7 +327,7 @@ fn an_agent_in_another_pid_namespace_answers() {
     assert_eq!((limit(&inside, 1), limit(&outside, 2)), (7, 7));
 }
 
-/// The list is filled by this process, which has the table open as often.
+/// This process fills the list by opening the table once for each entry.
 #[test]
 fn agents_for_which_the_list_has_no_room_are_told_too() {
     let place = Place::new(FIVE);
@@ -348,8 +355,7 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
             fs::write(place.config(), SEVEN).unwrap();
             let (is_success, said) = place.reload();
             assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");
-            let more =
-                " more agents read their files too, and can't answer: there is room to list 512\n";
+            let more = " also asked, and cannot answer: the table's list has space for 512\n";
             assert!(said.ends_with(more) && said.contains("\nabout "), "{said}");
             for (agent, client) in agents.iter().zip(1..) {
                 wait_until("it has read its file", || {
@@ -380,10 +386,10 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
     // First the list, then the file itself.
     make_fifo(&list);
     agent.process.signal(Signal::HUP);
-    let sentence = "it is a FIFO; a configuration or a list has to be a regular file";
+    let sentence = "it is a FIFO; a configuration or a list must be a regular file";
     wait_until("the list is refused", || said(&agent.process, sentence) == 1);
     assert_eq!(
-        said(&agent.process, &format!("the list {} can't be read: {sentence}", list.display())),
+        said(&agent.process, &format!("cannot read the list {}: {sentence}", list.display())),
         1
     );
     for (target, what) in [
@@ -399,7 +405,7 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(
-            error.contains(&format!("can't be read: {what}; a configuration or a list has")),
+            error.contains(&format!("{what}; a configuration or a list must be a regular file")),
             "{error}"
         );
     }
@@ -412,27 +418,27 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
     agent.process.signal(Signal::HUP);
     let of_config = format!("{}: {sentence}", place.config().display());
     wait_until("the file is refused", || said(&agent.process, &of_config) == 1);
-    assert_eq!(limit(&agent, 1), 5, "what was in force stays");
+    assert_eq!(limit(&agent, 1), 5, "the current policies stay in force");
     assert!(agent.process.stop().success());
 }
 
 #[test]
 fn a_file_that_is_too_long_is_refused() {
     let place = Place::new("");
-    // Sparse: it takes no room.
+    // Sparse: it takes no space.
     File::create(place.config()).unwrap().set_len((32 << 20) + 1).unwrap();
     let output = place.command("check", &[]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
         error.contains(
-            "it is too long: a configuration may have 32 MiB, and it and its lists 256 MiB in all"
+            "it is too large: a configuration may have 32 MiB, and 256 MiB together with its lists"
         ),
         "{error}"
     );
 }
 
-/// 40 million lines take seconds, in which the agent has to do everything else.
+/// Reading 40 million lines takes seconds. The agent must do everything else in the meantime.
 #[test]
 fn an_agent_ends_while_it_reads() {
     let place = Place::new(FIVE);
@@ -460,28 +466,37 @@ fn many_signals_make_few_readings_and_few_lines() {
     let agent = place.agent();
     let begin = Instant::now();
     let is_enough = |lines: usize| {
-        // One reading at each look, of which there are four a second.
+        // At most one reading for each look, and there are four looks a second.
         let most = 2 + usize::try_from(begin.elapsed().as_millis()).unwrap() / 250;
         assert!(lines <= most, "{lines} lines, and at most {most} readings");
     };
     for round in 0..20_000 {
         agent.process.signal(Signal::HUP);
         if round % 1000 == 0 {
-            is_enough(said(&agent.process, "was read again; it has not changed"));
+            is_enough(said(&agent.process, "was read again: nothing has changed"));
         }
     }
-    wait_until("it is read again", || said(&agent.process, "it has not changed") > 0);
+    wait_until("it is read again", || said(&agent.process, "nothing has changed") > 0);
     is_enough(said(&agent.process, "was read again"));
-    assert_eq!(said(&agent.process, "was read again"), said(&agent.process, "it has not changed"));
-    assert_eq!(said(&agent.process, "5 per hour"), 1, "what holds is told at the start only");
+    assert_eq!(
+        said(&agent.process, "was read again"),
+        said(&agent.process, "nothing has changed")
+    );
+    assert_eq!(
+        said(&agent.process, "5 per hour"),
+        1,
+        "unchanged policies are logged only at the start"
+    );
 
     // The same mistakes again.
     fs::write(place.config(), "[policy.check]\nlimits = \"7/fortnight\"\n").unwrap();
     for _ in 0..2 {
-        let before = said(&agent.process, "what was in force stays");
+        let before = said(&agent.process, "the current policies stay in force");
         agent.process.signal(Signal::HUP);
-        wait_until("it is refused", || said(&agent.process, "what was in force stays") > before);
+        wait_until("it is refused", || {
+            said(&agent.process, "the current policies stay in force") > before
+        });
     }
     assert_eq!(said(&agent.process, "7/fortnight"), 1);
-    assert_eq!(said(&agent.process, "has the same mistakes as before"), 1);
+    assert_eq!(said(&agent.process, "still has the same mistakes"), 1);
 }

@@ -1,4 +1,4 @@
-//! The daemon's sockets: several agents at one path, sockets that are inherited, and who may
+//! The daemon's sockets: several agents at one path, inherited sockets, and which users may
 //! connect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -23,7 +23,7 @@ use support::{Agent, PATIENCE, Process, directory, wait_until};
 
 const HOURLY: [&str; 2] = ["--rate", "10/h"];
 
-/// The user and group that may do nothing.
+/// The user and group without rights.
 const NOBODY: u32 = 65534;
 
 fn agent_at(table: &Path, listen: &str) -> Command {
@@ -33,13 +33,13 @@ fn agent_at(table: &Path, listen: &str) -> Command {
     command
 }
 
-/// The sentence of an agent that does not start.
+/// The error message of an agent that does not start.
 fn refusal(command: &mut Command) -> String {
     let mut process = Process::start("gcra-spoa", command);
     let status = process.wait();
     assert!(!status.success(), "{:#?}", process.lines());
     let mut sentences = Vec::new();
-    // The lines come through a thread of their own.
+    // Another thread collects the lines.
     wait_until("it says why", || {
         let lines = process.lines();
         sentences = lines.into_iter().filter(|line| line.starts_with("gcra-spoa: ")).collect();
@@ -49,14 +49,14 @@ fn refusal(command: &mut Command) -> String {
     sentences.remove(0)
 }
 
-/// Returns when the agent has served a connection: then it handles signals, too.
+/// Returns when the agent has served a connection: from then on it handles signals, too.
 fn wait_for_service(mut stream: UnixStream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     stream.read_to_end(&mut Vec::new()).expect("the agent ends the connection");
 }
 
-/// Each of them finds the socket of a dead agent and wants to put its own there.
+/// Each of them finds the socket of a dead agent and tries to replace it by its own.
 #[test]
 fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_why() {
     let directory = directory();
@@ -79,7 +79,7 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
             assert_eq!(agent.wait().code(), Some(1));
             assert!(said(&agent, "is another agent running there?"), "{:#?}", agent.lines());
         }
-        // The one that is left is the one that the path leads to.
+        // The path leads to the agent that is left.
         let stream = UnixStream::connect(&socket).unwrap();
         let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap();
         assert_eq!(u32::try_from(listener.pid.as_raw_nonzero().get()).unwrap(), live[0].id());
@@ -91,7 +91,7 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
     }
 }
 
-/// It is there, though it answers nobody: its backlog is full, so that connecting would wait.
+/// The agent exists, although it does not answer: its backlog is full, so connecting would wait.
 #[test]
 fn an_agent_that_is_stopped_with_a_full_backlog_is_there() {
     let directory = directory();
@@ -116,7 +116,7 @@ fn an_agent_that_is_stopped_with_a_full_backlog_is_there() {
     assert!(socket.exists());
 }
 
-/// As systemd does it, with one socket.
+/// Starts an agent as systemd does, with one socket.
 fn inheriting(table: &Path, socket: OwnedFd, environment: &str) -> Command {
     let mut command = Command::new("sh");
     let script = format!("{environment} exec \"$@\" 3<&0 </dev/null");
@@ -161,10 +161,10 @@ fn an_inherited_socket_that_can_not_serve_is_refused_with_the_reason() {
     }
 }
 
-/// A group that this user may give files to: its number, and its name if it has one.
+/// A group to which this user may give files: its number, and its name if it has one.
 fn own_group() -> (u32, Option<String>) {
     let own = rustix::process::getegid().as_raw();
-    // Root may take any other, which shows that it was set.
+    // Root may use any other group, which shows that it was set.
     let wanted = |number: &u32| (*number != own) == rustix::process::geteuid().is_root();
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let named = groups.lines().find_map(|line| {
@@ -212,14 +212,14 @@ fn a_mode_or_a_group_that_can_not_be_is_one_sentence() {
         (&unix, ["--socket-mode", "0990"], "'0990' is not a mode"),
         (&unix, ["--socket-mode", "0060"], "'0060' is not a mode"),
         (&unix, ["--socket-mode", "4660"], "'4660' is not a mode"),
-        ("127.0.0.1:0", ["--socket-mode", "0660"], "no --listen unix:/PATH"),
+        ("127.0.0.1:0", ["--socket-mode", "0660"], "need --listen unix:/PATH"),
     ] {
         let said = refusal(agent_at(&table, listen).args(args));
         assert!(said.contains(reason), "{said}");
         assert!(!socket.exists(), "{said}");
     }
 
-    // A user that may not give it to that group: root becomes nobody for this.
+    // A user that may not give the socket to that group: root becomes nobody for this.
     let agent = |args: &[&str]| {
         let mut command = Command::new(support::agent_binary());
         if rustix::process::geteuid().is_root() {
@@ -229,7 +229,8 @@ fn a_mode_or_a_group_that_can_not_be_is_one_sentence() {
         command
     };
     if !agent(&["--version"]).output().is_ok_and(|output| output.status.success()) {
-        let why = "the agent can't be started as nobody, so a group that may not be given was not tested";
+        let why = "the agent can't be started as nobody, so a group that may not be given was \
+                   not tested";
         assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
         return eprintln!("{why}");
     }
@@ -245,8 +246,7 @@ fn a_mode_or_a_group_that_can_not_be_is_one_sentence() {
     assert!(!socket.exists(), "no socket with the wrong group is left behind");
 }
 
-/// HAProxy says "soft stop" with SIGUSR1, and operators expect the same here. SIGUSR2 has no
-/// meaning.
+/// HAProxy stops softly on SIGUSR1, and operators expect the same here. SIGUSR2 has no meaning.
 #[test]
 fn sigusr1_ends_it_in_order_and_sigusr2_does_not() {
     use rustix::process::Signal;
@@ -269,21 +269,21 @@ fn sigusr1_ends_it_in_order_and_sigusr2_does_not() {
     assert_eq!(said(&agent, "SIGUSR2 is ignored"), 1, "said once");
 }
 
-/// A socket must not be reachable with rights that it is not to have, not even for a moment.
+/// A socket must never have more rights than it was given, not even for a moment.
 #[test]
 fn nobody_else_ever_sees_a_socket_that_is_too_open() {
     let directory = directory();
     let table = directory.path().join("table");
     let socket = directory.path().join("agent.sock");
     let listen = format!("unix:{}", socket.display());
-    // A starting agent that has the file and does not listen yet refuses connections.
+    // An agent that has made the file but does not listen yet refuses connections.
     let watching = thread::spawn({
         let socket = socket.clone();
         move || {
             let start = Instant::now();
             let mut seen = Vec::new();
             while start.elapsed() < PATIENCE {
-                // Connected first, looked at then: the mode does not become stricter later.
+                // Connects first and then looks at the mode, which does not become stricter later.
                 if UnixStream::connect(&socket).is_ok()
                     && let Ok(metadata) = fs::metadata(&socket)
                 {

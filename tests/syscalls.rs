@@ -70,7 +70,8 @@ fn what_comes_together_takes_one_read_and_one_write() {
         let sample = calls[..calls.len().min(20)].join("\n");
         assert!(
             reads <= ROUNDS && writes <= ROUNDS,
-            "{ROUNDS} times {together} NOTIFYs took {reads} reads and {writes} writes, and {ROUNDS} of each are enough:\n{sample}"
+            "{ROUNDS} times {together} NOTIFYs took {reads} reads and {writes} writes, and \
+             {ROUNDS} of each are enough:\n{sample}"
         );
         assert!(
             reads == ROUNDS && writes == ROUNDS,
@@ -78,7 +79,8 @@ fn what_comes_together_takes_one_read_and_one_write() {
         );
         assert!(
             calls.len() <= 3 * ROUNDS + others,
-            "{ROUNDS} times {together} NOTIFYs took {} system calls, and a read, a write and a wait for each are enough \
+            "{ROUNDS} times {together} NOTIFYs took {} system calls, and a read, a write and a \
+             wait for each are enough \
              (and {others} for everything else):\n{sample}",
             calls.len()
         );

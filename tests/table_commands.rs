@@ -1,4 +1,4 @@
-//! `gcra-spoa table …`, beside agents that decide.
+//! `gcra-spoa table …`, while agents use the table.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -25,7 +25,7 @@ fn run(table: &Path, args: &[&str]) -> Output {
     command.arg("table").args(args).arg("--table").arg(table).output().unwrap()
 }
 
-/// What a command answers; it must succeed.
+/// The output of a command, which must succeed.
 fn answer(table: &Path, args: &[&str]) -> String {
     let output = run(table, args);
     assert!(output.status.success(), "{output:?}");
@@ -37,7 +37,7 @@ fn json(table: &Path, args: &[&str]) -> Vec<Json> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a command complains about, and its exit status.
+/// The error message of a command, and its exit status.
 fn complaint(table: &Path, args: &[&str]) -> (String, i32) {
     let output = run(table, args);
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -60,18 +60,21 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
 
     let limit = ["--rate", "10/h"];
     let get = |keys: &[&str]| answer(&table, &[&["get"], &limit[..], keys].concat());
-    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left, all again in 23 min\n");
+    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 23 min\n");
     let blocked = get(&["192.0.2.2"]);
-    assert!(blocked.starts_with("192.0.2.2: blocked, the next may come in 5."), "{blocked}");
-    assert!(blocked.ends_with(" min, and all 10 in 59 min\n"), "{blocked}");
+    assert!(
+        blocked.starts_with("192.0.2.2: blocked; the next request is allowed in 5."),
+        "{blocked}"
+    );
+    assert!(blocked.ends_with(" min, all 10 again in 59 min\n"), "{blocked}");
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     assert_eq!(get(&["192.0.2.9"]), "192.0.2.9: 10 of 10 left\n");
     let (other_limit, status) = complaint(&table, &["get", "--rate", "10/s", "192.0.2.1"]);
     assert_eq!(status, 1);
     assert!(
         other_limit.ends_with(
-            ": no agent has used it with 10 per second, up to 10 at once; by --rate and --burst it was used \
-             with one every 6.0 min, up to 10 at once"
+            ": no agent has used it with 10 per second, up to 10 at once; agents with --rate have \
+             used it with one request per 6.0 min, up to 10 at once"
         ),
         "{other_limit}"
     );
@@ -91,19 +94,29 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
     assert!(agents.iter().all(|agent| pids.contains(&&agent.process.id().into())), "{info}");
     let words = answer(&table, &["info"]);
-    assert!(words.contains("4096 slots, 320 KiB; made "), "{words}");
-    assert!(words.contains("  live              3    0.0 %   keys that owe something"), "{words}");
+    assert!(words.contains("4096 slots, 320 KiB; created "), "{words}");
+    assert!(
+        words.contains("  live              3    0.0 %   buckets that owe something"),
+        "{words}"
+    );
     assert!(words.contains("used by 2 processes: "), "{words}");
 
     assert!(
         answer(&table, &["reset", "192.0.2.2", "192.0.2.9"])
             .contains("192.0.2.2: forgiven 59 min\n")
     );
-    assert_eq!(answer(&table, &["reset", "192.0.2.9"]), "192.0.2.9: owed nothing\n");
+    assert_eq!(
+        answer(&table, &["reset", "192.0.2.9"]),
+        "192.0.2.9: owed nothing (or is not a key that was ever counted)\n"
+    );
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
-    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 12), 6, "the others stay as they were");
+    assert_eq!(
+        spop.allowed(&[("ip", ip("192.0.2.1"))], 12),
+        6,
+        "the other keys stay as they were"
+    );
 
-    // Who leaves is no longer listed; who is killed, after a while.
+    // An agent that is stopped is no longer listed; one that is killed, after a while.
     let [one, mut other] = agents;
     one.stop();
     wait_until("one is left", || {
@@ -124,7 +137,7 @@ impl Drop for SetWhenDropped<'_> {
 
 #[test]
 fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
-    // After so long a burst that was used up has come back.
+    // The time in which a used burst comes back.
     const FULL: Duration = Duration::from_millis(50);
     let directory = directory();
     let table = directory.path().join("table");
@@ -137,8 +150,8 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
         while !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
             allowed += spop.allowed(&[("ip", ip("192.0.2.1"))], 50);
-            // On a busy machine nobody may ask for a while, and a bucket that is full meanwhile
-            // grants no more.
+            // On a busy machine there may be no requests for a while, and a full bucket gains
+            // nothing in that time.
             pauses += Some(began.elapsed()).filter(|pause| *pause > FULL / 4).unwrap_or_default();
         }
         (allowed, pauses)
@@ -151,7 +164,7 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
                 scope.spawn(move || hammer(address, stop))
             })
             .collect();
-        // Also when an assertion fails.
+        // Stops the threads even if an assertion fails.
         let _stop = SetWhenDropped(&stop);
         for slots in ["65536", "1024"] {
             let resized = json(&table, &["resize", "--slots", slots]).remove(0);
@@ -159,7 +172,7 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
             let carried = resized["carried"].as_u64().unwrap();
             assert!(carried <= 1 && resized["evicted"] == 0, "{resized}");
             for agent in &agents {
-                let moved = format!("the table was resized; it has {slots} slots now");
+                let moved = format!("the table was resized; it now has {slots} slots");
                 wait_until("the agents have moved", || {
                     agent.process.lines().iter().any(|line| line.ends_with(&moved))
                 });
@@ -179,7 +192,7 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     );
     assert!(answer(&table, &["check"]).contains("no fault in 1024 slots"));
 
-    // An agent that is started now says what size there is.
+    // An agent that is started now says what size the table has.
     agents.clear();
     let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
         .args(["--rate", "1/s", "--listen", "127.0.0.1:0", "--slots", "4096", "--table"])
@@ -195,7 +208,7 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, joined")));
 }
 
-/// The flag says that another file takes over, and there is none.
+/// The header says that another file takes over, but there is none.
 #[test]
 fn a_resize_without_its_new_file_is_a_fault() {
     let directory = directory();
@@ -203,13 +216,14 @@ fn a_resize_without_its_new_file_is_a_fault() {
     drop(gcra_table::Table::open_or_create(&table, None).unwrap());
     let file = OpenOptions::new().write(true).open(&table).unwrap();
     file.write_all_at(&1_u32.to_ne_bytes(), 1044).unwrap();
-    let gone = "it is being resized, and the file that takes over from it is gone; stop every agent that uses it and \
+    let gone = "it is being resized, and the file that takes over from it is gone; stop every \
+                agent that uses it and \
                 remove it, and a new one is made";
     let output = run(&table, &["check"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(told.starts_with(&format!("{gone}\n")), "{told}");
-    assert!(!told.contains("goes on working"), "{told}");
+    assert!(!told.contains("keeps working"), "{told}");
     assert!(answer(&table, &["info"]).lines().any(|line| line == format!("fault: {gone}")));
     assert_eq!(json(&table, &["info"])[0]["successor_fault"], gone);
 }
@@ -233,7 +247,7 @@ fn check_finds_what_is_wrong() {
     let live = (0..4096).find(|number| read(*number) != [0; 16]).unwrap();
     let beside = live ^ 1;
     file.write_all_at(&read(live), slot(beside)).unwrap();
-    // Somewhere else a bucket of nobody, one that owes a century, and a seal.
+    // Elsewhere: a bucket without a key, one that owes a century, and a seal.
     let elsewhere = (live + 64) % 4096;
     file.write_all_at(&read(live), slot(elsewhere)).unwrap();
     let mut century = read(live);
@@ -250,7 +264,7 @@ fn check_finds_what_is_wrong() {
         format!("slot {elsewhere}: a live bucket where its key is never looked for"),
         format!("slot {other}: owes "),
         format!("slot {}: sealed, though the table is not being resized", (live + 192) % 4096),
-        "it goes on working, and each heals once what it owes has drained".to_owned(),
+        "the table keeps working, and each heals when its bucket is idle".to_owned(),
     ] {
         assert!(said.contains(&fault), "{fault}: {said}");
     }
@@ -284,7 +298,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
         (&["get", "--rate", "1/s"], "<KEY>..."),
         (&["get", "--rate", "0/s", "a"], "write 'deny'"),
         (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to drain"),
-        (&["reset", "int32:x"], "'x' is no int32"),
+        (&["reset", "int32:x"], "'x' is not a value of the type int32"),
         (&["resize"], "--slots <N>"),
         (&["resize", "--slots", "3"], "from 8 to 1073741824"),
         (&["info", "--rate", "1/s"], "--rate"),

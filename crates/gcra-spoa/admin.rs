@@ -1,13 +1,13 @@
-//! What is told over HTTP to those who look after the agent.
+//! The HTTP server of `--admin`: metrics, status and health for operators.
 //!
-//! On a thread of its own, so that no scrape delays a decision. Everything is bounded: so many
-//! connections, one request each, so many bytes, so many seconds. Requests have no bodies that
-//! anyone would read.
+//! It runs on a thread of its own, so that no scrape delays a decision. Everything is bounded: the
+//! number of connections, one request on each, its bytes, and its time. Bodies of requests are not
+//! read.
 //!
-//! Nobody waits for a place. Where all are taken, the address that has most of them gives up its
-//! oldest connection for the new one. So slow clients keep nobody out: a client that sends its
-//! request at once is answered before others can take its place. What costs more than a few words,
-//! /metrics and /status, is made for one client at a time.
+//! No connection waits for a place. When all places are taken, the address that has most of them
+//! loses its oldest connection to the new one. So slow clients cannot keep others out: a client
+//! that sends its request at once is answered before others can take its place. The answers that
+//! cost more than a few words, /metrics and /status, are made for one client at a time.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,20 +33,21 @@ use tokio::time::{sleep, timeout};
 use crate::metrics;
 use crate::status::Watched;
 
-/// Connections at once.
+/// How many connections there are at once.
 const CONNECTIONS: usize = 32;
 
-/// For a request's first line and headers.
+/// How long a client may take for the first line and the headers of its request.
 const HEADER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// For a whole connection, from its first byte to its last.
+/// How long a whole connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So much of a host's name is repeated in an answer.
-const MAX_TOLD: usize = 100;
+/// How many characters of a host name are repeated in an answer.
+const MAX_HOST: usize = 100;
 
-/// A request's first line and headers. Hyper has no smaller bound.
+/// The most bytes of a request's first line and headers. Hyper has no smaller bound.
 const MAX_REQUEST: usize = 8192;
+
 const MAX_HEADERS: usize = 64;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -55,11 +56,15 @@ const PATHS: &str = "\
 /metrics   counters and gauges, for Prometheus
 /status    the same and the heaviest clients, in JSON
 /healthz   200 while the agent works
-/readyz    200 while it should be asked, 503 while it starts or takes its leave
+/readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
 
-/// Begins to answer at an address, to requests under the names of this machine and these further
-/// ones.
+/// Starts to answer at an address. Requests may be for the names of this machine and these further
+/// names.
+///
+/// # Errors
+///
+/// The address cannot be used, or there can be no further thread.
 pub(crate) fn start(
     address: SocketAddr,
     names: Vec<String>,
@@ -67,10 +72,12 @@ pub(crate) fn start(
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
-            "could not listen on {address} for --admin: {error}; each agent needs a port of its own for that"
+            "could not listen on {address} for --admin: {error}; give each agent a port of its \
+             own"
         ),
         io::ErrorKind::AddrNotAvailable => anyhow!(
-            "could not listen on {address} for --admin: {error}; the IP must be one of this machine's"
+            "could not listen on {address} for --admin: {error}; use an IP address of this \
+             machine"
         ),
         _ => anyhow!("could not listen on {address} for --admin: {error}"),
     })?;
@@ -87,19 +94,20 @@ pub(crate) fn start(
     log::info!("admin on http://{address}/");
     if !address.ip().to_canonical().is_loopback() {
         log::warn!(
-            "--admin {address} can be reached from other machines, and there is no authentication: whoever connects reads who is \
-             blocked; use a loopback address, or let a firewall admit only operators"
+            "--admin {address} can be reached from other machines, and there is no \
+             authentication: anyone who connects can read which clients are blocked; use a \
+             loopback address, or a firewall that lets only operators in"
         );
     }
     Ok(())
 }
 
-/// What requests are answered from.
+/// What requests are answered from, and under which names.
 pub(crate) struct Answering {
     watched: Watched,
-    /// Hosts under which it is asked, in lower case.
+    /// The host names for which requests are answered, in lower case.
     names: Vec<String>,
-    /// For the one that may ask for what costs more.
+    /// The permit for one expensive answer at a time.
     costly: Semaphore,
 }
 
@@ -111,13 +119,13 @@ impl Answering {
     }
 }
 
-/// The connections there are.
+/// The open connections, the oldest first.
 #[derive(Default)]
 struct Places(Vec<(IpAddr, AbortHandle)>);
 
 impl Places {
-    /// Makes a place where there is none, at the cost of the address that has most.
-    fn make_room(&mut self) {
+    /// Frees a place if there is none, by closing a connection of the address that has most.
+    fn free_one(&mut self) {
         self.0.retain(|(_, task)| !task.is_finished());
         if self.0.len() < CONNECTIONS {
             return;
@@ -127,7 +135,6 @@ impl Places {
             *counts.entry(*ip).or_default() += 1;
         }
         let most = counts.values().copied().max();
-        // The oldest come first.
         let oldest = self.0.iter().position(|(ip, _)| counts.get(ip).copied() == most);
         if let Some(place) = oldest {
             self.0.remove(place).1.abort();
@@ -138,7 +145,7 @@ impl Places {
 async fn serve(listener: TcpListener, answering: Answering) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error!("--admin does not work: {error}"),
+        Err(error) => return log::error!("--admin is not served: {error}"),
     };
     let answering = Arc::new(answering);
     let mut places = Places::default();
@@ -146,8 +153,8 @@ async fn serve(listener: TcpListener, answering: Answering) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                places.make_room();
-                // A client that takes longer has no answer, and needs none.
+                places.free_one();
+                // A client that takes longer gets no answer.
                 let conversation = timeout(PATIENCE, converse(stream, answering.clone()));
                 let task = tokio::spawn(async move {
                     if let Ok(Err(error)) = conversation.await {
@@ -155,8 +162,8 @@ async fn serve(listener: TcpListener, answering: Answering) {
                     }
                 });
                 places.0.push((peer.ip().to_canonical(), task.abort_handle()));
-                // It may have sent its request already. Then it is answered before the next one is
-                // accepted, and loses its place to nobody.
+                // A client that has sent its request already is answered before the next one is
+                // accepted, and so cannot lose its place.
                 yield_now().await;
             }
             Err(error) => {
@@ -167,11 +174,11 @@ async fn serve(listener: TcpListener, answering: Answering) {
     }
 }
 
-/// One request and its answer.
+/// Answers the one request of a connection.
 ///
 /// # Errors
 ///
-/// The request can't be read, or the connection has failed. The client has got as much of an
+/// The request cannot be read, or the connection has failed. The client has got as much of an
 /// answer as it took at once.
 pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
@@ -212,20 +219,20 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
         respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n"))
     };
     match request.uri().path() {
-        // No secret, so that a load balancer may ask under any name.
+        // These say nothing secret, and a load balancer may ask under any name.
         "/healthz" => return health(watched.complaint()),
         "/readyz" => return health(watched.excuse()),
         _ => {}
     }
     if let Some(unknown) = unknown_host(request, &answering.names) {
         let said = format!(
-            "'{unknown}' is not known as a name of this agent: ask by IP address, as localhost or by the machine's own name, or \
-             start the agent with --admin-host {unknown}\n"
+            "'{unknown}' is not a known name of this agent: ask by IP address, as localhost or \
+             by the name of the machine, or start the agent with --admin-host {unknown}\n"
         );
         return respond(StatusCode::MISDIRECTED_REQUEST, TEXT, said);
     }
-    // Never closed.
-    let _turn = answering.costly.acquire().await;
+    // The semaphore is never closed.
+    let _permit = answering.costly.acquire().await;
     match request.uri().path() {
         "/" => respond(StatusCode::OK, TEXT, PATHS),
         "/metrics" => match metrics::render(&watched.status().await) {
@@ -236,21 +243,25 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
             Ok(json) => respond(StatusCode::OK, "application/json", json),
             Err(error) => failed(&error),
         },
-        _ => respond(StatusCode::NOT_FOUND, TEXT, format!("not found; there are\n\n{PATHS}")),
+        _ => respond(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            format!("not found; these paths exist:\n\n{PATHS}"),
+        ),
     }
 }
 
-/// The host that a request is for, if it is none of these names and no IP address.
+/// The host that a request is for, if it is neither one of these names nor an IP address.
 ///
-/// A site can give its own name the address of a machine that its visitor can reach (DNS
+/// A web site can give its own name the address of a machine that its visitor can reach (DNS
 /// rebinding). Then the visitor's browser asks there on behalf of the site, but under the site's
-/// name. Programs that are no browsers may leave the name out.
+/// name. Programs other than browsers may leave the name out.
 fn unknown_host(request: &Request<Incoming>, names: &[String]) -> Option<String> {
     let in_headers = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
     let in_uri = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let unknown = in_headers.chain(in_uri).find(|host| !is_known(host, names))?;
-    let told = String::from_utf8_lossy(without_port(unknown)).into_owned();
-    Some(told.chars().filter(|c| !c.is_control()).take(MAX_TOLD).collect())
+    let host = String::from_utf8_lossy(without_port(unknown));
+    Some(host.chars().filter(|c| !c.is_control()).take(MAX_HOST).collect())
 }
 
 /// Whether `host` or `host:port` is an IP address or one of the names.
@@ -292,7 +303,7 @@ fn respond(
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 
-    use crate::fuzzing::Admin;
+    use crate::testing::Admin;
 
     #[tokio::test]
     async fn a_client_that_has_closed_its_side_gets_the_whole_answer() {

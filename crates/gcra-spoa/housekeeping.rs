@@ -1,8 +1,8 @@
-//! What happens beside the requests: the table's heartbeat, warnings, reloads, and the signals
-//! that end the agent.
+//! What happens besides the requests: the beats in the table, warnings, reloads, and the signals
+//! that stop the agent.
 //!
-//! Nothing here waits for a file: a thread reads, at most one at a time, and the loop goes on
-//! meanwhile.
+//! The loop never waits for a file: another thread reads, at most one at a time, while the loop
+//! continues.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -19,54 +19,59 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::in_force::InForce;
 use crate::limiter::Undecided;
+use crate::plural::Count;
 use crate::policy::{self, Policy};
 use crate::stats::Stats;
 use crate::watch::{Seen, Watch, see_all};
 
-/// What the housekeeping watches.
+/// What the housekeeping looks after.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) table: Arc<ArcSwap<Table>>,
-    /// The table's name.
+    /// The table's path.
     pub(crate) path: PathBuf,
     pub(crate) policies: Arc<ArcSwap<InForce>>,
-    /// Where the policies are from, if not from the command line.
+    /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
-    /// Whether it is read again when it changes.
+    /// Whether the file is read again when it changes.
     pub(crate) watches: bool,
     pub(crate) undecided: Arc<Undecided>,
     pub(crate) stats: Arc<Stats>,
 }
 
-/// How often the table is asked whether a reload is wanted. A beat comes with every fourth look.
+/// How often the loop looks whether the table asks for a reload.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// A beat, once a second, comes with every fourth look.
 const LOOKS_PER_BEAT: u32 = 4;
 
-/// Warnings of one kind come at most this often.
+/// How many beats are between two warnings of one kind, at least.
 const BEATS_PER_REPORT: u32 = 60;
 
-/// After so many looks at the table it is said that reading takes long.
+/// After this many looks, or 5 s, the log says that reading takes long.
 const LOOKS_UNTIL_SLOW: u32 = 20;
 
 impl Housekeeping {
-    /// Keeps the house until SIGTERM, SIGINT or SIGUSR1. From then on the agent drains, and the
-    /// house is still kept, until the runtime ends.
+    /// Runs until SIGTERM, SIGINT or SIGUSR1. From then on the agent is leaving, and the
+    /// housekeeping continues until the runtime ends.
     pub(crate) async fn until_stopped(self) {
         let stats = self.stats.clone();
         let hangup = match signal(SignalKind::hangup()) {
             Ok(hangup) => hangup,
-            Err(error) => return log::error!("could not wait for signals, so stopping: {error}"),
+            Err(error) => {
+                return log::error!("stopping, because signals cannot be received: {error}");
+            }
         };
-        let house = tokio::spawn(self.keep(hangup));
+        let housekeeping = tokio::spawn(self.keep(hangup));
         tokio::select! {
             stopped = stop_signal() => match stopped {
                 Ok(name) => log::info!("{name} received"),
-                Err(error) => log::error!("could not wait for signals, so stopping: {error}"),
+                Err(error) => log::error!("stopping, because signals cannot be received: {error}"),
             },
-            // Only a panic ends it.
-            _ = house => log::error!("the housekeeping ended, so stopping"),
+            // It has no end but a panic.
+            _ = housekeeping => log::error!("stopping, because the housekeeping has panicked"),
         }
-        stats.drain();
+        stats.leave();
     }
 
     async fn keep(self, mut hangup: Signal) {
@@ -76,10 +81,10 @@ impl Housekeeping {
             Reported { evictions: self.table.load().evictions(), ..Reported::default() };
         let mut looks = 0_u32;
         let mut watch = Watch::new(self.policies.load().policies.files.clone());
-        // What was wrong when the file was read last.
+        // The mistakes of the file when it was last read.
         let mut mistakes = Vec::new();
         let mut work: Option<Work> = None;
-        // Whether the file is to be read because of a signal, or because it has changed.
+        // Whether the file must be read, because of a signal or because it has changed.
         let mut wanted = false;
         loop {
             tokio::select! {
@@ -92,9 +97,11 @@ impl Housekeeping {
                             continue;
                         }
                         Ok(Found::Read(outcome)) => outcome,
-                        Err(_) => Err(vec!["no thread could be had to read the configuration".to_owned()]),
+                        Err(_) => Err(vec![
+                            "no thread could be started to read the configuration".to_owned(),
+                        ]),
                     };
-                    let answer = self.take(outcome, &mut mistakes);
+                    let answer = self.adopt(outcome, &mut mistakes);
                     if answer == ReloadAnswer::InForce {
                         watch.read_again(&self.policies.load().policies.files);
                     }
@@ -103,7 +110,7 @@ impl Housekeeping {
                     }
                 }
                 _ = look.tick() => {
-                    // Only here, so that a flood of signals makes no flood of readings.
+                    // Only here, so that a flood of signals does not cause a flood of readings.
                     if work.is_none() {
                         let table = self.table.load_full();
                         let asked = table.reload_asked().map(|number| (table, number));
@@ -118,15 +125,14 @@ impl Housekeeping {
                     if let Some(work) = &mut work {
                         work.looks += 1;
                         if work.looks == LOOKS_UNTIL_SLOW {
-                            log::warn!("the configuration has not been read within 5 s; until it is, what was in force stays");
+                            log::warn!(
+                                "reading the configuration takes longer than 5 s; the current \
+                                 policies stay in force until it has been read"
+                            );
                         }
                     }
                     if looks.is_multiple_of(LOOKS_PER_BEAT) {
-                        self.table.load().beat();
-                        self.stats.beat();
-                        self.follow(&mut reported);
-                        self.forget_old_past();
-                        self.look_for_the_name(&mut reported);
+                        self.beat(&mut reported);
                     }
                     if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
                         self.report(&mut reported);
@@ -137,12 +143,22 @@ impl Housekeeping {
         }
     }
 
-    /// Begins to read the configuration, for a process that has asked through the table, if one
-    /// has.
+    /// What is done once a second.
+    fn beat(&self, reported: &mut Reported) {
+        self.table.load().beat();
+        self.stats.beat();
+        self.follow(reported);
+        self.forget_earlier();
+        self.check_name(reported);
+    }
+
+    /// Starts to read the configuration. `asked` is the request that came through the table, if
+    /// one did.
     fn read(&self, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
         let Some(file) = self.file.clone() else {
             log::warn!(
-                "a reload was asked for, and there is nothing to reload: the limit is from the command line"
+                "asked to reload, but the limit comes from the command line: there is no file to \
+                 read"
             );
             if let Some((table, number)) = asked {
                 table.answer_reload(number, &ReloadAnswer::NothingToReload);
@@ -154,48 +170,48 @@ impl Housekeeping {
         Some(Work::new(asked, move || {
             Found::Read(policy::file::read(&file).map(|policies| {
                 let in_force = in_force.load();
-                // Comparing long lists takes a while as well.
+                // Here and not in the loop, because comparing long lists takes a while as well.
                 let has_changed = policies.digest != in_force.policies.digest;
                 has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)))
             }))
         }))
     }
 
-    /// What the policies in force were read from.
+    /// The files that the policies in force were read from.
     fn files(&self) -> Vec<PathBuf> {
         self.policies.load().policies.files.iter().map(|(file, _)| file.clone()).collect()
     }
 
-    /// Goes on with the table that a resize has put in the place of ours.
+    /// Moves to the table that a resize has put in the place of ours.
     fn follow(&self, reported: &mut Reported) {
         match self.table.load().successor() {
             Ok(next) => {
                 reported.lost_beats = 0;
                 if let Some(next) = next {
-                    log::info!("the table was resized; it has {} slots now", next.slots().get());
+                    log::info!("the table was resized; it now has {} slots", next.slots().get());
                     self.table.store(next);
                 }
             }
             Err(error) => {
                 if reported.lost_beats.is_multiple_of(BEATS_PER_REPORT) {
-                    log::error!("{error}; keys that have moved to it are denied");
+                    log::error!("{error}; requests with keys that have moved there are denied");
                 }
                 reported.lost_beats = reported.lost_beats.wrapping_add(1);
             }
         }
     }
 
-    /// Forgets the policies by which no client can owe anything any more.
-    fn forget_old_past(&self) {
+    /// Forgets the earlier policies under which no key can owe anything any more.
+    fn forget_earlier(&self) {
         let now = self.table.load().now();
         if let Some(shorter) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(shorter));
         }
     }
 
-    /// Tells when the table's file was removed or replaced: agents that are started from now on
-    /// don't find it.
-    fn look_for_the_name(&self, reported: &mut Reported) {
+    /// Warns when the table's file was removed or replaced: agents that start from then on do not
+    /// find it.
+    fn check_name(&self, reported: &mut Reported) {
         let what = match self.table.load().name() {
             Name::Ours => {
                 reported.detached_beats = 0;
@@ -206,15 +222,16 @@ impl Housekeeping {
         };
         if reported.detached_beats.is_multiple_of(BEATS_PER_REPORT) {
             log::error!(
-                "table {} {what} while it is in use: agents that are started from now on share another table, and those \
-                 that run go on with the old one; restart them one after the other to bring them together",
+                "table {} {what} while it is in use: agents that are started from now on use \
+                 another table, and the running ones keep the old one; restart them one after \
+                 the other, so that all share one table again",
                 self.path.display()
             );
         }
         reported.detached_beats = reported.detached_beats.wrapping_add(1);
     }
 
-    /// Says who was blocked and what went wrong since the last report.
+    /// Logs which clients were blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
         if let Some(said) = self.stats.end_minute() {
             log::info!("{said}");
@@ -223,14 +240,17 @@ impl Housekeeping {
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
-            // By the fastest of the limits, which is the most that it can be.
+            // By the fastest of the limits, which gives the highest possible number.
             let policies = self.policies.load();
             let limits = policies.policies.list.iter().flat_map(Policy::limits);
             let fastest = limits.map(|limit| limit.quota.emission_interval_ns()).min();
             let cells = fastest.map_or(0, |interval_ns| forgiven_ns.div_ceil(interval_ns));
             log::warn!(
-                "the table is too small: {evicted} keys that owed something were forgotten, and up to {cells} requests \
-                 may be admitted too many; give it more slots with 'gcra-spoa table resize'"
+                "the table is too small: {} that owed something {} evicted, so up to {} too many \
+                 may be allowed; give the table more slots with 'gcra-spoa table resize'",
+                Count(evicted, "bucket", "buckets"),
+                if evicted == 1 { "was" } else { "were" },
+                Count(cells, "request", "requests")
             );
         }
         reported.evictions = Evictions { evicted_live, forgiven_ns };
@@ -239,41 +259,39 @@ impl Housekeeping {
         if undecided > reported.undecided {
             let has_cost =
                 self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
-            let or_cost = if has_cost {
-                ", or the arg with the cost is no integer of 0 or more"
-            } else {
-                ""
-            };
+            let or_cost =
+                if has_cost { ", or the arg with the cost is not a whole number" } else { "" };
             log::warn!(
-                "{} messages got no decision, because they lack an arg of the key{or_cost}; compare it with the 'args' line \
-                 of the spoe-message",
-                undecided - reported.undecided
+                "{} no decision, because an arg of the key is missing{or_cost}; compare the \
+                 policy with the 'args' line of its spoe-message",
+                Count(undecided - reported.undecided, "message got", "messages got")
             );
         }
         reported.undecided = undecided;
         let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
             log::warn!(
-                "{} messages got no decision, because no policy is for them; compare the names of the spoe-messages with the \
-                 policies",
-                unmatched - reported.unmatched
+                "{} no policy and got no decision; compare the names of the spoe-messages with \
+                 the policies",
+                Count(unmatched - reported.unmatched, "message matched", "messages matched")
             );
         }
         reported.unmatched = unmatched;
     }
 
-    /// Puts what the file says now in force, if there is nothing wrong with it. What was said
-    /// before is not said again.
-    fn take(&self, outcome: Outcome, known: &mut Vec<String>) -> ReloadAnswer {
+    /// Puts the policies that were read in force, or logs what is wrong with them. Mistakes that
+    /// were logged before are not logged again.
+    fn adopt(&self, outcome: Outcome, known: &mut Vec<String>) -> ReloadAnswer {
         let name = self.file.as_deref().unwrap_or(Path::new("")).display();
         match outcome {
             Ok(next) => {
                 match next {
-                    None => log::info!("{name} was read again; it has not changed"),
+                    None => log::info!("{name} was read again: nothing has changed"),
                     Some(next) => {
-                        log::info!("{name} was read again");
-                        next.policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                        let words = next.policies.in_words();
                         self.policies.store(next.into());
+                        log::info!("{name} was read again, and is in force:");
+                        words.lines().for_each(|line| log::info!("{line}"));
                     }
                 }
                 known.clear();
@@ -284,10 +302,12 @@ impl Housekeeping {
                 self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 let first = mistakes.first().cloned().unwrap_or_default();
                 if mistakes == *known {
-                    log::error!("{name} has the same mistakes as before; what was in force stays");
+                    log::error!(
+                        "{name} still has the same mistakes; the current policies stay in force"
+                    );
                 } else {
                     mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
-                    log::error!("{name} is not taken; what was in force stays");
+                    log::error!("{name} was refused; the current policies stay in force");
                     *known = mistakes;
                 }
                 ReloadAnswer::Refused(first)
@@ -296,12 +316,12 @@ impl Housekeeping {
     }
 }
 
-/// What a thread does beside the loop, because a file system may take its time.
+/// Work on a thread of its own, because a file system can be slow.
 struct Work {
     found: oneshot::Receiver<Found>,
-    /// The table through which it was asked for, and the number of that request.
+    /// The table through which the work was asked for, and the number of that request.
     asked: Option<(Arc<Table>, u64)>,
-    /// How often the table was looked at since it began.
+    /// How many looks there were since it began.
     looks: u32,
 }
 
@@ -310,18 +330,18 @@ enum Found {
     Read(Outcome),
 }
 
-/// What is to be in force, unless nothing has changed; or the mistakes in the file.
+/// The policies that were read, `None` if nothing has changed, or the mistakes in the file.
 type Outcome = Result<Option<Box<InForce>>, Vec<String>>;
 
 impl Work {
-    /// Begins it, on a thread that the end of the process does not wait for.
+    /// Starts the work, on a thread that the end of the process does not wait for.
     fn new(
         asked: Option<(Arc<Table>, u64)>,
         work: impl FnOnce() -> Found + Send + 'static,
     ) -> Self {
         let (done, found) = oneshot::channel();
-        // Where there can be no thread, `done` is dropped with the closure, and the loop finds
-        // that out. The loop may also have ended before the work is done.
+        // If no thread can be started, `done` is dropped with the closure, and the loop sees that.
+        // The loop may also end before the work is done.
         let begun = thread::Builder::new().name("reader".to_owned()).spawn(move || {
             let _ = done.send(work());
         });
@@ -330,7 +350,7 @@ impl Work {
     }
 }
 
-/// Waits for the work that goes on; for ever where there is none.
+/// Waits for the work to end; without work, for ever.
 async fn finished(work: &mut Option<Work>) -> Result<Found, oneshot::error::RecvError> {
     match work {
         Some(work) => (&mut work.found).await,
@@ -338,15 +358,15 @@ async fn finished(work: &mut Option<Work>) -> Result<Found, oneshot::error::Recv
     }
 }
 
-/// What the last report has told.
+/// What the log has reported so far.
 #[derive(Default)]
 struct Reported {
     evictions: Evictions,
     undecided: u64,
     unmatched: u64,
-    /// Beats since the table's successor could be opened.
+    /// Beats since the table's successor could last be opened.
     lost_beats: u32,
-    /// Beats since the table's name led to it.
+    /// Beats since the table's name last led to it.
     detached_beats: u32,
 }
 
@@ -356,12 +376,13 @@ async fn stop_signal() -> io::Result<&'static str> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // HAProxy's signal for a soft stop, which operators know.
     let mut soft_stop = signal(SignalKind::user_defined1())?;
-    // Nothing is meant by it, and without a handler it would kill.
+    // It has no meaning here, and without a handler it would kill the process.
     let mut ignored = signal(SignalKind::user_defined2())?;
     let ignore = async {
         ignored.recv().await;
         log::warn!(
-            "SIGUSR2 is ignored, now and from now on; SIGTERM stops the agent, SIGHUP reloads"
+            "SIGUSR2 is ignored, this time and from now on; SIGTERM stops the agent, SIGHUP \
+             reloads its configuration"
         );
         std::future::pending::<Infallible>().await
     };

@@ -1,5 +1,5 @@
-//! Which bucket some values belong to: the same ones give the same key, whether they come from
-//! HAProxy or from an operator's command line.
+//! The hash of a key's values: equal values give equal hashes, whether they come from HAProxy or
+//! from the command line.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use gcra_table::{KeyHash, KeyHasher, Table};
 use spop_agent::Value;
 
-/// Writes one part of a key: its type, its length where that varies, its value. So no two lists of
-/// parts are alike.
+/// Writes one part of a key: its type, its length where that varies, and its value. So different
+/// lists of parts never write the same bytes.
 ///
 /// An IPv4 address counts as the same in either of its forms.
 #[inline(always)]
@@ -48,15 +48,15 @@ pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
     }
 }
 
-/// Writes, behind an address, that it stands for an exception's network of this prefix length:
-/// what has the same beginning and is grouped by the policy is another key.
+/// Writes, behind an address, that it stands for an override's network of this prefix length. So
+/// it is not the key of the policy's own network with the same address.
 pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
-    // Beside the types of parts (0 to 9) and the tag of a limit's name (10).
+    // The types of parts are 0 to 9, and 10 is the tag of a limit's name.
     const TAG: u8 = 11;
     hasher.write(&[TAG, prefix]);
 }
 
-/// A type and its value in one piece, because each write to the hasher costs more than its bytes.
+/// A type and its value in one write, because each write to the hasher costs more than its bytes.
 #[inline]
 fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {
     const { assert!(PART == VALUE + 1) };
@@ -67,9 +67,9 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
-/// An address is an address and everything else a string, unless its type stands in front: `str:`,
-/// `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma or
-/// backslash within a part has a backslash before it.
+/// A text that looks like an address is one and any other is a string, unless a type is in front:
+/// `str:`, `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma
+/// or backslash within a part has a backslash before it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
     pub(crate) text: String,
@@ -148,7 +148,10 @@ impl FromStr for Part {
     fn from_str(text: &str) -> Result<Self, String> {
         fn parse<T: FromStr>(kind: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| {
-                format!("'{text}' is no {kind}; in '{kind}:VALUE' the value must be one")
+                format!(
+                    "'{text}' is not a value of the type {kind}; write {kind}:VALUE, or \
+                     str:{kind}:{text} for the text itself"
+                )
             })
         }
         let (kind, value) = text.split_once(':').unwrap_or(("", text));
@@ -199,19 +202,19 @@ mod tests {
         );
         assert_eq!(parts("hex:00ff,null:,"), [Part::Binary(vec![0, 255]), Part::Null, string("")]);
         assert_eq!(parts(r"a\,b,c\\"), [string("a,b"), string(r"c\")]);
-        assert_eq!(parts("http://x"), [string("http://x")], "no type of ours");
+        assert_eq!(parts("http://x"), [string("http://x")], "http is not a type");
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn a_wrong_key_is_a_sentence() {
         let error = |text: &str| text.parse::<Key>().unwrap_err();
-        assert!(error("int32:many").contains("'many' is no int32"));
+        assert!(error("int32:many").contains("'many' is not a value of the type int32"));
         assert!(error("hex:0").contains("two digits for each byte"));
         assert!(error("a\\").contains("lone backslash"));
     }
 
     #[test]
-    fn an_operators_key_is_haproxys_key() {
+    fn an_operator_and_haproxy_have_the_same_key() {
         let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
         let mut hasher = table.hasher();
         write_part(&mut hasher, Value::Ipv6("::ffff:192.0.2.1".parse().unwrap()));

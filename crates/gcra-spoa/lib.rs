@@ -1,40 +1,37 @@
-//! The daemon as a library, so that its tests, benches and fuzz targets use the parts that the
-//! program is made of. It is not published: authors of other agents use `spop-agent`.
+//! The daemon as a library, for the program, and for the tests, benches and fuzz targets of this
+//! repository. It is not published: authors of other agents use `spop-agent`.
 //!
-//! Read on in `config` (what an operator says), then `limiter` (what is decided about a request).
-//! `commands` and `reload` are for looking after a table. What is counted is in `stats` and
-//! `hitters`, and told by `admin` and `top`.
+//! `README.md` beside this file lists the modules in reading order.
 
 mod admin;
-mod commands;
-mod config;
+mod check;
+mod cli;
 mod decide;
+mod duration;
 mod earlier;
-#[doc(hidden)]
-pub mod fuzzing;
-mod hitters;
+mod heaviest;
 mod housekeeping;
 mod in_force;
 mod key;
 mod limiter;
+mod listed;
 mod metrics;
-mod name;
+mod output;
+mod plural;
 mod policy;
 mod question;
+mod redact;
 mod reload;
+#[cfg(test)]
+mod scenarios;
 mod stats;
 mod status;
+mod table_commands;
+#[doc(hidden)]
+pub mod testing;
 mod top;
 mod verdict;
 mod watch;
-
-#[cfg(test)]
-mod allocations;
-#[cfg(test)]
-#[path = "../spop-agent/tests/counting/mod.rs"]
-mod counting;
-#[cfg(test)]
-mod scenarios;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,24 +42,22 @@ use gcra_table::{Opened, Table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits};
 
-use crate::config::{Config, Task};
+use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::stats::Stats;
 use crate::status::Watched;
 
-/// Runs the program: reads the command line, does what it says, and returns the exit status.
+/// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_target(false)
         .init();
-    let outcome = match config::parse(std::env::args_os()) {
+    let outcome = match cli::parse(std::env::args_os()) {
         Ok(Task::Serve(config)) => serve(*config),
-        Ok(Task::Table(command)) => commands::run(command),
-        Ok(Task::Check { config, print_haproxy }) => {
-            commands::check_config(&config, print_haproxy)
-        }
+        Ok(Task::Table(command)) => table_commands::run(command),
+        Ok(Task::Check { config, print_haproxy }) => check::run(&config, print_haproxy),
         Ok(Task::Reload { config, at }) => reload::run(&config, &at),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
@@ -79,15 +74,14 @@ pub fn run() -> ExitCode {
 fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let (policies, file) = match config.policies.read() {
         Ok(read) => read,
-        Err(mistakes) => return Ok(commands::tell(&mistakes)),
+        Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
     };
     let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
+    let version = env!("CARGO_PKG_VERSION");
     match &file {
-        None => {
-            log::info!("gcra-spoa {}: {}", env!("CARGO_PKG_VERSION"), policies.list[0].in_words())
-        }
+        None => log::info!("gcra-spoa {version}: {}", policies.list[0].in_words()),
         Some(file) => {
-            log::info!("gcra-spoa {}, by {}", env!("CARGO_PKG_VERSION"), file.display());
+            log::info!("gcra-spoa {version}, configured by {}", file.display());
             policies.in_words().lines().for_each(|line| log::info!("{line}"));
         }
     }
@@ -97,12 +91,13 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         table.slots().get(),
         match opened {
             Opened::Created => "created",
-            Opened::Joined => "joined, its buckets go on",
+            Opened::Joined => "joined with the buckets in it",
         }
     );
-    if !config::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
+    if !cli::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
         log::warn!(
-            "table {} is not on a tmpfs, so the kernel will write it to disk over and over; better: /dev/shm or /run",
+            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it into \
+             /dev/shm or /run",
             config.table.display()
         );
     }
@@ -148,7 +143,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
 /// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // It is allowed up to the hard limit. Where it fails all the same, `accept` will say so if it
-    // matters.
+    // A process may raise its limit up to the hard limit. If this fails all the same, `accept`
+    // will say so when it matters.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -12,10 +12,10 @@ use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
 
 use crate::decide::{Standings, decide};
 use crate::in_force::InForce;
-use crate::name::write_name;
 use crate::policy::Policy;
 use crate::policy::answer::Answers;
 use crate::question::{Question, Unanswerable};
+use crate::redact::write_name;
 use crate::stats::Lane;
 use crate::verdict::Verdict;
 

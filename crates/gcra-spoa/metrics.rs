@@ -8,7 +8,7 @@ use prometheus::proto::{
 };
 use prometheus::{Encoder as _, TextEncoder};
 
-use crate::status::{Latency, Status};
+use crate::status::{Connections, Latency, Status, TableStatus};
 
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
@@ -20,18 +20,27 @@ pub(crate) fn render(status: &Status) -> prometheus::Result<Vec<u8>> {
 }
 
 fn families(status: &Status) -> Vec<MetricFamily> {
-    let Status { notifies, connections, table, .. } = status;
+    let parts = [
+        of_process(status),
+        of_notifies(status),
+        of_connections(&status.connections),
+        of_table(&status.table),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+fn of_process(status: &Status) -> Vec<MetricFamily> {
+    let version = [("version", &*status.version)];
     let decisions = status.policies.iter().flat_map(|policy| {
         let decision = |(outcome, count): (&String, &u64)| {
             counted(&[("policy", &policy.name), ("outcome", outcome)], *count)
         };
         policy.decisions.iter().map(decision).collect::<Vec<_>>()
     });
-    let version = [("version", &*status.version)];
     vec![
         gauges(
             "gcra_build_info",
-            "Always 1; the label says which version runs.",
+            "Always 1; the label is the version of the agent.",
             [measured(&version, 1.0)],
         ),
         gauges(
@@ -40,47 +49,63 @@ fn families(status: &Status) -> Vec<MetricFamily> {
             [measured(&[], status.start_time_seconds)],
         ),
         counters(
+            "gcra_config_reloads_total",
+            "How often the configuration was read again, by result.",
+            by("result", &status.config_reloads),
+        ),
+        counters(
             "gcra_decisions_total",
-            "Messages by policy and what became of them. Blocked ones were answered with blocked=true.",
+            "Messages by policy and outcome. A blocked one was answered with blocked=true.",
             decisions,
         ),
         counters(
             "gcra_unmatched_total",
-            "Messages that got no decision, because no policy is for them.",
+            "Messages that got no decision, because there is no policy for them.",
             [counted(&[], status.unmatched)],
         ),
+    ]
+}
+
+fn of_notifies(status: &Status) -> Vec<MetricFamily> {
+    let notifies = &status.notifies;
+    vec![
         counters("gcra_notifies_total", "NOTIFYs answered.", [counted(&[], notifies.answered)]),
         histogram(
             "gcra_latency_seconds",
-            "From having read a NOTIFY to having written its ACK.",
+            "Time from reading a NOTIFY to writing its ACK.",
             &status.latency,
         ),
         counters("gcra_ack_bytes_total", "Bytes of all ACKs.", [counted(&[], notifies.ack_bytes)]),
         counters(
             "gcra_notifies_shed_total",
-            "NOTIFYs answered without a decision, because their connection was one too many.",
+            "NOTIFYs answered without a decision, because there were too many connections.",
             [counted(&[], notifies.shed)],
         ),
         counters(
             "gcra_notifies_overdue_total",
-            "NOTIFYs that were to be answered later, and were not in time.",
+            "NOTIFYs whose late reply did not come in time.",
             [counted(&[], notifies.overdue)],
         ),
         counters(
             "gcra_notifies_reassembled_total",
-            "NOTIFYs that came in several frames.",
+            "NOTIFYs that arrived in several frames.",
             [counted(&[], notifies.reassembled)],
         ),
         gauges(
             "gcra_waiting",
-            "NOTIFYs that wait now to be answered later.",
+            "NOTIFYs that are waiting for a late reply.",
             [measured(&[], float(notifies.waiting))],
         ),
         counters(
             "gcra_handler_panics_total",
-            "NOTIFYs answered without a decision, because of a fault in the agent.",
+            "NOTIFYs answered without a decision, because of a bug in the agent.",
             [counted(&[], notifies.handler_panics)],
         ),
+    ]
+}
+
+fn of_connections(connections: &Connections) -> Vec<MetricFamily> {
+    vec![
         gauges(
             "gcra_connections_open",
             "Connections from HAProxy that are open.",
@@ -93,27 +118,32 @@ fn families(status: &Status) -> Vec<MetricFamily> {
         ),
         counters(
             "gcra_connections_total",
-            "Connections ended, by how.",
+            "Connections that ended, by how.",
             by("end", &connections.ended),
         ),
         counters(
             "gcra_protocol_errors_total",
-            "Connections ended because of what came, by the status in the DISCONNECT (SPOE.txt section 3.5).",
+            "Connections ended because of a wrong frame, by status (SPOE.txt section 3.5).",
             by("status", &connections.protocol_errors),
         ),
         counters(
             "gcra_accept_errors_total",
-            "Connections that could not be accepted, such as for want of file descriptors.",
+            "Connections that could not be accepted, such as without free file descriptors.",
             [counted(&[], connections.accept_errors)],
         ),
         gauges(
             "gcra_buffered_bytes",
-            "Bytes that all connections together keep of incomplete frames and of answers that were not read.",
+            "Bytes of incomplete frames and unread answers that all connections keep.",
             [measured(&[], float(connections.buffered_bytes))],
         ),
+    ]
+}
+
+fn of_table(table: &TableStatus) -> Vec<MetricFamily> {
+    vec![
         gauges(
             "gcra_table_slots",
-            "Slots of the shared table by what they hold, looked at every 10 s at most. Together they are its size.",
+            "Slots of the shared table by state, counted at most every 10 s.",
             table
                 .states
                 .iter()
@@ -122,17 +152,18 @@ fn families(status: &Status) -> Vec<MetricFamily> {
         ),
         counters(
             "gcra_table_evictions_total",
-            "Keys that owed something and were forgotten, because the shared table was full.",
+            "Buckets that owed something and were evicted, because the shared table was full.",
             [counted(&[], table.evictions)],
         ),
         counters(
             "gcra_table_forgiven_seconds_total",
-            "What they owed: by a limit's rate this is how many requests too many may have been admitted.",
+            "What evicted buckets owed; times the rate, this many requests too many may have \
+             been allowed.",
             [metric(&[], |metric| metric.set_counter(counter(table.forgiven_seconds)))],
         ),
         counters(
             "gcra_table_gave_up_total",
-            "Decisions that were given up and denied, because others got ahead too often.",
+            "Requests denied because others changed the bucket at every try.",
             [counted(&[], table.gave_up)],
         ),
         gauges(
@@ -142,13 +173,8 @@ fn families(status: &Status) -> Vec<MetricFamily> {
         ),
         gauges(
             "gcra_table_detached",
-            "1 while the table's name does not lead to the file that this agent uses: it was removed or replaced.",
+            "1 while the file that this agent uses has been removed or replaced under its name.",
             [measured(&[], f64::from(u8::from(table.detached)))],
-        ),
-        counters(
-            "gcra_config_reloads_total",
-            "How often the configuration was read anew, by result.",
-            by("result", &status.config_reloads),
         ),
     ]
 }
@@ -163,13 +189,13 @@ fn gauges(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> 
     family(name, help, MetricType::GAUGE, metrics)
 }
 
-/// Prometheus wants each bucket to have all that took less, too.
+/// A bucket of Prometheus also counts everything below it.
 fn histogram(name: &str, help: &str, latency: &Latency) -> MetricFamily {
     let mut total = 0;
     let mut buckets = Vec::new();
     for bucket in &latency.buckets {
         total += bucket.count;
-        // The one without an end is written by the encoder, from the total.
+        // The encoder writes the last one, which has no bound, from the total.
         if let Some(bound) = bucket.at_most_seconds {
             let mut cumulative = Bucket::default();
             cumulative.set_cumulative_count(total);
@@ -236,7 +262,7 @@ fn metric(labels: &Labels<'_>, set: impl FnOnce(&mut Metric)) -> Metric {
     metric
 }
 
-#[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
+#[expect(clippy::cast_precision_loss, reason = "all numbers of Prometheus are floats")]
 fn float(count: u64) -> f64 {
     count as f64
 }

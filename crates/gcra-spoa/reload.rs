@@ -1,10 +1,9 @@
-//! `gcra-spoa reload`: asks the agents of a table to read their configuration again, and says what
-//! they answer.
+//! `gcra-spoa reload`: asks the agents of a table to read their configuration again, and reports
+//! their answers.
 //!
-//! The request is a number in the table, and the answers are in the entries of the agents
-//! (`housekeeping.rs` has the other side). No process gets a signal: an entry may have been
-//! written by any process of the table's user, and its process id may be from another pid
-//! namespace.
+//! The question is a number in the table, and the answers are in the agents' entries
+//! (`housekeeping.rs` is the other side). No process gets a signal, because any process of the
+//! table's user can write an entry, and its process id may belong to another pid namespace.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,19 +21,21 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
-use crate::commands::{Answer, Unlisted, name, pid_namespace, print, tell};
-use crate::config::At;
+use crate::cli::At;
+use crate::listed::{Unlisted, name, pid_namespace};
+use crate::output::{Output, print, print_mistakes};
+use crate::plural::Count;
 use crate::policy;
 
-/// The longest that answers are waited for. An agent that is alive answers within a second, if it
-/// can read its file.
+/// How long the command waits for answers. An agent that is alive and can read its file answers
+/// within a second.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often the answers are looked at.
+/// How often the command looks for answers.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How much is read of the list of a process's mappings. An agent's takes a few KiB.
-const MOST_MAPPINGS: u64 = 1 << 20;
+/// How many bytes of the list of a process's mappings are read. An agent's list takes a few KiB.
+const MAX_MAPPINGS: u64 = 1 << 20;
 
 /// What has become of an agent that was asked.
 #[derive(Debug)]
@@ -42,20 +43,25 @@ enum Fate {
     /// It may still answer.
     Waiting,
     Answered(ReloadAnswer),
-    /// It ended in order, or moved to the table that a resize has made.
+    /// It ended in order, or moved to the table that a resize has created.
     Left,
     /// It was killed.
     Dead,
     Stopped,
-    /// It gives no more sign of life, and why is not known.
+    /// It gives no sign of life, for an unknown reason.
     Silent,
 }
 
-/// Asks, and returns the exit status.
+/// Asks the agents and prints what they answer. Returns the exit status.
+///
+/// # Errors
+///
+/// There is no such table, no agent uses it, a resize came in between, or standard output cannot
+/// be written to.
 pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     if let Err(mistakes) = policy::file::read(config) {
-        let exit = tell(&mistakes);
-        eprintln!("nothing was reloaded");
+        let exit = print_mistakes(&mistakes);
+        eprintln!("gcra-spoa: no agent was asked to reload");
         return Ok(exit);
     }
     let table = Table::inspect(&at.path())?;
@@ -63,48 +69,51 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     let agents = ask(&table, &at.path());
     if agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) && table.is_being_resized() {
         bail!(
-            "table {} was resized meanwhile, so some answers are missing; reload once more",
+            "table {} was resized in the meantime, so some answers are missing; reload again",
             at.path().display()
         );
     }
     if agents.iter().all(|(_, fate)| matches!(fate, Fate::Left | Fate::Dead)) {
-        bail!("no agent uses {}; name the table with --table", at.path().display());
+        bail!(
+            "no agent uses the table {}; name the table of the agents with --table",
+            at.path().display()
+        );
     }
-    let (answer, exit) = summary(config, &agents, unlisted.about(&table));
-    print(at, [answer])?;
+    let (output, exit) = summary(config, &agents, unlisted.about(&table));
+    print(at.json, [output])?;
     Ok(exit)
 }
 
-/// Asks all agents, and waits for what they answer.
+/// Asks all agents, and waits for their answers.
 fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     let asked = table.ask_to_reload();
-    // One that falls silent later is among those that are alive now.
+    // Looked up once: an agent that falls silent later is among those that are alive now.
     let mut stopped = stopped_long_ago(table, path);
     let deadline = Instant::now() + PATIENCE;
-    // By the place in the list and the number of the attachment. Agents that come later are asked
+    // By the place in the list and the number of the attachment. Agents that start later are asked
     // as well.
     let mut agents: BTreeMap<(usize, u32), (Process, Fate)> = BTreeMap::new();
     loop {
         let listed = table.listed_processes().into_iter();
         let mut listed: BTreeMap<_, _> =
             listed.map(|process| ((process.place, process.attachment), process)).collect();
-        for (who, (process, fate)) in &mut agents {
-            match listed.remove(who) {
+        for (entry, (process, fate)) in &mut agents {
+            match listed.remove(entry) {
                 Some(now) => {
                     *fate = fate_of(&now, asked);
                     *process = now;
                 }
-                // Another process has its place.
+                // Another process has its place now.
                 None if matches!(fate, Fate::Answered(_)) => {}
                 None => *fate = Fate::Left,
             }
         }
-        for (who, process) in listed.into_iter().filter(|(_, process)| process.is_alive()) {
+        for (entry, process) in listed.into_iter().filter(|(_, process)| process.is_alive()) {
             let fate = fate_of(&process, asked);
-            agents.insert(who, (process, fate));
+            agents.insert(entry, (process, fate));
         }
         for process in stopped.drain(..) {
-            // An agent that was killed may have had the id that another agent has now.
+            // Another agent may have the id of an agent that was killed.
             let is_known = agents.values().any(|(known, _)| {
                 known.pid_namespace == PidNamespace::Ours && known.pid == process.pid
             });
@@ -120,8 +129,8 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     }
 }
 
-/// The agents that were silent for 5 s because they are stopped, the latest first: when they go
-/// on, they go on deciding. At most [`Table::MOST_PROCESSES`].
+/// The agents that have been silent for 5 s because they are stopped, the latest first: they will
+/// decide again when they continue. At most [`Table::MOST_PROCESSES`].
 fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     let mut stopped = table.listed_processes();
     stopped.retain(|process| {
@@ -135,14 +144,15 @@ fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     stopped
 }
 
-/// Whether a process maps the table. Another process may have the id of an agent that was killed.
+/// Whether a process maps the table. (Another process may have the id of an agent that was
+/// killed.)
 fn maps(pid: u32, table: &Path) -> io::Result<bool> {
-    // Either is enough: an agent in another mount namespace may have another path for the table.
-    // The device is not compared: on Btrfs the one of a mapping differs from the one of the file.
+    // Either the inode or the path is enough: in another mount namespace the table may have
+    // another path. Devices are not compared: on Btrfs a mapping shows another device than its
+    // file.
     let path = fs::canonicalize(table)?;
     let inode = fs::metadata(&path)?.ino().to_string();
-    let mut mappings =
-        BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPPINGS));
+    let mut mappings = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPPINGS));
     let mut line = Vec::new();
     // "ADDRESSES PERMISSIONS OFFSET DEVICE INODE   PATH"
     while mappings.read_until(b'\n', &mut line)? > 0 {
@@ -154,7 +164,7 @@ fn maps(pid: u32, table: &Path) -> io::Result<bool> {
         }
         line.clear();
     }
-    // What was not read may have it.
+    // If the list was cut, the table may be in the rest.
     Ok(mappings.into_inner().limit() == 0)
 }
 
@@ -165,28 +175,28 @@ fn fate_of(process: &Process, asked: u64) -> Fate {
     if process.silent_ns.is_none() {
         return Fate::Left;
     }
-    // What the kernel says of a process id is asked of it where that means the same process to us.
+    // The kernel can be asked only about an id that means the same process here.
     let known = match process.pid_namespace {
         PidNamespace::Ours => state(process.pid),
         PidNamespace::Another | PidNamespace::Unknown => None,
     };
     match known {
         Some(dead @ Fate::Dead) => dead,
-        // One that goes on answers.
+        // An agent that continues will answer.
         _ if process.is_alive() => Fate::Waiting,
         Some(stopped) => stopped,
         None => Fate::Silent,
     }
 }
 
-/// Whether a process is dead or stopped. Nothing is done to it.
+/// Whether a process is dead or stopped. This does nothing to the process.
 fn state(pid: u32) -> Option<Fate> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
     if let Err(Errno::SRCH) = pidfd_open(pid, PidfdFlags::empty()) {
         return Some(Fate::Dead);
     }
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // "PID (name) STATE ...", where the name may have anything in it.
+    // "PID (name) STATE ...", where the name may contain any characters.
     match stat.rsplit_once(") ")?.1.as_bytes().first()? {
         b'Z' | b'X' => Some(Fate::Dead),
         b'T' | b't' => Some(Fate::Stopped),
@@ -194,62 +204,44 @@ fn state(pid: u32) -> Option<Fate> {
     }
 }
 
-/// What has come of it: a line, and one more for each kind of agent in which it is not in force.
-fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Answer, ExitCode) {
+/// The outcome: one line, and one more for each kind of agent that does not have it in force.
+fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Output, ExitCode) {
     let (mut alive, mut in_force) = (0_usize, 0_usize);
-    let mut others: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    // The agents by what is said about them.
+    let mut others: BTreeMap<[String; 2], Vec<String>> = BTreeMap::new();
     let mut json = Vec::new();
     for (process, fate) in agents {
-        let (outcome, what) = match fate {
-            Fate::Left => continue,
-            Fate::Answered(ReloadAnswer::InForce) => {
-                alive += 1;
-                in_force += 1;
-                continue;
-            }
-            Fate::Dead => ("dead", "dead: it was killed less than 5 s ago".to_owned()),
-            Fate::Stopped => {
-                ("stopped", "stopped (SIGSTOP); it reads its file when it goes on".to_owned())
-            }
-            Fate::Silent => {
-                ("silent", "silent for 5 s: dead, stopped, or without a CPU".to_owned())
-            }
-            Fate::Waiting => (
-                "waiting",
-                format!(
-                    "alive, and has not answered within {} s; its log may say more",
-                    PATIENCE.as_secs()
-                ),
-            ),
-            Fate::Answered(ReloadAnswer::Refused(why)) => {
-                ("refused", format!("not content with its file, and goes on as before: {why}"))
-            }
-            Fate::Answered(ReloadAnswer::NothingToReload) => (
-                "nothing to reload",
-                "limited by its command line, so there is nothing to reload".to_owned(),
-            ),
-        };
-        alive += usize::from(!matches!(fate, Fate::Dead));
+        alive += usize::from(!matches!(fate, Fate::Dead | Fate::Left));
+        in_force += usize::from(matches!(fate, Fate::Answered(ReloadAnswer::InForce)));
+        let Some((outcome, clauses)) = not_in_force(fate) else { continue };
         let why = match fate {
             Fate::Answered(ReloadAnswer::Refused(why)) => Some(why),
             _ => None,
         };
         json.push(json!({
-            "pid": process.pid, "pid_namespace": pid_namespace(process), "outcome": outcome, "why": why,
+            "pid": process.pid,
+            "pid_namespace": pid_namespace(process),
+            "outcome": outcome,
+            "why": why,
         }));
-        others.entry(what).or_default().push(name(process));
+        others.entry(clauses).or_default().push(name(process));
     }
-    let mut lines =
-        vec![format!("{}: in force in {in_force} of {alive} agents", config.display())];
-    for (what, names) in others {
+    let share = match (in_force, alive) {
+        (1, 1) => "1 agent".to_owned(),
+        (_, alive) if in_force == alive => format!("all {alive} agents"),
+        (_, alive) => format!("{in_force} of {}", Count(alive, "agent", "agents")),
+    };
+    let mut lines = vec![format!("{} is in force in {share}", config.display())];
+    for ([of_one, of_several], names) in others {
         lines.push(match &names[..] {
-            [one] => format!("agent {one} is {what}"),
-            several => format!("each of the agents {} is {what}", several.join(", ")),
+            [one] => format!("agent {one} {of_one}"),
+            several => format!("agents {} {of_several}", several.join(", ")),
         });
     }
     if unlisted > 0 {
         lines.push(format!(
-            "about {unlisted} more agents read their files too, and can't answer: there is room to list {}",
+            "about {} also asked, and cannot answer: the table's list has space for {}",
+            Count(unlisted, "more agent was", "more agents were"),
             Table::MOST_PROCESSES
         ));
     }
@@ -261,5 +253,55 @@ fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Answer,
         "others": json,
     });
     let exit = if in_force == alive { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    (Answer { words: lines.join("\n"), json }, exit)
+    (Output { words: lines.join("\n"), json }, exit)
+}
+
+/// What is said about an agent that does not have the configuration in force: in one word for
+/// programs, and in a clause about one agent and about several.
+fn not_in_force(fate: &Fate) -> Option<(&'static str, [String; 2])> {
+    let both = |of_one: &str, of_several: &str| [of_one.to_owned(), of_several.to_owned()];
+    Some(match fate {
+        Fate::Left | Fate::Answered(ReloadAnswer::InForce) => return None,
+        Fate::Dead => {
+            ("dead", both("was killed less than 5 s ago", "were killed less than 5 s ago"))
+        }
+        Fate::Stopped => (
+            "stopped",
+            both(
+                "is stopped (SIGSTOP); it reads its file when it continues",
+                "are stopped (SIGSTOP); they read their files when they continue",
+            ),
+        ),
+        Fate::Silent => (
+            "silent",
+            both(
+                "has been silent for 5 s: it is dead, stopped, or gets no CPU time",
+                "have been silent for 5 s: they are dead, stopped, or get no CPU time",
+            ),
+        ),
+        Fate::Waiting => {
+            let patience = PATIENCE.as_secs();
+            (
+                "waiting",
+                [
+                    format!("has not answered within {patience} s; its log may say why"),
+                    format!("have not answered within {patience} s; their logs may say why"),
+                ],
+            )
+        }
+        Fate::Answered(ReloadAnswer::Refused(why)) => (
+            "refused",
+            [
+                format!("refused its file and keeps its earlier policies: {why}"),
+                format!("refused their files and keep their earlier policies: {why}"),
+            ],
+        ),
+        Fate::Answered(ReloadAnswer::NothingToReload) => (
+            "nothing to reload",
+            both(
+                "has its limit from the command line, so it has nothing to reload",
+                "have their limits from the command line, so they have nothing to reload",
+            ),
+        ),
+    })
 }

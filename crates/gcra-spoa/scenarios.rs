@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
-use crate::config::{self, Task};
+use crate::cli::{self, Task};
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::policy::{Policies, file};
@@ -394,7 +394,7 @@ async fn a_peek_is_never_blocked_or_charged() {
 /// The policies of these flags.
 fn flags(flags: &[&str]) -> Policies {
     let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);
-    let Ok(Task::Serve(config)) = config::parse(args) else { panic!("{flags:?}") };
+    let Ok(Task::Serve(config)) = cli::parse(args) else { panic!("{flags:?}") };
     config.policies.read().expect("the flags are valid").0
 }
 

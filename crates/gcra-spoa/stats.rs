@@ -16,7 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
 
-use crate::hitters::{Estimate, Found, Hitter, Hitters, Window};
+use crate::heaviest::{Estimate, Found, Heaviest, HeavyClient, Window};
+use crate::plural::Count;
 use crate::verdict::Outcome;
 
 /// Every outcome that is counted, by name: those of a decision, and that there was none.
@@ -64,8 +65,8 @@ pub(crate) struct PolicyStats {
 #[derive(Debug, Default)]
 struct Stripe {
     counts: [AtomicU64; OUTCOMES.len()],
-    refused: Hitters,
-    admitted: Hitters,
+    refused: Heaviest,
+    admitted: Heaviest,
 }
 
 impl Stripe {
@@ -155,7 +156,7 @@ impl PolicyStats {
     }
 
     /// One client may have come to several workers.
-    fn heaviest<'a>(all: impl Iterator<Item = &'a Hitters>, window: Window) -> Found {
+    fn heaviest<'a>(all: impl Iterator<Item = &'a Heaviest>, window: Window) -> Found {
         let mut complete = true;
         let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
         for hitters in all {
@@ -190,12 +191,13 @@ impl PolicyStats {
     }
 }
 
-/// How far the daemon's life has come, as a load balancer wants to know it.
+/// How far the life of the process has come, as a load balancer needs to know it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Phase {
+pub(crate) enum Stage {
     Starting,
     Serving,
-    Draining,
+    /// It was asked to stop, and still answers.
+    Leaving,
 }
 
 /// Everything that is counted by the daemon itself. One of them lives as long as the process.
@@ -207,7 +209,7 @@ pub(crate) struct Stats {
     started_wall: SystemTime,
     /// When the last full window of the heavy hitters began, and the current one.
     windows: Mutex<(Instant, Instant)>,
-    phase: AtomicU8,
+    stage: AtomicU8,
     /// Milliseconds after the start.
     last_beat: AtomicU64,
     pub(crate) reloads: Reloads,
@@ -230,7 +232,7 @@ impl Stats {
             started: now,
             started_wall: SystemTime::now(),
             windows: Mutex::new((now, now)),
-            phase: AtomicU8::new(Phase::Starting as u8),
+            stage: AtomicU8::new(Stage::Starting as u8),
             last_beat: AtomicU64::new(0),
             reloads: Reloads::default(),
         }
@@ -265,7 +267,7 @@ impl Stats {
         }
 
         let (mut requests, mut clients, mut complete, mut tried) = (0_u64, 0, true, 0_u64);
-        let mut heaviest: Option<(Hitter, String)> = None;
+        let mut heaviest: Option<(HeavyClient, String)> = None;
         for (name, policy) in policies {
             let [_, would_block, blocked, _] = policy.news();
             if blocked + would_block == 0 {
@@ -276,7 +278,7 @@ impl Stats {
             let found = policy.refused(Window::Last);
             clients += found.clients;
             complete &= found.complete;
-            if let Some(first) = found.hitters.into_iter().next()
+            if let Some(first) = found.heaviest.into_iter().next()
                 && heaviest.as_ref().is_none_or(|(other, _)| first.requests > other.requests)
             {
                 heaviest = Some((first, name));
@@ -286,11 +288,13 @@ impl Stats {
             return None;
         }
         let (at_least, about) = if complete { ("", "") } else { ("at least ", "about ") };
+        let counted = |requests| Count(requests, "request", "requests");
         let what = match (requests, tried) {
-            (_, 0) => format!("blocked in the last minute: {requests} requests"),
-            (0, _) => format!("would have been blocked in the last minute: {tried} requests"),
+            (_, 0) => format!("blocked in the last minute: {}", counted(requests)),
+            (0, _) => format!("would have been blocked in the last minute: {}", counted(tried)),
             _ => format!(
-                "blocked in the last minute: {requests} requests, and {tried} would have been,"
+                "blocked in the last minute: {}, and {tried} would have been,",
+                counted(requests)
             ),
         };
         let who = match heaviest {
@@ -302,8 +306,8 @@ impl Stats {
             }
             None => ", none of which had many".to_owned(),
         };
-        let clients_word = if clients == 1 { "client" } else { "clients" };
-        Some(format!("{what} of {at_least}{clients} {clients_word}{who}"))
+        let clients = Count(clients, "client", "clients");
+        Some(format!("{what} of {at_least}{clients}{who}"))
     }
 
     /// How long the windows of the heavy hitters have been open that [`Window::Now`] has together.
@@ -323,9 +327,9 @@ impl Stats {
     pub(crate) fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_beat.store(now, Ordering::Relaxed);
-        let _ = self.phase.compare_exchange(
-            Phase::Starting as u8,
-            Phase::Serving as u8,
+        let _ = self.stage.compare_exchange(
+            Stage::Starting as u8,
+            Stage::Serving as u8,
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -338,16 +342,16 @@ impl Stats {
             .saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
     }
 
-    /// From now on the daemon takes its leave.
-    pub(crate) fn drain(&self) {
-        self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
+    /// From now on the process is leaving.
+    pub(crate) fn leave(&self) {
+        self.stage.store(Stage::Leaving as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Starting,
-            1 => Phase::Serving,
-            _ => Phase::Draining,
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Relaxed) {
+            0 => Stage::Starting,
+            1 => Stage::Serving,
+            _ => Stage::Leaving,
         }
     }
 }
@@ -421,9 +425,9 @@ mod tests {
         let found = policy.refused(Window::Now);
         assert!(found.complete);
         let found: Vec<_> =
-            found.hitters.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
+            found.heaviest.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
-        assert!(policy.admitted(Window::Now).hitters.is_empty());
+        assert!(policy.admitted(Window::Now).heaviest.is_empty());
     }
 
     /// A request that is sampled now and then stands for a thousand, but says nothing of its
@@ -442,7 +446,7 @@ mod tests {
             }
         };
         ask(0..1_000_000);
-        let named = |window| policy.refused(window).hitters;
+        let named = |window| policy.refused(window).heaviest;
         assert_eq!(named(Window::Now), []);
         assert_eq!(
             stats.end_minute().unwrap(),
@@ -479,7 +483,7 @@ mod tests {
         }
         let found = policy.admitted(Window::Now);
         assert!(!found.complete);
-        let [first, second] = &found.hitters[..] else { panic!("{found:?}") };
+        let [first, second] = &found.heaviest[..] else { panic!("{found:?}") };
         assert_eq!((&*first.client, &*second.client), ("1", "2"));
         assert!((170_000..=201_000).contains(&first.requests), "{found:?}");
         assert!((35_000..=50_500).contains(&second.requests), "{found:?}");
@@ -503,17 +507,15 @@ mod tests {
                 "blocked in the last minute: 3 requests of 1 client; 3 of them of a (policy login)"
             )
         );
-        assert_eq!(policy.refused(Window::Now).hitters.len(), 1);
+        assert_eq!(policy.refused(Window::Now).heaviest.len(), 1);
         policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
         let said = stats.end_minute().unwrap();
         assert!(
-            said.starts_with(
-                "would have been blocked in the last minute: 1 requests of 1 client;"
-            ),
+            said.starts_with("would have been blocked in the last minute: 1 request of 1 client;"),
             "{said}"
         );
         assert_eq!(stats.end_minute(), None);
-        assert!(policy.refused(Window::Now).hitters.is_empty());
+        assert!(policy.refused(Window::Now).heaviest.is_empty());
         assert_eq!(policy.counts(), [1, 1, 3, 0], "and counted for ever");
     }
 }

@@ -1,5 +1,5 @@
-//! What can be known of a running agent, gathered when somebody asks. It is sent as JSON by
-//! `/status`, read by `top`, and turned into metrics by `/metrics`.
+//! The status of a running agent, gathered on request. `/status` sends it as JSON, `top` reads it,
+//! and `/metrics` turns it into metrics.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,27 +13,26 @@ use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
-use crate::hitters::{Found, Hitter, Window};
+use crate::heaviest::{Found, HeavyClient, Window};
 use crate::limiter::Undecided;
-use crate::stats::{OUTCOMES, Phase, Stats};
+use crate::stats::{OUTCOMES, PolicyStats, Stage, Stats};
 
-/// So many of the heaviest clients are told.
+/// How many of the heaviest clients are listed.
 const TOP: usize = 10;
 
-/// How old the table's occupancy may be: looking through a million slots takes milliseconds.
+/// How old the table's occupancy may be. Counting a million slots takes milliseconds.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// And where looking takes long, it is done so seldom that it takes no more than this part of the
-/// time.
+/// The slots are counted so rarely that counting takes at most one part in `SHARE` of the time.
 const SHARE: u32 = 20;
 
-/// The statuses that tell a peer what is wrong with what it sent (SPOE.txt section 3.5).
+/// The statuses that say what is wrong with a frame that was received (SPOE.txt section 3.5).
 const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
 
-/// Without a sign of life for so long, the worker that keeps the house hangs.
+/// After this time without a beat, the worker that runs the housekeeping counts as stuck.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
-/// What the agent is asked about.
+/// The parts of an agent that its status is gathered from.
 #[derive(Debug)]
 pub(crate) struct Watched {
     table: Arc<ArcSwap<Table>>,
@@ -43,7 +42,7 @@ pub(crate) struct Watched {
     scan: Mutex<Option<Scan>>,
 }
 
-/// The table's occupancy when it was last looked at.
+/// The table's occupancy when its slots were last counted.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     occupancy: Occupancy,
@@ -57,10 +56,10 @@ pub(crate) struct Status {
     pub(crate) state: String,
     pub(crate) start_time_seconds: f64,
     pub(crate) uptime_seconds: f64,
-    /// How long the time has been that the heaviest clients are of.
+    /// The length of the window in which the heaviest clients were counted.
     pub(crate) window_seconds: f64,
     pub(crate) policies: Vec<Policy>,
-    /// Messages that no policy is for.
+    /// Messages for which there is no policy.
     pub(crate) unmatched: u64,
     pub(crate) notifies: Notifies,
     pub(crate) latency: Latency,
@@ -75,10 +74,12 @@ pub(crate) struct Policy {
     pub(crate) name: String,
     /// By outcome.
     pub(crate) decisions: BTreeMap<String, u64>,
+    /// The clients with the most requests that were blocked, or would have been.
     pub(crate) top_blocked: Vec<Client>,
+    /// The clients with the most allowed requests.
     pub(crate) top_admitted: Vec<Client>,
-    /// Every request was looked at, so the numbers above are exact. Else each client had about so
-    /// many, and at least, and clients of which too little is known are left out.
+    /// Every request was counted, so the numbers above are exact. Otherwise each is a cautious
+    /// estimate, and clients of which too little is known are left out.
     pub(crate) top_is_exact: bool,
 }
 
@@ -101,14 +102,14 @@ pub(crate) struct Notifies {
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Latency {
-    /// Each counts what took longer than the one before allows.
+    /// Each counts the NOTIFYs that took longer than the bound of the one before.
     pub(crate) buckets: Vec<Bucket>,
     pub(crate) sum_seconds: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Bucket {
-    /// None has an end.
+    /// The upper bound; `None` for the last bucket, which has none.
     pub(crate) at_most_seconds: Option<f64>,
     pub(crate) count: u64,
 }
@@ -118,27 +119,27 @@ pub(crate) struct Connections {
     pub(crate) open: u64,
     pub(crate) accepted: u64,
     pub(crate) accept_errors: u64,
-    /// Kept of incomplete frames and unread answers.
+    /// Of incomplete frames and unread answers.
     pub(crate) buffered_bytes: u64,
-    /// By how they ended.
+    /// How many ended, by how.
     pub(crate) ended: BTreeMap<String, u64>,
-    /// By the status (SPOE.txt section 3.5) they were ended with.
+    /// How many were ended with each status (SPOE.txt section 3.5).
     pub(crate) protocol_errors: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct TableStatus {
     pub(crate) slots: u64,
-    /// By what they hold.
+    /// How many slots are in each state.
     pub(crate) states: BTreeMap<String, u64>,
-    /// How old these numbers are.
+    /// How old the numbers of states are.
     pub(crate) scanned_seconds_ago: f64,
     pub(crate) evictions: u64,
     pub(crate) forgiven_seconds: f64,
     pub(crate) gave_up: u64,
-    /// Agents that use it.
+    /// The number of agents that use it.
     pub(crate) processes: u64,
-    /// Its file was removed or replaced, so agents that are started now share another table.
+    /// Its file was removed or replaced, so agents that start now use another table.
     pub(crate) detached: bool,
 }
 
@@ -152,19 +153,19 @@ impl Watched {
         Self { table, counters, undecided, stats, scan: Mutex::default() }
     }
 
-    /// Why the agent is not well, if so.
+    /// Why the agent does not work, if that is so.
     pub(crate) fn complaint(&self) -> Option<String> {
         let silent = self.stats.silent();
-        // Who takes its leave keeps no house any more.
-        let is_stuck = silent > MAX_SILENCE && self.stats.phase() != Phase::Draining;
-        is_stuck.then(|| format!("no sign of life from the worker for {} s", silent.as_secs()))
+        // The housekeeping ends while the agent is leaving.
+        let is_stuck = silent > MAX_SILENCE && self.stats.stage() != Stage::Leaving;
+        is_stuck.then(|| format!("the worker has been stuck for {} s", silent.as_secs()))
     }
 
-    /// Why nobody should ask the agent, if so.
+    /// Why the agent should get no requests, if that is so.
     pub(crate) fn excuse(&self) -> Option<String> {
-        match self.stats.phase() {
-            Phase::Serving => self.complaint(),
-            phase => Some(word(phase).to_owned()),
+        match self.stats.stage() {
+            Stage::Serving => self.complaint(),
+            stage => Some(word(stage).to_owned()),
         }
     }
 
@@ -176,7 +177,7 @@ impl Watched {
         let since_epoch = self.stats.started().duration_since(UNIX_EPOCH).unwrap_or_default();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            state: word(self.stats.phase()).to_owned(),
+            state: word(self.stats.stage()).to_owned(),
             start_time_seconds: since_epoch.as_secs_f64(),
             uptime_seconds: self.stats.uptime().as_secs_f64(),
             window_seconds: self.stats.window().as_secs_f64(),
@@ -202,7 +203,7 @@ impl Watched {
     }
 
     fn policies(&self) -> Vec<Policy> {
-        let policy = |(name, stats): (String, Arc<crate::stats::PolicyStats>)| {
+        let policy = |(name, stats): (String, Arc<PolicyStats>)| {
             let (blocked, admitted) = (stats.refused(Window::Now), stats.admitted(Window::Now));
             Policy {
                 name,
@@ -236,8 +237,8 @@ impl Watched {
         }
     }
 
-    /// Looks through the table, unless that was done just now. Who comes meanwhile waits for the
-    /// same look.
+    /// Counts the table's slots, unless that was done a moment ago. Requests that come in the
+    /// meantime wait for the same result.
     async fn scan(&self) -> Scan {
         let mut last = self.scan.lock().await;
         if let Some(scan) = *last
@@ -247,7 +248,7 @@ impl Watched {
         }
         let table = self.table.load_full();
         let began = Instant::now();
-        // Not on this thread, which has others to answer.
+        // On another thread, because this one has other requests to answer.
         let occupancy = tokio::task::spawn_blocking(move || table.occupancy()).await;
         // It does not panic; if it did, an empty answer would be better than none.
         let occupancy = occupancy.unwrap_or_default();
@@ -257,11 +258,11 @@ impl Watched {
     }
 }
 
-fn word(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Starting => "starting",
-        Phase::Serving => "serving",
-        Phase::Draining => "draining",
+fn word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Starting => "starting",
+        Stage::Serving => "serving",
+        Stage::Leaving => "leaving",
     }
 }
 
@@ -270,8 +271,8 @@ fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Stri
 }
 
 fn top(found: Found) -> Vec<Client> {
-    let client = |Hitter { client, requests }| Client { client, requests };
-    found.hitters.into_iter().take(TOP).map(client).collect()
+    let client = |HeavyClient { client, requests }| Client { client, requests };
+    found.heaviest.into_iter().take(TOP).map(client).collect()
 }
 
 fn latency(counts: &LatencyCounts) -> Latency {

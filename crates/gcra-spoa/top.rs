@@ -1,7 +1,7 @@
 //! `gcra-spoa top`: what an agent does now, on one screen.
 //!
-//! Reads `/status` once a second. What is drawn follows from two of them, and is the same for a
-//! terminal and for plain text.
+//! It reads `/status` once a second, and draws what follows from the last two answers. A terminal
+//! and plain text show the same.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,19 +18,28 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 use ratatui::{Frame, Terminal};
 
-use crate::config::Top;
+use crate::cli::Top;
+use crate::duration::Short;
+use crate::output::write_stdout;
+use crate::plural::Count;
 use crate::status::{Bucket, Client, Policy, Status};
 
+/// How often the agent is asked.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// More than any status has.
+/// The most bytes of an answer that are read: more than any status has.
 const MAX_ANSWER: u64 = 4 << 20;
 
-/// Columns of plain text.
+/// The width of plain text, in columns.
 const WIDTH: u16 = 100;
 
 /// Watches an agent until 'q' is pressed, or for one second.
+///
+/// # Errors
+///
+/// The agent does not answer at the start, or the terminal cannot be used.
 pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
     let first = fetch(what.admin)?;
     let mut screen = Screen {
@@ -46,17 +55,13 @@ pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
         if let Some(trouble) = screen.trouble {
             bail!(trouble);
         }
-        return match io::stdout().write_all(screen.plain()?.as_bytes()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            outcome => outcome.context("could not write"),
-        };
+        return write_stdout(&screen.plain()?);
     }
-    let mut terminal =
-        ratatui::try_init().context("could not draw here; 'top --once' prints plain text")?;
+    let mut terminal = ratatui::try_init()
+        .context("this is not a terminal to draw on; use 'gcra-spoa top --once' for plain text")?;
     let outcome = watch(&mut screen, |screen| terminal.draw(|frame| screen.draw(frame)).map(drop));
     ratatui::restore();
-    outcome.context("the terminal failed")
+    outcome.context("could not draw on the terminal")
 }
 
 fn watch(screen: &mut Screen, mut draw: impl FnMut(&Screen) -> io::Result<()>) -> io::Result<()> {
@@ -88,14 +93,14 @@ fn fetch(address: SocketAddr) -> anyhow::Result<Status> {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        // After an answer of HTTP/1.0 the connection ends.
+        // With HTTP/1.0 the connection ends after the answer.
         write!(stream, "GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
         let mut answer = Vec::new();
         stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
         Ok(answer)
     };
     let answer = ask().with_context(|| {
-        format!("no answer from {address}; is an agent running with --admin {address}?")
+        format!("no answer from {address}; is an agent with --admin {address} running?")
     })?;
     let body = answer
         .windows(4)
@@ -103,10 +108,11 @@ fn fetch(address: SocketAddr) -> anyhow::Result<Status> {
         .and_then(|end| answer.get(end + 4..));
     match body {
         Some(body) if answer.starts_with(b"HTTP/1.") && answer.get(8..12) == Some(b" 200") => {
-            serde_json::from_slice(body)
-                .with_context(|| format!("what answers at {address} is no agent of this version"))
+            serde_json::from_slice(body).with_context(|| {
+                format!("the program at {address} is not a gcra-spoa of this version")
+            })
         }
-        _ => bail!("what answers at {address} is no gcra-spoa"),
+        _ => bail!("the program at {address} is not a gcra-spoa; use the --admin of an agent"),
     }
 }
 
@@ -115,9 +121,9 @@ struct Screen {
     address: SocketAddr,
     before: Status,
     now: Status,
-    /// Why `now` is old.
+    /// Why `now` could not be updated.
     trouble: Option<String>,
-    /// Somebody sits there.
+    /// It is drawn again and again on a terminal.
     is_live: bool,
 }
 
@@ -132,9 +138,9 @@ impl Screen {
         }
     }
 
-    /// The same as on a terminal that is as high as needed.
+    /// The same as on a terminal that is high enough for all lines.
     fn plain(&self) -> anyhow::Result<String> {
-        let clients = [Blocked, Admitted].map(|which| self.clients(which).len()).into_iter().max();
+        let clients = [Blocked, Allowed].map(|which| self.clients(which).len()).into_iter().max();
         let lines = self.head().len()
             + self.policies().len()
             + 1
@@ -169,7 +175,7 @@ impl Screen {
         put(policies, middle, buffer);
         put(self.clients(Blocked).iter().map(|row| row.line(left.width)).collect(), left, buffer);
         put(
-            self.clients(Admitted).iter().map(|row| row.line(right.width)).collect(),
+            self.clients(Allowed).iter().map(|row| row.line(right.width)).collect(),
             right,
             buffer,
         );
@@ -181,7 +187,7 @@ impl Screen {
         let title = format!(
             "gcra-spoa {version} at {}: {state}, up {}{}",
             self.address,
-            duration(*uptime_seconds),
+            short(*uptime_seconds),
             if self.is_live { "; q quits" } else { "" }
         );
         let mut lines = vec![Line::from(title).bold()];
@@ -190,7 +196,7 @@ impl Screen {
         lines
     }
 
-    /// Seconds between the two; none where the agent was started meanwhile.
+    /// Seconds between the two; `None` if the agent was restarted in between.
     fn elapsed(&self) -> Option<f64> {
         let elapsed = self.now.uptime_seconds - self.before.uptime_seconds;
         let same =
@@ -232,7 +238,7 @@ impl Screen {
     fn clients(&self, which: Which) -> Vec<ClientRow> {
         let (title, list): (_, fn(&Policy) -> &[Client]) = match which {
             Blocked => ("MOST BLOCKED", |policy| &policy.top_blocked),
-            Admitted => ("MOST ADMITTED", |policy| &policy.top_admitted),
+            Allowed => ("MOST ALLOWED", |policy| &policy.top_admitted),
         };
         let several = self.now.policies.len() > 1;
         let mut clients: Vec<(u64, String)> = Vec::new();
@@ -246,13 +252,13 @@ impl Screen {
         let is_exact = self.now.policies.iter().all(|policy| policy.top_is_exact);
         let about = if is_exact { "" } else { "about " };
         let mut rows = vec![ClientRow {
-            name: format!("{title}, last {}", duration(self.now.window_seconds)),
+            name: format!("{title}, last {}", short(self.now.window_seconds)),
             requests: format!("{about}requests").to_uppercase(),
             is_heading: true,
         }];
         if clients.is_empty() {
-            // Where not all was looked at there may be many clients, each with a few requests.
-            let name = if is_exact { "nobody" } else { "nobody with many" }.to_owned();
+            // If not all requests were counted, there may be many clients with a few each.
+            let name = if is_exact { "none" } else { "none with many" }.to_owned();
             rows.push(ClientRow { name, requests: String::new(), is_heading: false });
         }
         rows.extend(clients.into_iter().map(|(requests, name)| ClientRow {
@@ -267,10 +273,7 @@ impl Screen {
         let Status { table, connections, notifies, .. } = &self.now;
         let live = table.states.get("live").copied().unwrap_or(0);
         let share = float(live) / float(table.slots.max(1));
-        let agents = match table.processes {
-            1 => "1 agent uses it".to_owned(),
-            agents => format!("{agents} agents use it"),
-        };
+        let agents = Count(table.processes, "agent uses it", "agents use it");
         let mut lines = vec![
             Line::default(),
             Line::from(format!(
@@ -281,31 +284,37 @@ impl Screen {
                 table.slots
             )),
             Line::from(format!(
-                "{:<12} {} open, {} accepted in all",
+                "{:<12} {} open, {} accepted since start",
                 "Connections", connections.open, connections.accepted
             )),
             Line::from(format!("{:<12} {}", "NOTIFYs", self.notifies())),
         ];
         let errors: u64 = connections.protocol_errors.values().sum();
         let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
+        let refused = self.now.config_reloads.get("refused").copied().unwrap_or(0);
         let odd: Vec<_> = [
-            (table.evictions, "keys forgotten, the table is too small"),
-            (notifies.handler_panics, "panics"),
-            (notifies.shed, "NOTIFYs answered without a decision"),
-            (notifies.overdue, "NOTIFYs answered too late"),
-            (self.now.unmatched, "messages that no policy is for"),
-            (errors, "protocol errors"),
-            (timeouts, "connections timed out"),
-            (connections.accept_errors, "connections not accepted"),
-            (table.gave_up, "decisions given up"),
-            (
-                self.now.config_reloads.get("refused").copied().unwrap_or(0),
-                "configurations refused",
+            Count(
+                table.evictions,
+                "bucket evicted (table too small)",
+                "buckets evicted (table too small)",
             ),
+            Count(notifies.handler_panics, "panic", "panics"),
+            Count(notifies.shed, "NOTIFY without a decision", "NOTIFYs without a decision"),
+            Count(notifies.overdue, "late reply overdue", "late replies overdue"),
+            Count(self.now.unmatched, "message without a policy", "messages without a policy"),
+            Count(errors, "protocol error", "protocol errors"),
+            Count(timeouts, "connection timed out", "connections timed out"),
+            Count(
+                connections.accept_errors,
+                "connection not accepted",
+                "connections not accepted",
+            ),
+            Count(table.gave_up, "request given up", "requests given up"),
+            Count(refused, "configuration refused", "configurations refused"),
         ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
+        .iter()
+        .filter(|count| count.0 > 0)
+        .map(ToString::to_string)
         .collect();
         if !odd.is_empty() {
             lines.push(Line::from(format!("{:<12} {}", "Since start", odd.join(", "))).yellow());
@@ -329,7 +338,7 @@ impl Screen {
             .collect();
         match (quantile(&buckets, 50), quantile(&buckets, 99)) {
             (Some(half), Some(most)) => {
-                format!("{per_second}; read to written: p50 {half}, p99 {most}")
+                format!("{per_second}; from read to written p50 {half}, p99 {most}")
             }
             _ => per_second,
         }
@@ -339,9 +348,9 @@ impl Screen {
 #[derive(Clone, Copy)]
 enum Which {
     Blocked,
-    Admitted,
+    Allowed,
 }
-use Which::{Admitted, Blocked};
+use Which::{Allowed, Blocked};
 
 struct ClientRow {
     name: String,
@@ -367,7 +376,7 @@ fn put(lines: Vec<Line<'_>>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What a buffer shows, without colours.
+/// The text of a buffer, without colours.
 fn text(buffer: &Buffer) -> String {
     let mut text = String::new();
     for row in buffer.content().chunks(usize::from(buffer.area.width.max(1))) {
@@ -378,7 +387,7 @@ fn text(buffer: &Buffer) -> String {
     text
 }
 
-/// The bound below which so many per cent lie.
+/// The bound below which this many percent lie.
 fn quantile(buckets: &[Bucket], percent: u64) -> Option<String> {
     let total: u64 = buckets.iter().map(|bucket| bucket.count).sum();
     let mut below = 0;
@@ -408,13 +417,9 @@ fn rate(per_second: Option<f64>) -> String {
     }
 }
 
-fn duration(seconds: f64) -> String {
-    match seconds {
-        ..120.0 => format!("{seconds:.0} s"),
-        ..7200.0 => format!("{:.0} min", seconds / 60.0),
-        ..172_800.0 => format!("{:.0} h", seconds / 3600.0),
-        _ => format!("{:.0} d", seconds / 86400.0),
-    }
+fn short(seconds: f64) -> Short {
+    // The numbers are another process's, so they may be anything.
+    Short(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 fn cut(text: &str, width: usize) -> String {
@@ -491,21 +496,24 @@ POLICY                  ALLOWED/S    BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S    BL
 default                      1000          250              0            0     20.0 %
 login                        2000          500              0            0     20.0 %
 
-MOST BLOCKED, last 75 s                  REQUESTS  MOST ADMITTED, last 75 s                 REQUESTS
-login: 192.0.2.1                             1000  default: sk_l…(24)#a1b2c3                    2000
-default: 192.0.2.1                            500  login: sk_l…(24)#a1b2c3                      2000
+MOST BLOCKED, last 75 s                  REQUESTS  MOST ALLOWED, last 75 s                  \
+                      REQUESTS
+login: 192.0.2.1                             1000  default: sk_l…(24)#a1b2c3                    \
+                      2000
+default: 192.0.2.1                            500  login: sk_l…(24)#a1b2c3                      \
+                      2000
 default: 2001:db8:1:2::                         3
 login: 2001:db8:1:2::                           3
 
 Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots live; 2 agents use it
-Connections  12 open, 345 accepted in all
-NOTIFYs      1250/s; read to written: p50 ≤ 16 µs, p99 ≤ 4 ms
+Connections  12 open, 345 accepted since start
+NOTIFYs      1250/s; from read to written p50 ≤ 16 µs, p99 ≤ 4 ms
 ";
         assert_eq!(screen().plain().unwrap(), wanted);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn trouble_is_shown() {
         let mut screen = screen();
         screen.now.notifies.handler_panics = 2;
         screen.now.table.evictions = 7;
@@ -514,7 +522,7 @@ NOTIFYs      1250/s; read to written: p50 ≤ 16 µs, p99 ≤ 4 ms
         let text = screen.plain().unwrap();
         for said in [
             "\nno answer from 127.0.0.1:9101\n",
-            "Since start  7 keys forgotten, the table is too small, 2 panics\n",
+            "Since start  7 buckets evicted (table too small), 2 panics\n",
             "ABOUT REQUESTS",
         ] {
             assert!(text.contains(said), "{said:?}: {text}");
@@ -522,18 +530,18 @@ NOTIFYs      1250/s; read to written: p50 ≤ 16 µs, p99 ≤ 4 ms
     }
 
     #[test]
-    fn many_clients_of_few_requests_are_nobody() {
+    fn clients_with_few_requests_each_are_not_named() {
         let mut screen = screen();
         for policy in &mut screen.now.policies {
             policy.top_blocked.clear();
         }
-        assert!(screen.plain().unwrap().contains("\nnobody  "));
+        assert!(screen.plain().unwrap().contains("\nnone  "));
         screen.now.policies[1].top_is_exact = false;
-        assert!(screen.plain().unwrap().contains("\nnobody with many  "));
+        assert!(screen.plain().unwrap().contains("\nnone with many  "));
     }
 
     #[test]
-    fn after_a_restart_no_rate_is_made_up() {
+    fn after_a_restart_no_rate_is_shown() {
         let mut screen = screen();
         screen.before.start_time_seconds = 1.0;
         let text = screen.plain().unwrap();

@@ -1,21 +1,22 @@
-//! Whether files have changed, by looking at them.
+//! Notices that files have changed, by their metadata.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// What was seen of some files.
+/// The files that are watched.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// As they were when they were read, or when they were last said to have changed.
+    /// Their state when they were read, or when a change was last reported.
     taken: Vec<Seen>,
+    /// Their state at the last look.
     last: Vec<Seen>,
 }
 
-/// A file, and its state; `None` when it is not there.
+/// A file, and its state; `None` if it does not exist.
 pub(crate) type Seen = (PathBuf, Option<State>);
 
-/// A file's device, number, length, and when it was changed last, to the nanosecond.
+/// A file's device, inode, length, and the time of its last change in seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct State(u64, u64, u64, i64, i64);
 
@@ -31,13 +32,14 @@ impl Watch {
         Self { taken, last: Vec::new() }
     }
 
-    /// They were read once more, in this state.
+    /// Notes that the files were read once more, in this state.
     pub(crate) fn read_again(&mut self, files: &[Seen]) {
         self.taken = files.to_vec();
     }
 
-    /// Takes what was seen of the files, and says whether they have changed since they were read
-    /// (or it last said so), and no more since the look before: somebody may still be writing.
+    /// Takes a new look at the files. Returns whether they have changed since they were read (or
+    /// since a change was last reported), and not since the last look: until then an editor may
+    /// still be writing.
     pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;
@@ -49,13 +51,13 @@ impl Watch {
     }
 }
 
-/// Looks at files. The file system may take its time.
+/// Looks at files. This blocks for as long as the file system takes.
 pub(crate) fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
     files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
 fn see(file: &Path) -> Option<State> {
-    // What a link leads to: a mounted directory may be exchanged by its link.
+    // Follows links, because Kubernetes replaces a mounted configuration by changing a link.
     fs::metadata(file).ok().as_ref().map(State::from)
 }
 
@@ -68,24 +70,24 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_once_and_when_it_is_over() {
+    fn a_change_is_reported_once_and_when_it_is_over() {
         let mut watch = Watch::new(seen(&[1]));
-        let told: Vec<_> =
+        let reported: Vec<_> =
             [1, 1, 2, 3, 3, 3, 1, 1].iter().map(|ns| watch.take(seen(&[*ns]))).collect();
-        assert_eq!(told, [false, false, false, false, true, false, false, true]);
+        assert_eq!(reported, [false, false, false, false, true, false, false, true]);
     }
 
     #[test]
-    fn a_change_between_reading_and_the_first_look_is_told() {
+    fn a_change_between_reading_and_the_first_look_is_reported() {
         let mut watch = Watch::new(seen(&[1]));
         assert_eq!([2, 2, 2].map(|ns| watch.take(seen(&[ns]))), [false, true, false]);
-        // Read because of a signal, in a state in which it does not stay.
+        // Read because of a signal, and changed again after that.
         watch.read_again(&seen(&[3]));
         assert_eq!([3, 3, 4, 4].map(|ns| watch.take(seen(&[ns]))), [false, false, false, true]);
     }
 
     #[test]
-    fn another_file_and_one_that_is_gone_are_changes() {
+    fn a_new_file_and_a_removed_one_are_changes() {
         let mut watch = Watch::new(seen(&[1]));
         assert!(!watch.take(seen(&[1])));
         assert!(!watch.take(seen(&[1, 2])));

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use gcra_spoa::fuzzing::read_config;
+use gcra_spoa::testing::read_config;
 use gcra_spoa_fuzz::text;
 use libfuzzer_sys::fuzz_target;
 

@@ -160,7 +160,8 @@ pub(crate) struct Config {
     text: Option<String>,
 }
 
-const ANSWER: &str = "answer = [\"would_block\", \"policy\", \"reason\", \"remaining\", \"limit\", \"retry_after\", \
+const ANSWER: &str = "answer = [\"would_block\", \"policy\", \"reason\", \"remaining\", \
+                      \"limit\", \"retry_after\", \
      \"retry_after_ms\", \"reset\", \"ratelimit\", \"ratelimit_policy\"]\n";
 
 impl Limit {

@@ -1,5 +1,5 @@
-//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. All of it
-//! ends when the value that stands for it is dropped, also when a test fails.
+//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. Each of them
+//! ends when its value is dropped, even if a test fails.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -43,9 +43,9 @@ pub fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written to")
 }
 
-/// A port that nobody listens on now. From below those that the kernel gives to clients (32768 and
-/// more), of which one might get it meanwhile; and not the same twice, for tests that run at the
-/// same time.
+/// A port on which no process listens now. It is below the ports that the kernel gives to clients
+/// (32768 and above), so that no client gets it in the meantime. No port is returned twice,
+/// because tests run at the same time.
 pub fn free_port(ip: IpAddr) -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let free = (0..20_000).find_map(|_| {
@@ -84,7 +84,7 @@ impl Process {
         });
     }
 
-    /// The lines it wrote so far.
+    /// The lines that it has written so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -98,7 +98,7 @@ impl Process {
         kill_process(pid, signal).expect("the process is ours");
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM, and returns how the process ended.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait()
@@ -115,7 +115,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL: it gets no chance to do anything.
+    /// Sends SIGKILL: the process cannot do anything more.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -135,7 +135,7 @@ impl Drop for Process {
 #[derive(Debug)]
 pub struct Agent {
     pub process: Process,
-    /// Where it listens, as HAProxy would write it.
+    /// The address where it listens, as HAProxy would write it.
     pub address: String,
 }
 
@@ -158,7 +158,7 @@ impl Agent {
         Self::start_command(command.arg("--table").arg(table).args(args))
     }
 
-    /// Starts one by a command of one's own.
+    /// Starts one by another command.
     pub fn start_command(command: &mut Command) -> Self {
         let process = Process::start("gcra-spoa", command.env_remove("RUST_LOG"));
         let mut address = None;
@@ -173,7 +173,7 @@ impl Agent {
         Self { process, address: address.unwrap() }
     }
 
-    /// Ends it in order. Returns how many NOTIFYs it has answered.
+    /// Stops it in order. Returns how many NOTIFYs it has answered.
     pub fn stop(self) -> u64 {
         self.stop_and_count().0
     }
@@ -183,7 +183,7 @@ impl Agent {
         let status = self.process.stop();
         assert!(status.success(), "{status}");
         let mut counted = None;
-        // The lines come through a thread of their own.
+        // Another thread collects the lines.
         wait_until("the agent says what it did", || {
             let lines = self.process.lines();
             let line = lines.iter().find_map(|line| line.split_once("stopped after "));
@@ -217,7 +217,8 @@ pub fn haproxy_binary() -> PathBuf {
         .map(|directory| directory.join("haproxy"))
         .find(|path| path.is_file())
         .expect(
-            "HAProxy is not installed: install the package 'haproxy', or name its program with HAPROXY=/path",
+            "HAProxy is not installed: install the package 'haproxy', or name its program with \
+             HAPROXY=/path",
         )
 }
 
@@ -233,9 +234,9 @@ pub struct Haproxy {
     /// Where clients connect to.
     pub frontend: SocketAddr,
     directory: TempDir,
-    /// How it was started, to be started so again.
+    /// The command that it was started with, to start it again.
     command: Command,
-    /// What else has to live as long.
+    /// Something that must live as long as this HAProxy.
     pub configuration: Option<TempDir>,
 }
 
@@ -249,7 +250,7 @@ impl Haproxy {
     pub fn start_on(config: &str, ip: IpAddr, environment: &[(&str, &str)]) -> Self {
         let directory = directory();
         let frontend = free_port(ip);
-        // A second file adds what an operator would look into: the statistics.
+        // A second file adds the socket with the statistics.
         let statistics = directory.path().join("stats.cfg");
         let socket = directory.path().join("stats.sock");
         fs::write(
@@ -270,14 +271,14 @@ impl Haproxy {
                 "HAProxy ended: {:#?}",
                 process.lines()
             );
-            // Asking its socket is no connection to the frontend, which might be counted.
+            // A connection to the frontend might be counted; one to this socket is not.
             UnixStream::connect(&socket).is_ok()
         });
         Self { process, frontend, directory, command, configuration: None }
     }
 
-    /// Starts it again beside itself, as a reload does: the new process takes over the listeners,
-    /// the old one ends when its last client has gone. Returns the old one.
+    /// Starts a second process, as a reload does: it takes over the listeners, and the old one
+    /// ends when its last client has disconnected. Returns the old one.
     pub fn reload(&mut self) -> Process {
         let arguments: Vec<_> = self.command.get_args().map(ToOwned::to_owned).collect();
         let mut command = Command::new(self.command.get_program());
@@ -289,7 +290,7 @@ impl Haproxy {
         std::mem::replace(&mut self.process, new)
     }
 
-    /// The state of a server, as `show stat` tells it: UP, DOWN, ...
+    /// The state of a server in `show stat`: UP, DOWN, ...
     pub fn state(&self, backend: &str, server: &str) -> String {
         let mut socket =
             UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
@@ -308,7 +309,7 @@ impl Haproxy {
     }
 }
 
-/// An HTTP client with one connection, from an address of its own.
+/// An HTTP client with one connection, which may come from an address of its own.
 #[derive(Debug)]
 pub struct Client {
     server: SocketAddr,
@@ -398,7 +399,7 @@ impl Client {
     }
 }
 
-/// What one client got, and the clock readings that matter.
+/// The answers that one client got, and the clock readings that matter.
 pub struct Tally {
     pub allowed: u64,
     pub denied: u64,
@@ -427,7 +428,7 @@ impl std::fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Sends requests evenly, `per_second` of them, for so long.
+    /// Sends `per_second` requests a second, evenly, for `duration`.
     pub fn of(client: &mut Client, per_second: u32, duration: Duration) -> Self {
         Self::watched(client, per_second, duration, |_| {})
     }
@@ -478,7 +479,7 @@ impl Tally {
         tally
     }
 
-    /// Never one too many: `burst + floor(elapsed / T)`, from before the first request to after
+    /// At most `burst + floor(elapsed / T)` were allowed, from before the first request to after
     /// the last answer.
     pub fn assert_not_too_many(&self, interval: Duration, burst: u64) {
         let elapsed = self.last_answered - self.first_sent;
@@ -490,10 +491,10 @@ impl Tally {
         );
     }
 
-    /// Nor one too few, counted up to the last denial: then everything due had been used, by the
-    /// readings that leave the least time between. But on a busy machine the client may not
-    /// have asked for a while, and a bucket that is full in the meantime grants no more: what
-    /// is due in pauses longer than the interval may be missing.
+    /// No cell too few was allowed up to the last denial, when everything that had come due was
+    /// used, by the clock readings that leave the least time between. But on a busy machine the
+    /// client may have paused, and a full bucket gains nothing: what came due in pauses longer
+    /// than the interval may be missing.
     pub fn assert_not_too_few(&self, interval: Duration, burst: u64) {
         let (Some(first), Some(last)) = (self.first_answered, self.last_denied_sent) else {
             panic!("nothing was denied: {self:?}");

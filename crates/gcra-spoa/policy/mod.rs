@@ -5,11 +5,18 @@
 //! when it was read.
 
 pub(crate) mod answer;
-mod exception;
+mod describe;
 pub(crate) mod file;
+mod haproxy;
+mod limits;
+mod override_key;
+mod overrides;
+mod penalty;
+mod reader;
+mod sources;
+mod syntax;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

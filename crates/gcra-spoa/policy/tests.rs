@@ -44,20 +44,22 @@ mode = "observe"
     );
     assert_eq!(
         policies.in_words(),
-        "policy 'gold', for the message 'api' when plan is 'gold' or 'silver': 100 per second, up to 200 at once; and \
-10000 per hour, up to 500 at once, for each key (IPv6 by /64), upper and lower case alike
-policy 'api', for the message 'api': 10 per second, up to 10 at once, for each ip and path (IPv4 by /24, IPv6 by /64), \
-at the cost that n says; whoever goes on while blocked is charged 1 each time, and waits at most 600 s longer for it
-    but everything is let through: 1 IPv4 and 1 IPv6 networks, 0 values
-    but nothing is let through: 1 IPv4 and 0 IPv6 networks, 0 values
-policy 'login', for the message 'login': nothing is let through, for each value of the message's args \
-(IPv6 by /64); only watched, nobody is blocked
-answered beside 'blocked': remaining, retry_after"
+        "policy 'gold', for the message 'api' when plan is 'gold' or 'silver': \
+100 per second, up to 200 at once; and 10000 per hour, up to 500 at once, \
+for each key (IPv6 by /64), ignoring case
+policy 'api', for the message 'api': 10 per second, up to 10 at once, \
+for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n; \
+each blocked request is charged 1 cell, which adds at most 10m to the wait
+    overrides, unlimited: 1 IPv4 network, 1 IPv6 network
+    overrides, deny: 1 IPv4 network
+policy 'login', for the message 'login': every request is blocked, \
+for each value of the message's args (IPv6 by /64); it only observes, and blocks no request
+variables besides 'blocked': remaining, retry_after"
     );
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_its_line() {
+fn every_mistake_is_reported_with_its_line() {
     let mistakes = parse(
         r#"scope = "transaction"
 answers = ["remaining"]
@@ -86,43 +88,84 @@ message = "api"
     .unwrap_err();
     let expected = [
         "1: a scope is one of proc, sess, txn, req, res",
-        "2: 'answers' is not a key of the file; is it 'answer'?",
-        "3: 'remaning' is not a variable; is it 'remaining'?",
+        "2: 'answers' is not a key of the file; did you mean 'answer'?",
+        "3: 'remaning' is not a variable; did you mean 'remaining'?",
         "3: answer names 'remaining' twice; once is enough",
-        "5: 'limit' is not a key of policy 'api'; is it 'limits'?",
-        "6: '10/fortnight' is not a rate: the period must end in ms, s, m, h or d (rates are COUNT/PERIOD, like 100/s, 0.5/s, \
-         10/m, 1000/d or 100/250ms)",
-        "6: '10/s brust 20' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\"",
-        "6: 'brust' is not a key of a limit; is it 'burst'?",
-        "7: key has an empty name; write the names of args, like [\"ip\", \"path\"]",
-        "8: key and cost both name 'ip', so that each cost would have a bucket of its own; leave it out of key",
-        "9: ipv6_prefix is a whole number from 0 to 128",
-        "10: 'observed' is not a mode; is it 'observe'?",
-        "11: when names one arg and its values, like { plan = \"gold\" } or { plan = [\"gold\", \"silver\"] }",
-        "12: cells is a whole number from 0 to 4294967295",
-        "12: penalty has no ceiling, so that nobody could know when a client gets back in; write ceiling = \"10m\"",
-        "14: '192.0.2.0/33' is no address and no network; write one, like 192.0.2.1 or 192.0.2.0/24, or \"str:192.0.2.0/33\" for the \
-         text itself",
-        "15: '100/s brust' is no limit; write RATE or RATE burst COUNT, like \"10/s burst 20\"",
-        "16: the list nowhere.txt can't be read: No such file or directory (os error 2)",
-        "19: 'a b' is no name for a policy: letters, digits, '-' and '_', at most 64 of them",
-        "20: limits is empty; write \"unlimited\" to let everything through",
-        "21: policy 'other' has no limits; write limits = [\"100/s burst 20\"], \"deny\" or \"unlimited\"",
+        "5: 'limit' is not a key of policy 'api'; did you mean 'limits'?",
+        "6: '10/fortnight' is not a rate: ",
+        "6: '10/s brust 20' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
+         burst 20\"",
+        "6: 'brust' is not a key of a limit; did you mean 'burst'?",
+        "7: key has an empty name; write the names of args, such as [\"ip\", \"path\"]",
+        "8: key and cost both name 'ip', so each cost would have a bucket of its own; leave it \
+         out \
+         of key",
+        "9: ipv6_prefix must be a whole number from 0 to 128",
+        "10: 'observed' is not a mode; did you mean 'observe'?",
+        "11: when must name one arg and its values, such as { plan = \"gold\" } or { plan = \
+         [\"gold\", \"silver\"] }",
+        "12: cells must be a whole number from 0 to 4294967295",
+        "12: penalty has no ceiling, so a client could stay blocked without end; write ceiling = \
+         \"10m\"",
+        "14: '192.0.2.0/33' is not an address or network; write one, such as 192.0.2.1 or \
+         192.0.2.0/24, or \"str:192.0.2.0/33\" for the text itself",
+        "15: '100/s brust' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
+         burst 20\"",
+        "16: cannot read the list nowhere.txt: No such file or directory (os error 2)",
+        "19: 'a b' is not a valid name for a policy: use letters, digits, '-' and '_', at most 64 \
+         of them",
+        "20: limits is empty; write \"unlimited\" to block no request",
+        "21: policy 'other' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" or \
+         \"unlimited\"",
     ];
-    let expected: Vec<_> =
-        expected.iter().map(|mistake| format!("gcra-spoa.toml:{mistake}")).collect();
-    assert_eq!(mistakes, expected);
+    assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
+    for (mistake, expected) in mistakes.iter().zip(expected) {
+        let expected = format!("gcra-spoa.toml:{expected}");
+        // How a rate is written is explained by its own crate.
+        assert!(
+            *mistake == expected || expected.ends_with(": ") && mistake.starts_with(&expected),
+            "{mistake}\n{expected}"
+        );
+    }
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_its_line() {
-    let mistakes = parse("[policy.api]\nlimits = [\"10/s\"\nkey = 5\n").unwrap_err();
-    assert!(mistakes[0].starts_with("gcra-spoa.toml:"), "{mistakes:?}");
-    assert_eq!(
-        parse("").unwrap_err(),
-        [
-            "gcra-spoa.toml:1: there is no policy; write one, like [policy.api] with limits = [\"100/s burst 20\"]"
-        ]
+fn a_mistake_in_the_syntax_is_reported_with_its_line() {
+    let wrong = |text: &str, mistakes: &[&str]| {
+        let expected: Vec<_> =
+            mistakes.iter().map(|mistake| format!("gcra-spoa.toml:{mistake}")).collect();
+        assert_eq!(parse(text).unwrap_err(), expected, "{text}");
+    };
+    wrong(
+        "[policy.api]\nlimits = 10/s\nkey = [path, ip]\n",
+        &[
+            "2: '10/s' is a string, which needs quotes; write \"10/s\"",
+            "3: 'ip' is a string, which needs quotes; write \"ip\"",
+            "3: 'path' is a string, which needs quotes; write \"path\"",
+        ],
+    );
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\n[policy.api]\nlimits = \"1/s\"\n",
+        &[
+            "3: 'api' is defined twice; keep only one of the two",
+            "4: 'limits' is defined twice; keep only one of the two",
+        ],
+    );
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\nkey: [\"ip\"]\n",
+        &["3: 'key:' is not a key; write key = VALUE"],
+    );
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n192.0.2.1 = \"deny\"\n\
+         192.0.2.0/24 = \"deny\"\n",
+        &["5: the key '192.0.2.0/24' needs quotes, because it has characters other than \
+             letters, \
+           digits, '-' and '_'; write \"192.0.2.0/24\""],
+    );
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n192.0.2.1 = \"deny\"\n\
+         \"192.0.2.2\" = \"deny\"\n",
+        &["4: the key '192.0.2.1' needs quotes; write \"192.0.2.1\""],
     );
 }
 
@@ -137,19 +180,21 @@ fn a_file_without_a_policy_is_a_mistake() {
 }
 
 #[test]
-fn a_policy_that_is_never_taken_is_a_mistake() {
-    let mistakes =
-        parse("[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n")
-            .unwrap_err();
+fn a_policy_that_never_applies_is_a_mistake() {
+    let mistakes = parse(
+        "[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n[policy.b]\nmessage=\"m\"\n\
+               when={x=\"1\"}\nlimits=\"1/s\"\n",
+    )
+    .unwrap_err();
     assert_eq!(
         mistakes,
-        [
-            "gcra-spoa.toml:4: policy 'b' is never taken: 'a' above it is for the same message; put it first, and give it a 'when'"
-        ]
+        ["gcra-spoa.toml:4: policy 'b' never applies, because policy 'a' above it is for the \
+             same message; put 'b' first, and give it a 'when'"]
     );
     // The other way round it is right.
     good(
-        "[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n",
+        "[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n[policy.a]\nmessage=\"m\"\n\
+         limits=\"1/s\"\n",
     );
 }
 
@@ -187,17 +232,18 @@ limits = "1/s"
     }
 }
 
-/// What a policy with this override, and with a list of this one line, is or has wrong.
-fn with_exception(text: &str) -> [Result<Policies, Vec<String>>; 2] {
+/// A policy with this override, and one with a list of this one line; or what is wrong with it.
+fn with_override(text: &str) -> [Result<Policies, Vec<String>>; 2] {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("list.txt"), format!("{text}\n")).unwrap();
     let table = "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n";
-    let list = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n";
+    let list = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
+                limits = \"deny\"\n";
     let file = directory.path().join("gcra-spoa.toml");
     [parse(&format!("{table}'{text}' = \"deny\"\n")), file::parse(&file, list)]
 }
 
-/// A typing error in a list of who is denied must not let anybody through.
+/// A typing error in a list of denied addresses must not allow one of them.
 #[test]
 fn what_is_nearly_an_address_is_a_mistake() {
     for text in [
@@ -244,11 +290,11 @@ fn what_is_nearly_an_address_is_a_mistake() {
         "fe80:1",
         "12:34",
     ] {
-        for outcome in with_exception(text) {
+        for outcome in with_override(text) {
             let mistakes = outcome.expect_err(text);
             assert!(
                 mistakes.len() == 1
-                    && mistakes[0].contains(&format!("'{text}' is no address and no network; "))
+                    && mistakes[0].contains(&format!("'{text}' is not an address or network; "))
                     && mistakes[0].contains("\"str:"),
                 "{text:?}: {mistakes:?}"
             );
@@ -271,21 +317,22 @@ fn what_is_nearly_an_address_is_a_mistake() {
         ("0x0a000001", "10.0.0.1"),
         ("0X0A000001", "10.0.0.1"),
     ] {
-        for outcome in with_exception(text) {
+        for outcome in with_override(text) {
             let mistakes = outcome.expect_err(text);
             let said = format!(
-                "'{text}' is no address and no network; write {meant}, or \"str:{text}\" for the text itself"
+                "'{text}' is not an address or network; write {meant}, or \"str:{text}\" for the \
+                 text itself"
             );
             assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
         }
     }
-    // Those that a list has no such line for: it is trimmed, and lines may be empty.
+    // A list cannot have these: its lines are trimmed, and may be empty.
     for (text, said) in [
-        ("", "'' is no address, no network and no value"),
+        ("", "'' is empty; write an address, a network or a value"),
         (" 1.2.3.4", "' 1.2.3.4' has white space around it"),
         ("partner\t", "has white space around it"),
     ] {
-        let [table, list] = with_exception(text);
+        let [table, list] = with_override(text);
         let mistakes = table.expect_err(text);
         assert!(mistakes.len() == 1 && mistakes[0].contains(said), "{text:?}: {mistakes:?}");
         assert!(list.is_ok());
@@ -293,12 +340,16 @@ fn what_is_nearly_an_address_is_a_mistake() {
     for (text, said) in [
         (
             "1.2.3.4/24",
-            "'1.2.3.4/24' is an address in a network: write 1.2.3.0/24, or 1.2.3.4/32 for the one address",
+            "'1.2.3.4/24' is an address and a prefix length; write 1.2.3.0/24 for the network, or \
+             1.2.3.4/32 for the one address",
         ),
-        ("2001:db8::1/32", "write 2001:db8::/32, or 2001:db8::1/128 for the one address"),
-        ("::ffff:10.0.0.1/104", "write ::ffff:10.0.0.0/104, or ::ffff:10.0.0.1/128 for"),
+        ("2001:db8::1/32", "write 2001:db8::/32 for the network, or 2001:db8::1/128 for the"),
+        (
+            "::ffff:10.0.0.1/104",
+            "write ::ffff:10.0.0.0/104 for the network, or ::ffff:10.0.0.1/128",
+        ),
     ] {
-        for outcome in with_exception(text) {
+        for outcome in with_override(text) {
             let mistakes = outcome.expect_err(text);
             assert!(mistakes.len() == 1 && mistakes[0].contains(said), "{text:?}: {mistakes:?}");
         }
@@ -310,23 +361,24 @@ fn a_comment_in_a_list_begins_with_a_hash() {
     for (text, mark) in
         [("; partners", ";"), (";10.0.0.1", ";"), ("// partners", "//"), ("//10.0.0.1", "//")]
     {
-        let [_, list] = with_exception(text);
+        let [_, list] = with_override(text);
         let mistakes = list.expect_err(text);
         let said = format!(
-            "line 1: '{text}' begins with {mark}; write # before a comment, or \"str:{text}\" for the text itself"
+            "line 1: '{text}' begins with {mark}; write # before a comment, or \"str:{text}\" \
+             for the text itself"
         );
         assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
-        let [_, list] = with_exception(&format!("str:{text}"));
+        let [_, list] = with_override(&format!("str:{text}"));
         assert!(list.unwrap().list[0].exception(text.into()).is_some(), "{text:?}");
     }
-    let [_, list] = with_exception("# 10.0.0.1");
+    let [_, list] = with_override("# 10.0.0.1");
     assert!(list.is_ok());
 }
 
 #[test]
-fn an_exception_is_an_address_a_network_or_a_value() {
+fn an_override_is_for_an_address_a_network_or_a_value() {
     let matches = |text: &str, value: Value<'_>| {
-        with_exception(text).map(|outcome| {
+        with_override(text).map(|outcome| {
             let policies = outcome.unwrap_or_else(|mistakes| panic!("{text:?}: {mistakes:?}"));
             policies.list[0].exception(value).is_some()
         })
@@ -386,7 +438,7 @@ fn an_exception_is_an_address_a_network_or_a_value() {
         assert_eq!(matches(&format!("str:{value}"), value.into()), [true; 2], "{value}");
     }
     assert_eq!(matches("str:10.1.2.3", ip("10.1.2.3")), [false; 2]);
-    let [table, _] = with_exception("str: with space ");
+    let [table, _] = with_override("str: with space ");
     assert!(table.unwrap().list[0].exception(" with space ".into()).is_some());
 }
 
@@ -399,8 +451,9 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
     assert_eq!(
         with("\"2/s burst 3\"", "{ ceiling = \"400ms\" }"),
         wrong(
-            "the penalty is never charged to the limit '2 per second, up to 3 at once' of policy 'api': 1 cell takes it 500ms, \
-             more than the ceiling; write ceiling = \"500ms\" at least"
+            "the penalty of policy 'api' is never charged to the limit '2 per second, up to 3 at \
+             once': its 1 cell takes 500ms to drain, more than the ceiling; write a ceiling of at \
+             least \"500ms\""
         )
     );
     assert_eq!(with("\"2/s burst 3\"", "{ ceiling = \"500ms\" }"), Ok(()));
@@ -410,23 +463,25 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
             "{ cells = 10, ceiling = \"10m\" }"
         ),
         wrong(
-            "the penalty is never charged to the limit '1000 per day, up to 1000 at once' of policy 'api': 10 cells take it \
-             864s, more than the ceiling; write ceiling = \"864s\" at least"
+            "the penalty of policy 'api' is never charged to the limit '1000 per day, up to 1000 \
+             at once': its 10 cells take 864s to drain, more than the ceiling; write a ceiling of \
+             at least \"864s\""
         )
     );
     assert_eq!(
         with("\"1/d\"", "{ cells = 31, ceiling = \"1d\" }"),
         wrong(
-            "the penalty is never charged to the limit '1 per day, up to 1 at once' of policy 'api': 31 cells take it 31d, \
-             more than any ceiling; write fewer cells, 30 at most"
+            "the penalty of policy 'api' is never charged to the limit '1 per day, up to 1 at \
+             once': its 31 cells take 31d to drain, more than any ceiling; write at most 30 cells"
         )
     );
     assert_eq!(
         with("\"1/s\"", "{ cells = 0, ceiling = \"1d\" }"),
         wrong("a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out")
     );
-    // Those of exceptions, too.
-    let text = "[policy.api]\nlimits = \"10/s\"\npenalty = { ceiling = \"1s\" }\n[policy.api.overrides]\n\"192.0.2.1\" = \"1/m\"\n";
+    // The same for the limits of overrides.
+    let text = "[policy.api]\nlimits = \"10/s\"\npenalty = { ceiling = \"1s\" }\n\
+                [policy.api.overrides]\n\"192.0.2.1\" = \"1/m\"\n";
     let mistakes = parse(text).unwrap_err();
     assert!(
         mistakes.len() == 1 && mistakes[0].contains("'1 per minute, up to 1 at once'"),
@@ -434,7 +489,7 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
     );
 }
 
-/// After a change of its numbers a limit is found by its names.
+/// A limit is found by its names after its numbers have changed.
 #[test]
 fn a_limit_is_known_by_its_names() {
     let ids = |text: &str| {
@@ -447,11 +502,11 @@ fn a_limit_is_known_by_its_names() {
     let first = ids(
         "[policy.a]\nlimits=[\"1/s\", {name=\"x\", rate=\"1/h\"}]\n[policy.b]\nlimits=\"1/s\"\n",
     );
-    let second = ids(
-        "[policy.a]\nlimits=[\"9/s burst 3\", {name=\"x\", rate=\"7/d\"}]\n[policy.b]\nlimits=\"5/m\"\n",
-    );
+    let second =
+        ids("[policy.a]\nlimits=[\"9/s burst 3\", {name=\"x\", rate=\"7/d\"}]\n[policy.b]\n\
+         limits=\"5/m\"\n");
     assert_eq!(first, second);
-    assert!(first[0] != first[1] && first[0] != first[2], "and each its own");
+    assert!(first[0] != first[1] && first[0] != first[2], "each limit has an id of its own");
 }
 
 #[test]
@@ -495,14 +550,14 @@ fn header_fields_that_do_not_fit_are_a_mistake() {
     let long = "a".repeat(64);
     let mistakes = config(&long, "\"ratelimit\", \"ratelimit_policy\"").unwrap_err();
     assert!(
-        mistakes[0].contains("an answer may have 1721 bytes, and 815 fit; give it shorter names"),
+        mistakes[0].contains("an answer may have 1721 bytes, but only 815 fit; use shorter names"),
         "{mistakes:?}"
     );
     assert!(config(&long, "\"retry_after\"").is_ok());
 }
 
-/// A file with so many wrong overrides, and what was spent on it by this thread: the time of
-/// others does not count.
+/// The mistakes of a file with `count` wrong overrides, and the CPU time that this thread spent on
+/// them, in nanoseconds.
 fn with_mistakes(count: usize) -> (Vec<String>, u128) {
     use rustix::time::{ClockId, clock_gettime};
     let spent = || {
@@ -519,7 +574,7 @@ fn with_mistakes(count: usize) -> (Vec<String>, u128) {
 }
 
 #[test]
-fn a_hundred_mistakes_are_told_and_how_many_more_there_are() {
+fn a_hundred_mistakes_are_reported_and_the_number_of_the_others() {
     let (mistakes, _) = with_mistakes(5_000);
     assert_eq!(mistakes.len(), 101);
     for (mistake, line) in mistakes[..100].iter().zip(4..) {
@@ -533,17 +588,17 @@ fn a_hundred_mistakes_are_told_and_how_many_more_there_are() {
 }
 
 /// Reading takes time in proportion to the mistakes: eight times as many take eight times as long,
-/// and would take 64 times as long if each looked at what is before it. The least of three,
-/// because a cache may be cold.
+/// and would take 64 times as long if each were compared with those before it. The least of three
+/// counts, because a cache may be cold.
 #[test]
-fn many_mistakes_take_no_longer_than_they_must() {
+fn the_time_grows_in_proportion_to_the_mistakes() {
     let least = |count| (0..3).map(|_| with_mistakes(count).1).min().unwrap();
     let (few, many) = (least(2_000), least(16_000));
     assert!(many < 24 * few, "{few} ns for 2000 mistakes, {many} ns for 16 000");
 }
 
 #[test]
-fn each_policy_that_is_never_taken_is_told_once() {
+fn each_policy_that_never_applies_is_reported_once() {
     let hidden: String = (1..2_000)
         .map(|number| format!("[policy.p{number}]\nmessage = \"a\"\nlimits = \"1/s\"\n"))
         .collect();
@@ -551,7 +606,9 @@ fn each_policy_that_is_never_taken_is_told_once() {
         parse(&format!("[policy.p0]\nmessage = \"a\"\nlimits = \"1/s\"\n{hidden}")).unwrap_err();
     assert_eq!(mistakes.len(), 101);
     assert!(
-        mistakes[0].starts_with("gcra-spoa.toml:4: policy 'p1' is never taken: 'p0' above it"),
+        mistakes[0].starts_with(
+            "gcra-spoa.toml:4: policy 'p1' never applies, because policy 'p0' above it"
+        ),
         "{}",
         mistakes[0]
     );
@@ -569,7 +626,7 @@ fn what_would_do_nothing_is_a_mistake() {
             "limits = \"deny\"\npenalty = { ceiling = \"1m\" }",
             "3: the penalty of policy 'a' is never charged",
         ),
-        ("limits = \"1/s\"\nwhen = { plan = [] }", "3: when names one arg and its values"),
+        ("limits = \"1/s\"\nwhen = { plan = [] }", "3: when must name one arg and its values"),
         (
             "limits = \"1/s\"\ncost = \"\"",
             "3: cost is empty; write the name of an arg, or leave it out",
@@ -584,6 +641,7 @@ fn what_would_do_nothing_is_a_mistake() {
         assert!(mistakes.len() == 1 && mistakes[0].contains(mistake), "{policy}: {mistakes:?}");
     }
     good(
-        "[policy.a]\nlimits = \"unlimited\"\npenalty = { ceiling = \"1m\" }\n[policy.a.overrides]\n\"10.0.0.1\" = \"1/s\"\n",
+        "[policy.a]\nlimits = \"unlimited\"\npenalty = { ceiling = \"1m\" }\n\
+         [policy.a.overrides]\n\"10.0.0.1\" = \"1/s\"\n",
     );
 }

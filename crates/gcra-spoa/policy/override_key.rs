@@ -1,8 +1,8 @@
-//! Whom an exception is for, as an operator writes it: an address, a network, or a value of the
+//! What an override is for, as an operator writes it: an address, a network, or a value of the
 //! key.
 //!
-//! What is nearly an address is a mistake and not a value. A value that no client ever sends would
-//! be without effect, and a typing error in a list of those who are denied would let them through.
+//! A text that is nearly an address is a mistake, and not a value. No client would ever send such
+//! a value, so a typing error in a list of denied addresses would have no effect.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -11,11 +11,12 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::policy::OverrideKey;
 
-/// What stands before a text that is a value whatever it looks like. It is the same on the command
+/// The prefix of a text that is a value whatever it looks like. It is the same on the command
 /// line.
 const VALUE: &str = "str:";
 
-/// IPv4 addresses in IPv6 notation (`::ffff:0:0/96`) begin behind so many bits.
+/// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
+/// part.
 const MAPPED_BITS: u8 = 96;
 
 impl FromStr for OverrideKey {
@@ -31,25 +32,29 @@ impl FromStr for OverrideKey {
         match text.parse::<IpNet>() {
             Ok(net) if net == net.trunc() => Ok(Self::Net(canonical(net))),
             Ok(net) => Err(format!(
-                "'{text}' is an address in a network: write {}, or {}/{} for the one address",
+                "'{text}' is an address and a prefix length; write {} for the network, or {}/{} \
+                 for the one address",
                 net.trunc(),
                 net.addr(),
                 net.max_prefix_len()
             )),
             Err(_) if text.is_empty() => Err(format!(
-                "'' is no address, no network and no value; write one, or \"{VALUE}\" for the empty string"
+                "'' is empty; write an address, a network or a value, or \"{VALUE}\" for the \
+                 empty string"
             )),
             Err(_) if text != text.trim() => {
                 let trimmed = text.trim();
                 Err(format!(
-                    "'{text}' has white space around it; write \"{trimmed}\", or \"{VALUE}{text}\" if it is part of the value"
+                    "'{text}' has white space around it; write \"{trimmed}\", or \
+                     \"{VALUE}{text}\" if it is part of the value"
                 ))
             }
             Err(_) => {
-                let general = || "one, like 192.0.2.1 or 192.0.2.0/24,".to_owned();
+                let general = || "one, such as 192.0.2.1 or 192.0.2.0/24,".to_owned();
                 match meant(text).or_else(|| is_nearly_an_address(text).then(general)) {
                     Some(right) => Err(format!(
-                        "'{text}' is no address and no network; write {right} or \"{VALUE}{text}\" for the text itself"
+                        "'{text}' is not an address or network; write {right} or \
+                         \"{VALUE}{text}\" for the text itself"
                     )),
                     None => Ok(Self::Value(text.as_bytes().into())),
                 }
@@ -58,8 +63,8 @@ impl FromStr for OverrideKey {
     }
 }
 
-/// An IPv4 network that is written as one of IPv6, as what it is: addresses are looked up in that
-/// form.
+/// The form in which addresses are looked up: an IPv4 network that is written as an IPv6 network
+/// is an IPv4 network.
 fn canonical(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
@@ -67,9 +72,8 @@ fn canonical(net: IpNet) -> IpNet {
     v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
 }
 
-/// The address or network that a text becomes with dots for other marks and without quotes and
-/// white space, or that it is as a hexadecimal number; with the comma that follows it in the
-/// sentence.
+/// The address or network that was probably meant, with the comma that follows it in the sentence:
+/// the text with dots for other marks and without quotes and white space, or a hexadecimal number.
 fn meant(text: &str) -> Option<String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -88,15 +92,14 @@ fn meant(text: &str) -> Option<String> {
     Some(if net == net.trunc() {
         format!("{net},")
     } else {
-        // Whether the one address or its network is meant is for the operator to say.
+        // Only the operator knows whether the address or its network is meant.
         format!("{} or {}/{},", net.trunc(), net.addr(), net.max_prefix_len())
     })
 }
 
-/// Whether somebody who wrote this, which is no address and no network, is likely to have meant
-/// one.
+/// Whether a text that is not an address or network was probably meant to be one.
 fn is_nearly_an_address(text: &str) -> bool {
-    // Several on a line, or one among other words.
+    // Several addresses in a line, or one among other words.
     let mut words =
         text.split(|c: char| c.is_whitespace() || ",;".contains(c)).filter(|word| *word != text);
     if text == "*"
@@ -104,12 +107,11 @@ fn is_nearly_an_address(text: &str) -> bool {
     {
         return true;
     }
-    // A path, though digits may be all there is in it.
+    // A path, even if it has only digits.
     if text.starts_with('/') {
         return false;
     }
-    // Numbers with dots or slashes: a part is missing, or there is one too many, or a range, a
-    // mask, a port.
+    // Numbers with dots or slashes: with a part missing or too many, or a range, a mask, a port.
     let numeric = |c: char| c.is_ascii_digit() || c.is_whitespace() || "./*-:".contains(c);
     if text.contains(|c: char| c.is_ascii_digit())
         && text.contains(['.', '/'])
@@ -119,11 +121,11 @@ fn is_nearly_an_address(text: &str) -> bool {
     }
     let address = text.split(['/', '%']).next().unwrap_or(text).trim_start_matches('[');
     let address = address.split(']').next().unwrap_or(address);
-    looks_like_ipv4(address) || looks_like_ipv6(address) || has_only_what_ipv6_has(text)
+    looks_like_ipv4(address) || looks_like_ipv6(address) || has_only_ipv6_characters(text)
 }
 
-/// Hexadecimal digits, dots and at least one colon, and perhaps the length of a prefix.
-fn has_only_what_ipv6_has(text: &str) -> bool {
+/// Hexadecimal digits, dots and at least one colon, perhaps with a prefix length.
+fn has_only_ipv6_characters(text: &str) -> bool {
     let (address, bits) = text.split_once('/').unwrap_or((text, ""));
     address.contains(':')
         && address.chars().all(|c| c.is_ascii_hexdigit() || ".:".contains(c))
@@ -137,8 +139,8 @@ fn looks_like_ipv4(text: &str) -> bool {
     text.split('.').count() == 4 && text.split('.').filter(is_number).count() >= 3
 }
 
-/// At least three parts between colons, all of them hexadecimal; or as many as an address has, or
-/// a gap as only addresses have, and one of them a little wrong.
+/// At least three parts between colons that are all hexadecimal; or all but one, if there are as
+/// many parts as in an address or a `::`.
 fn looks_like_ipv6(text: &str) -> bool {
     let is_part = |part: &str| {
         part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit())

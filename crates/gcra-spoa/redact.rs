@@ -1,5 +1,5 @@
-//! What a client is called in logs and on the admin address: its key as an operator writes it, but
-//! no string in full, because it may be a secret.
+//! The name of a client in logs, in `top` and on the admin address: its key as an operator writes
+//! it, but no string in full, because it may be a secret.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -7,12 +7,13 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use gcra_table::KeyHash;
 use spop_agent::Value;
 
-/// A name ends with the part that reaches this length.
+/// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
 
-/// Writes the name of the client whose key has these parts. Strings are cut to a quarter of their
-/// bytes, at most four, with their length; then a few digits of the whole key's hash tell apart
-/// who looks alike. (They follow from the table's secret, so that no guess can be tried on them.)
+/// Writes the name of the client whose key has these parts. A string is cut to a quarter of its
+/// bytes, at most four, and its length. After them a few digits of the whole key's hash tell
+/// clients apart that look alike. (The hash has a secret key, so nobody can use the digits to
+/// check a guess.)
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,
@@ -28,7 +29,7 @@ pub(crate) fn write_name<'a>(
             is_cut = true;
             break;
         }
-        // Writing to a string can't fail.
+        // Writing to a string does not fail.
         let _ = match part {
             Value::Null => name.write_str("null:"),
             Value::Bool(bool) => write!(name, "bool:{bool}"),
@@ -66,7 +67,7 @@ fn beginning(bytes: &[u8]) -> &[u8] {
     &bytes[..(bytes.len() / 4).min(4)]
 }
 
-/// Clients choose these bytes, and they go to logs and terminals.
+/// A harmless character, because clients choose these bytes, and they go to logs and terminals.
 fn printable(byte: u8) -> char {
     match byte {
         b',' | b'\\' => '?',
@@ -113,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_it_moves_a_terminals_cursor_or_ends_a_line() {
+    fn no_name_moves_a_cursor_or_ends_a_line() {
         let hostile = b"\x1b[2\n\xff,\\0000000000000000000000000000000";
         let name = name(&[Value::String(hostile)]);
         assert!(name.starts_with("?[2?…("), "{name}");
     }
 
     #[test]
-    fn a_name_has_an_end() {
+    fn the_length_of_a_name_is_bounded() {
         let name = name(&[ip("2001:db8:1111:2222:3333:4444:5555:6666"); 100]);
         assert!(name.len() < 140, "{name}");
     }

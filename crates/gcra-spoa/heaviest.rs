@@ -1,24 +1,25 @@
-//! Who has the most requests, now: a bounded sketch of one thread's decisions.
+//! The clients with the most requests in the last minutes: a bounded sketch of the decisions of
+//! one thread.
 //!
-//! Space-Saving (Metwally, Agrawal, El Abbadi 2005): so many counters, and who has none takes over
-//! the smallest, with what stood there as its possible error. Who has more than one in
-//! [`COUNTERS`] of the requests is always in it. What is told is the count without the possible
-//! error, so nobody is accused of more than was seen.
+//! This is Space-Saving (Metwally, Agrawal, El Abbadi 2005): there are [`COUNTERS`] counters, and
+//! a client without one takes over the smallest counter, with the count that stood there as its
+//! possible error. A client with more than one in [`COUNTERS`] of the requests always has a
+//! counter. What is reported is the count without the possible error.
 //!
-//! **Sampled.** The first [`UNTIL_RARER`] requests of a minute are all looked at, so that small
-//! numbers are exact; after each so many that were looked at, half as many are, and each stands
-//! for twice as many. So the work has an upper bound that does not grow with the load (some 60 000
-//! samples a minute at a million requests a second).
+//! **Sampling.** The first [`UNTIL_RARER`] requests of a minute are all counted, so that small
+//! numbers are exact. After each further [`UNTIL_RARER`] samples only half as many requests are
+//! sampled, and each sample stands for twice as many requests. So the work has an upper bound that
+//! does not grow with the load (about 60 000 samples a minute at a million requests a second).
 //!
-//! **What a sample says.** One that stands for 1024 requests says for certain only that there was
-//! one: of a million clients that asked once, a thousand are sampled. How many requests a client
-//! had is a sum over its samples, and the square of that sum's standard deviation is the sum of
-//! `weight * (weight - 1)`. What is told is the sum less two standard deviations, so that the
-//! number is too large for one client in 40, at most. A client with four samples of one large
-//! weight has next to nothing left, and is not named.
+//! **What a sample says.** A sample that stands for 1024 requests proves only that there was one:
+//! of a million clients that each sent one request, a thousand are sampled. The estimate for a
+//! client is the sum over its samples, and the variance of that sum is the sum of
+//! `weight * (weight - 1)`. What is reported is the sum less two standard deviations, so the
+//! number is too large for at most one client in 40. A client with four samples of one large
+//! weight has almost nothing left, and is not named.
 //!
-//! **Now** is this minute and the last: there are two sketches, and once a minute the older one
-//! begins anew.
+//! **The window** is the current minute and the one before: there are two sketches, and once a
+//! minute the older one is cleared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -28,27 +29,27 @@ use gcra_table::KeyHash;
 /// Clients in one sketch.
 const COUNTERS: usize = 128;
 
-/// Room for a usual name, so that it is not made when the next one is a little longer.
-const NAME: usize = 48;
+/// The capacity that a name starts with, so that a slightly longer one does not allocate again.
+const NAME_BYTES: usize = 48;
 
-/// So many samples of one weight are taken in a minute.
+/// How many samples of one weight are taken in a minute.
 const UNTIL_RARER: u64 = 4096;
 
 /// The largest weight is two to this.
 const MAX_RARITY: u32 = 32;
 
-/// Where not every request was looked at and counted, a client is named when it had so many at
-/// least.
+/// The fewest requests with which a client is named, unless every request was counted.
 const NAMED_FROM: u64 = 3;
 
-/// A client, and how many requests it had: exactly, or at least and about, where it was sampled.
+/// A client, and how many requests it sent: the exact number, or a cautious estimate if they were
+/// sampled.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Hitter {
+pub(crate) struct HeavyClient {
     pub(crate) client: String,
     pub(crate) requests: u64,
 }
 
-/// How many requests a client had, by its samples. Those of several sketches add up.
+/// How many requests a client sent, by its samples. Estimates from several sketches add up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimate {
     sum: u64,
@@ -57,9 +58,9 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// Adds a sample that stands for so many requests.
+    /// Adds a sample that stands for `weight` requests.
     fn add_sample(&mut self, weight: u64) {
-        // It would take more than 2^37 requests in a minute to reach the end of the numbers here.
+        // The sum overflows only after more than 2^37 requests in a minute.
         self.sum += weight;
         self.variance = self.variance.saturating_add(weight * (weight - 1));
     }
@@ -69,7 +70,8 @@ impl Estimate {
         self.variance = self.variance.saturating_add(other.variance);
     }
 
-    /// How many they were at least. This is too large for one client in 40, at most.
+    /// The number of requests that there were at least. It is too large for at most one client
+    /// in 40.
     pub(crate) fn at_least(self) -> u64 {
         let deviation = self.variance.isqrt();
         let rounded_up = deviation + u64::from(deviation * deviation < self.variance);
@@ -77,33 +79,33 @@ impl Estimate {
     }
 }
 
-/// The heaviest clients, and whether these are all.
+/// The heaviest clients, and whether they are all the clients.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Those that are known to be heavy, the heaviest first.
-    pub(crate) hitters: Vec<Hitter>,
+    /// The clients that are known to be heavy, the heaviest first.
+    pub(crate) heaviest: Vec<HeavyClient>,
     /// How many clients there were at least.
     pub(crate) clients: usize,
-    /// Every request was looked at, and everybody had a counter: the numbers are exact.
+    /// Every request was counted, and every client had a counter: the numbers are exact.
     pub(crate) complete: bool,
 }
 
 impl Found {
-    /// Puts clients in order, and leaves out those of whom too little is known.
+    /// Puts the clients in order, and leaves out those of which too little is known.
     pub(crate) fn new(all: impl IntoIterator<Item = (String, Estimate)>, complete: bool) -> Self {
-        let hitter = |(client, estimate): (String, Estimate)| Hitter {
+        let heavy = |(client, estimate): (String, Estimate)| HeavyClient {
             client,
             requests: estimate.at_least(),
         };
-        let mut hitters: Vec<_> = all.into_iter().map(hitter).collect();
-        let clients = hitters.len();
-        hitters.retain(|hitter| complete || hitter.requests >= NAMED_FROM);
-        hitters.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
-        Self { hitters, clients, complete }
+        let mut heaviest: Vec<_> = all.into_iter().map(heavy).collect();
+        let clients = heaviest.len();
+        heaviest.retain(|heavy| complete || heavy.requests >= NAMED_FROM);
+        heaviest.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
+        Self { heaviest, clients, complete }
     }
 }
 
-/// Which minutes.
+/// Which minutes a question is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Window {
     /// The last full minute.
@@ -114,12 +116,11 @@ pub(crate) enum Window {
 
 /// The heaviest clients among the decisions of one thread.
 #[derive(Debug)]
-pub(crate) struct Hitters {
-    /// What is sampled: the numbers that are scattered to no more than this. All at first, then
-    /// half of them, and so on. Changed only under the lock.
+pub(crate) struct Heaviest {
+    /// A request is sampled if its number, scattered over all `u64` values, is at most this: all
+    /// requests at first, then half of them, and so on. Changed only under the lock.
     threshold: AtomicU64,
-    /// Taken by the one thread that counts, which never waits for it, and for a moment by those
-    /// who look.
+    /// Locked by the one thread that counts, which never waits for it, and briefly by readers.
     sketches: Mutex<Sketches>,
 }
 
@@ -127,29 +128,29 @@ pub(crate) struct Hitters {
 struct Sketches {
     current: Sketch,
     last: Sketch,
-    /// Samples in the current one.
+    /// Samples in the current sketch.
     samples: u64,
 }
 
-impl Default for Hitters {
+impl Default for Heaviest {
     fn default() -> Self {
         Self { threshold: AtomicU64::new(u64::MAX), sketches: Mutex::default() }
     }
 }
 
-impl Hitters {
-    /// Whether the request of this number is one to look at.
+impl Heaviest {
+    /// Whether the request with this number is sampled.
     ///
-    /// Multiples of the golden ratio lie evenly on the circle, and so do every second, every
-    /// tenth, and every n-th of them. So traffic that repeats itself after any number of
-    /// requests is sampled as fairly as any other, and no random number is needed.
+    /// Multiples of the golden ratio are spread evenly over the circle, and so is every second,
+    /// every tenth or every n-th of them. So traffic that repeats after any number of requests is
+    /// sampled as fairly as any other, and no random numbers are needed.
     #[inline(always)]
     pub(crate) fn samples(&self, number: u64) -> bool {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         number.wrapping_mul(GOLDEN) <= self.threshold.load(Ordering::Relaxed)
     }
 
-    /// Takes a sample. Somebody who looks at the sketch just now costs this one.
+    /// Takes a sample. It is dropped while another thread reads the sketches.
     #[cold]
     #[inline(never)]
     pub(crate) fn offer(&self, client: KeyHash, name: impl FnOnce(&mut String)) {
@@ -168,7 +169,7 @@ impl Hitters {
         }
     }
 
-    /// Begins a new minute.
+    /// Starts a new minute.
     pub(crate) fn rotate(&self) {
         let mut sketches = self.lock();
         let Sketches { current, last, samples } = &mut *sketches;
@@ -178,8 +179,8 @@ impl Hitters {
         self.threshold.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Shows each client once a sketch: its name, and its requests. Returns whether these are all
-    /// there were.
+    /// Calls `each` once for each client of each sketch. Returns whether these were all the
+    /// clients and all their requests.
     pub(crate) fn collect(
         &self,
         window: Window,
@@ -204,7 +205,7 @@ impl Hitters {
 
 #[derive(Debug)]
 struct Sketch {
-    /// Apart from the rest, because they are what is searched.
+    /// Kept apart from the entries, because these are what is searched.
     clients: Vec<KeyHash>,
     entries: Vec<Entry>,
     complete: bool,
@@ -218,9 +219,10 @@ impl Default for Sketch {
 
 #[derive(Debug)]
 struct Entry {
-    /// What it has and what may be somebody else's. Only this decides who is the smallest.
+    /// Its own requests, and those that may be another client's. Only this decides which entry is
+    /// the smallest.
     requests: u64,
-    /// What it has itself, by its own samples.
+    /// Its own requests, by its own samples.
     own: Estimate,
     name: String,
 }
@@ -234,8 +236,11 @@ impl Sketch {
             return;
         }
         if self.clients.len() < COUNTERS {
-            let name_room = String::with_capacity(NAME);
-            let mut entry = Entry { requests: weight, own: Estimate::default(), name: name_room };
+            let mut entry = Entry {
+                requests: weight,
+                own: Estimate::default(),
+                name: String::with_capacity(NAME_BYTES),
+            };
             entry.own.add_sample(weight);
             name(&mut entry.name);
             self.clients.push(client);
@@ -270,22 +275,22 @@ mod tests {
 
     use super::*;
 
-    /// What a sketch says about requests of clients that have these numbers, and what is true.
+    /// What a sketch says about requests from clients with these numbers, and what is true.
     fn observe(
         requests: impl IntoIterator<Item = u64>,
     ) -> (HashMap<u64, u64>, HashMap<u64, u64>, bool) {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        let hitters = Hitters::default();
+        let heaviest = Heaviest::default();
         let (mut exact, mut said) = (HashMap::new(), HashMap::new());
         for (number, client) in requests.into_iter().enumerate() {
             *exact.entry(client).or_insert(0) += 1;
-            if hitters.samples(number as u64 + 1) {
-                hitters.offer(table.hash(&client.to_le_bytes()), |name| {
-                    write!(name, "{client}").unwrap()
+            if heaviest.samples(number as u64 + 1) {
+                heaviest.offer(table.hash(&client.to_le_bytes()), |name| {
+                    write!(name, "{client}").unwrap();
                 });
             }
         }
-        let complete = hitters.collect(Window::Now, |_, name, estimate| {
+        let complete = heaviest.collect(Window::Now, |_, name, estimate| {
             assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
@@ -309,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_accused_of_more_than_was_seen_and_the_heavy_ones_are_found() {
+    fn no_count_is_too_high_and_the_heavy_clients_are_found() {
         let mut random = random();
-        // One has a tenth, one a twentieth, and the rest is spread over 100 000.
+        // One client sends a tenth, one a twentieth, and the rest is spread over 100 000.
         let requests = (0..4000).map(|n| match n % 20 {
             0 | 1 => 1,
             2 => 2,
@@ -343,14 +348,14 @@ mod tests {
             let (said, exact) = (said[&client], exact[&client]);
             assert!(
                 said.abs_diff(exact) < exact / 5,
-                "client {client}: {said}, and {exact} is true"
+                "client {client}: {said}, and it was {exact}"
             );
         }
     }
 
-    /// A sampler that takes every 16th would see one of 16 who come in turn.
+    /// A sampler that took every 16th request would see only one of 16 clients that take turns.
     #[test]
-    fn clients_that_come_in_turn_are_seen_alike() {
+    fn clients_that_take_turns_are_sampled_alike() {
         for clients in [2_u64, 3, 16, 64, 100] {
             let (said, exact, _) = observe((0..1_000_000).map(|n| n % clients));
             assert_eq!(said.len() as u64, clients);
@@ -358,7 +363,7 @@ mod tests {
                 let exact = exact[client];
                 assert!(
                     requests.abs_diff(exact) < exact / 4,
-                    "{clients}: client {client}: {requests}, and {exact} is true"
+                    "{clients}: client {client}: {requests}, and it was {exact}"
                 );
             }
         }
@@ -373,7 +378,7 @@ mod tests {
             }
             estimate.at_least()
         };
-        assert_eq!([of(&[(1, 1)]), of(&[(1, 77)])], [1, 77], "all were looked at");
+        assert_eq!([of(&[(1, 1)]), of(&[(1, 77)])], [1, 77], "every request was counted");
         assert_eq!([of(&[(1024, 1)]), of(&[(1024, 3)]), of(&[(1024, 4)])], [0, 0, 2]);
         assert_eq!(of(&[(1024, 5)]), 542);
         assert_eq!(of(&[(1024, 1000)]), 959_268);
@@ -383,25 +388,25 @@ mod tests {
 
     #[test]
     fn the_work_does_not_grow_with_the_load() {
-        let hitters = Hitters::default();
+        let heaviest = Heaviest::default();
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut samples = 0;
         for number in 0..20_000_000 {
-            if hitters.samples(number) {
+            if heaviest.samples(number) {
                 samples += 1;
-                hitters.offer(table.hash(b"a"), |_| {});
+                heaviest.offer(table.hash(b"a"), |_| {});
             }
         }
         assert!(samples < 14 * UNTIL_RARER, "{samples}");
     }
 
     #[test]
-    fn a_sample_is_given_up_while_somebody_looks() {
-        let hitters = Hitters::default();
+    fn a_sample_is_dropped_while_another_thread_reads() {
+        let heaviest = Heaviest::default();
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        let looking = hitters.lock();
-        hitters.offer(table.hash(b"a"), |_| panic!("not asked"));
-        drop(looking);
-        hitters.collect(Window::Now, |_, _, _| panic!("nobody"));
+        let reading = heaviest.lock();
+        heaviest.offer(table.hash(b"a"), |_| panic!("sampled"));
+        drop(reading);
+        heaviest.collect(Window::Now, |_, _, _| panic!("there is no client"));
     }
 }

@@ -1,21 +1,19 @@
-//! Deciding takes no memory: the limiter itself, with a table, served over a socket.
+//! Deciding allocates no memory: the limiter itself, with a table, served over a socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+#[path = "../crates/spop-agent/tests/counting/mod.rs"]
+mod counting;
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use gcra_table::{Slots, Table};
-use spop_agent::{Agent, Value};
+use counting::Counting;
+use gcra_spoa::testing::limiter;
+use gcra_table::Slots;
+use spop_agent::Value;
 use spop_codec::FrameId;
 use spop_codec::haproxy::NotifyWriter;
 
-use crate::config::{self, Task};
-use crate::counting::Counting;
-use crate::in_force::InForce;
-use crate::limiter::Limiter;
-use crate::stats::Stats;
-
-/// Writes NOTIFYs that ask for so many addresses in turn.
+/// Writes NOTIFYs that ask about this many addresses in turn.
 fn notifies(addresses: u32) -> impl FnMut(&mut Vec<u8>) + Send {
     let mut asked = 0;
     move |bytes| {
@@ -32,20 +30,9 @@ fn notifies(addresses: u32) -> impl FnMut(&mut Vec<u8>) + Send {
 #[test]
 fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
     for addresses in [1, u32::MAX] {
-        let Ok(Task::Serve(config)) =
-            config::parse(["gcra-spoa", "--rate", "100/s", "--burst", "20"].map(Into::into))
-        else {
-            panic!("that is an agent's command line");
-        };
         // So small that new keys soon have to take the slots of others.
-        let table = Table::in_memory(Slots::new(4096).unwrap()).unwrap();
-        let (policies, _) = config.policies.read().expect("the flags are good");
-        let limits = Limiter::limits_for_blocked_only(&policies.answers);
-        let stats = Stats::new(config.threads);
-        let policies =
-            Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
-        let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
-        let agent = Agent::new(limiter).limits(limits);
+        let slots = Slots::new(4096).unwrap();
+        let agent = limiter(&["--rate", "100/s", "--burst", "20"], slots).unwrap();
         let counting = Counting::new(agent, notifies(addresses));
         counting.allocations(1000, 10);
         for (together, times) in [(1, 1000), (64, 100), (1000, 50)] {

@@ -1,4 +1,4 @@
-//! What the operator asks for, checked, and why it can't be had if so.
+//! The command line: every flag and command, checked and turned into values.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,15 +15,16 @@ use gcra_table::{Rate, RateError, Slots};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
+use crate::duration::{self, Exact};
 use crate::key::Key;
 use crate::policy::answer::Answers;
 use crate::policy::{self, Hashing, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
-/// HAProxy asks it about each request; it answers txn.gcra.blocked=true or false, and HAProxy's
-/// rules deny what is blocked. All agents that use one table file share one limit, however many
-/// they are and however often they are killed or restarted.
+/// HAProxy asks it about each request. It answers by setting the variable txn.gcra.blocked to true
+/// or false, and rules in haproxy.cfg deny the requests that are blocked. All agents that use the
+/// same table file share one limit, and the limit survives when they are restarted or killed.
 #[derive(Debug, Parser)]
 #[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
 #[command(
@@ -33,71 +34,29 @@ use crate::policy::{self, Hashing, KeyParts, Limit, Overrides, Policies, Policy,
 )]
 struct Args {
     /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms;
-    /// 'deny' for none at all, 'unlimited' for all of them
-    #[arg(
-        long,
-        value_name = "COUNT/PERIOD",
-        allow_hyphen_values = true,
-        required_unless_present = "config"
-    )]
+    /// 'deny' blocks every request, 'unlimited' blocks none
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     rate: Option<RateArg>,
 
-    /// A file with policies, for more than one limit, instead of --rate and the flags that go
-    /// with it. Read again on SIGHUP, and when 'gcra-spoa reload' asks for it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"])]
-    config: Option<PathBuf>,
-
-    /// Read the file of --config again when it, or a list that it names, has changed, without
-    /// being told. Looked at once a second
-    #[arg(long)]
-    watch: bool,
-
-    /// How many of them an idle key may make at once [default: the rate's own count, so 100 for
-    /// 100/s]
-    #[arg(long, value_name = "COUNT")]
+    /// How many requests a key that has been idle may make at once [default: the count of the
+    /// rate, so 100 for 100/s]
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
     burst: Option<u64>,
 
-    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or
-    /// 'inherited' for the sockets that systemd has opened. May be given several times
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
-    listen: Vec<ListenAddress>,
-
-    /// The mode of the Unix sockets that the agent makes, in octal, like 0660: who may write to
-    /// one may connect [default: what the umask leaves of 0777]
-    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
-    socket_mode: Option<u32>,
-
-    /// The group of the Unix sockets that the agent makes, by name or number, like haproxy. The
-    /// agent's user must be a member of it, or root [default: that of a new file]
-    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
-    socket_group: Option<u32>,
-
-    /// The file with the buckets, made when it is not there. Agents that name the same file share
-    /// one limit [default: gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it, else
-    /// /dev/shm/gcra-spoa-UID.table]
-    #[arg(long, value_name = "PATH")]
-    table: Option<PathBuf>,
-
-    /// How many keys the table has room for, 16 bytes each, rounded up to a power of two. Twice
-    /// the keys active within burst/rate is plenty; when all are taken the key that owes
-    /// least is forgotten first [default: what the file has, 1048576 for a new one]
-    #[arg(long, value_name = "N", value_parser = parse_slots)]
-    slots: Option<Slots>,
-
-    /// The args that make the key, by name, comma separated [default: all args of the message but
-    /// that of --cost, by type and value]
+    /// The args of the message whose values make the key, by name, separated by commas [default:
+    /// all args of the message but the one of --cost, by type and value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
-    /// The name of the arg that says how many requests a message stands for: an integer, charged
-    /// whole or not at all. 0 is never blocked and charges nothing; more than the burst is
-    /// always blocked; a message without it (or with null) counts as one request. It is no
-    /// part of the key
+    /// The arg that says how many cells a request costs: a whole number, charged as a whole or
+    /// not at all. A cost of 0 is never blocked and charges nothing, a cost above the burst
+    /// is always blocked, and a message without the arg (or with null) costs 1. The arg is
+    /// not part of the key
     #[arg(long, value_name = "ARG")]
     cost: Option<String>,
 
-    /// The name of the variable that is set. HAProxy puts scope and prefix in front, and drops it
-    /// if all that has more than 63 characters
+    /// The variable that is set. HAProxy puts the scope and its prefix in front of the name, and
+    /// ignores the variable if the whole is longer than 63 characters
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
@@ -105,46 +64,99 @@ struct Args {
     #[arg(long, value_name = "SCOPE", default_value = "txn", value_parser = parse_scope)]
     scope: Scope,
 
-    /// Worker threads. One answers millions of requests a second, more than HAProxy can ask on
-    /// the same machine; each further one takes a core from HAProxy
+    /// A file with policies, for more than one limit. It replaces --rate and the flags that go
+    /// with it, and is read again on SIGHUP and on 'gcra-spoa reload'
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["rate", "burst", "key", "cost", "var", "scope"]
+    )]
+    config: Option<PathBuf>,
+
+    /// Also read the file of --config again whenever it or a list that it names has changed. The
+    /// files are looked at once a second
+    #[arg(long)]
+    watch: bool,
+
+    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or
+    /// 'inherited' for the sockets that systemd has opened. May be given several times
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    listen: Vec<ListenAddress>,
+
+    /// The mode of the Unix sockets that the agent creates, in octal, such as 0660. Only users
+    /// who may write to a socket can connect to it [default: 0777 without the bits of the
+    /// umask]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    socket_mode: Option<u32>,
+
+    /// The group of the Unix sockets that the agent creates, by name or number, such as haproxy.
+    /// The user of the agent must be root or a member of the group [default: the group of any new
+    /// file]
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    socket_group: Option<u32>,
+
+    /// The file with the buckets. It is created if it does not exist. Agents that use the same
+    /// file share one limit [default: gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it,
+    /// else /dev/shm/gcra-spoa-UID.table]
+    #[arg(long, value_name = "PATH")]
+    table: Option<PathBuf>,
+
+    /// How many buckets the table can hold, 16 bytes each, rounded up to a power of two. A key
+    /// needs a bucket until it is idle again, for at most burst / rate after its last
+    /// request; twice the number of keys in that time is plenty. When all slots are taken,
+    /// the key that owes least is forgotten first [default: the size that the file has,
+    /// 1048576 for a new one]
+    #[arg(long, value_name = "N", value_parser = parse_slots)]
+    slots: Option<Slots>,
+
+    /// The number of worker threads. One thread answers millions of requests a second, more than
+    /// HAProxy can ask on the same machine, and each further thread takes a core from HAProxy
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     threads: NonZeroUsize,
 
-    /// How long a stopping agent goes on answering before it says goodbye. Its health check fails
-    /// meanwhile, so that HAProxy turns to another agent: twice what the check takes (inter x
-    /// fall) is enough. A single agent needs 0, because HAProxy asks nobody while the only agent
-    /// is DOWN [default: 0 with --listen inherited, else 3]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_drain)]
+    /// How long an agent that is being stopped keeps answering before it disconnects, such as 3s.
+    /// Its health check fails during that time, so that HAProxy turns to another agent; twice the
+    /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
+    /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
+    /// [default: 0s with --listen inherited, else 3s]
+    #[arg(long, value_name = "TIME", value_parser = parse_drain)]
     drain: Option<Duration>,
 
-    /// Keep a worker awake for so many microseconds after each request, for the next one. Saves
-    /// the time of a wake-up, and costs a core while requests come
-    #[arg(long, value_name = "MICROS", default_value = "0", value_parser = parse_busy_poll)]
+    /// Keep a worker awake for this time after each request, to wait for the next one: such as
+    /// 50us, or 0 to let it sleep at once. This saves the time of a wake-up, and uses a whole
+    /// core while requests come in. A number without a unit means microseconds
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
     busy_poll: Duration,
 
-    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy's own are
-    /// tune.bufsize - 4, and the smaller of both holds; so a larger one is for a HAProxy with
-    /// a larger tune.bufsize whose messages are larger than 16 KiB
+    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy itself allows
+    /// tune.bufsize - 4, and the smaller of the two values applies. Raise it only with
+    /// tune.bufsize, for messages above 16 KiB
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     max_frame_size: u32,
 
-    /// How much memory all connections together may keep of incomplete frames and of answers that
-    /// are not read: bytes, or 256K, 256M, 1G. A connection that needs more than is left is
-    /// ended; one whose frames come whole needs none
+    /// How much memory all connections together may use for incomplete frames and unread answers:
+    /// a number of bytes, or a size such as 256K, 256M or 1G. A connection that needs more than
+    /// is left is closed. A connection whose frames arrive whole needs none
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     buffers: usize,
 
-    /// Where to answer what is counted and who is blocked, over HTTP: /metrics, /status, /healthz
-    /// and /readyz. Nobody is asked who they are, so it should be an address that only
-    /// operators reach [default: nowhere]
+    /// Serve metrics and status over HTTP at this address: /metrics, /status, /healthz and
+    /// /readyz. There is no authentication, so use an address that only operators can reach
+    /// [default: not served]
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
-    /// A name under which --admin is asked, such as limiter1.example.com, if that is neither an
-    /// IP address nor localhost nor the machine's own name: what stands in the targets of
-    /// Prometheus. May be given several times. Requests under other names get status 421,
-    /// because a web site could have sent them through a visitor's browser
-    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "admin", value_parser = parse_host)]
+    /// A host name under which --admin may be asked, such as limiter1.example.com, if it is not
+    /// an IP address, localhost or the name of the machine: the name in the targets of
+    /// Prometheus. May be given several times. Requests for other names get status 421,
+    /// because a web site could have sent them through the browser of a visitor
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        requires = "admin",
+        value_parser = parse_host
+    )]
     admin_host: Vec<String>,
 
     #[command(subcommand)]
@@ -153,25 +165,25 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Look after a table, beside agents that use it or while none runs
+    /// Inspect or change a table, with or without running agents
     #[command(subcommand)]
     Table(TableCommand),
-    /// Watch an agent that was started with --admin: who is blocked, how many, how fast. 'q' ends
-    /// it
+    /// Watch an agent that was started with --admin: its rates, and the clients that are blocked
+    /// most. Press q to quit
     Top(Top),
-    /// Check a configuration file, and say in words what it means; the exit status is 1 if
-    /// anything is wrong
+    /// Check a configuration file and print what it means. The exit status is 1 if the file has
+    /// mistakes
     Check {
-        /// The file
+        /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
 
-        /// Print a configuration of HAProxy that fits instead
+        /// Print a HAProxy configuration that fits the file, instead of what it means
         #[arg(long)]
         print_haproxy: bool,
     },
-    /// Check a configuration file, ask all agents of a table to read theirs again, and say what
-    /// they answer. The exit status is 0 when it is in force in all that are alive
+    /// Check a configuration file, ask all agents of a table to read theirs again, and print their
+    /// answers. The exit status is 0 if it is in force in all agents that are alive
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]
@@ -184,10 +196,15 @@ enum Command {
 /// Which agent to watch, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// What the agent's --admin is
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9101", value_parser = parse_admin)]
+    /// The address that the agent was given with --admin
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:9101",
+        value_parser = parse_admin
+    )]
     pub(crate) admin: SocketAddr,
-    /// Watch for one second and print that as plain text
+    /// Watch for one second and print the result as plain text
     #[arg(long)]
     pub(crate) once: bool,
 }
@@ -195,24 +212,24 @@ pub(crate) struct Top {
 /// What can be done to a table from the command line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TableCommand {
-    /// Show how full it is, who uses it, and what was forgotten for want of room
+    /// Show how full the table is, which agents use it, and what it lost when it was full
     Info(At),
-    /// Show what keys may still do under a limit
+    /// Show how many requests keys have left under the limit of agents with --rate
     #[command(after_help = KEY_HELP)]
     Get {
         #[command(flatten)]
         at: At,
-        /// The limit to measure them by, as the agents have it
+        /// The --rate of the agents
         #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
         rate: Rate,
-        /// Its burst, if the agents have one
-        #[arg(long, value_name = "COUNT")]
+        /// The --burst of the agents, if they have one
+        #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
         burst: Option<u64>,
         /// The keys; see below
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<Key>,
     },
-    /// Forgive keys all they owe, so that they have their full burst at once
+    /// Forgive keys all that they owe under any limit, so that they have their full burst at once
     #[command(after_help = KEY_HELP)]
     Reset {
         #[command(flatten)]
@@ -221,22 +238,22 @@ pub(crate) enum TableCommand {
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<Key>,
     },
-    /// Give it another number of slots. Agents move by themselves, and no bucket is forgotten
+    /// Change the number of slots. Running agents move by themselves and keep their buckets
     Resize {
         #[command(flatten)]
         at: At,
-        /// How many, rounded up to a power of two
+        /// The new number of slots, rounded up to a power of two
         #[arg(long, value_name = "N", value_parser = parse_slots)]
         slots: Slots,
     },
-    /// Verify what must always hold. Exit status 1 when something does not
+    /// Verify that the table is consistent. The exit status is 1 if it has faults
     Check(At),
 }
 
 /// Which table, and how to answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// The file with the buckets [default: as for the agent]
+    /// The file with the buckets [default: the same as for the agent]
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
     /// Answer in JSON
@@ -251,29 +268,33 @@ impl At {
     }
 }
 
-/// How long one of several agents drains, unless `--drain` says so. HAProxy's check may take half
-/// of it to find out.
+/// How long an agent drains unless `--drain` says otherwise. HAProxy's check may take half of it
+/// to fail.
 const DRAIN: Duration = Duration::from_secs(3);
 
+const MAX_DRAIN: Duration = Duration::from_secs(300);
+
+const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
+
 const KEY_HELP: &str = "\
-A KEY is what the agent makes keys of: the values of the args, in order, separated by commas.
-  192.0.2.1              an address, as 'src' gives it (the shipped configurations cut IPv6
+A KEY has the values of the args of the agent's key, in the same order, separated by commas:
+  192.0.2.1              an address, as 'src' gives it (the configurations in haproxy/ cut IPv6
                          addresses to their first 64 bits: 2001:db8:1:2::)
   192.0.2.1,/login       an address and a string
   str:192.0.2.1          a string that looks like an address
   int64:7  uint32:7  bool:true  hex:00ff  null:      other types
-A comma or backslash within a value has a backslash before it.";
+Write a backslash before a comma or backslash within a value.";
 
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// To be an agent.
+    /// To run an agent.
     Serve(Box<Config>),
-    /// To look after a table.
+    /// To inspect or change a table.
     Table(TableCommand),
-    /// To check a configuration file, and print one for HAProxy.
+    /// To check a configuration file, or print one for HAProxy.
     Check { config: PathBuf, print_haproxy: bool },
-    /// To tell agents that their configuration has changed.
+    /// To ask agents to read their configuration again.
     Reload { config: PathBuf, at: At },
     /// To watch an agent.
     Top(Top),
@@ -282,28 +303,31 @@ pub(crate) enum Task {
 const AFTER_HELP: &str = "\
 Examples:
   gcra-spoa --rate 100/s --burst 20
-      Each client (each value of the message's args) may make 100 requests per second, up to 20 at once.
+      Each client (each value of the message's args) may make 100 requests per second, up to 20 at
+      once.
+
   gcra-spoa --rate 1000/h --key key --listen unix:/run/gcra-spoa/agent.sock
       Each API key (the arg named 'key') may make 1000 requests per hour.
 
   gcra-spoa --rate 100/s --burst 20 --cost cost
-      The arg 'cost' of a message says how many requests it is charged for.
+      The arg 'cost' of a message says how many cells its request costs.
 
   gcra-spoa --config gcra-spoa.toml --admin 127.0.0.1:9101
-      As the policies in the file say, which docs/CONFIG.md explains; and what happens can be watched.
+      Limits by the policies in a file (see docs/CONFIG.md), with metrics and status over HTTP.
 
   gcra-spoa table info
-      How full the table is, and who uses it. 'gcra-spoa table --help' has more.
+      Show how full the table is, and which agents use it. See 'gcra-spoa table --help'.
 
   gcra-spoa top
-      Who is blocked now, beside an agent that was started with --admin 127.0.0.1:9101.
+      Show which clients are blocked now, by an agent with --admin 127.0.0.1:9101.
 
-In HAProxy, haproxy.cfg needs 'filter spoe' and a rule such as
+haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
-Complete files are in the haproxy/ folder of the project.
+The folder haproxy/ of the project has complete configurations.
 
-RUST_LOG=debug shows every connection. SIGTERM, SIGINT or SIGUSR1 stops in order, SIGHUP reads --config again.
-Exit status: 0 stopped by a signal, 1 could not run, 2 wrong usage.";
+RUST_LOG=debug logs every connection. SIGTERM, SIGINT and SIGUSR1 stop the agent in order, and
+SIGHUP makes it read the file of --config again.
+Exit status: 0 after a stop by signal, 1 if the agent could not run, 2 for wrong usage.";
 
 /// What `--rate` may be.
 #[derive(Clone, Copy, Debug)]
@@ -325,14 +349,14 @@ impl FromStr for RateArg {
     }
 }
 
-/// Where the policies are from.
+/// Where the policies come from.
 #[derive(Debug)]
 pub(crate) enum Source {
     Flags(Box<Policies>),
     File(PathBuf),
 }
 
-/// Everything the daemon needs to know.
+/// Everything that an agent needs to know.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policies: Source,
@@ -346,19 +370,19 @@ pub(crate) struct Config {
     pub(crate) drain: Duration,
     pub(crate) busy_poll: Duration,
     pub(crate) max_frame_size: u32,
-    /// In bytes.
+    /// In bytes, for all connections together.
     pub(crate) buffers: usize,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_hosts: Vec<String>,
 }
 
-/// Parses the command line. On an error, or when help was asked for, that is printed and the exit
-/// status returned.
+/// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
+/// the exit status as the error.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
     let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
     let args = parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody reads the help where standard output is closed.
+            // If standard output is closed, no one reads the help.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -388,8 +412,8 @@ impl Config {
             None => Source::Flags(Box::new(policies_of_flags(&args)?)),
         };
         if args.watch && args.config.is_none() {
-            return Err("--watch reads the file of --config again, and there is none; leave it out, or write the limit into a \
-                        file and name that with --config"
+            return Err("--watch needs --config, whose file it reads again; leave it out, or \
+                        write the limit into a file and name that with --config"
                 .to_owned());
         }
         let mut socket_access = SocketAccess::default();
@@ -401,12 +425,12 @@ impl Config {
         }
         let is_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
         if socket_access != SocketAccess::default() && !args.listen.iter().any(is_unix) {
-            return Err("--socket-mode and --socket-group are for Unix sockets with a path, and there is no --listen unix:/PATH; \
-                        for 'inherited' the .socket unit has SocketMode= and SocketGroup="
+            return Err("--socket-mode and --socket-group need --listen unix:/PATH; for \
+                        inherited sockets, set SocketMode= and SocketGroup= in the .socket unit"
                 .to_owned());
         }
-        // Sockets that outlive the agent are for a single one. Connections wait in them for the
-        // next agent, and a check that failed meanwhile would only make HAProxy stop asking.
+        // Inherited sockets outlive the agent, and connections wait in them for the next one. A
+        // health check that failed in the meantime would only make HAProxy stop asking.
         let inherits = args.listen.contains(&ListenAddress::Inherited);
         let drain = args.drain.unwrap_or(if inherits { Duration::ZERO } else { DRAIN });
         Ok(Self {
@@ -427,9 +451,12 @@ impl Config {
     }
 }
 
-/// The flags' one policy, for every message.
+/// The one policy of the flags, which is for every message.
 fn policies_of_flags(args: &Args) -> Result<Policies, String> {
-    let rule = match (args.rate.as_ref().ok_or("--rate is missing")?, args.burst) {
+    let rate = args.rate.as_ref().ok_or(
+        "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
+    )?;
+    let rule = match (rate, args.burst) {
         (RateArg::Rate(rate), burst) => {
             let quota = rate.quota(burst).map_err(|error| error.to_string())?;
             let text = format!("{rate}, up to {} at once", quota.burst()).into();
@@ -439,26 +466,24 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         (RateArg::Unlimited, None) => Rule::Unlimited,
         (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
             return Err(
-                "--burst has no meaning with --rate deny or --rate unlimited; leave it out"
-                    .to_owned(),
+                "--burst has no effect with a rate of deny or unlimited; leave it out".to_owned()
             );
         }
     };
     if args.key.iter().any(String::is_empty) {
         return Err(
-            "--key has an empty name; write the names of args, like --key ip,path".to_owned()
+            "--key has an empty name; write the names of args, such as --key ip,path".to_owned()
         );
     }
     if let Some(cost) = &args.cost {
         if cost.is_empty() {
-            return Err(
-                "--cost has an empty name; write the name of an arg, like --cost cost".to_owned()
-            );
+            return Err("--cost has an empty name; write the name of an arg, such as --cost cost"
+                .to_owned());
         }
         if args.key.contains(cost) {
             return Err(format!(
-                "--key and --cost both name '{cost}', so that each cost would have a bucket of its own; leave it out of \
-                 --key"
+                "--key and --cost both name '{cost}', so each cost would have a bucket of its \
+                 own; leave it out of --key"
             ));
         }
     }
@@ -483,7 +508,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
 }
 
 impl Source {
-    /// The policies, or what is wrong with them: a line for each mistake.
+    /// The policies, and the file that they come from; or one line for each mistake in it.
     pub(crate) fn read(self) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
         match self {
             Self::Flags(policies) => Ok((*policies, None)),
@@ -497,14 +522,21 @@ pub(crate) fn usage_error(sentence: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What clap says over several lines, without its usage summary.
+/// What clap says over several lines, as one sentence without its usage summary.
 fn in_one_sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     let said = text.split("\n\nUsage:").next().unwrap_or(&text);
     let said = said.split("\n\nFor more information").next().unwrap_or(said);
-    let said = said.strip_prefix("error: ").unwrap_or(said).replace("\n\n  tip:", ";");
-    let words: Vec<_> = said.split_whitespace().collect();
-    format!("{} (see gcra-spoa --help)", words.join(" "))
+    let said = said.strip_prefix("error: ").unwrap_or(said);
+    // "To pass '--config' as a value, use '-- --config'" helps in no command of ours.
+    let (said, tip) = said.split_once("\n\n  tip: ").unwrap_or((said, ""));
+    let tip = if tip.is_empty() || tip.contains("as a value, use") {
+        String::new()
+    } else {
+        format!("; {tip}")
+    };
+    let sentence = format!("{said}{tip} (see --help)");
+    sentence.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn default_table() -> PathBuf {
@@ -520,6 +552,10 @@ fn default_table() -> PathBuf {
 pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
+}
+
+fn parse_burst(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a whole number of requests, such as 20"))
 }
 
 fn parse_slots(text: &str) -> Result<Slots, String> {
@@ -538,19 +574,20 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     let is_octal =
         (3..=4).contains(&text.len()) && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
     match u32::from_str_radix(text, 8) {
-        // Its owner must be able to find out later whether an agent listens there.
+        // An agent of the same user must be able to find out later whether this one still listens.
         Ok(mode) if is_octal && mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
         _ => Err(format!(
-            "'{text}' is not a mode from 0600 to 0777 with which its owner may read and write, such as 0660"
+            "'{text}' is not a mode from 0600 to 0777 that lets the owner read and write, such \
+             as 0660"
         )),
     }
 }
 
 fn parse_group(text: &str) -> Result<u32, String> {
     match text.parse() {
-        // To chown(2) it means that nothing is to be changed.
+        // For chown(2) this number means that the group stays as it is.
         Ok(u32::MAX) => {
-            return Err(format!("{text} is the number of no group; name one, such as haproxy"));
+            return Err(format!("{text} is not the number of a group; name one, such as haproxy"));
         }
         Ok(number) => return Ok(number),
         Err(_) => {}
@@ -558,20 +595,36 @@ fn parse_group(text: &str) -> Result<u32, String> {
     match Group::from_name(text) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
         Ok(None) => Err(format!(
-            "there is no group '{text}' on this machine; name one, such as haproxy, or its number"
+            "there is no group '{text}' on this machine; write the name or number of a group \
+             that exists, such as haproxy"
         )),
         Err(error) => Err(format!(
-            "the group '{text}' could not be looked up: {error}; its number may be given instead"
+            "the group '{text}' could not be looked up: {error}; write its number instead"
         )),
     }
 }
 
 fn parse_busy_poll(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(micros @ 0..=1_000_000) => Ok(Duration::from_micros(micros)),
-        _ => Err("it is a number of microseconds, from 0 (off) to 1000000; 50 is enough for most"
-            .to_owned()),
-    }
+    parse_time(text, Duration::from_micros(1), "us", MAX_BUSY_POLL)
+}
+
+fn parse_drain(text: &str) -> Result<Duration, String> {
+    parse_time(text, Duration::from_secs(1), "s", MAX_DRAIN)
+}
+
+/// A duration with a unit, or a number of `bare` units, from 0 to `most`.
+fn parse_time(text: &str, bare: Duration, unit: &str, most: Duration) -> Result<Duration, String> {
+    let with_unit = match text.parse::<u32>() {
+        Ok(count) => bare.checked_mul(count),
+        Err(_) => duration::parse(text),
+    };
+    with_unit.filter(|time| *time <= most).ok_or_else(|| {
+        format!(
+            "'{text}' is not a time from 0{unit} to {}; write a whole number and a unit ({})",
+            Exact(most),
+            duration::UNITS_IN_WORDS
+        )
+    })
 }
 
 fn parse_frame_size(text: &str) -> Result<u32, String> {
@@ -581,8 +634,7 @@ fn parse_frame_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bytes, with K, M or G for powers of 1024. At least 1 MiB, so that each kind of connection finds
-/// room.
+/// Bytes, with K, M or G for powers of 1024. At least 1 MiB, enough for any one connection.
 fn parse_size(text: &str) -> Result<usize, String> {
     let units = [("K", 10), ("M", 20), ("G", 30)];
     let (digits, power) = units
@@ -605,15 +657,8 @@ fn parse_host(text: &str) -> Result<String, String> {
     match text.strip_suffix('.').unwrap_or(text) {
         name if is_name && (1..=253).contains(&name.len()) => Ok(name.to_ascii_lowercase()),
         _ => Err(format!(
-            "'{text}' is not the name of a host, without a port, such as limiter1.example.com"
+            "'{text}' is not a host name without a port, such as limiter1.example.com"
         )),
-    }
-}
-
-fn parse_drain(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds @ 0..=300) => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!("'{text}' is not a number of seconds from 0 to 300")),
     }
 }
 
@@ -621,7 +666,7 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
     text.parse().map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
 }
 
-/// The name is needed for as long as the process lives.
+/// The name is leaked, because it is needed until the process ends.
 fn parse_var(text: &str) -> Result<VarName<'static>, String> {
     VarName::new(String::leak(text.to_owned())).map_err(|error| error.to_string())
 }
@@ -686,40 +731,42 @@ mod tests {
         );
         assert_eq!(
             words("--rate 10/s --key ip --cost n"),
-            "10 per second, up to 10 at once, for each ip, at the cost that n says"
+            "10 per second, up to 10 at once, for each ip, with the cost in n"
         );
         assert_eq!(
             words("--rate deny --key ip,path"),
-            "nothing is let through, for each ip and path"
+            "every request is blocked, for each ip and path"
         );
-        assert_eq!(words("--rate unlimited --key ip"), "everything is let through, for each ip");
+        assert_eq!(words("--rate unlimited --key ip"), "no request is blocked, for each ip");
     }
 
     #[test]
     fn every_wrong_setting_is_one_clear_sentence() {
         for (args, said) in [
-            ("", "--rate <COUNT/PERIOD>"),
+            ("", "write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE"),
             ("--rate 0/s", "write 'deny'"),
             ("--rate -1/s", "not a positive number"),
             ("--rate 100", "it has no '/'"),
             ("--rate 100/fortnight", "must end in ms, s, m, h or d"),
             ("--rate 99999999999999999999/s", "too many digits"),
             ("--rate 100/s --burst 0", "the smallest is 1"),
-            ("--rate 100/s --burst 1.5", "'1.5'"),
+            ("--rate 100/s --burst 1.5", "'1.5' is not a whole number of requests"),
             ("--rate 1/d --burst 100000", "takes 100000 days to drain"),
-            ("--rate deny --burst 5", "--burst has no meaning"),
+            ("--rate deny --burst 5", "--burst has no effect"),
             ("--rate 1/s --listen localhost", "IP:PORT"),
             ("--rate 1/s --slots 3", "from 8 to 1073741824"),
             ("--rate 1/s --slots many", "'many' is not a whole number"),
             ("--rate 1/s --threads 0", "from 1 to 1024"),
-            ("--rate 1/s --drain 1h", "from 0 to 300"),
+            ("--rate 1/s --drain 1h", "'1h' is not a time from 0s to 5m"),
+            ("--rate 1/s --drain 301", "'301' is not a time from 0s to 5m"),
+            ("--rate 1/s --drain soon", "us, ms, s, m, h or d"),
             ("--rate 1/s --admin localhost:9101", "'localhost:9101' is not IP:PORT"),
             ("--rate 1/s --admin-host a.example", "--admin <IP:PORT>"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a.example:9101", "without a port"),
-            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "'' is not the name of a host"),
+            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "'' is not a host name"),
             ("--rate 1/s --listen unix:/x --socket-mode 0666x", "'0666x' is not a mode"),
             ("--rate 1/s --listen inherited --socket-mode 0660", "SocketMode="),
-            ("--rate 1/s --busy-poll 1ms", "from 0 (off) to 1000000"),
+            ("--rate 1/s --busy-poll 2s", "'2s' is not a time from 0us to 1s"),
             ("--rate 1/s --key ip,,path", "empty name"),
             ("--rate 1/s --key ip,n --cost n", "both name 'n'"),
             ("--rate 1/s --cost=", "--cost has an empty name"),
@@ -733,7 +780,18 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_on_inherited_sockets_does_not_drain_unless_told_to() {
+    fn times_have_a_unit_or_the_units_that_they_always_had() {
+        let times = |args: &str| {
+            let config = parse(&format!("--rate 1/s {args}")).unwrap();
+            (config.drain.as_millis(), config.busy_poll.as_micros())
+        };
+        assert_eq!(times("--drain 4 --busy-poll 50"), (4000, 50));
+        assert_eq!(times("--drain 250ms --busy-poll 1ms"), (250, 1000));
+        assert_eq!(times("--drain 5m --busy-poll 0us"), (300_000, 0));
+    }
+
+    #[test]
+    fn an_agent_on_inherited_sockets_drains_only_with_the_flag() {
         let drain = |args: &str| parse(args).unwrap().drain.as_secs();
         assert_eq!(drain("--rate 1/s"), 3);
         assert_eq!(drain("--rate 1/s --listen inherited"), 0);

@@ -1,0 +1,23 @@
+//! `gcra-spoa check`: what a configuration file means, or what is wrong with it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::output::{print_mistakes, write_stdout};
+use crate::policy;
+
+/// Reads the file and prints what it means, or a HAProxy configuration that fits it.
+///
+/// # Errors
+///
+/// Standard output cannot be written to. A mistake in the file is not an error here, but the exit
+/// status.
+pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
+    let policies = match policy::file::read(config) {
+        Ok(policies) => policies,
+        Err(mistakes) => return Ok(print_mistakes(&mistakes)),
+    };
+    let text = if print_haproxy { policies.for_haproxy() } else { policies.in_words() };
+    write_stdout(&format!("{}\n", text.trim_end()))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,113 @@
+//! Lengths of time as operators write and read them: `10m`, `50us`, "4.6 d".
+
+use std::fmt;
+use std::time::Duration;
+
+/// The units that can be written, from the longest to the shortest, in nanoseconds.
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+];
+
+/// The units in one sentence, for error messages.
+pub(crate) const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
+
+/// Reads a whole number and a unit, such as `10m`. `None` when the text is something else, or
+/// longer than 584 years.
+pub(crate) fn parse(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (count, unit) = text.split_at(unit_at);
+    let (_, unit_ns) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
+    count.parse::<u64>().ok()?.checked_mul(unit_ns).map(Duration::from_nanos)
+}
+
+/// A length of time as it can be written: in the longest unit that is exact. Rounded up to whole
+/// microseconds.
+pub(crate) struct Exact(pub(crate) Duration);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = nanoseconds(self.0).div_ceil(1_000).saturating_mul(1_000);
+        let exact = UNITS.iter().find(|(_, unit_ns)| ns > 0 && ns.is_multiple_of(*unit_ns));
+        match exact {
+            Some((unit, unit_ns)) => write!(f, "{}{unit}", ns / unit_ns),
+            None => f.write_str("0s"),
+        }
+    }
+}
+
+/// A length of time at a glance: two or three digits and a unit, rounded down.
+pub(crate) struct Short(pub(crate) Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = nanoseconds(self.0);
+        // A unit is used from two of it on, so that rounding never hides more than a tenth.
+        let Some((unit, unit_ns)) = UNITS.iter().find(|(_, unit_ns)| ns >= 2 * unit_ns) else {
+            return write!(f, "{ns} ns");
+        };
+        // An "m" that stands alone could mean metres, months or a thousandth.
+        let unit = if *unit == "m" { "min" } else { unit };
+        match ns / unit_ns {
+            whole @ 0..10 => write!(f, "{whole}.{} {unit}", ns % unit_ns * 10 / unit_ns),
+            whole => write!(f, "{whole} {unit}"),
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_a_whole_number_and_a_unit() {
+        for (text, ns) in [
+            ("50us", 50_000),
+            ("0s", 0),
+            ("250ms", 250_000_000),
+            ("3s", 3_000_000_000),
+            ("10m", 600_000_000_000),
+            ("30d", 2_592_000_000_000_000),
+        ] {
+            assert_eq!(parse(text), Some(Duration::from_nanos(ns)), "{text}");
+        }
+        for text in ["", "3", "s", "-3s", "+3s", "3 s", "3.5s", "3sec", "3S", "999999999999d"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for text in ["50us", "1500ms", "864s", "90m", "31d", "0s"] {
+            assert_eq!(Exact(parse(text).unwrap()).to_string(), text);
+        }
+        assert_eq!(Exact(Duration::from_nanos(1)).to_string(), "1us");
+        assert_eq!(Exact(parse("120m").unwrap()).to_string(), "2h");
+    }
+
+    #[test]
+    fn short_durations_have_few_digits() {
+        for (ns, words) in [
+            (0, "0 ns"),
+            (1_999, "1999 ns"),
+            (12_345, "12 us"),
+            (1_999_999, "1999 us"),
+            (2_000_000, "2.0 ms"),
+            (199_000_000, "199 ms"),
+            (9_960_000_000, "9.9 s"),
+            (90_000_000_000, "90 s"),
+            (5_400_000_000_000, "90 min"),
+            (400_000_000_000_000, "4.6 d"),
+        ] {
+            assert_eq!(Short(Duration::from_nanos(ns)).to_string(), words);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The processes that a table lists, as commands show them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gcra_table::{PidNamespace, Process, Table};
+
+/// A process by its id, for people.
+pub(crate) fn name(process: &Process) -> String {
+    match process.pid_namespace {
+        PidNamespace::Another => format!("{} in another pid namespace", process.pid),
+        PidNamespace::Ours | PidNamespace::Unknown => process.pid.to_string(),
+    }
+}
+
+/// Whether a process id means something to the reader, for programs.
+pub(crate) fn pid_namespace(process: &Process) -> &'static str {
+    match process.pid_namespace {
+        PidNamespace::Ours => "ours",
+        PidNamespace::Another => "another",
+        PidNamespace::Unknown => "unknown",
+    }
+}
+
+/// Counts the processes for which the list has no space, by their beats.
+pub(crate) struct Unlisted {
+    beats: u64,
+    since: Instant,
+}
+
+impl Unlisted {
+    pub(crate) fn begin(table: &Table) -> Self {
+        Self { beats: table.unlisted_beats(), since: Instant::now() }
+    }
+
+    /// About how many there are. If there can be any, this waits until two seconds have passed
+    /// since [`begin`](Self::begin).
+    pub(crate) fn about(&self, table: &Table) -> u64 {
+        if table.processes().len() < Table::MOST_PROCESSES {
+            return 0;
+        }
+        thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
+        let beats = table.unlisted_beats().wrapping_sub(self.beats);
+        // Each process beats once a second. The result is rounded to the nearest number.
+        let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        beats.saturating_mul(1000).saturating_add(ms / 2) / ms.max(1)
+    }
+}

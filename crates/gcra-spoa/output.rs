@@ -1,0 +1,53 @@
+//! What a command prints: an answer in words or in JSON on standard output, mistakes on standard
+//! error.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+/// One answer in both forms.
+pub(crate) struct Output {
+    pub(crate) words: String,
+    pub(crate) json: Value,
+}
+
+/// Prints each answer on lines of its own.
+///
+/// # Errors
+///
+/// Standard output cannot be written to. A reader that has closed its end is not an error.
+pub(crate) fn print(
+    as_json: bool,
+    outputs: impl IntoIterator<Item = Output>,
+) -> anyhow::Result<()> {
+    for Output { words, json } in outputs {
+        if as_json {
+            write_stdout(&format!("{json}\n"))?;
+        } else {
+            write_stdout(&format!("{words}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes text to standard output.
+///
+/// # Errors
+///
+/// As for [`print`].
+pub(crate) fn write_stdout(text: &str) -> anyhow::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // 'gcra-spoa table info | head -1' has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("could not write to standard output"),
+    }
+}
+
+/// Prints the mistakes of a configuration on standard error, one a line. Returns the exit status
+/// for it.
+pub(crate) fn print_mistakes(mistakes: &[String]) -> ExitCode {
+    mistakes.iter().for_each(|mistake| eprintln!("gcra-spoa: {mistake}"));
+    ExitCode::FAILURE
+}

@@ -1,0 +1,158 @@
+//! The grammar of `limits`, the same for policies, overrides and lists.
+
+use gcra_table::Rate;
+use toml::de::DeValue;
+
+use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::{Limit, MAX_LIMITS, Rule};
+
+/// The longest name of a policy or a limit, in bytes: it is part of header fields.
+const MAX_NAME: usize = 64;
+
+pub(super) const NAME_RULE: &str = "use letters, digits, '-' and '_', at most 64 of them";
+
+/// Whether a name is one for a policy or a limit. It will be part of header fields and metrics.
+pub(super) fn is_name(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
+}
+
+/// `"deny"`, `"unlimited"`, one limit, or a list of limits.
+pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) -> Option<Rule> {
+    let at = value.span().start;
+    match value.get_ref() {
+        DeValue::String(text) if text == "deny" => Some(Rule::Deny),
+        DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
+        DeValue::String(_) | DeValue::Table(_) => {
+            Some(Rule::Limits(vec![limit(reader, policy, value, None)?]))
+        }
+        DeValue::Array(array) => match array.len() {
+            0 => {
+                reader.wrong(at, "limits is empty; write \"unlimited\" to block no request");
+                None
+            }
+            1..=MAX_LIMITS => several(reader, policy, at, &array.iter().collect::<Vec<_>>()),
+            count => {
+                let what = format!("limits has {count} entries; use at most {MAX_LIMITS}");
+                reader.wrong(at, &what);
+                None
+            }
+        },
+        _ => {
+            reader.wrong(
+                at,
+                "limits must be a list, such as [\"10/s burst 20\", \"1000/h\"], or \"deny\" or \
+                 \"unlimited\"",
+            );
+            None
+        }
+    }
+}
+
+fn several<'t>(
+    reader: &mut Reader<'t>,
+    policy: &str,
+    at: usize,
+    values: &[&Node<'t>],
+) -> Option<Rule> {
+    // All are read before the first wrong one ends this, so that each mistake is noted.
+    let limits: Vec<_> = (1..)
+        .zip(values)
+        .map(|(number, value)| limit(reader, policy, value, (values.len() > 1).then_some(number)))
+        .collect();
+    let limits: Vec<_> = limits.into_iter().collect::<Option<_>>()?;
+    let mut labels: Vec<_> = limits.iter().map(|limit: &Limit| &limit.label).collect();
+    labels.sort();
+    if let Some(pair) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
+        let what = format!("two limits are called '{}'; give each a name of its own", pair[0]);
+        reader.wrong(at, &what);
+    }
+    Some(Rule::Limits(limits))
+}
+
+/// A limit as it is written, before its numbers are checked.
+#[derive(Default)]
+struct Written {
+    name: Option<String>,
+    rate: Option<String>,
+    burst: Option<u64>,
+}
+
+/// `"10/s burst 20"` or `{ name = "hourly", rate = "1000/h", burst = 100 }`. The position is the
+/// one in a list of several.
+fn limit<'t>(
+    reader: &mut Reader<'t>,
+    policy: &str,
+    value: &Node<'t>,
+    position: Option<usize>,
+) -> Option<Limit> {
+    let at = value.span().start;
+    let written = match value.get_ref() {
+        DeValue::String(text) => in_a_string(text).map_err(|what| reader.wrong(at, &what)).ok()?,
+        DeValue::Table(table) => {
+            let mut entries =
+                Entries::new("a limit".to_owned(), &["name", "rate", "burst"], table);
+            let rate = entries.take("rate");
+            let burst = entries.take("burst");
+            let name = entries.take("name");
+            let written = Written {
+                rate: rate.and_then(|value| reader.string(value, "rate", "such as \"10/s\"")),
+                burst: burst.and_then(|value| reader.number(value, "burst", u32::MAX.into())),
+                name: name.and_then(|value| limit_name(reader, value)),
+            };
+            reader.no_more(entries);
+            written
+        }
+        _ => {
+            reader.wrong(
+                at,
+                "a limit must be a string, such as \"10/s burst 20\", or a table, such as { name \
+                 = \"hourly\", rate = \"1000/h\", burst = 100 }",
+            );
+            return None;
+        }
+    };
+    let Some(rate) = written.rate else {
+        reader.wrong(at, "the limit has no rate; write rate = \"10/s\"");
+        return None;
+    };
+    let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
+    let (rate, quota) = parsed.map_err(|error| reader.wrong(at, &error.to_string())).ok()?;
+    let text = format!("{rate}, up to {} at once", quota.burst());
+    // Its identity in the table: its own name, or its position.
+    let identity = written.name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());
+    let label = match (written.name, position) {
+        (Some(name), _) => format!("{policy}.{name}"),
+        (None, Some(position)) => format!("{policy}.{position}"),
+        (None, None) => policy.to_owned(),
+    };
+    Some(Limit::new(policy, &identity, label, quota, text))
+}
+
+/// `10/s` or `10/s burst 20`. The error is a sentence.
+fn in_a_string(text: &str) -> Result<Written, String> {
+    let mut words = text.split_whitespace();
+    let rate = words.next().map(str::to_owned);
+    if let Some(word @ ("deny" | "unlimited")) = rate.as_deref() {
+        return Err(format!("'{word}' must stand alone; write limits = \"{word}\""));
+    }
+    match (words.next(), words.next().map(str::parse), words.next()) {
+        (None, ..) => Ok(Written { rate, ..Written::default() }),
+        (Some("burst"), Some(Ok(count)), None) => {
+            Ok(Written { rate, burst: Some(count), ..Written::default() })
+        }
+        _ => Err(format!(
+            "'{text}' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s burst \
+             20\""
+        )),
+    }
+}
+
+fn limit_name<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<String> {
+    let name = reader.string(value, "name", "such as \"hourly\"")?;
+    if !is_name(&name) {
+        let what = format!("'{name}' is not a valid name for a limit: {NAME_RULE}");
+        reader.wrong(value.span().start, &what);
+    }
+    Some(name)
+}

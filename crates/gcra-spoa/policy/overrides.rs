@@ -1,0 +1,174 @@
+//! The grammar of `overrides` and `lists`: which values of the key have other limits.
+
+use std::path::Path;
+
+use ahash::AHashMap;
+use toml::de::DeValue;
+
+use crate::plural::Count;
+use crate::policy::limits;
+use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::sources::Sources;
+use crate::policy::{KeyParts, OverrideKey, Overrides, Rule};
+
+/// The most mistakes of one list that are reported one by one.
+const MAX_REPORTED: usize = 10;
+
+/// Collects the overrides of one policy.
+pub(super) struct Collector<'p> {
+    policy: &'p str,
+    parts: &'p KeyParts,
+    overrides: Overrides,
+    /// The place of each rule. Overrides with equal limits share one.
+    places: AHashMap<Rule, u32>,
+}
+
+impl<'p> Collector<'p> {
+    pub(super) fn new(policy: &'p str, parts: &'p KeyParts) -> Self {
+        Self { policy, parts, overrides: Overrides::default(), places: AHashMap::new() }
+    }
+
+    pub(super) fn finish(self) -> Overrides {
+        self.overrides
+    }
+
+    /// `"192.0.2.0/24" = "unlimited"`.
+    pub(super) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
+        let what = "overrides must be a table, such as \"192.0.2.0/24\" = \"unlimited\"";
+        let Some(table) = reader.table(value, what) else { return };
+        for (key, value) in table {
+            let (at, text) = (key.span().start, &**key.get_ref());
+            if let Some(dotted) = dotted(text, value) {
+                let what = format!("the key '{dotted}' needs quotes; write \"{dotted}\"");
+                reader.wrong(at, &what);
+                continue;
+            }
+            let key = self.key(text).map_err(|what| reader.wrong(at, &what));
+            if let (Some(rule), Ok(key)) = (limits::rule(reader, self.policy, value), key) {
+                let place = self.place(rule);
+                if self.overrides.insert(key, place).is_some() {
+                    let what = format!("'{text}' is the same as another override; leave one out");
+                    reader.wrong(at, &what);
+                }
+            }
+        }
+    }
+
+    /// `[[policy.api.lists]]` with `file` and `limits`.
+    pub(super) fn lists<'t>(
+        &mut self,
+        reader: &mut Reader<'t>,
+        sources: &mut Sources,
+        value: &Node<'t>,
+    ) {
+        let DeValue::Array(array) = value.get_ref() else {
+            let what = "lists must be a list of tables: write [[policy.NAME.lists]], and below \
+                        it file and limits";
+            return reader.wrong(value.span().start, what);
+        };
+        for list in array.iter() {
+            let at = list.span().start;
+            let Some(table) = reader.table(list, "a list must be a table with file and limits")
+            else {
+                continue;
+            };
+            let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
+            let (file, rule) = (entries.take("file"), entries.take("limits"));
+            let file =
+                file.and_then(|value| reader.string(value, "file", "such as \"partners.txt\""));
+            let rule = rule.map(|value| limits::rule(reader, self.policy, value));
+            match (file, rule) {
+                (Some(file), Some(Some(rule))) => {
+                    let place = self.place(rule);
+                    let (path, text) = sources.read_list(&file);
+                    match text {
+                        Ok(text) => self.list(reader, at, &path, &text, place),
+                        Err(error) => {
+                            let path = path.display();
+                            reader.wrong(at, &format!("cannot read the list {path}: {error}"));
+                        }
+                    }
+                }
+                (_, Some(None)) => {}
+                _ => reader.wrong(
+                    at,
+                    "a list needs file and limits, such as file = \"partners.txt\" and limits = \
+                     \"unlimited\"",
+                ),
+            }
+            reader.no_more(entries);
+        }
+    }
+
+    /// The text of a list: one entry a line, and comments that begin with `#`.
+    fn list(&mut self, reader: &mut Reader<'_>, at: usize, path: &Path, text: &str, place: u32) {
+        let (path, mut wrong) = (path.display(), 0_usize);
+        for (number, line) in (1..).zip(text.lines()) {
+            let entry = line.split('#').next().unwrap_or_default().trim();
+            if entry.is_empty() {
+                continue;
+            }
+            match self.list_key(entry) {
+                // An entry that stands in several lists, or several times in one, has the limits
+                // of the last.
+                Ok(key) => drop(self.overrides.insert(key, place)),
+                Err(what) => {
+                    wrong += 1;
+                    if wrong <= MAX_REPORTED {
+                        reader.wrong(at, &format!("the list {path}, line {number}: {what}"));
+                    }
+                }
+            }
+        }
+        if let Some(more @ 1..) = wrong.checked_sub(MAX_REPORTED) {
+            let more = Count(more, "more mistake", "more mistakes");
+            reader.wrong(at, &format!("the list {path} has {more}"));
+        }
+    }
+
+    fn list_key(&self, entry: &str) -> Result<OverrideKey, String> {
+        // These begin a comment in other kinds of files. Here the line would be a value that no
+        // client sends.
+        match [";", "//"].into_iter().find(|mark| entry.starts_with(mark)) {
+            Some(mark) => Err(format!(
+                "'{entry}' begins with {mark}; write # before a comment, or \"str:{entry}\" for \
+                 the text itself"
+            )),
+            None => self.key(entry),
+        }
+    }
+
+    fn key(&self, text: &str) -> Result<OverrideKey, String> {
+        Ok(match text.parse()? {
+            OverrideKey::Value(value) if self.parts.lowercase => {
+                OverrideKey::Value(value.to_ascii_lowercase().into())
+            }
+            key => key,
+        })
+    }
+
+    fn place(&mut self, rule: Rule) -> u32 {
+        let rules = &mut self.overrides.rules;
+        // A file is too small for more rules than that.
+        let next = u32::try_from(rules.len()).unwrap_or(u32::MAX);
+        *self.places.entry(rule).or_insert_with_key(|rule| {
+            rules.push(rule.clone());
+            next
+        })
+    }
+}
+
+/// The key that was probably meant where `192.0.2.1 = "deny"` has no quotes: to TOML that is a
+/// table in a table.
+fn dotted(key: &str, value: &Node<'_>) -> Option<String> {
+    let (mut whole, mut value) = (key.to_owned(), value);
+    // Each round goes one table deeper, and the TOML library bounds the depth.
+    while let Some(table) = value.get_ref().as_table()
+        && let Some((key, inner)) = table.iter().next()
+        && !["name", "rate", "burst"].contains(&&**key.get_ref())
+    {
+        whole = format!("{whole}.{}", key.get_ref());
+        value = inner;
+    }
+    (whole.len() > key.len()).then_some(whole)
+}

@@ -1,0 +1,119 @@
+//! The grammar of `penalty`, and whether it can take effect.
+
+use std::time::Duration;
+
+use crate::duration::{self, Exact};
+use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::{Limit, Penalty, Rule};
+
+/// The longest ceiling.
+const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
+
+/// `{ cells = 1, ceiling = "10m" }`.
+pub(super) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
+    let at = value.span().start;
+    let table = reader
+        .table(value, "penalty must be a table, such as { cells = 1, ceiling = \"10m\" }")?;
+    let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
+    let cells = match entries.take("cells") {
+        Some(value) => reader.number(value, "cells", u32::MAX.into()),
+        None => Some(1),
+    };
+    let ceiling_ns = match entries.take("ceiling") {
+        Some(value) => ceiling_ns(reader, value),
+        None => {
+            reader.wrong(
+                at,
+                "penalty has no ceiling, so a client could stay blocked without end; write \
+                 ceiling = \"10m\"",
+            );
+            None
+        }
+    };
+    reader.no_more(entries);
+    if cells == Some(0) {
+        reader.wrong(
+            at,
+            "a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out",
+        );
+        return None;
+    }
+    Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
+}
+
+fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
+    let text = reader.string(value, "ceiling", "such as \"10m\"")?;
+    let ns = duration::parse(&text).and_then(|ceiling| u64::try_from(ceiling.as_nanos()).ok());
+    let ns = ns.filter(|ns| (1..=MAX_CEILING_NS).contains(ns));
+    if ns.is_none() {
+        let what = format!(
+            "'{text}' is not a valid time; write a whole number and a unit ({}), up to 30d, such \
+             as \"10m\"",
+            duration::UNITS_IN_WORDS
+        );
+        reader.wrong(value.span().start, &what);
+    }
+    ns
+}
+
+/// Puts the penalty into the quotas of a policy's rule, unless that is wrong, and of its
+/// overrides. Notes a mistake where the penalty could never be charged.
+pub(super) fn apply(
+    reader: &mut Reader<'_>,
+    at: usize,
+    policy: &str,
+    penalty: Penalty,
+    rule: Option<&mut Rule>,
+    overrides: &mut [Rule],
+) {
+    let is_known = rule.is_some();
+    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
+    if is_known && limits.peek().is_none() {
+        let what = format!(
+            "the penalty of policy '{policy}' is never charged, because the policy has no limit; \
+             leave it out"
+        );
+        reader.wrong(at, &what);
+    }
+    for limit in limits {
+        if let Some(what) = never_charged(penalty, limit, policy) {
+            reader.wrong(at, &what);
+        }
+        match limit.quota.with_penalty(penalty.ceiling_ns) {
+            Ok(quota) => limit.quota = quota,
+            Err(error) => reader.wrong(at, &format!("with its penalty, {error}")),
+        }
+    }
+}
+
+/// Why a penalty is never charged to a limit, if that is so. A client that is blocked owes more
+/// than all but one of the burst's cells, so the cells of the penalty fit below the ceiling only
+/// if they drain within it.
+fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String> {
+    let interval_ns = limit.quota.emission_interval_ns();
+    let takes_ns = interval_ns.saturating_mul(penalty.cells.into());
+    if takes_ns <= penalty.ceiling_ns {
+        return None;
+    }
+    // In milliseconds, because these are the numbers that people write.
+    let takes = Exact(Duration::from_millis(takes_ns.div_ceil(1_000_000)));
+    let (more, remedy) = match MAX_CEILING_NS / interval_ns {
+        _ if takes_ns <= MAX_CEILING_NS => {
+            ("more than the ceiling", format!("write a ceiling of at least \"{takes}\""))
+        }
+        0 => (
+            "more than any ceiling",
+            "leave the penalty out, because one cell takes longer than 30d".to_owned(),
+        ),
+        most => ("more than any ceiling", format!("write at most {most} cells")),
+    };
+    let cells = match penalty.cells {
+        1 => "its 1 cell takes".to_owned(),
+        cells => format!("its {cells} cells take"),
+    };
+    Some(format!(
+        "the penalty of policy '{policy}' is never charged to the limit '{}': {cells} {takes} to \
+         drain, {more}; {remedy}",
+        limit.text
+    ))
+}

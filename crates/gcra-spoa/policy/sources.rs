@@ -1,0 +1,103 @@
+//! The files that a configuration is read from: regular files, bounded in size.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::watch::{Seen, State};
+
+/// The most bytes that a configuration and the lists that it names have together.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The most bytes of the configuration itself: reading TOML takes thirty times its size in memory.
+pub(super) const MAX_TOML_BYTES: u64 = 32 << 20;
+
+/// What was read so far.
+pub(super) struct Sources {
+    /// Paths of lists are relative to it.
+    directory: PathBuf,
+    lists: Vec<Seen>,
+    /// How many bytes further lists may have.
+    bytes_left: u64,
+    digest: DefaultHasher,
+}
+
+impl Sources {
+    /// Begins with the text that was read from `path`.
+    pub(super) fn new(path: &Path, text: &str) -> Self {
+        let mut digest = DefaultHasher::new();
+        text.hash(&mut digest);
+        Self {
+            directory: path.parent().unwrap_or(Path::new("")).to_owned(),
+            lists: Vec::new(),
+            bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
+            digest,
+        }
+    }
+
+    /// Reads a list that the configuration names. Returns its path, and its text or a sentence
+    /// that says why it cannot be read.
+    pub(super) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
+        let path = self.directory.join(file);
+        let text = read_text(&path, self.bytes_left).map(|(text, state)| {
+            self.lists.push((path.clone(), Some(state)));
+            self.bytes_left -= text.len() as u64;
+            text.hash(&mut self.digest);
+            text
+        });
+        (path, text)
+    }
+
+    /// The lists, and the digest of all text that was read.
+    pub(super) fn finish(self) -> (Vec<Seen>, u64) {
+        (self.lists, self.digest.finish())
+    }
+}
+
+/// The text of a regular file of at most `most` bytes, and the state of the file before it was
+/// read. The error is a sentence without the name of the file.
+pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
+    const REGULAR: &str = "a configuration or a list must be a regular file";
+    // NONBLOCK: opening a FIFO must not wait for its other end. For a regular file the flag has no
+    // effect.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        // A socket cannot be opened at all.
+        Err(Errno::NXIO) => return Err(format!("it is a socket or a device; {REGULAR}")),
+        Err(errno) => return Err(io::Error::from(errno).to_string()),
+    };
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let kind = metadata.file_type();
+    if !kind.is_file() {
+        let found = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a FIFO",
+            () => "a device",
+        };
+        return Err(format!("it is {found}; {REGULAR}"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or(0));
+    // The length may be wrong: the file can grow in the meantime, and in /proc it is 0.
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!(
+            "it is too large: a configuration may have {} MiB, and {} MiB together with its \
+             lists; move overrides into lists",
+            MAX_TOML_BYTES >> 20,
+            MAX_BYTES >> 20
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .split(|byte| *byte == b'\n')
+            .count();
+        format!("line {line} is not UTF-8; save the file as UTF-8")
+    })?;
+    Ok((text, State::from(&metadata)))
+}

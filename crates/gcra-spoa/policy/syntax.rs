@@ -1,0 +1,142 @@
+//! Mistakes in the syntax of a TOML file, in words that tell an operator what to write.
+
+use std::ops::Range;
+
+/// Says what is wrong at a place of `text`, of which the TOML library says `message`. Returns the
+/// sentence, and whether it may be only a consequence of another mistake in the same line.
+pub(super) fn in_words(text: &str, message: &str, span: Range<usize>) -> (String, bool) {
+    let message = message.replace('\n', "; ");
+    let at = text.get(..span.start).map_or(0, str::len);
+    let sentence = match message.split(',').next().unwrap_or("") {
+        "duplicate key" => {
+            let name = text.get(span).unwrap_or("").trim_matches(['"', '\'']);
+            return (format!("'{name}' is defined twice; keep only one of the two"), false);
+        }
+        "string values must be quoted"
+        | "invalid float"
+        | "invalid boolean"
+        | "invalid integer" => return (bare_value(value(text, at)), false),
+        "invalid unquoted key" => bare_key(key(text, at)),
+        "key with no value" | "missing value for key" => {
+            "this is not KEY = VALUE; write # in front if it is a comment".to_owned()
+        }
+        "invalid basic string" | "invalid literal string" => {
+            "a string has no closing quote; write it before the end of the line".to_owned()
+        }
+        "unclosed array" => "the list has no closing ]".to_owned(),
+        "unclosed inline table" => "the table has no closing }".to_owned(),
+        "unclosed table" | "unclosed array table" => "the header has no closing ]".to_owned(),
+        "missing comma between array elements" | "missing comma between key-value pairs" => {
+            "a comma is missing between two entries".to_owned()
+        }
+        "unexpected leading zero" => "a number must not begin with 0; leave it out".to_owned(),
+        "missing escaped value" => {
+            r#"a backslash in "…" begins an escape; write \\, or '…' for text as it is"#.to_owned()
+        }
+        _ => format!("this is not valid TOML: {message}"),
+    };
+    (sentence, true)
+}
+
+/// The value around a place, up to the marks that separate values.
+fn value(text: &str, at: usize) -> &str {
+    around(text, at, ['=', '[', ',', '{', '\n'], [',', ']', '}', '#', '\n'])
+}
+
+/// The key around a place, up to its `=`.
+fn key(text: &str, at: usize) -> &str {
+    around(text, at, [',', '{', '\n', '\n', '\n'], ['=', '\n', '\n', '\n', '\n'])
+}
+
+fn around(text: &str, at: usize, before: [char; 5], behind: [char; 5]) -> &str {
+    let (left, right) = text.split_at_checked(at).unwrap_or((text, ""));
+    let begin = left.rfind(before).map_or(0, |mark| mark + 1);
+    let end = right.find(behind).map_or(text.len(), |mark| at + mark);
+    text.get(begin..end).unwrap_or("").trim()
+}
+
+fn bare_value(word: &str) -> String {
+    let lower = word.to_ascii_lowercase();
+    let plain = word.trim_matches(['"', '\'', '\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}']);
+    match &*lower {
+        "" => "there is no value; write one after the =".to_owned(),
+        "true" | "false" => format!("'{word}' is not a value; write {lower}"),
+        "yes" | "on" => format!("'{word}' is not a value; write true, or \"{word}\" as a string"),
+        "no" | "off" => format!("'{word}' is not a value; write false, or \"{word}\" as a string"),
+        _ if plain.len() < word.len() => {
+            format!("{word} is not in straight quotes; write \"{plain}\"")
+        }
+        _ => format!("'{word}' is a string, which needs quotes; write \"{word}\""),
+    }
+}
+
+fn bare_key(word: &str) -> String {
+    if [";", "//"].into_iter().any(|mark| word.starts_with(mark)) {
+        return "a comment begins with #".to_owned();
+    }
+    if let Some((key, _)) = word.split_once(": ") {
+        return format!("'{key}:' is not a key; write {key} = VALUE");
+    }
+    format!(
+        "the key '{word}' needs quotes, because it has characters other than letters, digits, \
+         '-' and '_'; write \"{word}\""
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use toml::de::DeTable;
+
+    use super::*;
+
+    fn sentences(text: &str) -> Vec<String> {
+        let (_, errors) = DeTable::parse_recoverable(text);
+        errors
+            .iter()
+            .map(|error| in_words(text, error.message(), error.span().unwrap()).0)
+            .collect()
+    }
+
+    #[test]
+    fn each_says_what_to_write() {
+        for (text, sentence) in [
+            ("key = ip", "'ip' is a string, which needs quotes; write \"ip\""),
+            ("key = [\"path\", ip]", "'ip' is a string, which needs quotes; write \"ip\""),
+            ("when = { plan = gold }", "'gold' is a string, which needs quotes; write \"gold\""),
+            ("limits = 10/s burst 5 # a", "'10/s burst 5' is a string, which needs quotes; "),
+            (
+                "key = \u{201c}ip\u{201d}",
+                "\u{201c}ip\u{201d} is not in straight quotes; write \"ip\"",
+            ),
+            ("lowercase = True", "'True' is not a value; write true"),
+            ("lowercase = yes", "write true, or \"yes\" as a string"),
+            ("key =\n", "there is no value; write one after the ="),
+            ("a = 1\na = 2", "'a' is defined twice; keep only one of the two"),
+            ("192.0.2.0/24 = 1", "write \"192.0.2.0/24\""),
+            ("// comment", "a comment begins with #"),
+            ("key: [\"ip\"]", "'key:' is not a key; write key = VALUE"),
+            ("key ip", "this is not KEY = VALUE"),
+            ("key = \"ip", "a string has no closing quote"),
+            ("key = [\"ip\"", "the list has no closing ]"),
+            ("key = { a = 1", "the table has no closing }"),
+            ("[policy", "the header has no closing ]"),
+            ("key = [\"ip\" \"path\"]", "a comma is missing between two entries"),
+            ("bits = 024", "a number must not begin with 0"),
+            ("key = \"a\\q\"", "a backslash in"),
+        ] {
+            let found = sentences(text);
+            assert!(found.iter().any(|found| found.contains(sentence)), "{text}: {found:?}");
+        }
+    }
+
+    /// Every place of every text is one that the library could name.
+    #[test]
+    fn no_place_is_too_far() {
+        let text = "ä = [ü,\nö";
+        for start in 0..=text.len() + 1 {
+            for message in ["invalid float", "invalid unquoted key", "duplicate key", "other"] {
+                let _ = in_words(text, message, start..start + 1);
+            }
+        }
+    }
+}

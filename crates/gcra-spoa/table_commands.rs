@@ -1,0 +1,325 @@
+//! `gcra-spoa table …`: what an operator can ask of a table and do to it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use gcra_table::{Evictions, Occupancy, Process, Quota, Rate, Registered, Slots, Table};
+use serde_json::{Value, json};
+
+use crate::cli::{At, TableCommand, usage_error};
+use crate::duration::Short;
+use crate::key::Key;
+use crate::listed::{Unlisted, name, pid_namespace};
+use crate::output::{Output, print};
+use crate::plural::Count;
+use crate::policy;
+
+/// How long a resize waits for the agents to notice it: they look for a successor of their table
+/// once a second.
+const NOTICE: Duration = Duration::from_millis(1500);
+
+/// Runs the command, and returns the exit status.
+///
+/// # Errors
+///
+/// There is no such table, the command cannot be done to it, or standard output is not writable.
+pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TableCommand::Info(at) => {
+            let table = Table::inspect(&at.path())?;
+            print(at.json, [info(&at.path(), &table)])?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TableCommand::Get { at, rate, burst, keys } => get(&at, rate, burst, &keys),
+        TableCommand::Reset { at, keys } => {
+            let table = Table::inspect(&at.path())?;
+            for key in &keys {
+                print(at.json, [reset(&at.path(), &table, key)?])?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        TableCommand::Resize { at, slots } => {
+            print(at.json, [resize(&at.path(), slots)?])?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TableCommand::Check(at) => check(&at),
+    }
+}
+
+fn info(path: &Path, table: &Table) -> Output {
+    // Begins first, because it takes two seconds if the list is full.
+    let unlisted = Unlisted::begin(table);
+    let (occupancy, processes) = (table.occupancy(), table.processes());
+    let unlisted = unlisted.about(table);
+    let words = [
+        occupancy_in_words(path, table, occupancy),
+        trouble_in_words(table),
+        users_in_words(table, &processes, unlisted),
+    ];
+    let json = info_as_json(path, table, occupancy, &processes, unlisted);
+    Output { words: words.concat().join("\n"), json }
+}
+
+/// The size of the table, and what its slots hold.
+fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<String> {
+    let Occupancy { live, idle, pending, sealed } = occupancy;
+    let slots = table.slots().get();
+    let row = |state: &str, count: u64, meaning: &str| {
+        let per_mille = count * 1000 / u64::from(slots);
+        let (percent, tenth) = (per_mille / 10, per_mille % 10);
+        format!("  {state:<8} {count:>10}  {percent:>3}.{tenth} %   {meaning}")
+    };
+    let mut lines = vec![
+        format!(
+            "table {}: {slots} slots, {} KiB; created {} ago by {}",
+            path.display(),
+            table.bytes() / 1024,
+            short(table.age_ns().unwrap_or(0)),
+            table.creator()
+        ),
+        row("live", live, "buckets that owe something"),
+        row("idle", idle, "free for any key"),
+        row("pending", pending, "announced, not yet confirmed"),
+    ];
+    if sealed > 0 || table.is_being_resized() {
+        lines.push(row("sealed", sealed, "moving to another file: the table is being resized"));
+    }
+    lines
+}
+
+/// What was lost, and what is wrong.
+fn trouble_in_words(table: &Table) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(fault) = table.successor_fault() {
+        lines.push(format!("fault: {fault}"));
+    }
+    let Evictions { evicted_live, forgiven_ns } = table.evictions();
+    lines.push(match evicted_live {
+        0 => "evictions: none; the table was never too small".to_owned(),
+        _ => format!(
+            "evictions: {}, which owed {} in all; the table is too small, see 'gcra-spoa table \
+             resize --help'",
+            Count(evicted_live, "bucket", "buckets"),
+            short(forgiven_ns)
+        ),
+    });
+    if table.gave_up() > 0 {
+        lines.push(format!(
+            "gave up: {} denied, because others changed the bucket at every try",
+            Count(table.gave_up(), "request was", "requests were")
+        ));
+    }
+    lines
+}
+
+/// The processes that use the table.
+fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<String> {
+    let listed: Vec<_> = processes
+        .iter()
+        .map(|process| {
+            format!("{} (alive {} ago)", name(process), short(process.silent_ns.unwrap_or(0)))
+        })
+        .collect();
+    let mut lines = vec![match &listed[..] {
+        [] => "used by no process".to_owned(),
+        [one] => format!("used by process {one}"),
+        several => format!("used by {} processes: {}", several.len(), several.join(", ")),
+    }];
+    if unlisted > 0 {
+        lines.push(format!(
+            "used by about {unlisted} more; the list has space for {}",
+            Table::MOST_PROCESSES
+        ));
+    }
+    if table.has_strangers() {
+        lines.push(
+            "not shared by all: agents that were started earlier use a file that had this name \
+             before; restart them one after the other"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+fn info_as_json(
+    path: &Path,
+    table: &Table,
+    occupancy: Occupancy,
+    processes: &[Process],
+    unlisted: u64,
+) -> Value {
+    let Occupancy { live, idle, pending, sealed } = occupancy;
+    let Evictions { evicted_live, forgiven_ns } = table.evictions();
+    let process = |process: &Process| {
+        json!({
+            "pid": process.pid,
+            "pid_namespace": pid_namespace(process),
+            "silent_ms": process.silent_ns.unwrap_or(0) / 1_000_000,
+        })
+    };
+    json!({
+        "table": path.display().to_string(),
+        "slots": table.slots().get(),
+        "bytes": table.bytes(),
+        "generation": table.generation(),
+        "creator": table.creator(),
+        "age_ms": table.age_ns().unwrap_or(0) / 1_000_000,
+        "live": live,
+        "idle": idle,
+        "pending": pending,
+        "sealed": sealed,
+        "being_resized": table.is_being_resized(),
+        "successor_fault": table.successor_fault().map(|fault| fault.to_string()),
+        "evicted_live": evicted_live,
+        "forgiven_ms": forgiven_ns / 1_000_000,
+        "gave_up": table.gave_up(),
+        "attachments": table.attachments(),
+        "others_use_a_former_file": table.has_strangers(),
+        "processes": processes.iter().map(process).collect::<Vec<_>>(),
+        "unlisted": unlisted,
+    })
+}
+
+fn get(at: &At, rate: Rate, burst: Option<u64>, keys: &[Key]) -> anyhow::Result<ExitCode> {
+    let quota = match rate.quota(burst) {
+        Ok(quota) => quota,
+        Err(error) => return Ok(usage_error(&error.to_string())),
+    };
+    let table = Table::inspect(&at.path())?;
+    check_known(&at.path(), &table, rate, quota)?;
+    print(at.json, keys.iter().map(|key| standing(&table, quota, key)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if no agent was started with this quota: there are no buckets for it, and it would look
+/// as if the keys owed nothing.
+fn check_known(path: &Path, table: &Table, rate: Rate, quota: Quota) -> anyhow::Result<()> {
+    let by_flags = || table.registered().into_iter().filter(|registered| registered.limit == 0);
+    if by_flags().any(|registered| registered.quota == quota) {
+        return Ok(());
+    }
+    let mut known: Vec<_> = by_flags()
+        .map(|Registered { quota, .. }| {
+            let interval = short(quota.emission_interval_ns());
+            format!("one request per {interval}, up to {} at once", quota.burst())
+        })
+        .collect();
+    known.sort();
+    known.dedup();
+    let known = match &known[..] {
+        [] => "no agent with --rate has used it".to_owned(),
+        _ => format!("agents with --rate have used it with {}", known.join("; ")),
+    };
+    bail!(
+        "table {}: no agent has used it with {rate}, up to {} at once; {known}",
+        path.display(),
+        quota.burst()
+    );
+}
+
+/// What a key may still do under a quota.
+fn standing(table: &Table, quota: Quota, key: &Key) -> Output {
+    let owed_ns = table.owed_ns(key.hash(table), quota, table.now());
+    let (remaining, burst) = (quota.remaining(owed_ns), quota.burst());
+    let wait_ns = owed_ns.saturating_sub(quota.burst_tolerance_ns());
+    let name = &key.text;
+    let words = match (owed_ns, wait_ns) {
+        (0, _) => format!("{name}: {burst} of {burst} left"),
+        (_, 0) => {
+            format!("{name}: {remaining} of {burst} left; all {burst} again in {}", short(owed_ns))
+        }
+        _ => format!(
+            "{name}: blocked; the next request is allowed in {}, all {burst} again in {}",
+            short(wait_ns),
+            short(owed_ns)
+        ),
+    };
+    let json = json!({
+        "key": name,
+        "blocked": wait_ns > 0,
+        "remaining": remaining,
+        "burst": burst,
+        "retry_after_ms": wait_ns.div_ceil(1_000_000),
+        "full_after_ms": owed_ns.div_ceil(1_000_000),
+    });
+    Output { words, json }
+}
+
+/// Forgives what a key owes in all its buckets: under every quota that the table's limits have or
+/// have had.
+fn reset(path: &Path, table: &Table, key: &Key) -> anyhow::Result<Output> {
+    let parts = key.hash(table);
+    let mut forgiven_ns = 0;
+    for Registered { limit, quota, .. } in table.registered() {
+        let Some(owed_ns) = table.reset(policy::key_for(limit, table, parts), quota, table.now())
+        else {
+            bail!(
+                "table {} is being resized; reset the key again when that is done",
+                path.display()
+            );
+        };
+        forgiven_ns = forgiven_ns.max(owed_ns);
+    }
+    let name = &key.text;
+    let words = match forgiven_ns {
+        0 => format!("{name}: owed nothing (or is not a key that was ever counted)"),
+        _ => format!("{name}: forgiven {}", short(forgiven_ns)),
+    };
+    Ok(Output {
+        words,
+        json: json!({ "key": name, "forgiven_ms": forgiven_ns.div_ceil(1_000_000) }),
+    })
+}
+
+fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
+    let resized = Table::resize(path, slots, NOTICE)?;
+    let (from, to) = (resized.from.get(), resized.to.get());
+    let lost = match resized.evicted {
+        0 => String::new(),
+        evicted => format!(
+            "; {} did not fit and {} forgotten",
+            Count(evicted, "live bucket", "live buckets"),
+            if evicted == 1 { "was" } else { "were" }
+        ),
+    };
+    let words = format!(
+        "table {}: resized from {from} to {to} slots; {} carried over{lost}\nrunning agents move \
+         by themselves; an agent that is started with --slots now needs --slots {to}",
+        path.display(),
+        Count(resized.carried, "live bucket was", "live buckets were"),
+    );
+    let json = json!({
+        "from": from, "slots": to, "carried": resized.carried, "evicted": resized.evicted,
+    });
+    Ok(Output { words, json })
+}
+
+fn check(at: &At) -> anyhow::Result<ExitCode> {
+    let table = Table::inspect(&at.path())?;
+    let faults = table.check();
+    let mut words: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    let verdict = match faults.len() {
+        0 => format!("no fault in {} slots", table.slots().get()),
+        count if faults.iter().any(|fault| !fault.heals()) => format!(
+            "{}, and the first does not heal: keys whose slots have moved are denied",
+            Count(count, "fault", "faults")
+        ),
+        1 => "1 fault; the table keeps working, and it heals when the bucket is idle".to_owned(),
+        count => format!(
+            "{count} faults; the table keeps working, and each heals when its bucket is idle"
+        ),
+    };
+    words.push(format!("table {}: {verdict}", at.path().display()));
+    let json = json!({
+        "slots": table.slots().get(),
+        "faults": faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    });
+    print(at.json, [Output { words: words.join("\n"), json }])?;
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn short(ns: u64) -> Short {
+    Short(Duration::from_nanos(ns))
+}
