@@ -430,7 +430,7 @@ proptest! {
         let (rate, burst) = (format!("{rate}/s"), burst.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let answers = runtime.block_on(async {
-            let mut reloaded = Scenario::new(&earlier).await;
+            let reloaded = Scenario::new(&earlier).await;
             reloaded.reload(&one);
             let of_flags =
                 flags(&["--rate", &rate, "--burst", &burst, "--key", "ip", "--cost", "cost"]);

@@ -213,7 +213,7 @@ limits = "1/s"
     );
     let policy = &policies.list[0];
     let rule = |value: Value<'_>| {
-        policy.rule(RuleAt::new(policy.exception(value).map(|exception| exception.rule)))
+        policy.rule(RuleAt::new(policy.override_for(value).map(|found| found.rule)))
     };
     let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
     let burst = |rule: &Rule| match rule {
@@ -369,7 +369,7 @@ fn a_comment_in_a_list_begins_with_a_hash() {
         );
         assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
         let [_, list] = with_override(&format!("str:{text}"));
-        assert!(list.unwrap().list[0].exception(text.into()).is_some(), "{text:?}");
+        assert!(list.unwrap().list[0].override_for(text.into()).is_some(), "{text:?}");
     }
     let [_, list] = with_override("# 10.0.0.1");
     assert!(list.is_ok());
@@ -380,7 +380,7 @@ fn an_override_is_for_an_address_a_network_or_a_value() {
     let matches = |text: &str, value: Value<'_>| {
         with_override(text).map(|outcome| {
             let policies = outcome.unwrap_or_else(|mistakes| panic!("{text:?}: {mistakes:?}"));
-            policies.list[0].exception(value).is_some()
+            policies.list[0].override_for(value).is_some()
         })
     };
     let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
@@ -439,7 +439,7 @@ fn an_override_is_for_an_address_a_network_or_a_value() {
     }
     assert_eq!(matches("str:10.1.2.3", ip("10.1.2.3")), [false; 2]);
     let [table, _] = with_override("str: with space ");
-    assert!(table.unwrap().list[0].exception(" with space ".into()).is_some());
+    assert!(table.unwrap().list[0].override_for(" with space ".into()).is_some());
 }
 
 #[test]
