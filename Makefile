@@ -1,69 +1,90 @@
-# The two commands of the README, and the longer checks.
+# What a developer runs. `make help` lists it, and .ci/run runs most of it.
 
 CARGO ?= cargo
+# Where Cargo builds. Whatever is fetched or built besides is kept there, too.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: demo test test-all vtest lint doc loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy promtool
+.PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 asan \
+	loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy promtool strace
 
-# Two agents on one table behind a real HAProxy, and clients at three times their limit.
-demo: haproxy
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
+
+demo: haproxy ## two agents on one table behind a real HAProxy, and two clients over their limit
 	$(CARGO) build --release --locked --bin gcra-spoa --example demo
-	target/release/examples/demo
+	$(CARGO) run --quiet --release --locked --example demo
 
-# Everything quick: units, properties, the table between processes, system calls, and real HAProxy end to end.
-test: haproxy promtool
-	@tests/install.sh strace strace
-	$(CARGO) test --workspace --locked
+# A program that cannot be installed is no reason to stop: the tests that need it are skipped, and
+# the last line says so.
+test: ## all tests with the installed HAProxy: about 4 minutes
+	@tests/install-haproxy.sh || :
+	@tests/get-promtool.sh $(TARGET)/promtool || :
+	@tests/install.sh strace strace || :
+	tests/run --workspace --locked
 
-# HAProxy end to end with each of HAPROXY_VERSIONS ("2.6 2.8 3.0 3.2 3.4"), fetched into target/haproxy/.
-test-all:
+test-all: ## the tests with HAProxy, with each version in HAPROXY_VERSIONS: about 5 minutes
 	tests/matrix.sh
 
-# The VTest files, in the manner of HAProxy's own tests.
-vtest: haproxy
+vtest: haproxy ## the VTest files, in the manner of HAProxy's own tests
 	$(CARGO) build --locked --bin gcra-spoa
-	tests/vtest/run $${CARGO_TARGET_DIR:-target}/debug/gcra-spoa
+	tests/vtest/run $(TARGET)/debug/gcra-spoa
 
-lint:
+lint: width spelling ## format, clippy, width of lines, spelling
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path benches/peers/rust/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-doc:
+width: ## lines end before column 100
+	tests/width
+
+spelling: ## typos, with the words that typos.toml allows
+	tests/spelling
+
+doc: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
-# Every interleaving of the table's steps in small models, and that each step taken away is missed.
-loom:
-	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=target/loom \
+loom: ## every interleaving of the table's steps in small models; each step left out is noticed
+	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
-# Random interleavings in a larger model. GCRA_SHUTTLE_RUNS=1000000 for more of them.
-shuttle:
-	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=target/shuttle \
+shuttle: ## random interleavings in a larger model; GCRA_SHUTTLE_RUNS=1000000 for more
+	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=$(TARGET)/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
-# Anything from outside (frames, connections, table files, configurations, the admin port): each target for FUZZ_SECONDS. Needs a
-# nightly compiler.
+# Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
-fuzz:
+fuzz: ## each fuzz target for FUZZ_SECONDS (60); FUZZ_SEED=1 repeats a run; needs nightly
 	@tests/install-fuzz.sh
 	fuzz/run $(FUZZ_SECONDS)
 
-# Writes the byte vectors of the codec's tests, and a configuration, as the inputs that fuzzing begins with.
-fuzz-seeds:
-	CARGO_TARGET_DIR=target/fuzz $(CARGO) run --manifest-path fuzz/Cargo.toml --locked --example seeds
+fuzz-seeds: ## writes the inputs that fuzzing begins with, from the tests' byte vectors
+	CARGO_TARGET_DIR=$(TARGET)/fuzz \
+		$(CARGO) run --manifest-path fuzz/Cargo.toml --locked --example seeds
 
-# Processes on one table, killed, stopped and resized for so long, and every answer held against a model for as long. GCRA_STRESS_SEED
-# and GCRA_ORACLE_SEED repeat what was chosen.
+asan: ## the table's tests with AddressSanitizer; needs nightly
+	tests/asan
+
+msrv: ## each crate with the oldest compiler that its Cargo.toml names
+	tests/msrv
+
+aarch64: ## checks the workspace for 64-bit ARM, and runs the codec's and the table's tests in qemu
+	tests/aarch64
+
+# Not a part of .ci/run: `cargo install cargo-deny` takes longer than all of its other checks.
+deny: ## licenses and sources of the dependencies, and versions that are there twice
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+		{ echo "cargo-deny is not installed; run: cargo install cargo-deny --locked" >&2; exit 1; }
+	$(CARGO) deny --offline --locked check licenses bans sources
+
+# GCRA_STRESS_SEED and GCRA_ORACLE_SEED repeat what was chosen at random.
 SECONDS ?= 600
-soak:
+soak: ## processes on one table, killed, stopped and resized, for SECONDS (600), and the oracle
 	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
 	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
-# Nanoseconds a decision beside other limiters, CPU a NOTIFY of the real agent, how long a connection waits beside floods, what a
-# table too small does, and other agents.
-bench:
+bench: ## all benchmarks but bench-haproxy; they rewrite docs/BENCHMARKS.md
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
 	$(CARGO) bench --locked --bench fairness -- --write
@@ -71,26 +92,27 @@ bench:
 	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers
 
-# The agent beside published ones, which are built into target/peers/. PEERS_ARGS=--quick for a short look that writes nothing.
 PEERS_ARGS ?= --write
-bench-peers:
+bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick writes nothing
 	benches/peers/build
 	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
 
-# What limiting costs through real HAProxys, with wrk: HAPROXY_VERSIONS are fetched, GCRA_GO_PEER=/path is another agent to compare with.
-# BENCH_ARGS=--quick for a short look that writes nothing.
+# GCRA_GO_PEER=/path is another agent to compare with.
 BENCH_ARGS ?= --write
-bench-haproxy:
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do tests/get-haproxy.sh $$version target/haproxy/$$version || exit 1; done
+bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS=--quick writes nothing
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do \
+		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
 
-# Instructions a NOTIFY, counted by Valgrind, against their bounds. `make guard GUARD=--write` puts them into docs/BENCHMARKS.md.
-guard:
+guard: ## instructions per NOTIFY against their bounds; GUARD=--write sets the bounds
 	@tests/install.sh valgrind valgrind
 	$(CARGO) bench --locked --bench guard -- $(GUARD)
 
-haproxy:
+haproxy: ## installs an HAProxy to test with, if there is none
 	@tests/install-haproxy.sh
 
-promtool:
-	@tests/get-promtool.sh target/promtool
+promtool: ## fetches promtool, if there is none
+	@tests/get-promtool.sh $(TARGET)/promtool
+
+strace: ## installs strace, if there is none
+	@tests/install.sh strace strace

@@ -33,7 +33,7 @@ fn main() {
     let rate = format!("{PER_SECOND}/s");
     let args = ["--rate", &rate, "--burst", &BURST.to_string()];
     let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
-    let haproxy = Haproxy::start(
+    let haproxy = Haproxy::start_as_shipped(
         "haproxy.cfg",
         &[("GCRA_AGENT1", &agents[0].address), ("GCRA_AGENT2", &agents[1].address)],
     );

@@ -47,9 +47,9 @@ fn two_processes_asked_for_one_key_hold_the_bound_to_the_last_cell() {
     let elapsed = start.elapsed();
     let bound = 100 + usize::try_from(elapsed.as_micros() / 500).unwrap();
     assert!(allowed <= bound, "{allowed} allowed, {bound} would be right");
-    // Requests came all the time. But on a busy machine there may have been a pause, in which a
-    // full bucket gains nothing.
-    assert!(allowed >= bound / 2, "{allowed} allowed, {bound} would be right");
+    // On a busy machine there may have been a pause, in which a full bucket gains nothing. But
+    // more than one burst was due.
+    assert!(allowed > 100, "{allowed} allowed, {bound} would be right");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Client, Haproxy, Process, directory, free_port, wait_until};
+use support::{Client, Haproxy, Process, directory, free_port, needs, wait_until};
 
 /// An example, and HAProxy in front of it.
 struct Example {
@@ -63,6 +63,7 @@ fn get(client: &mut Client, headers: &[(&str, &str)]) -> (u16, String) {
 
 #[test]
 fn hello_says_hello() {
+    needs!(support::haproxy());
     let example = Example::start("hello", &[]);
     for _ in 0..20 {
         assert_eq!(get(&mut example.client(), &[]), (200, "hello".to_owned()));
@@ -71,6 +72,7 @@ fn hello_says_hello() {
 
 #[test]
 fn ip_reputation_follows_its_list_while_it_serves() {
+    needs!(support::haproxy());
     let folder = directory();
     let list = folder.path().join("blocklist.txt");
     let (good, bad) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
@@ -121,6 +123,7 @@ fn service(delay: Duration) -> (String, Arc<AtomicU64>) {
 
 #[test]
 fn async_lookup_waits_for_the_service_and_remembers() {
+    needs!(support::haproxy());
     let (address, asked) = service(Duration::from_millis(20));
     // Longer than the pauses of a busy machine, and shorter than HAProxy waits.
     let example =
@@ -138,6 +141,7 @@ fn async_lookup_waits_for_the_service_and_remembers() {
 
 #[test]
 fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
+    needs!(support::haproxy());
     let (address, _) = service(Duration::from_millis(1500));
     let example =
         Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "30")]);
@@ -156,6 +160,7 @@ fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
 
 #[test]
 fn headers_are_looked_at() {
+    needs!(support::haproxy());
     let example = Example::start("headers", &[]);
     let mut client = example.client();
     let browser = ("User-Agent", "Mozilla/5.0");

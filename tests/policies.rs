@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer};
 use spop_agent::{Scope, Value};
-use support::{Agent, Client, Haproxy, directory, wait_until};
+use support::{Agent, Client, Haproxy, directory, needs, wait_until};
 use tempfile::TempDir;
 
 /// A folder with a configuration, and an agent that uses it.
@@ -454,6 +454,7 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
 
 #[test]
 fn haproxy_runs_with_what_is_printed_for_it() {
+    needs!(support::haproxy());
     let followed = Followed::start(
         "answer = [\"retry_after\", \"ratelimit\", \"ratelimit_policy\"]\n\
          [policy.check]\nlimits = \"3/h\"\nkey = [\"ip\", \"path\", \"host\"]\n",
@@ -486,6 +487,7 @@ fn haproxy_runs_with_what_is_printed_for_it() {
 /// long as it is in force, whatever else in the file has changed.
 #[test]
 fn fifty_reloads_cost_no_request_and_no_cell() {
+    needs!(support::haproxy());
     let config = |rate: u32, round: u32| {
         let others = format!("[policy.other{}]\nlimits = \"{}/s\"\n", round % 3, round + 1);
         let answer =
@@ -543,6 +545,7 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
 /// HAProxy runs with every example of the manual.
 #[test]
 fn the_examples_of_the_manual_are_run() {
+    needs!(support::haproxy());
     let manual =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
     let examples: Vec<_> =
@@ -569,6 +572,7 @@ fn the_examples_of_the_manual_are_run() {
 /// for clients that do not stop.
 #[test]
 fn the_shipped_policies_answer_as_they_say() {
+    needs!(support::haproxy());
     let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
     let unwanted = IpAddr::from([127, 0, 0, 9]);
     let followed = Followed::start(&shipped.replace("198.51.100.0/24", &unwanted.to_string()));

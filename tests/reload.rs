@@ -1,13 +1,9 @@
 //! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what can go wrong.
-//!
-//! If no pid namespace can be made, the test that needs one says so and checks nothing, unless
-//! `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -21,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use spop_codec::Value;
 use support::spop::Spop;
-use support::{Agent, Process, directory, wait_until};
+use support::{Agent, Process, directory, needs, wait_until};
 use tempfile::TempDir;
 
 const FIVE: &str = "[policy.check]\nlimits = \"5/h\"\n";
@@ -301,15 +297,10 @@ fn an_agent_in_another_pid_namespace_answers() {
     }
     unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
     let tried = Command::new("unshare").args(unshare.get_args()).arg("true").output();
-    if !tried.as_ref().is_ok_and(|output| output.status.success()) {
-        let why = format!("no pid namespace can be made here ({tried:?})");
-        assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
-        let _ = writeln!(
-            io::stderr(),
-            "\n*** SKIPPED, an agent in another pid namespace was not tried: {why}\n"
-        );
-        return;
-    }
+    needs!(match tried {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("'unshare' cannot make a pid namespace".to_owned()),
+    });
     unshare.arg(support::agent_binary());
     let inside = Agent::start_command(place.arguments(&mut unshare, &place.config()));
     let outside = place.agent();

@@ -7,12 +7,15 @@
     clippy::panic,
     missing_docs,
     unreachable_pub,
+    unused_imports,
+    unused_macros,
     reason = "tests"
 )]
 
 pub mod spop;
 
-use std::fs;
+use std::env;
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -26,8 +29,48 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long anything on this machine may take to happen before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may take before a test gives up. Only a test that fails waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ends a test as skipped when this machine lacks what it needs: `needs!(support::haproxy());`
+macro_rules! needs {
+    ($what:expr) => {
+        if let Err(reason) = $what {
+            return $crate::support::skip(&reason);
+        }
+    };
+}
+pub(crate) use needs;
+
+/// Records that the calling test cannot do its work on this machine: in the file that `GCRA_SKIPS`
+/// names, from which `tests/run` counts. Panics where `GCRA_NO_SKIPS` is set, as in CI.
+#[track_caller]
+pub fn skip(reason: &str) {
+    assert!(env::var_os("GCRA_NO_SKIPS").is_none(), "{reason}");
+    let place = std::panic::Location::caller();
+    // Not by `eprintln`, of which libtest shows only what failing tests say.
+    let _ = writeln!(io::stderr(), "SKIPPED at {}:{}: {reason}", place.file(), place.line());
+    if let Some(path) = env::var_os("GCRA_SKIPS") {
+        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+        file.write_all(format!("{reason}\n").as_bytes()).unwrap();
+    }
+}
+
+/// Whether there is an HAProxy to test with. If `$HAPROXY` names one, it must run.
+pub fn haproxy() -> Result<(), String> {
+    match find_haproxy() {
+        Some(_) => Ok(()),
+        None => Err("HAProxy is not installed".into()),
+    }
+}
+
+/// Whether this machine has the address `::1`.
+pub fn ipv6() -> Result<(), String> {
+    match TcpListener::bind("[::1]:0") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("there is no IPv6 ({error})")),
+    }
+}
 
 /// Asks again and again, for at most [`PATIENCE`].
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -38,9 +81,11 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A directory of its own in memory, for a table and sockets.
+/// A directory of its own for a table and sockets: in memory, if this machine lets us.
 pub fn directory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written to")
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a directory can be made in /dev/shm or in $TMPDIR")
 }
 
 /// A port on which no process listens now. It is below the ports that the kernel gives to clients
@@ -201,25 +246,28 @@ impl Agent {
 pub fn agent_binary() -> PathBuf {
     match option_env!("CARGO_BIN_EXE_gcra-spoa") {
         Some(path) => path.into(),
-        None => std::env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
+        None => env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
     }
 }
 
 /// The HAProxy to test with: `$HAPROXY`, or the one that is installed.
 pub fn haproxy_binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("HAPROXY") {
-        return path.into();
+    find_haproxy().expect(
+        "HAProxy is not installed; install the package 'haproxy', or name its program with \
+         HAPROXY=/path",
+    )
+}
+
+fn find_haproxy() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("HAPROXY") {
+        return Some(path.into());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = env::var_os("PATH").unwrap_or_default();
     let sbin = [PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")];
-    std::env::split_paths(&path)
+    env::split_paths(&path)
         .chain(sbin)
         .map(|directory| directory.join("haproxy"))
         .find(|path| path.is_file())
-        .expect(
-            "HAProxy is not installed: install the package 'haproxy', or name its program with \
-             HAPROXY=/path",
-        )
 }
 
 /// The folder of configurations that users copy.
@@ -240,16 +288,55 @@ pub struct Haproxy {
     pub configuration: Option<TempDir>,
 }
 
+/// The times in the shipped files, and those for tests: a busy machine may stand still for longer
+/// than an operator wants a request to wait.
+const PATIENT_TIMES: [(&str, &str); 6] = [
+    ("timeout processing 100ms", "timeout processing 5s"),
+    ("timeout hello 100ms", "timeout hello 5s"),
+    ("timeout idle 150ms", "timeout idle 8s"),
+    ("timeout server 300ms", "timeout server 15s"),
+    ("timeout connect 30ms", "timeout connect 2s"),
+    ("timeout check 300ms", "timeout check 5s"),
+];
+
+/// A shipped file's text with the times for tests.
+pub fn patient(text: &str) -> String {
+    PATIENT_TIMES
+        .iter()
+        .fold(text.to_owned(), |text, (shipped, longer)| text.replace(shipped, longer))
+}
+
 impl Haproxy {
-    /// Starts HAProxy with a file of `haproxy/`, its addresses set through the environment as the
-    /// file allows.
+    /// Starts HAProxy with a file of `haproxy/`, with times for a busy machine, its addresses set
+    /// through the environment as the file allows.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Self {
         Self::start_on(config, Ipv4Addr::LOCALHOST.into(), environment)
     }
 
     pub fn start_on(config: &str, ip: IpAddr, environment: &[(&str, &str)]) -> Self {
         let directory = directory();
-        let frontend = free_port(ip);
+        let copies = directory.path().join("haproxy");
+        fs::create_dir(&copies).unwrap();
+        for entry in fs::read_dir(haproxy_folder()).unwrap() {
+            let path = entry.unwrap().path();
+            let text = patient(&fs::read_to_string(&path).unwrap());
+            fs::write(copies.join(path.file_name().unwrap()), text).unwrap();
+        }
+        Self::start_in(directory, &copies.join(config), ip, environment)
+    }
+
+    /// The same with the times that users get.
+    pub fn start_as_shipped(config: &str, environment: &[(&str, &str)]) -> Self {
+        let config = haproxy_folder().join(config);
+        Self::start_in(directory(), &config, Ipv4Addr::LOCALHOST.into(), environment)
+    }
+
+    fn start_in(
+        directory: TempDir,
+        config: &Path,
+        ip: IpAddr,
+        environment: &[(&str, &str)],
+    ) -> Self {
         // A second file adds the socket with the statistics.
         let statistics = directory.path().join("stats.cfg");
         let socket = directory.path().join("stats.sock");
@@ -258,23 +345,28 @@ impl Haproxy {
             format!("global\n    stats socket {} level admin\n", socket.display()),
         )
         .unwrap();
-        let mut command = Command::new(haproxy_binary());
-        command.arg("-db").arg("-f").arg(haproxy_folder().join(config)).arg("-f").arg(&statistics);
-        for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
-            command.env(name, frontend.to_string());
+        // Another program can take the port before HAProxy does, but not five times in a row.
+        for attempt in 1.. {
+            let frontend = free_port(ip);
+            let mut command = Command::new(haproxy_binary());
+            command.arg("-db").arg("-f").arg(config).arg("-f").arg(&statistics);
+            for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
+                command.env(name, frontend.to_string());
+            }
+            command.envs(environment.iter().copied());
+            let mut process = Process::start("haproxy", &mut command);
+            let mut ended = false;
+            wait_until("HAProxy listens", || {
+                ended = process.child.try_wait().unwrap().is_some();
+                // Asking its socket is no connection to the frontend, which might be counted.
+                ended || UnixStream::connect(&socket).is_ok()
+            });
+            if !ended {
+                return Self { process, frontend, directory, command, configuration: None };
+            }
+            assert!(attempt < 5, "HAProxy ended: {:#?}", process.lines());
         }
-        command.envs(environment.iter().copied());
-        let mut process = Process::start("haproxy", &mut command);
-        wait_until("HAProxy listens", || {
-            assert!(
-                process.child.try_wait().unwrap().is_none(),
-                "HAProxy ended: {:#?}",
-                process.lines()
-            );
-            // A connection to the frontend might be counted; one to this socket is not.
-            UnixStream::connect(&socket).is_ok()
-        });
-        Self { process, frontend, directory, command, configuration: None }
+        unreachable!("the fifth attempt returns or panics")
     }
 
     /// Starts a second process, as a reload does: it takes over the listeners, and the old one
@@ -391,10 +483,10 @@ impl Client {
         if let Some(source) = self.source {
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
-        socket.connect_timeout(&self.server.into(), Duration::from_secs(5))?;
+        socket.connect_timeout(&self.server.into(), PATIENCE)?;
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(stream)
     }
 }

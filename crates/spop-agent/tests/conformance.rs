@@ -245,22 +245,25 @@ async fn a_refusal_comes_late_and_the_socket_stays_open_until_haproxy_closes() {
     assert_eq!(refused.next().await, Sent::Disconnect(Status::BAD_VERSION));
     // HAProxy up to 3.0 comes back at once; so it is kept waiting.
     assert!(began.elapsed() >= Duration::from_millis(95), "{:?}", began.elapsed());
-    let told = Instant::now();
     assert_eq!(refused.next().await, Sent::End);
     assert!(
-        told.elapsed() >= Duration::from_millis(150),
+        began.elapsed() >= Duration::from_millis(95 + 195),
         "no FIN together with the frame: {:?}",
-        told.elapsed()
+        began.elapsed()
     );
 
-    // Who closes gets no more of it.
-    let mut peer = Peer::greeted(&served).await;
-    peer.send(&disconnect(Status::NORMAL)).await;
-    assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
-    peer.stream.shutdown().await.unwrap();
-    let closed = Instant::now();
-    assert_eq!(peer.next().await, Sent::End);
-    assert!(closed.elapsed() < Duration::from_millis(150));
+    // A peer that closes is not kept waiting. On a busy machine this may take several attempts.
+    let mut took = Vec::new();
+    while !took.iter().any(|time| *time < Duration::from_millis(150)) {
+        assert!(took.len() < 100, "{took:?}");
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&disconnect(Status::NORMAL)).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
+        peer.stream.shutdown().await.unwrap();
+        let closed = Instant::now();
+        assert_eq!(peer.next().await, Sent::End);
+        took.push(closed.elapsed());
+    }
     served.stop().await;
 }
 
