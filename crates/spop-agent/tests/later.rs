@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 const OTHER: VarName<'_> = VarName::from_static("other");
 
-/// Answers the length of the arg after as many milliseconds. What is longer than 1000 is answered
+/// Answers the length of the arg after as many milliseconds. What is longer than 5000 is answered
 /// at once, and until there is an answer the length is 7.
 fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
     let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg_at(0))
@@ -26,7 +26,7 @@ fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
         return;
     };
     let length = u32::try_from(value.len()).unwrap();
-    if length > 1000 {
+    if length > 5000 {
         return reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
     }
     reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
@@ -49,9 +49,9 @@ fn question(id: u64, length: usize) -> Vec<u8> {
 async fn answers_leave_in_the_order_in_which_they_are_ready() {
     let served = serve(Agent::new(slowly)).await;
     let mut peer = Peer::greeted(&served).await;
-    peer.send(&[question(1, 300), question(2, 100), question(3, 2000), question(4, 200)].concat())
+    peer.send(&[question(1, 300), question(2, 100), question(3, 6000), question(4, 200)].concat())
         .await;
-    for (id, length) in [(3, 2000), (2, 100), (4, 200), (1, 300)] {
+    for (id, length) in [(3, 6000), (2, 100), (4, 200), (1, 300)] {
         assert_eq!(peer.next().await, ack(id, length));
     }
     let counted = served.counters.snapshot();
