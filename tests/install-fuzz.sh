@@ -1,15 +1,16 @@
 #!/bin/sh
-# Makes sure that there is cargo-fuzz and a nightly compiler for it: installs the one, and says how to get the other.
+# Makes sure that there are a nightly compiler and cargo-fuzz: says how to get the first, and
+# installs the second.
 set -eu
 
 if ! cargo +nightly --version >/dev/null 2>&1; then
-    echo "Fuzzing needs a nightly compiler: run 'rustup toolchain install nightly', and try again." >&2
+    echo "Fuzzing needs a nightly compiler; run: rustup toolchain install nightly" >&2
     exit 1
 fi
 cargo fuzz --version >/dev/null 2>&1 && exit 0
 
 echo "cargo-fuzz is not installed. Installing it: cargo install cargo-fuzz --locked"
 if ! cargo install cargo-fuzz --locked --quiet; then
-    echo "Fuzzing needs cargo-fuzz: run 'cargo install cargo-fuzz --locked' where there is a network, and try again." >&2
+    echo "cargo-fuzz could not be installed. Fuzzing needs it, and installing it a network." >&2
     exit 1
 fi

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes sure that there is an HAProxy (2.6 or later) to run: the one that HAPROXY names, or the system's.
+# Makes sure that there is an HAProxy (2.6 or later) to run: the one that HAPROXY names, or the
+# system's.
 set -eu
 
 if [ -n "${HAPROXY:-}" ]; then

@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh PROGRAM PACKAGE: makes sure that there is a program to test with: installs its package with the system's
-# package manager, as root, or says what to do.
+# install.sh PROGRAM PACKAGES: makes sure that there is a program to test with. As root it installs
+# the packages with the system's package manager; otherwise it says what to do.
 set -eu
 program=$1
 package=$2
@@ -17,8 +17,8 @@ elif command -v apk >/dev/null; then
 elif command -v pacman >/dev/null; then
     install="pacman -S --noconfirm $package"
 else
-    echo "$program is not installed, and there is no package manager known to this script." >&2
-    echo "Install $package and try again." >&2
+    echo "$program is not installed, and this script does not know the package manager here." >&2
+    echo "Install $package, and try again." >&2
     exit 1
 fi
 
@@ -33,4 +33,6 @@ case $install in
     apt-get*) export DEBIAN_FRONTEND=noninteractive; apt-get update -qq ;;
 esac
 $install >/dev/null
-command -v "$program" >/dev/null || { echo "The package $package has no $program here." >&2; exit 1; }
+command -v "$program" >/dev/null && exit 0
+echo "$program is still missing after $package was installed." >&2
+exit 1
