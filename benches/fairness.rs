@@ -1,13 +1,16 @@
 //! How long a well-behaved connection waits beside others that send as fast as they can: the real
 //! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS] [--write]`. A probe sends one NOTIFY a millisecond
-//! and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 connections whose peers write
-//! NOTIFYs without a pause and read every answer. Then further connections are opened, one after
-//! another: from connecting to the ACK of their first NOTIFY. `--write` writes the figures into
-//! docs/BENCHMARKS.md. `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with
-//! this one, and prints the ratio of what the floods got answered. `AGENT_ARGS` replaces the
-//! daemon's `--rate 100/s --burst 20`.
+//! `cargo bench --bench fairness [-- FLOODS]`. A probe sends one NOTIFY a millisecond and waits
+//! for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections whose peers write NOTIFYs
+//! without a pause and read every answer. One thread drives all of them, so floods, probe and
+//! agent share the machine's cores. Then further connections are opened, one after another, and
+//! timed from connecting to the ACK of their first NOTIFY. Figures are quantiles of a round, and
+//! medians of the rounds, each with an agent of its own.
+//!
+//! `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and
+//! prints the ratio of the floods' answers. `AGENT_ARGS` replaces the agent's
+//! `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,12 +23,9 @@
 mod limit;
 #[path = "support/notifies.rs"]
 mod notifies;
-#[path = "support/page.rs"]
-mod page;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use notifies::Notifies;
+use notifies::{ACK_BYTES, Notifies};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use support::Agent;
 use support::spop::Spop;
@@ -47,8 +47,6 @@ const OPENING: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(1);
 /// How long a flood runs before the probe begins.
 const WARMING: Duration = Duration::from_millis(500);
-/// The bytes of an ACK that sets `blocked`.
-const ACK_BYTES: usize = 23;
 
 /// What one round showed.
 #[derive(Default)]
@@ -65,7 +63,6 @@ fn main() {
     let wanted = args.iter().find_map(|arg| arg.parse::<usize>().ok());
     let mut programs = vec![support::agent_binary()];
     programs.extend(std::env::var_os("BESIDE").map(PathBuf::from));
-    let mut section = introduction();
     println!("{HEAD}");
     for floods in FLOODS.into_iter().filter(|floods| wanted.is_none_or(|wanted| wanted == *floods))
     {
@@ -76,9 +73,7 @@ fn main() {
             }
         }
         for rounds in &rounds {
-            let line = row(floods, rounds);
-            println!("{line}");
-            writeln!(section, "{line}").unwrap();
+            println!("{}", row(floods, rounds));
         }
         if let [this, other] = &rounds[..] {
             let ratios = this.iter().zip(other).map(|(this, other)| this.flooded / other.flooded);
@@ -88,32 +83,12 @@ fn main() {
             );
         }
     }
-    if args.iter().any(|arg| arg == "--write") {
-        page::write("fairness", &(section + LEGEND));
-    }
 }
 
 const HEAD: &str = "\
 | floods | probe p50 µs | p99 µs | most µs | new connection p50 µs | p99 µs | flooding NOTIFYs/s |
-| -----: | -----------: | -----: | ------: | --------------------: | -----: | -----------------: |";
-
-const LEGEND: &str = "
-* **floods**: connections whose peers write as fast as the agent reads and read all that it answers. One thread drives all of them, so it
-  and the probe and the agent share the machine's cores.
-* **probe**: from the write of a NOTIFY to the read of its ACK.
-* **new connection**: from connecting over HELLO and AGENT-HELLO to the first ACK, one connection after another.
-
+| -----: | -----------: | -----: | ------: | --------------------: | -----: | -----------------: |\
 ";
-
-fn introduction() -> String {
-    format!(
-        "## Beside floods\n\nWhat a connection with one NOTIFY a millisecond waits beside connections that send as fast as they can, over TCP \
-         with one worker. Quantiles of a round of {} s, medians of {ROUNDS} rounds, each with an agent of its own. {}. The command was\n\n    \
-         cargo bench --bench fairness -- --write\n\n{HEAD}\n",
-        PROBING.as_secs(),
-        page::machine()
-    )
-}
 
 fn row(floods: usize, rounds: &[Round]) -> String {
     let median = |of: &dyn Fn(&Round) -> f64| quantile(rounds.iter().map(of).collect(), 0.5);
@@ -187,7 +162,7 @@ fn round(program: &PathBuf, floods: usize) -> Round {
             let asked = thread::spawn(move || {
                 Notifies::new(1, 1).exchange(&mut Spop::connect(&address).into_stream(), 1);
             });
-            // An agent that does not answer at all has a figure, too: how long it was waited for.
+            // An agent that does not answer at all has a figure too: how long it was waited for.
             let answered = asked.join().is_ok();
             round.opened.push(sent.elapsed().as_secs_f64() * 1e6);
             if !answered {

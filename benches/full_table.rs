@@ -1,8 +1,8 @@
-//! What a table too small does: `cargo bench --bench full_table`.
+//! What a table that is too small does: `cargo bench --bench full_table`.
 //!
 //! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time,
-//! decided by our table, by the same table if it forgot who came least recently, and by an exact
-//! map. An admission is wrong when the exact map denies. Then the attack: one client at a hundred
+//! decided by our table, by the same table with least-recently-used eviction, and by an exact map.
+//! A cell is allowed wrongly when the exact map denies it. Then the attack: one client at a hundred
 //! times its limit, and a spray of keys that are never seen again.
 #![allow(
     clippy::unwrap_used,
@@ -123,7 +123,7 @@ fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
     allowed
 }
 
-/// The TAT after the cell, if it conforms.
+/// The TAT after the cell, if it is allowed.
 fn admit(tat: u64, quota: Quota, now: u64) -> Option<u64> {
     match quota.admit(tat, now, 1) {
         Admission::Conforming { tat } => Some(tat),

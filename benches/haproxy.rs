@@ -1,12 +1,12 @@
 //! What limiting costs through a real HAProxy: `cargo bench --bench haproxy`.
 //!
 //! `cargo bench --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds N]
-//! [--seconds N] [--haproxy PATH]... [--peer PATH]`. HAProxys are those that `--haproxy` names,
-//! else those in target/haproxy/, else the one that is installed. `--peer`, or `GCRA_GO_PEER`, is
-//! an agent of the Go library to compare with; its first argument is where it listens. The load
-//! comes from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one
-//! thread; requests per second are of all of them on the same cores. `--quick` is one round of one
-//! second; `--write` writes docs/BENCHMARKS.md and a plot beside it.
+//! [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that `--haproxy`
+//! names, else those in target/haproxy/, else the installed one. `--peer`, or `GCRA_GO_PEER`, is
+//! another agent to compare with; its first argument is the address it listens on. The load comes
+//! from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; all
+//! of them run on the same cores. `--quick` is one round of one second; `--write` writes the
+//! figures of the last HAProxy into docs/BENCHMARKS.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,10 +17,10 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
-#[path = "support/bars.rs"]
-mod bars;
 #[path = "support/haproxy_report.rs"]
 mod haproxy_report;
+#[path = "support/host.rs"]
+mod host;
 #[path = "support/machine.rs"]
 mod machine;
 #[path = "support/page.rs"]
@@ -50,7 +50,7 @@ pub(crate) struct Figures {
     pub agent_us: f64,
     /// NOTIFYs for each request, where the agent counts them.
     pub asked: Option<f64>,
-    /// The share of the machine that programs took which have no part in this.
+    /// The share of the machine's cores that other programs took.
     pub others: f64,
 }
 
@@ -63,8 +63,6 @@ pub(crate) struct Row {
 }
 
 struct Options {
-    /// As it was called, without the paths of this machine.
-    command: String,
     wanted: String,
     quick: bool,
     write: bool,
@@ -114,7 +112,8 @@ fn main() {
         for row in &mut rows {
             let figures = run(row, options.seconds);
             eprintln!(
-                "round {round} {:<7} {:<12} {:<28} {:>7.0}/s p99 {:>6.0} us, CPU {:>5.1} + {:>5.1} us",
+                "round {round} {:<7} {:<12} {:<28} {:>7.0}/s p99 {:>6.0} us, \
+                 CPU {:>5.1} + {:>5.1} us",
                 row.version,
                 row.setup.group.name(),
                 row.setup.name,
@@ -139,18 +138,12 @@ fn main() {
         })
         .collect();
 
-    let section = haproxy_report::section(
-        &rows,
-        &blind,
-        &left_out,
-        &options.command,
-        options.rounds,
-        options.seconds,
-    );
-    println!("{section}");
-    if options.write {
-        std::fs::write(format!("{}/bench-haproxy.svg", page::FOLDER), haproxy_report::plot(&rows))
-            .unwrap();
+    let Options { rounds, seconds, .. } = options;
+    println!("{}", haproxy_report::text(&rows, &blind, &left_out, rounds, seconds));
+    if options.write
+        && let Some(last) = rows.last()
+    {
+        let section = haproxy_report::section(&rows, &last.version, rounds, seconds);
         page::write("haproxy", &section);
     }
 }
@@ -193,13 +186,7 @@ impl Options {
             .iter()
             .enumerate()
             .find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
-        let mut command = "cargo bench --bench haproxy --".to_owned();
-        for (index, arg) in args.iter().enumerate() {
-            let is_path = index > 0 && matches!(&args[index - 1][..], "--haproxy" | "--peer");
-            command.push_str(&format!(" {}", if is_path { "PATH" } else { arg }));
-        }
         Self {
-            command,
             wanted: wanted.map(|(_, arg)| arg.clone()).unwrap_or_default(),
             quick,
             write: flag("--write"),
@@ -269,8 +256,7 @@ fn wrk(started: &Started, load: Load, seconds: u64) -> [f64; 7] {
     [(); 7].map(|()| numbers.next().unwrap())
 }
 
-/// One request after another, with an agent that takes so many milliseconds (none: without one).
-/// The median and the 99th percentile, in microseconds.
+/// The median and the 99th percentile of one request after another, in microseconds.
 pub(crate) type Latency = [f64; 2];
 
 fn blind(binary: &Path, delay_ms: Option<u64>, quick: bool) -> Latency {

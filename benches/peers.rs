@@ -1,10 +1,9 @@
 //! The agent side by side with others, under the same loads: `make bench-peers`, which builds the
 //! others first.
 //!
-//! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick] [--write]`. Throughput,
-//! latency, CPU and memory, medians of interleaved rounds. `--quick` is one short round; `--write`
-//! also writes the figures into docs/BENCHMARKS.md, and a plot beside it. `AGENT_ARGS` replaces
-//! the daemon's `--rate 100/s --burst 20`.
+//! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick]`. Throughput, latency, CPU and
+//! memory, medians of interleaved rounds. `--quick` is one short round. `AGENT_ARGS` replaces the
+//! agent's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,16 +13,14 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
-#[path = "support/bars.rs"]
-mod bars;
+#[path = "support/host.rs"]
+mod host;
 #[path = "support/limit.rs"]
 mod limit;
 #[path = "support/load.rs"]
 mod load;
 #[path = "support/machine.rs"]
 mod machine;
-#[path = "support/page.rs"]
-mod page;
 #[path = "support/peers_report.rs"]
 mod peers_report;
 #[path = "../tests/support/mod.rs"]
@@ -40,13 +37,11 @@ use load::{Check, Fault, Generator, NOTIFY_BYTES, Offer};
 use peers_report::{Figures, Report};
 use support::Agent;
 
-/// Who is compared, in the order of the columns.
+/// The agents, in the order of the columns.
 const PEERS: [&str; 6] =
     ["gcra-spoa", "echo", "spawn + mpsc", "spop crate", "negasus", "DropMorePackets"];
 const OURS: usize = 0;
 const ECHO: usize = 1;
-const SPAWN: usize = 2;
-const SPOP: usize = 3;
 const NEGASUS: usize = 4;
 /// Its answers to NOTIFYs that come together get mixed up on their way, so it gets one at a time.
 const ONE_BY_ONE: usize = 5;
@@ -76,8 +71,7 @@ type Samples = [[Vec<Figures>; PEERS.len()]; LOADS.len()];
 fn main() {
     // Cargo adds an argument of its own.
     let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let flag = |name| args.iter().any(|arg| arg == name);
-    let (quick, write) = (flag("--quick"), flag("--write"));
+    let quick = args.iter().any(|arg| arg == "--quick");
     let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
     let (rounds, seconds) = if quick { (1, 0.2) } else { (3, 1.0) };
 
@@ -117,18 +111,9 @@ fn main() {
     // All agents have ended by now.
     let others = since.others(0.0);
 
-    let mut command = String::from("make bench-peers");
-    if args != ["--write"] {
-        command = format!("cargo bench --bench peers -- {}", args.join(" "));
-    }
     let [tcp, unix] = samples.map(|samples| samples.map(|row| row.map(medians)));
-    let report = Report { tcp, unix, rounds, seconds, others, command, left_out: &left_out };
-    let section = report.section();
-    println!("{section}");
-    if write {
-        fs::write(format!("{}/bench-peers.svg", page::FOLDER), report.plot()).unwrap();
-        page::write("peers", &section);
-    }
+    let report = Report { tcp, unix, rounds, seconds, others, left_out: &left_out };
+    println!("{}", report.text());
 }
 
 fn medians(samples: Vec<Figures>) -> Option<Figures> {
@@ -157,7 +142,7 @@ fn measure(peer: usize, mut load: Load, unix: bool, duration: Duration) -> Resul
     let directory = support::directory();
     let agent = start(peer, directory.path(), unix);
     let pid = agent.process.id();
-    // Without its id an ACK of echo is like all others.
+    // All ACKs of echo are equal, so their ids say nothing.
     let check = if peer == ECHO { Check::ExceptId } else { Check::All };
     let mut generator = Generator::connect(&agent.address, load.connections, load.offer, check)
         .map_err(|error| format!("no connection: {error}"))?;

@@ -51,7 +51,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds a decision, on the slowest of so many threads.
+/// Nanoseconds a decision, on the slowest of the threads.
 fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(round)).collect();

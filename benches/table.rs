@@ -1,9 +1,8 @@
-//! What a decision costs in the table alone, and in limiters one could take instead: `cargo bench
-//! --bench table`.
+//! What a decision costs in the table alone, and in limiters that could be used instead.
 //!
 //! `cargo bench --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`. Nanoseconds per
 //! decision and thread, medians of interleaved rounds. `--quick` decides less often and leaves out
-//! 16 million keys; `--write` also writes the table into docs/BENCHMARKS.md, and a plot beside it.
+//! 16 million keys; `--write` also writes the most important columns into docs/BENCHMARKS.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,8 +12,8 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
-#[path = "support/bars.rs"]
-mod bars;
+#[path = "support/host.rs"]
+mod host;
 #[path = "support/limiters.rs"]
 mod limiters;
 #[path = "support/page.rs"]
@@ -22,7 +21,6 @@ mod page;
 #[path = "support/report.rs"]
 mod report;
 
-use std::fs;
 use std::thread;
 use std::time::Instant;
 
@@ -36,7 +34,7 @@ const ALLOW: Rate = Rate { interval_ns: 100_000_000, burst: 1_000_000_000 };
 /// 100 per second: of millions of decisions about one key nearly all are denied.
 const DENY: Rate = Rate { interval_ns: 10_000_000, burst: 20 };
 
-/// What all limiters of 16 million keys take together, with the room that the maps need to grow.
+/// The memory of all limiters of 16 million keys together, while their maps grow.
 const LARGE_KIB: u64 = 10 << 20;
 
 /// Keys that are limited alike. All rows of a population use the same limiters.
@@ -74,7 +72,7 @@ impl Row {
             ns.sort_by(f64::total_cmp);
             ns[ns.len() / 2]
         });
-        report::Row { name: self.name(), load: self.load, threads: self.threads, ns: medians }
+        report::Row { name: self.name(), ns: medians }
     }
 }
 
@@ -138,15 +136,19 @@ fn main() {
 
     let rows: Vec<_> =
         work.into_iter().flat_map(|(_, _, rows)| rows).map(|(_, row)| row.medians()).collect();
-    let section = report::section(&rows, &left_out, rounds, &args);
-    println!("{section}");
+    println!(
+        "{}",
+        report::table(&rows, &std::array::from_fn::<_, { LIMITERS.len() }, _>(|at| at))
+    );
+    if !left_out.is_empty() {
+        println!("left out: {}", left_out.join("; "));
+    }
     if write {
-        fs::write(format!("{}/bench-table.svg", page::FOLDER), report::plot(&rows)).unwrap();
-        page::write("table", &section);
+        page::write("table", &report::section(&rows, rounds));
     }
 }
 
-/// So many keys, by Zipf's law; with an exponent of 0 all are equally frequent.
+/// Draws keys by Zipf's law; with an exponent of 0 all are equally frequent.
 fn draw(keys: u32, zipf_exponent: f64, count: usize) -> Vec<u32> {
     let law = Zipf::new(f64::from(keys), zipf_exponent).unwrap();
     // The ranks begin with 1.
@@ -164,7 +166,7 @@ fn run(limiter: &Limiter, rate: Rate, sample: &[u32], threads: usize) -> f64 {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     let ns = start.elapsed().as_nanos() as f64 / decisions as f64;
-    // A limiter that doesn't limit would be compared with ones that do.
+    // A limiter that does not limit must not be compared with limiters that do.
     assert!(
         allowed == sample.len() || (rate == DENY && allowed < sample.len() / 100),
         "{allowed} were allowed"

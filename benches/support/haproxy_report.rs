@@ -1,10 +1,9 @@
-//! The tables of what HAProxy does with and without limiters, and the plot.
+//! The tables of what HAProxy does with and without limiters.
 
 use std::fmt::Write as _;
 
-use crate::bars::{Chart, Panel};
 use crate::setups::{self, Group};
-use crate::{Figures, Latency, Row, page};
+use crate::{Figures, Latency, Row, host};
 
 /// A figure of all rounds.
 fn median(mut values: Vec<f64>) -> f64 {
@@ -25,76 +24,74 @@ impl Row {
     }
 }
 
-fn find<'a>(rows: &'a [Row], version: &str, group: Group, name: &str) -> Option<&'a Row> {
-    rows.iter()
-        .find(|row| row.version == version && row.setup.group == group && row.setup.name == name)
-}
-
-/// The versions, in the order of the rows.
-fn versions(rows: &[Row]) -> Vec<&str> {
-    let mut versions: Vec<_> = rows.iter().map(|row| &row.version[..]).collect();
-    versions.dedup();
-    versions
-}
-
 fn legend(group: Group) -> &'static str {
     match group {
-        Group::Asking => {
-            "### Asked about every request\n\nOne client, of whose requests none is denied. \"Constant answer\" is the server of this project \
-             around a handler that sets `blocked` to false: what asking costs whoever answers. \"Go agent\" is one of \
-             negasus/haproxy-spoe-go, as its readme writes one. The stick table has a `http_req_rate(1s)`.\n"
-        }
+        Group::Asking => "Asked about every request of one client, none of which is denied:",
         Group::Light => {
-            "### Asking less: mostly light clients\n\n100/s with a burst of 20. Of 20 requests 19 are from clients that make no other, and one \
-             is from one of 2 clients that are far above their limit.\n"
+            "100/s with a burst of 20. Of 20 requests, 19 are from clients that make no other, \
+             and one is from\none of 2 clients far above their limit:"
         }
         Group::Heavy => {
-            "### Asking less: one heavy client\n\n100/s with a burst of 20, and one client that sends all there is, so that nearly everything is \
-             denied.\n"
+            "100/s with a burst of 20, and one client that sends as fast as it can, so that \
+             nearly all is\ndenied:"
         }
         Group::Share => {
-            "### Which share is asked about\n\nAs HAProxy's own test of its filters does it: `event ... if { rand(1000) lt N }`.\n"
+            "Asked about a share of the requests, by `event ... if { rand(1000) lt N }`:"
         }
     }
 }
 
-pub(crate) fn section(
+/// The section of the page: one version of HAProxy, and the groups that matter most.
+pub(crate) fn section(rows: &[Row], version: &str, rounds: usize, seconds: u64) -> String {
+    let mut out = format!(
+        "## Through HAProxy {version}\n\n\
+         wrk with one thread and 32 connections, HAProxy with one thread, the agent, all on the \
+         same cores;\nmedians of {rounds} interleaved rounds of {seconds} s\n({}).\n\n",
+        host::description(),
+    );
+    for group in Group::ALL.into_iter().filter(|group| *group != Group::Share) {
+        let rows: Vec<_> =
+            rows.iter().filter(|row| row.setup.group == group && row.version == version).collect();
+        if !rows.is_empty() {
+            writeln!(out, "{}\n", legend(group)).unwrap();
+            short_table(&mut out, &rows);
+        }
+    }
+    out
+}
+
+/// All tables, for the terminal.
+pub(crate) fn text(
     rows: &[Row],
     blind: &[(String, [Latency; 5])],
     left_out: &[String],
-    command: &str,
     rounds: usize,
     seconds: u64,
 ) -> String {
-    let mut section = String::from("## Through HAProxy\n\n");
-    let out = &mut section;
-    writeln!(
-        out,
-        "wrk with one thread and 32 connections for {seconds} s, HAProxy with one thread and `http-request return`; medians of {rounds} \
-         interleaved rounds, each with processes of its own. wrk, HAProxy and the agent share the machine's cores, so what an agent takes \
-         is not there for HAProxy: an upper bound of what it costs. CPU is the kernel's accounting, per request. Overhead is what \
-         is lost of the requests per second without a limiter, the median of the rounds'. Other programs took {:.0} % of the machine \
-         meanwhile: the more, the less do requests per second say, and CPU per request is what to read. {}. The command was\n",
+    let mut out = format!(
+        "Medians of {rounds} rounds of {seconds} s. Overhead is the share of the requests per \
+         second without a limiter that is lost, the median of the rounds'. Other programs took \
+         {:.0} % of the machine: if that is much, read CPU per request only. {}.\n\n",
         100.0 * median(rows.iter().map(|row| row.median(|round| round.others)).collect()),
-        page::machine()
-    )
-    .unwrap();
-    writeln!(out, "    {command}\n\n![CPU per request as bars](bench-haproxy.svg)\n").unwrap();
-    writeln!(out, "{}", aims(rows)).unwrap();
+        host::description()
+    );
     for group in Group::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.setup.group == group).collect();
         if !rows.is_empty() {
-            writeln!(out, "{}", legend(group)).unwrap();
-            table(out, &rows);
+            writeln!(out, "{}\n", legend(group)).unwrap();
+            table(&mut out, &rows);
         }
     }
     if !blind.is_empty() {
         writeln!(
             out,
-            "### One request at a time, and an agent that takes its time\n\nMicroseconds from the request to the answer, median and 99th \
-             percentile; the handler waits so long before it answers. (Timers of tokio count whole milliseconds and end one or two late.)\n\n\
-             | HAProxy | not asked    | 0 ms         | 1 ms         | 10 ms            | 100 ms           |\n\
-             | ------- | -----------: | -----------: | -----------: | ---------------: | ---------------: |"
+            "One request at a time, and a handler that waits before it answers: microseconds from \
+             the request to the answer, median and 99th percentile. (Timers of tokio count whole \
+             milliseconds and end one or two late.)\n\n\
+             | HAProxy | not asked    | 0 ms         | 1 ms         | 10 ms            \
+             | 100 ms           |\n\
+             | ------- | -----------: | -----------: | -----------: | ---------------: \
+             | ---------------: |"
         )
         .unwrap();
         for (version, latencies) in blind {
@@ -102,7 +99,8 @@ pub(crate) fn section(
                 latencies.map(|[p50, p99]| format!("{p50:.0}, {p99:.0}"));
             writeln!(
                 out,
-                "| {version:<7} | {none:>12} | {zero:>12} | {one:>12} | {ten:>16} | {hundred:>16} |"
+                "| {version:<7} | {none:>12} | {zero:>12} | {one:>12} | {ten:>16} \
+                 | {hundred:>16} |"
             )
             .unwrap();
         }
@@ -111,14 +109,41 @@ pub(crate) fn section(
     if !left_out.is_empty() {
         writeln!(out, "Left out: {}.\n", left_out.join("; ")).unwrap();
     }
-    section
+    out
+}
+
+/// The columns that the page has space for.
+fn short_table(out: &mut String, rows: &[&Row]) {
+    writeln!(
+        out,
+        "| limiter               | requests/s | p50 µs | p99 µs | CPU HAProxy µs \
+         | CPU agent µs |\n\
+         | --------------------- | ---------: | -----: | -----: | -------------: | -----------: |"
+    )
+    .unwrap();
+    for row in rows {
+        writeln!(
+            out,
+            "| {:<21} | {:>10.0} | {:>6.0} | {:>6.0} | {:>14.1} | {:>12.2} |",
+            row.setup.name,
+            row.median(|round| round.per_second),
+            row.median(|round| round.p50_us),
+            row.median(|round| round.p99_us),
+            row.median(|round| round.haproxy_us),
+            row.median(|round| round.agent_us),
+        )
+        .unwrap();
+    }
+    writeln!(out).unwrap();
 }
 
 fn table(out: &mut String, rows: &[&Row]) {
     writeln!(
         out,
-        "| HAProxy | limiter               |   req/s | overhead | p50 µs | p99 µs | p99.9 µs | CPU HAProxy µs | CPU agent µs | asked about |\n\
-         | ------- | --------------------- | ------: | -------: | -----: | -----: | -------: | -------------: | -----------: | ----------: |"
+        "| HAProxy | limiter               |   req/s | overhead | p50 µs | p99 µs | p99.9 µs \
+         | CPU HAProxy µs | CPU agent µs | asked about |\n\
+         | ------- | --------------------- | ------: | -------: | -----: | -----: | -------: \
+         | -------------: | -----------: | ----------: |"
     )
     .unwrap();
     for row in rows {
@@ -135,7 +160,8 @@ fn table(out: &mut String, rows: &[&Row]) {
         };
         writeln!(
             out,
-            "| {:<7} | {:<21} | {:>7.0} | {:>6.1} % | {:>6.0} | {:>6.0} | {:>8.0} | {:>14.1} | {:>12.2} | {asked:>11} |",
+            "| {:<7} | {:<21} | {:>7.0} | {:>6.1} % | {:>6.0} | {:>6.0} | {:>8.0} \
+             | {:>14.1} | {:>12.2} | {asked:>11} |",
             row.version,
             row.setup.name,
             row.median(|round| round.per_second),
@@ -149,100 +175,4 @@ fn table(out: &mut String, rows: &[&Row]) {
         .unwrap();
     }
     writeln!(out).unwrap();
-}
-
-/// What was aimed at, and whether it was reached.
-fn aims(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "| aim | HAProxy | measured | reached |\n| --- | ------- | -------: | ------- |\n",
-    );
-    let mut aim = |what: &str, version: &str, measured: f64, reached: bool, unit: &str| {
-        let digits = if unit.is_empty() { 2 } else { 1 };
-        let reached = if reached { "yes" } else { "**no**" };
-        writeln!(out, "| {what} | {version} | {measured:.digits$}{unit} | {reached} |").unwrap();
-    };
-    for version in versions(rows) {
-        let find = |group, name| find(rows, version, group, name);
-        let cpu = |round: &Figures| round.agent_us;
-        let speed = |round: &Figures| round.per_second;
-        let asking = |name| find(Group::Asking, name);
-        for (transport, ours, constant, go, faster) in [
-            ("TCP", setups::OURS, setups::CONSTANT, setups::GO, 1.25),
-            ("Unix", setups::OURS_UNIX, setups::CONSTANT_UNIX, setups::GO_UNIX, 1.4),
-        ] {
-            let Some(ours) = asking(ours) else { continue };
-            if let Some(constant) = asking(constant) {
-                let ratio = ours.ratio(constant, cpu);
-                let what = format!(
-                    "the agent's CPU at most 1.1 times that of a constant answer, {transport}"
-                );
-                aim(&what, version, ratio, ratio <= 1.1, "");
-            }
-            if let Some(go) = asking(go) {
-                let ratio = ours.ratio(go, cpu);
-                let what =
-                    format!("the agent's CPU at most 0.35 times the Go agent's, {transport}");
-                aim(&what, version, ratio, ratio <= 0.35, "");
-                // On the newest, where HAProxy itself takes most of the time.
-                if version.starts_with("3.2") {
-                    let ratio = ours.ratio(go, speed);
-                    let what = format!(
-                        "at least {faster} times the req/s with the Go agent, {transport}"
-                    );
-                    aim(&what, version, ratio, ratio >= faster, "");
-                }
-            }
-        }
-        if let Some(table) = find(Group::Light, setups::STICK_TABLE) {
-            for name in [setups::EVERY_KTH, setups::ASK_LESS] {
-                let Some(less) = find(Group::Light, name) else { continue };
-                let lost = 100.0 * (1.0 - less.ratio(table, speed));
-                let what = format!(
-                    "{name} with mostly light clients at most 3 % slower than a stick table"
-                );
-                aim(&what, version, lost, lost <= 3.0, " %");
-                let more =
-                    100.0 * (less.ratio(table, |round| round.haproxy_us + round.agent_us) - 1.0);
-                let what = format!(
-                    "{name} with mostly light clients at most 3 % more CPU, HAProxy and agent, than a stick table"
-                );
-                aim(&what, version, more, more <= 3.0, " %");
-            }
-        }
-    }
-    out
-}
-
-/// CPU per request of HAProxy and agent together, for each version.
-pub(crate) fn plot(rows: &[Row]) -> String {
-    const COLOURS: [&str; 4] = ["#c4c4c4", "#8c8c8c", "#7dbcea", "#1f6fb4"];
-    let versions = versions(rows);
-    let names: Vec<_> = versions.iter().map(|version| format!("HAProxy {version}")).collect();
-    let series: Vec<_> = names
-        .iter()
-        .enumerate()
-        .map(|(index, name)| (&name[..], COLOURS[index % COLOURS.len()]))
-        .collect();
-    let cpu = |row: &Row| row.median(|round| round.haproxy_us + round.agent_us);
-    let mut groups: Vec<(String, Vec<Option<f64>>)> = Vec::new();
-    for Row { setup, .. } in rows.iter().filter(|row| row.setup.group != Group::Share) {
-        let label = match setup.group {
-            Group::Asking | Group::Share => setup.name.clone(),
-            Group::Light | Group::Heavy => format!("{}: {}", setup.group.name(), setup.name),
-        };
-        if groups.iter().all(|(known, _)| *known != label) {
-            let values = versions
-                .iter()
-                .map(|version| find(rows, version, setup.group, &setup.name).map(cpu))
-                .collect();
-            groups.push((label, values));
-        }
-    }
-    let panel = Panel {
-        title: "",
-        axis: "µs of CPU per request, HAProxy and agent (logarithmic)",
-        from: 1.0,
-        groups,
-    };
-    Chart { series: &series, panels: &[panel] }.svg()
 }

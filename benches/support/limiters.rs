@@ -14,35 +14,22 @@ use governor::RateLimiter;
 /// As many NOTIFYs as the agent often finds in one read.
 const BATCH: usize = 32;
 
-/// In the order of [`all`].
-pub(crate) const LIMITERS: [&str; 7] = [
-    "null",
-    "ours, one reading",
-    "ours, clock per decision",
-    "ours, batches of 32",
-    "governor",
-    "DashMap",
-    "Mutex",
-];
+/// The columns, in the order of [`all`].
+///
+/// * *null* is the loop that all others run in, without a limiter.
+/// * *one reading*, *clock each* and *batches of 32* are ours: with one reading of the clock for
+///   all decisions, with one for each, and as the agent decides: 32 keys are hashed and their
+///   lines prefetched, the clock is read once, and then the 32 are decided.
+/// * *governor* is `RateLimiter::keyed` with its defaults: a `DashMap`, std's hasher, and a
+///   reading of its own clock (quanta, the CPU's time stamp counter) for each decision.
+/// * *DashMap* is token buckets in a `DashMap<IpAddr, _>`, with `Instant::now` for each decision.
+/// * *Mutex* is GCRA in a `Mutex<HashMap<IpAddr, u64>>`, the clock read for each decision.
+///
+/// Our table has twice as many slots as keys, rounded up to a power of two.
+pub(crate) const LIMITERS: [&str; 7] =
+    ["null", "one reading", "clock each", "batches of 32", "governor", "DashMap", "Mutex"];
 
-/// What each column is.
-pub(crate) const LEGEND: &str = "\
-* **null**: the loop that all others run in, without a limiter. Subtract it if you like.
-* **ours, one reading**: the caller gave one reading of the clock for all decisions, so no clock is in the figure.
-* **ours, clock per decision**: the clock is read (clock_gettime) for each decision.
-* **ours, batches of 32**: as the agent does it. 32 keys are hashed and their lines prefetched, the clock is read once, then
-  the 32 are decided.
-* **governor**: `RateLimiter::keyed` of the governor crate with its defaults (a DashMap, std's hasher). It reads its own clock
-  (quanta: the CPU's time stamp counter) for each decision.
-* **DashMap**: token buckets (f64 tokens, `Instant::now` for each decision) in a `DashMap<IpAddr, _>`.
-* **Mutex**: GCRA in a `Mutex<HashMap<IpAddr, u64>>`, the clock read for each decision.
-
-Hashing the key is in all figures but null. All keys are IPv4 addresses and known before the measurement begins. Our table
-has twice as many slots as keys, rounded up to a power of two. The denied key has 100 cells a second and a burst of 20. All
-others have 10 cells a second and a burst that never denies, so all buckets stay live: each decision is a write.
-";
-
-/// One cell every interval, so many at once.
+/// A cell in each interval, and a burst at once.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Rate {
     pub interval_ns: u64,

@@ -18,7 +18,7 @@ use spop_codec::{Action, Frame, FrameId, Scope, Value, decode};
 /// The bytes of one NOTIFY here.
 pub(crate) const NOTIFY_BYTES: usize = 29;
 
-/// The smallest stream id of four bytes, roughly.
+/// Stream ids have four bytes from 264 432 on, as in a HAProxy that has run for a while.
 const FIRST_STREAM: u64 = 300_000;
 
 /// What precedes the stream id in a NOTIFY, and in an ACK: LENGTH, type, flags.
@@ -39,9 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How NOTIFYs are offered on each connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Offer {
-    /// So many at once, as fast as they are taken.
+    /// A burst of this many, as fast as they are taken.
     Burst(usize),
-    /// Always so many in flight: for each ACK the next NOTIFY.
+    /// Always this many in flight: for each ACK the next NOTIFY.
     Window(usize),
 }
 
@@ -128,7 +128,7 @@ impl Generator {
         Ok(Self { connections, epoll, offer, clock: Instant::now() })
     }
 
-    /// Offers the load for so long: whole bursts, or a window that is let run empty at the end.
+    /// Offers the load for the duration: whole bursts, or a window that runs empty at the end.
     pub(crate) fn run(&mut self, duration: Duration) -> Result<Outcome, Fault> {
         let start = Instant::now();
         let mut latency = Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap();

@@ -1,4 +1,4 @@
-//! What the whole machine did meanwhile, by the kernel's accounting.
+//! How busy the machine was, by the kernel's accounting.
 
 use std::fs;
 use std::time::Instant;
@@ -16,8 +16,8 @@ impl Since {
         Self { at: Instant::now(), busy, ours }
     }
 
-    /// The share of the machine's cores that other programs have taken, where children that are
-    /// still running took so many seconds.
+    /// The share of the machine's cores that other programs have taken. Children that are still
+    /// running took `running` seconds.
     pub(crate) fn others(&self, running: f64) -> f64 {
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
         let (busy, ours) = busy_seconds();

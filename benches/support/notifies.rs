@@ -1,10 +1,23 @@
-//! NOTIFYs as HAProxy's usual configuration sends them, and answers that are checked.
+//! NOTIFYs as HAProxy sends them with its usual configuration, and checks of the answers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
+use std::ops::Range;
 
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{FrameId, Value};
+
+/// HAProxy up to 3.0 counts streams over the life of its process, so in production a stream id has
+/// three or four bytes. From this one on to 33 million all ids have four.
+const FIRST_STREAM: u64 = 3_000_000;
+
+/// Where the ids are in a NOTIFY and in its ACK: behind length, type and flags.
+const STREAM: Range<usize> = 9..13;
+const ACK_HEAD: &[u8] = b"\0\0\0\x16\x67\0\0\0\x01";
+/// The frame id is always 1, as HAProxy's own. One action sets txn.blocked.
+const ACK_TAIL: &[u8] = b"\x01\x01\x03\x02\x07blocked";
+/// All ACKs have one length, so that a reader knows how many bytes to wait for.
+pub(crate) const ACK_BYTES: usize = STREAM.end + ACK_TAIL.len() + 1;
 
 /// NOTIFYs, one after another, and where each ends.
 pub(crate) struct Notifies {
@@ -17,14 +30,13 @@ impl Notifies {
     pub(crate) fn new(count: usize, keys: u32) -> Self {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let mut random = 1_u64;
-        for _ in 0..count {
+        for stream in (FIRST_STREAM..).take(count) {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
             let mut out = [0; 64];
-            // All ACKs have one length, so that a reader knows how many bytes to wait for.
-            let mut notify = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
+            let mut notify = NotifyWriter::new(&mut out, FrameId { stream, frame: 1 }).unwrap();
             notify.message(b"check").unwrap();
             notify.arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key))).unwrap();
             let length = notify.finish();
@@ -39,27 +51,29 @@ impl Notifies {
         let mut sent = 0;
         for frames in self.ends.chunks(window) {
             let end = *frames.last().unwrap();
-            stream.write_all(&self.bytes[sent..end]).unwrap();
+            let notifies = &self.bytes[sent..end];
+            stream.write_all(notifies).unwrap();
+            check_acks(stream, notifies, notifies.len() / frames.len());
             sent = end;
-            check_acks(stream, frames.len());
         }
     }
 }
 
-fn check_acks(stream: &mut TcpStream, count: usize) {
-    const ACK: &[u8] = b"\0\0\0\x13\x67\0\0\0\x01\x01\x01\x01\x03\x02\x07blocked";
-    let mut buffer = vec![0; (ACK.len() + 1) * count.min(4096)];
-    let mut left = count;
-    while left > 0 {
-        let now = left.min(4096);
-        let acks = &mut buffer[..(ACK.len() + 1) * now];
+/// Reads an ACK for each of the NOTIFYs, which must come in the same order.
+fn check_acks(stream: &mut TcpStream, notifies: &[u8], notify_bytes: usize) {
+    let mut buffer = vec![0; ACK_BYTES * 4096.min(notifies.len() / notify_bytes)];
+    for notifies in notifies.chunks(notify_bytes * 4096) {
+        let acks = &mut buffer[..ACK_BYTES * (notifies.len() / notify_bytes)];
         stream.read_exact(acks).unwrap();
-        for ack in acks.chunks(ACK.len() + 1) {
+        for (ack, notify) in acks.chunks(ACK_BYTES).zip(notifies.chunks(notify_bytes)) {
+            let (rest, blocked) = ack.split_at(ACK_BYTES - 1);
             assert!(
-                ack.starts_with(ACK) && matches!(ack[ACK.len()], 0x01 | 0x11),
-                "not an ACK: {ack:x?}"
+                rest.starts_with(ACK_HEAD)
+                    && rest[STREAM] == notify[STREAM]
+                    && rest.ends_with(ACK_TAIL)
+                    && matches!(blocked, [0x01 | 0x11]),
+                "not the ACK of {notify:x?}: {ack:x?}"
             );
         }
-        left -= now;
     }
 }

@@ -1,89 +1,61 @@
-//! The table of results, and its plot.
+//! The table of what a decision costs.
 
 use std::fmt::Write as _;
 
-use crate::bars::{Chart, Panel};
-use crate::limiters::{LEGEND, LIMITERS};
-use crate::page::{field, machine};
+use crate::host;
+use crate::limiters::LIMITERS;
 
 /// The medians of one load.
 pub(crate) struct Row {
     pub name: String,
-    pub load: String,
-    pub threads: usize,
     /// Nanoseconds per decision, of each limiter.
     pub ns: [f64; LIMITERS.len()],
 }
 
-/// The section "The table" of the page. It is as legible on a terminal.
-pub(crate) fn section(
-    rows: &[Row],
-    left_out: &[String],
-    rounds: usize,
-    args: &[String],
-) -> String {
-    let mut section = String::from("## The table\n\n");
-    let out = &mut section;
-    writeln!(out, "Nanoseconds per decision and thread, medians of {rounds} interleaved rounds after one that warmed up.")
-        .unwrap();
-    writeln!(out, "{}. The command was\n", machine()).unwrap();
-    writeln!(out, "    {}\n", command(args)).unwrap();
-    writeln!(out, "![The same as bars](bench-table.svg)\n").unwrap();
+/// Places in [`LIMITERS`] of those that the page shows, and of the two that it compares.
+const SHOWN: [usize; 4] = [1, BATCHES, GOVERNOR, 6];
+const BATCHES: usize = 3;
+const GOVERNOR: usize = 4;
 
-    write!(out, "| {:<36} |", "load").unwrap();
-    let columns = LIMITERS.iter().chain(&["governor / ours", "governor / batched"]);
-    columns.clone().for_each(|column| write!(out, " {column} |").unwrap());
-    write!(out, "\n| {:-<36} |", "").unwrap();
-    columns.clone().for_each(|column| write!(out, " {:->1$}: |", "", column.len() - 1).unwrap());
-    for row in rows {
-        write!(out, "\n| {:<36} |", row.name).unwrap();
-        let [_, _, ours, batched, governor, ..] = row.ns;
-        let figures = row.ns.into_iter().chain([governor / ours, governor / batched]);
-        figures.zip(columns.clone()).for_each(|(figure, column)| {
-            write!(out, " {figure:>0$.1} |", column.len()).unwrap();
-        });
-    }
-    writeln!(out, "\n\nBoth ratios are to figures of ours that include the clock.\n\n{LEGEND}")
-        .unwrap();
-    if !left_out.is_empty() {
-        writeln!(out, "Left out: {}.\n", left_out.join("; ")).unwrap();
-    }
-    section
+const LEGEND: &str = "
+The key that is denied has 100 cells per second and a burst of 20. All others are allowed, so that
+each decision writes. Hashing is included. \"One reading\" leaves out the clock, which the agent
+reads once per batch; \"batches\" is how the agent decides; governor is `RateLimiter::keyed` with
+its defaults; Mutex is GCRA in a `Mutex<HashMap>`.
+
+";
+
+/// The section of the page.
+pub(crate) fn section(rows: &[Row], rounds: usize) -> String {
+    format!(
+        "## The table beside governor\n\n\
+         Nanoseconds per decision and thread, medians of {rounds} interleaved rounds\n\
+         ({}):\n\n{}{LEGEND}",
+        host::description(),
+        table(rows, &SHOWN),
+    )
 }
 
-/// The same as bars: ours in blue, the others in grey; a panel for each number of threads.
-pub(crate) fn plot(rows: &[Row]) -> String {
-    const SHOWN: [(usize, &str); 5] =
-        [(2, "#1f6fb4"), (3, "#7dbcea"), (4, "#4d4d4d"), (5, "#8c8c8c"), (6, "#c4c4c4")];
-    let panels = [(1, "1 thread"), (2, "2 threads")].map(|(threads, title)| Panel {
-        title,
-        axis: "ns per decision and thread (logarithmic)",
-        from: 1.0,
-        groups: rows
-            .iter()
-            .filter(|row| row.threads == threads)
-            .map(|row| {
-                (
-                    row.load.clone(),
-                    SHOWN.iter().map(|(limiter, _)| Some(row.ns[*limiter])).collect(),
-                )
-            })
-            .collect(),
-    });
-    let series = SHOWN.map(|(limiter, colour)| (LIMITERS[limiter], colour));
-    Chart { series: &series, panels: &panels }.svg()
+/// A row for each load, with the limiters at some places.
+pub(crate) fn table(rows: &[Row], limiters: &[usize]) -> String {
+    let mut out = format!("| {:<34} |", "load");
+    let names = || limiters.iter().map(|at| LIMITERS[*at]).chain(["ratio"]);
+    names().for_each(|name| write!(out, " {name} |").unwrap());
+    write!(out, "\n| {:-<34} |", "").unwrap();
+    names().for_each(|name| write!(out, " {:->1$}: |", "", name.len() - 1).unwrap());
+    for row in rows {
+        write!(out, "\n| {:<34} |", row.name).unwrap();
+        let ratio = row.ns[GOVERNOR] / row.ns[BATCHES];
+        let figures = limiters.iter().map(|at| row.ns[*at]).chain([ratio]);
+        figures
+            .zip(names())
+            .for_each(|(figure, name)| write!(out, " {figure:>0$.1} |", name.len()).unwrap());
+    }
+    out + "\n\nThe ratio is governor's time to ours in batches.\n"
 }
 
 /// As the kernel guesses it.
 pub(crate) fn free_memory_kib() -> u64 {
-    let words = field("/proc/meminfo", "MemAvailable");
+    let words = host::field("/proc/meminfo", "MemAvailable");
     words.split(' ').next().unwrap().parse().unwrap()
-}
-
-fn command(args: &[String]) -> String {
-    let mut command = String::from("cargo bench --bench table");
-    if !args.is_empty() {
-        write!(command, " -- {}", args.join(" ")).unwrap();
-    }
-    command
 }

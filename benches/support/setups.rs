@@ -16,13 +16,13 @@ use crate::support::{Agent, Process, directory, free_port, haproxy_folder, wait_
 /// What rows are compared with each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Group {
-    /// Who is asked about every request, none of which is denied.
+    /// An agent is asked about every request, and none is denied.
     Asking,
-    /// How often is asked: nearly all clients make one request.
+    /// How often an agent is asked, if nearly all clients make one request.
     Light,
-    /// How often is asked: one client, far above its limit.
+    /// How often an agent is asked, with one client far above its limit.
     Heavy,
-    /// Which share of the requests is asked about.
+    /// The share of the requests that an agent is asked about.
     Share,
 }
 
@@ -42,7 +42,7 @@ impl Group {
 /// What wrk sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Load {
-    /// From one client that may do all it does.
+    /// From one client, all of whose requests are allowed.
     Allowed,
     /// From one client, at 100/s with a burst of 20.
     Heavy,
@@ -63,7 +63,8 @@ function request()
     if n % 20 == 0 then
         client = '10.0.0.' .. n / 20 % 2
     else
-        client = '11.' .. math.floor(n / 65536) % 256 .. '.' .. math.floor(n / 256) % 256 .. '.' .. n % 256
+        client = '11.' .. math.floor(n / 65536) % 256 .. '.'
+            .. math.floor(n / 256) % 256 .. '.' .. n % 256
     end
     return 'GET / HTTP/1.1\\r\\nHost: test\\r\\nX-Client: ' .. client .. '\\r\\n\\r\\n'
 end
@@ -74,7 +75,8 @@ end
             + "function done(summary, latency, requests)
     local errors = summary.errors
     local failed = errors.connect + errors.read + errors.write + errors.timeout
-    io.write(string.format('figures %d %d %d %d %d %d %d\\n', summary.requests, summary.duration, failed, errors.status,
+    io.write(string.format('figures %d %d %d %d %d %d %d\\n', summary.requests,
+        summary.duration, failed, errors.status,
         latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end
 "
@@ -85,7 +87,7 @@ end
 enum Rules {
     Nothing,
     StickTable,
-    /// The agent is asked about so many of 1000 requests.
+    /// The agent is asked about this many of 1000 requests.
     Asked(u32),
     /// The filter is there, and nothing is ever sent.
     Unused,
@@ -178,7 +180,7 @@ pub(crate) fn all(peer: Option<&Path>) -> Vec<Setup> {
     setups
 }
 
-/// An agent that takes its time; without a time, nobody is asked.
+/// An agent that waits before it answers; with `None`, no agent is asked.
 pub(crate) fn delayed(delay_ms: Option<u64>) -> Setup {
     let (rules, who) = match delay_ms {
         Some(delay_ms) => (Rules::Asked(1000), Who::Constant { delay_ms }),
@@ -198,7 +200,7 @@ pub(crate) fn version(binary: &Path) -> String {
 /// The argument that makes this program an agent which answers a constant.
 pub(crate) const AGENT: &str = "--constant-agent";
 
-/// Answers "not blocked" to everything, after so long.
+/// Answers "not blocked" to everything, after the delay.
 pub(crate) fn be_agent(listen: &str, delay: Duration) {
     const BLOCKED: VarName<'_> = VarName::from_static("blocked");
     let answer = move |_: &Request<'_>, reply: &mut Reply<'_>| {
@@ -213,7 +215,7 @@ pub(crate) fn be_agent(listen: &str, delay: Duration) {
         }
     };
     let address: ListenAddress = listen.parse().unwrap();
-    // It does so too, but into a log that nobody has set up.
+    // The server says so too, but to the log, which is not set up here.
     println!("listening on {address}");
     Server::new(answer).run(NonZeroUsize::MIN, &[address], std::future::pending()).unwrap();
 }
@@ -276,7 +278,7 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
     Some(agent)
 }
 
-/// Who is limited: what wrk says, so that one wrk can be many clients.
+/// The client is in a header that wrk sends, so that one wrk can be many clients.
 const KEY: &str = "req.hdr_ip(x-client),ipmask(32,64)";
 
 /// A file of haproxy/, with that key.
@@ -298,7 +300,8 @@ fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
             writeln!(rules, "    http-request track-sc0 {KEY} table limiter").unwrap();
             writeln!(rules, "{DENY} {{ sc_http_req_rate(0) gt {per_second} }}").unwrap();
             tables.push_str(
-                "backend limiter\n    stick-table type ipv6 size 1m expire 10m store http_req_rate(1s)\n",
+                "backend limiter\n    stick-table type ipv6 size 1m expire 10m \
+                 store http_req_rate(1s)\n",
             );
         }
         Rules::Asked(_) | Rules::Unused => {
@@ -349,12 +352,12 @@ backend gcra-agents
     )
 }
 
-/// What is sent to the agent: the files of haproxy/ as well.
+/// The SPOE configuration, also from haproxy/.
 fn questions(setup: &Setup) -> String {
     let text = match setup.rules {
         Rules::Shipped(_) => shipped("spoe-ask-less.conf"),
         Rules::Unused => shipped("spoe-group.conf"),
-        // Half a file: where nobody is asked it is not read.
+        // Without a filter the file is not read.
         Rules::Nothing | Rules::StickTable => String::new(),
         Rules::Asked(1000) => shipped("spoe-gcra.conf"),
         Rules::Asked(of_1000) => {
