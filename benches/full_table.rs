@@ -2,8 +2,8 @@
 //!
 //! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time,
 //! decided by our table, by the same table with least-recently-used eviction, and by an exact map.
-//! A cell is allowed wrongly when the exact map denies it. Then the attack: one client at a hundred
-//! times its limit, and a spray of keys that are never seen again.
+//! A cell is allowed wrongly when the exact map denies it. Then the attack: one client at a
+//! hundred times its limit, and a spray of keys that are never seen again.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
