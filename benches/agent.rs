@@ -31,8 +31,8 @@ use support::spop::Spop;
 use usage::cpu_time;
 
 const ROUNDS: usize = 5;
-/// Each load is offered so often in a round: the kernel counts user time in hundredths of a
-/// second.
+/// How often each load is offered in a round, because the kernel counts user time in hundredths
+/// of a second.
 const REPEATS: usize = 4;
 /// A million are nearly as many as the default table has slots.
 const KEYS: [(u32, &str); 3] =

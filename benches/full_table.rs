@@ -67,7 +67,7 @@ fn draw(count: u64) -> Vec<u32> {
 }
 
 struct Row {
-    /// Clients that owed something at the end, by the exact map: what the slots are needed for.
+    /// Clients that owed something at the end, by the exact map. They are what needs slots.
     active: usize,
     denied: u64,
     ours: u64,

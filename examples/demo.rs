@@ -112,7 +112,7 @@ fn main() {
     assert!(exact, "more requests passed than the limit allows, or some failed");
 }
 
-/// What the limit allows in this time.
+/// What the limit allows in the time.
 fn allowed(elapsed: Duration) -> u64 {
     u64::from(BURST) + u64::try_from(elapsed.as_millis()).unwrap() * u64::from(PER_SECOND) / 1000
 }

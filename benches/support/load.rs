@@ -45,7 +45,7 @@ pub(crate) enum Offer {
     Window(usize),
 }
 
-/// What ACKs are checked for.
+/// Which parts of an ACK are checked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Check {
     All,
@@ -173,7 +173,7 @@ impl Generator {
             for event in &events {
                 let index = event.data.u64() as usize;
                 let connection = &mut self.connections[index];
-                // The event is packed: a field can't be borrowed.
+                // The event is packed, so a field cannot be borrowed.
                 let flags = event.flags;
                 if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                     let count = connection.receive(self.clock, latency)?;
@@ -274,7 +274,7 @@ impl Connection {
 /// The stream id of the first whole ACK, and its length.
 #[inline]
 fn next_ack(input: &[u8]) -> Result<Option<(u64, usize)>, Fault> {
-    // As nearly everybody writes it.
+    // The form in which nearly all agents write it.
     if let Some(ack) = input.first_chunk::<ACK_BYTES>()
         && ack[..HEAD] == *ACK_HEAD
         && ack[HEAD] >= 0xf0

@@ -89,7 +89,7 @@ enum Rules {
     StickTable,
     /// The agent is asked about this many of 1000 requests.
     Asked(u32),
-    /// The filter is there, and nothing is ever sent.
+    /// The filter is configured, and nothing is ever sent.
     Unused,
     /// The rules of a file in haproxy/.
     Shipped(&'static str),
@@ -124,27 +124,27 @@ impl Setup {
         self
     }
 
-    /// Whether anybody is ever denied.
+    /// Whether a request can be denied.
     pub(crate) fn limits(&self) -> bool {
         !matches!(self.rules, Rules::Nothing)
     }
 
-    /// Whether the agent tells how often it was asked.
+    /// Whether the agent counts how often it was asked.
     pub(crate) fn counts(&self) -> bool {
         matches!(self.who, Who::Ours)
     }
 }
 
 pub(crate) const NO_LIMITER: &str = "no limiter";
-pub(crate) const STICK_TABLE: &str = "stick table";
-pub(crate) const OURS: &str = "gcra-spoa, TCP";
-pub(crate) const OURS_UNIX: &str = "gcra-spoa, Unix";
-pub(crate) const GO: &str = "Go agent, TCP";
-pub(crate) const GO_UNIX: &str = "Go agent, Unix";
-pub(crate) const CONSTANT: &str = "constant answer, TCP";
-pub(crate) const CONSTANT_UNIX: &str = "constant answer, Unix";
-pub(crate) const EVERY_KTH: &str = "every-kth.cfg";
-pub(crate) const ASK_LESS: &str = "ask-less.cfg";
+const STICK_TABLE: &str = "stick table";
+const OURS: &str = "gcra-spoa, TCP";
+const OURS_UNIX: &str = "gcra-spoa, Unix";
+const GO: &str = "Go agent, TCP";
+const GO_UNIX: &str = "Go agent, Unix";
+const CONSTANT: &str = "constant answer, TCP";
+const CONSTANT_UNIX: &str = "constant answer, Unix";
+const EVERY_KTH: &str = "every-kth.cfg";
+const ASK_LESS: &str = "ask-less.cfg";
 
 /// All setups, in the order in which they take turns.
 pub(crate) fn all(peer: Option<&Path>) -> Vec<Setup> {
@@ -189,7 +189,7 @@ pub(crate) fn delayed(delay_ms: Option<u64>) -> Setup {
     Setup::new("blind", Group::Asking, Load::Allowed, rules, who)
 }
 
-/// "2.6.12" of a program.
+/// The version of an HAProxy, such as "2.6.12".
 pub(crate) fn version(binary: &Path) -> String {
     let output = Command::new(binary).arg("-v").output().expect("HAProxy runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -269,7 +269,7 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
             Agent::start_with(&directory.join("table"), &args)
         }
     };
-    // Those that say it before they do it.
+    // Peers that say that they listen before they do.
     if let Some(path) = listen.strip_prefix("unix:") {
         wait_until("the agent's socket is there", || Path::new(path).exists());
     } else {
@@ -368,6 +368,6 @@ fn questions(setup: &Setup) -> String {
             )
         }
     };
-    // Long enough for an agent that takes its time, and a busy machine.
+    // Long enough for a slow agent on a busy machine.
     text.replace("timeout processing 100ms", "timeout processing 5s")
 }

@@ -1,4 +1,4 @@
-//! What the agents here have in common: they listen where their first argument says and answer
+//! What the agents here share: they listen at the address in their first argument and answer
 //! `check` with `blocked`.
 
 use std::io;
@@ -20,7 +20,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// `IP:PORT` or `unix:/PATH`, from the command line. Says where it is, as the daemon does.
+    /// `IP:PORT` or `unix:/PATH`, from the command line. Prints where it is, as the daemon does.
     pub async fn from_args() -> io::Result<Self> {
         let address = std::env::args().nth(1).expect("usage: IP:PORT or unix:/PATH");
         if let Some(path) = address.strip_prefix("unix:") {

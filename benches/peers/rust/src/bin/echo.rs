@@ -114,7 +114,7 @@ impl Connection {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             if !self.greeted {
-                // It comes alone: who sends it waits for the answer.
+                // The HELLO comes alone, because its sender waits for the answer.
                 self.greeted = true;
                 return self.socket.write_all(HELLO);
             }

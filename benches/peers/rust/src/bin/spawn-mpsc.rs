@@ -1,4 +1,4 @@
-//! A design that is often chosen: a tokio task for each NOTIFY, an unbounded channel for the
+//! A common design: a tokio task for each NOTIFY, an unbounded channel for the
 //! answers, and one task that takes all that have gathered and writes them at once. With mimalloc,
 //! because all of this allocates.
 
