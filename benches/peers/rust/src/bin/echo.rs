@@ -10,7 +10,8 @@ use std::os::unix::net::UnixListener;
 use rustix::event::epoll;
 
 const HELLO: &[u8] =
-    b"\0\0\0\x40\x65\0\0\0\x01\0\0\x07version\x08\x032.0\x0emax-frame-size\x03\xfc\xf0\x06\x0ccapabilities\x08\x0apipelining";
+    b"\0\0\0\x40\x65\0\0\0\x01\0\0\x07version\x08\x032.0\x0emax-frame-size\x03\xfc\xf0\x06\
+    \x0ccapabilities\x08\x0apipelining";
 /// The stream id is any of four bytes.
 const ACK: &[u8; 26] = b"\0\0\0\x16\x67\0\0\0\x01\xf0\x80\x80\x00\x01\x01\x03\x02\x07blocked\x01";
 
