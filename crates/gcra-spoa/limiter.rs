@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
 use gcra_table::{KeyHash, Table};
-use spop_agent::{Handler, Limits, Message, Reply, Request, Value};
+use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::decide::{Standings, decide};
 use crate::in_force::InForce;
@@ -58,10 +58,8 @@ impl Limiter {
     /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is
     /// small then, so HAProxy may keep 20 NOTIFYs in flight whatever its buffers are.
     pub(crate) fn limits_for_blocked_only(answers: &Answers) -> Limits {
-        // Type, flags and two ids of ten bytes; then action, count, scope, length, name and value.
-        const HEADER: usize = 1 + 4 + 10 + 10;
-        let action = 4 + answers.blocked.as_str().len() + 1;
-        match u32::try_from(HEADER + action) {
+        let action = AckWriter::set_var_size(answers.blocked, &Value::Bool(true));
+        match u32::try_from(AckWriter::max_length(action)) {
             Ok(max_ack_size) => Limits { max_ack_size, ..Limits::default() },
             Err(_) => Limits::default(),
         }

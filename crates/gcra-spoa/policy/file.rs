@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ahash::AHashMap;
-use spop_agent::{Limits, Scope};
+use spop_agent::{AckWriter, Limits, Scope, Value};
 use toml::de::{DeTable, DeValue};
 
 use crate::policy::answer::{Answers, Var};
@@ -322,14 +322,22 @@ impl<'t> File<'t> {
     /// An ACK may have 815 bytes, so that it fits HAProxy's smallest buffers, and header fields
     /// grow with the names in them.
     fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
-        // The type, the flags and the ids.
-        const HEADER: usize = 25;
-        // What stands around the value of a variable, and a value that is not a header field.
-        const VARIABLE: usize = 4 + 16 + 12;
         // `"";r=4294967295;t=4294967295, `
         const MEMBER: usize = 30;
-        let is_field = |var: &&Var| matches!(var, Var::RateLimit | Var::RateLimitPolicy);
-        let fields = answers.others.iter().filter(is_field).count();
+        let fields = answers
+            .others
+            .iter()
+            .filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy))
+            .count();
+        // No value takes more than the largest number, but for the texts: a header field, and the
+        // name of a policy.
+        let largest = Value::Uint64(u64::MAX);
+        let variables = AckWriter::set_var_size(answers.blocked, &Value::Bool(true))
+            + answers
+                .others
+                .iter()
+                .map(|var| AckWriter::set_var_size(var.name(), &largest))
+                .sum::<usize>();
         let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
         let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
         let most = Limits::default().max_ack_size as usize;
@@ -339,7 +347,7 @@ impl<'t> File<'t> {
             });
             // One NOTIFY may have messages for two policies.
             let longest = members.max().unwrap_or(0) * messages.len().min(2);
-            let bytes = HEADER + (answers.others.len() + 1) * VARIABLE + names + fields * longest;
+            let bytes = AckWriter::max_length(variables + names + fields * longest);
             if fields > 0 && bytes > most {
                 let what = format!(
                     "with the header fields of policy '{}' an answer may have {bytes} bytes, but \

@@ -550,7 +550,7 @@ fn header_fields_that_do_not_fit_are_a_mistake() {
     let long = "a".repeat(64);
     let mistakes = config(&long, "\"ratelimit\", \"ratelimit_policy\"").unwrap_err();
     assert!(
-        mistakes[0].contains("an answer may have 1721 bytes, but only 815 fit; use shorter names"),
+        mistakes[0].contains("an answer may have 1692 bytes, but only 815 fit; use shorter names"),
         "{mistakes:?}"
     );
     assert!(config(&long, "\"retry_after\"").is_ok());

@@ -164,6 +164,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     let start = Instant::now();
     let mut link = Link {
         stream,
+        start,
         connection: Connection::new(shared.limits, Duration::ZERO),
         shared,
         room,
@@ -183,9 +184,7 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 
     let end = loop {
         let deadline = match link.unsent_since {
-            None => {
-                link.connection.deadline(link.unread(), start.elapsed()).map(|after| start + after)
-            }
+            None => link.connection.deadline().map(|after| start + after),
             Some(since) => Some(since + WRITE_TIMEOUT),
         };
         let mut waited = false;
@@ -217,6 +216,8 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
 /// A connection, and what of it is not finished yet.
 struct Link<'h, H, S> {
     stream: S,
+    /// When the connection was opened. The times of `connection` count from here.
+    start: Instant,
     connection: Connection,
     shared: &'h Shared<H>,
     /// Whether its requests are shown to the handler.
@@ -421,6 +422,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
         }
         ready!(self.poll_read_behind(cx, scratch, most))?;
         self.unanswered = true;
+        // It is not the peer that is late now, so a frame that has begun has no deadline. Nothing
+        // can be received from no bytes.
+        let _ = self.connection.receive(&[], self.start.elapsed());
         Poll::Ready(Ok(()))
     }
 
@@ -512,6 +516,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
     ) -> (usize, Answer) {
         let mut used = 0;
         let mut answer = Answer::begin();
+        let now = answer.asked.duration_since(self.start);
         self.unanswered = false;
         let engine_id = self.engine_id.clone();
         loop {
@@ -523,7 +528,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Link<'_, H, S> {
                 if batch.len() == room {
                     break true;
                 }
-                let (event, length) = match self.connection.receive(&input[used..]) {
+                let (event, length) = match self.connection.receive(&input[used..], now) {
                     Ok(Some(event)) => event,
                     Ok(None) => break false,
                     Err(error) => {

@@ -247,8 +247,7 @@ impl LateReply {
         value: impl Into<Value<'v>>,
     ) -> Result<(), BufferFull> {
         let value = value.into();
-        let bytes = value.as_bytes().map_or(0, <[u8]>::len);
-        self.write(bytes, |ack| ack.set_var(scope, name, value))
+        self.write(AckWriter::set_var_size(name, &value), |ack| ack.set_var(scope, name, value))
     }
 
     /// Unsets a variable.
@@ -257,7 +256,7 @@ impl LateReply {
     ///
     /// As [`Reply::set_var`].
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        self.write(0, |ack| ack.unset_var(scope, name))
+        self.write(AckWriter::unset_var_size(name), |ack| ack.unset_var(scope, name))
     }
 
     /// Forgets everything that was set so far.
@@ -275,7 +274,7 @@ impl LateReply {
         self.ack
     }
 
-    /// Writes an action, of which `bytes` bytes are a string or a binary.
+    /// Writes an action of this many bytes.
     fn write(
         &mut self,
         bytes: usize,
@@ -283,8 +282,8 @@ impl LateReply {
     ) -> Result<(), BufferFull> {
         let written = self.ack.len();
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).saturating_add(4);
-        let room = AckWriter::EMPTY.max(written).saturating_add(ACTION).saturating_add(bytes);
-        self.ack.resize(room.min(limit), 0);
+        let space = AckWriter::HEADER_MAX.max(written).saturating_add(bytes);
+        self.ack.resize(space.min(limit), 0);
         let mut ack = AckWriter::resume(&mut self.ack, self.id, self.limit, written)?;
         let outcome = action(&mut ack);
         let written = ack.finish();
@@ -292,7 +291,3 @@ impl LateReply {
         outcome
     }
 }
-
-/// The most an action takes beside the bytes of its value: three bytes, the name, the value's type
-/// and length or number.
-const ACTION: usize = 3 + 1 + 56 + 1 + 16;

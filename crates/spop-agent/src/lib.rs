@@ -170,6 +170,6 @@ pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
 pub use socket_file::SocketAccess;
 pub use spop_codec::{
-    Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages, NameError,
-    Scope, Value, VarName,
+    AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages,
+    NameError, Scope, Value, VarName,
 };

@@ -1,27 +1,31 @@
 //! ACK: the answer to one NOTIFY, a list of actions.
 
 use crate::error::DecodeError;
-use crate::frame::{self, FrameId, kind};
-use crate::name::{Scope, VarName};
 use crate::reader::Reader;
 use crate::value::Value;
+use crate::var::{Scope, VarName};
+use crate::varint;
+use crate::wire::{self, FrameId, LENGTH_BYTES, kind};
 use crate::writer::{BufferFull, Writer};
 
 const SET_VAR: u8 = 1;
 const UNSET_VAR: u8 = 2;
 
-/// Prepared actions of so many bytes are appended without a call.
-const SHORT: usize = 32;
-
-/// Args of an action, counted with the scope.
+/// How many args an action has. The scope is one of them.
 const SET_VAR_ARGS: u8 = 3;
 const UNSET_VAR_ARGS: u8 = 2;
 
-/// Writes one ACK into the caller's buffer. It is a frame once [`finish`](Self::finish) was
-/// called.
+/// The bytes in front of an action's name: its type, the number of its args, and the scope.
+const ACTION_HEADER: usize = 3;
+
+/// [`AckWriter::append`] copies up to this many bytes without a call.
+const SHORT: usize = 32;
+
+/// Writes one ACK into the caller's buffer. The bytes are a frame after
+/// [`finish`](Self::finish) was called.
 ///
-/// HAProxy stops reading actions, without a word, at the first that it does not understand. What
-/// this writes it understands.
+/// HAProxy silently ignores all actions from the first one that it does not understand. It
+/// understands everything that this type writes.
 ///
 /// ```
 /// use spop_codec::{AckWriter, FrameId, Scope, VarName};
@@ -42,29 +46,52 @@ pub struct AckWriter<'b> {
 }
 
 impl<'b> AckWriter<'b> {
-    /// The room that an ACK without actions needs at most: LENGTH, type, flags, two ids of ten
-    /// bytes.
-    pub const EMPTY: usize = 4 + 1 + 4 + 10 + 10;
+    /// The most bytes that an ACK without actions takes in a buffer: LENGTH, the type, the flags
+    /// and two ids of ten bytes each.
+    pub const HEADER_MAX: usize = wire::HEADER_MAX;
 
-    /// Begins an ACK of at most `limit` bytes (as LENGTH counts them).
+    /// The largest LENGTH of an ACK with these bytes of actions, to be used as a limit. (LENGTH
+    /// does not count its own four bytes.)
+    #[must_use]
+    pub const fn max_length(action_bytes: usize) -> usize {
+        Self::HEADER_MAX - LENGTH_BYTES + action_bytes
+    }
+
+    /// How many bytes [`set_var`](Self::set_var) adds for this name and value. They do not depend
+    /// on the scope.
+    #[must_use]
+    pub const fn set_var_size(name: VarName<'_>, value: &Value<'_>) -> usize {
+        Self::unset_var_size(name) + value.encoded_length()
+    }
+
+    /// How many bytes [`unset_var`](Self::unset_var) adds for this name.
+    #[must_use]
+    pub const fn unset_var_size(name: VarName<'_>) -> usize {
+        let length = name.as_str().len();
+        ACTION_HEADER + varint::length(length as u64) + length
+    }
+
+    /// Begins an ACK whose LENGTH is at most `limit`.
     ///
     /// # Errors
     ///
-    /// There is no room for an ACK without actions.
+    /// An ACK without actions does not fit into `out`, or is longer than `limit`.
     #[inline]
     pub fn new(out: &'b mut [u8], id: FrameId, limit: u32) -> Result<Self, BufferFull> {
-        let limit = usize::try_from(limit).map_or(usize::MAX, |limit| limit.saturating_add(4));
-        let writer = frame::begin(out, kind::ACK, id)?;
+        let limit =
+            usize::try_from(limit).map_or(usize::MAX, |limit| limit.saturating_add(LENGTH_BYTES));
+        let writer = wire::begin(out, kind::ACK, id)?;
         let header = writer.used();
         if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
-    /// Goes on with an ACK of which `written` bytes are in `out`, as [`finish`](Self::finish)
-    /// counted them.
+    /// Continues an ACK that begins `out`, and of which [`finish`](Self::finish) returned `written`
+    /// as the length. With a `written` of 0 it begins one. `id` and `limit` are those that the ACK
+    /// was begun with.
     ///
     /// # Errors
     ///
-    /// `out` is shorter than that, or has no room for an ACK without actions.
+    /// `out` is shorter than `written`, or an error of [`new`](Self::new).
     pub fn resume(
         out: &'b mut [u8],
         id: FrameId,
@@ -77,19 +104,20 @@ impl<'b> AckWriter<'b> {
         if out.len() < written {
             return Err(BufferFull);
         }
-        // What is there stays: how long the header is comes from another one.
-        let mut scratch = [0; Self::EMPTY];
+        // `new` writes a header, and the one in `out` must stay. So this writes the same header
+        // elsewhere, only to learn its length.
+        let mut scratch = [0; Self::HEADER_MAX];
         let AckWriter { header, limit, .. } = AckWriter::new(&mut scratch, id, limit)?;
         let mut writer = Writer::new(out);
         writer.advance(written);
         Ok(Self { writer, header, limit })
     }
 
-    /// Sets a variable. The last value of a name wins.
+    /// Sets a variable. If a name is set twice, its last value counts.
     ///
     /// # Errors
     ///
-    /// There is no room for it. What was written before stays as it was.
+    /// The action does not fit. What was written before stays as it was.
     #[inline]
     pub fn set_var(
         &mut self,
@@ -104,17 +132,17 @@ impl<'b> AckWriter<'b> {
     ///
     /// # Errors
     ///
-    /// There is no room for it. What was written before stays as it was.
+    /// The action does not fit. What was written before stays as it was.
     #[inline]
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
         self.action(|writer| unset_var(writer, scope, name))
     }
 
-    /// Appends actions that were encoded before: for the answer that is given again and again.
+    /// Appends actions that were encoded earlier: for an answer that is given many times.
     ///
     /// # Errors
     ///
-    /// There is no room for all of them. What was written before stays as it was.
+    /// They do not all fit. What was written before stays as it was.
     #[inline]
     pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
         self.action(|writer| match actions.bytes.first_chunk::<SHORT>() {
@@ -123,7 +151,7 @@ impl<'b> AckWriter<'b> {
         })
     }
 
-    /// Writes an action whole or not at all.
+    /// Writes the whole action, or nothing.
     #[inline]
     fn action(
         &mut self,
@@ -138,12 +166,12 @@ impl<'b> AckWriter<'b> {
         Ok(())
     }
 
-    /// Forgets all actions.
+    /// Removes all actions.
     pub fn clear(&mut self) {
         self.writer.rewind(self.header);
     }
 
-    /// Ends the ACK. Returns the bytes it takes in the buffer.
+    /// Ends the ACK. Returns the bytes that it takes in the buffer.
     #[inline]
     #[must_use]
     pub fn finish(self) -> usize {
@@ -169,7 +197,7 @@ fn unset_var(writer: &mut Writer<'_>, scope: Scope, name: VarName<'_>) -> Result
     writer.string(name.as_str().as_bytes())
 }
 
-/// Actions that many ACKs have in common, encoded once. [`AckWriter::append`] then copies them.
+/// Actions for many ACKs, encoded once. [`AckWriter::append`] copies them.
 ///
 /// ```
 /// use spop_codec::{AckWriter, Actions, FrameId, Scope, VarName};
@@ -191,21 +219,21 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// The bytes that all of them may take together. A boolean takes 5 beside its name.
+    /// The most bytes that all actions may take together.
     pub const CAPACITY: usize = 256;
 
-    /// No action.
+    /// No actions.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: [0; Self::CAPACITY], length: 0 }
     }
 
-    /// Sets a variable. The last value of a name wins.
+    /// Sets a variable. If a name is set twice, its last value counts.
     ///
     /// # Errors
     ///
-    /// There is no room for it in [`CAPACITY`](Self::CAPACITY). What was there before stays as it
-    /// was.
+    /// All actions together would be larger than [`CAPACITY`](Self::CAPACITY). What was written
+    /// before stays as it was.
     pub fn set_var(
         &mut self,
         scope: Scope,
@@ -241,31 +269,31 @@ impl Default for Actions {
     }
 }
 
-/// An ACK, as HAProxy reads it. (For agents' tests; and what was written can be checked with it.)
+/// An ACK, as HAProxy reads it: for clients and tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
-    /// The NOTIFY it answers.
+    /// The ids of the NOTIFY that it answers.
     pub id: FrameId,
     actions: Reader<'a>,
 }
 
-/// One thing that HAProxy is to do.
+/// One instruction to HAProxy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action<'a> {
     /// Sets a variable.
     SetVar {
-        /// Where it lives.
+        /// The variable's scope.
         scope: Scope,
-        /// Its name, without scope and prefix.
+        /// The variable's name, without scope and prefix.
         name: &'a [u8],
-        /// Its value.
+        /// The variable's value.
         value: Value<'a>,
     },
     /// Unsets a variable.
     UnsetVar {
-        /// Where it lives.
+        /// The variable's scope.
         scope: Scope,
-        /// Its name, without scope and prefix.
+        /// The variable's name, without scope and prefix.
         name: &'a [u8],
     },
 }
@@ -282,7 +310,7 @@ impl<'a> Ack<'a> {
     /// The actions, in order.
     pub fn actions(&self) -> impl Iterator<Item = Action<'a>> + use<'a> {
         let mut reader = self.actions;
-        // The list is known to be well formed; its end is the only error left.
+        // `parse` has checked the list, so the only possible error is its end.
         core::iter::from_fn(move || action(&mut reader).ok())
     }
 }

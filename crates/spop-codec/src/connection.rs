@@ -1,56 +1,73 @@
-//! The agent's end of one connection: what may come next, under which limits, and until when.
+//! The agent's end of one connection: which frames may come, under which limits, and until when.
 
 use core::fmt;
 use core::time::Duration;
 
+use crate::ack::AckWriter;
 use crate::disconnect::Disconnect;
 use crate::error::DecodeError;
-use crate::frame::{FrameId, RawFrame, kind};
-use crate::hello::{Hello, MIN_MAX_FRAME_SIZE, encode_agent_hello};
+use crate::frame::RawFrame;
+use crate::hello::{HAPROXY_FRAME_SIZE, Hello, MIN_MAX_FRAME_SIZE, encode_agent_hello};
 use crate::notify::Notify;
 use crate::reader::Reader;
 use crate::status::Status;
+use crate::wire::{FrameId, LENGTH_BYTES, kind};
 use crate::writer::BufferFull;
 
 /// How many NOTIFYs HAProxy has in flight on one connection at most.
 const IN_FLIGHT: u32 = 20;
 
-/// The max-frame-size of HAProxy from 3.1 on, and its default before.
-const HAPROXY_FRAME_SIZE: u32 = 16_380;
-
-/// The largest HELLO that is waited for. HAProxy's has 133 bytes at most; who is not HAProxy gets
-/// no more room.
+/// The largest LENGTH of a HELLO. HAProxy's HELLO has at most 133 bytes, and only HAProxy should
+/// connect.
 const MAX_HELLO_SIZE: u32 = 16_384;
 
-/// The pieces that one payload may come in.
+/// The most pieces that one payload may come in.
 const MAX_FRAGMENTS: u32 = 64;
 
-/// The smallest LENGTH that an ACK may be limited to: one without actions, with the largest ids.
-const MIN_ACK_SIZE: u32 = 25;
+/// The smallest limit for the LENGTH of an ACK: an ACK without actions always fits.
+const MIN_ACK_SIZE: u32 = length(AckWriter::max_length(0));
 
-/// What the agent allows a connection.
+/// The limit for the LENGTH of an ACK by default: [`IN_FLIGHT`] of them fit into HAProxy's default
+/// buffer.
+const DEFAULT_MAX_ACK_SIZE: u32 = in_flight_ack_size(HAPROXY_FRAME_SIZE);
+
+/// The largest LENGTH of which [`IN_FLIGHT`] ACKs do not completely fill a buffer that takes one
+/// frame of this size.
+const fn in_flight_ack_size(max_frame_size: u32) -> u32 {
+    let below_full = max_frame_size.saturating_add(length(LENGTH_BYTES) - 1);
+    (below_full / IN_FLIGHT).saturating_sub(length(LENGTH_BYTES))
+}
+
+/// A small length, as LENGTH has it.
+#[expect(clippy::cast_possible_truncation, reason = "only constants below 100")]
+const fn length(bytes: usize) -> u32 {
+    bytes as u32
+}
+
+/// The limits that an agent sets for a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// The largest LENGTH that the agent takes, 256 or more. HAProxy offers `tune.bufsize` - 4,
-    /// which is 16380 unless configured; the smaller of the two holds, so a larger one has an
-    /// effect only where HAProxy's is larger too. A message that does not fit comes in pieces
-    /// from HAProxy up to 3.0, see [`max_payload_size`](Self::max_payload_size). Later ones do
-    /// not send it, and the request goes on without an answer. Default: 16380.
+    /// The largest LENGTH that the agent accepts, 256 or more. HAProxy offers `tune.bufsize` - 4,
+    /// which is 16380 unless it is configured, and the smaller of the two values is in force.
+    /// HAProxy up to 3.0 sends a message that does not fit in pieces: see
+    /// [`max_payload_size`](Self::max_payload_size). Later versions do not send it, and the
+    /// request goes on without an answer. Default: 16380.
     pub max_frame_size: u32,
-    /// The largest LENGTH of an ACK that the agent will write. HAProxy from 3.1 on stops reading
-    /// a connection for good once its receive buffer is completely full, so several NOTIFYs
-    /// in flight are offered only where 20 such ACKs stay below that, or to who is known to
-    /// be older. At least 25, an ACK without actions. Default: 815, which do with HAProxy's
-    /// default buffer.
+    /// The largest LENGTH of an ACK that the agent writes, 25 (an ACK without actions) or more.
+    /// HAProxy from 3.1 on stops reading a connection for ever once its receive buffer is
+    /// completely full. So the agent offers several NOTIFYs in flight only if 20 ACKs of this
+    /// size stay below that, or if HAProxy is known to be older. Default: 815, with which they do
+    /// in HAProxy's default buffer.
     pub max_ack_size: u32,
-    /// The largest payload that is put together from pieces, in bytes; 0 not to offer it. HAProxy
-    /// up to 3.0 cuts a message that is larger than a frame, and takes down the connection
-    /// with all that is in flight on it where the agent does not offer this. Later ones never
-    /// cut. Default: 1 MiB.
+    /// The largest payload that may come in pieces, in bytes; 0 to offer no such payloads. HAProxy
+    /// up to 3.0 cuts a message that is larger than a frame. If the agent does not offer to
+    /// accept the pieces, it closes the connection with everything that is in flight on it. Later
+    /// versions never cut. Default: 1 MiB.
     pub max_payload_size: u32,
-    /// How long after it was opened a connection must have sent its HELLO. Default: 10 s.
+    /// How long after the connection was opened its HELLO must have come. Default: 10 s.
     pub hello_timeout: Duration,
-    /// How long after its first byte a frame must be whole. Default: 10 s.
+    /// How long after its first byte a frame must be whole. A payload in pieces must be whole in
+    /// the same time. Default: 10 s.
     pub frame_timeout: Duration,
     /// How long HAProxy may keep a connection open after its health check was answered. Default:
     /// 1 s.
@@ -61,7 +78,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_frame_size: HAPROXY_FRAME_SIZE,
-            max_ack_size: 815,
+            max_ack_size: DEFAULT_MAX_ACK_SIZE,
             max_payload_size: 1 << 20,
             hello_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(10),
@@ -70,17 +87,18 @@ impl Default for Limits {
     }
 }
 
-/// The state of a connection. Holds no socket, buffer or clock: feed it what has arrived, and do
-/// as the events say.
+/// The state of a connection. It has no socket, buffer or clock: give it what has arrived, and do
+/// what the events say.
 ///
-/// Times are given as the time since any moment that stays the same.
+/// All times are durations since one moment of the caller's choice.
 #[derive(Clone, Debug)]
 pub struct Connection {
     limits: Limits,
     state: State,
-    /// The limit for frames of both sides: the agent's own until the HELLO, then what was agreed.
+    /// The limit for LENGTH on both sides: the agent's own until the HELLO, then the agreed one.
     max_frame_size: u32,
-    /// When the current state ends by itself, or the current frame must be whole.
+    /// The time until which the HELLO, the rest of a frame or payload, or the end of a health
+    /// check must have come.
     deadline: Option<Duration>,
     unknown_frames: u64,
 }
@@ -89,14 +107,15 @@ pub struct Connection {
 enum State {
     AwaitHello,
     Running,
-    /// Pieces of a payload have come, and not the last one.
+    /// Pieces of a payload have come, but not the last one.
     Reassembling(Pieces),
     HealthCheck,
-    /// Either side has said DISCONNECT, or an error calls for it. Whatever comes is ignored.
+    /// Either side has sent DISCONNECT, or the agent must because of an error. What comes now is
+    /// skipped.
     Closing,
 }
 
-/// What has come of a payload in pieces.
+/// The pieces of a payload that have come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Pieces {
     id: FrameId,
@@ -104,49 +123,49 @@ struct Pieces {
     bytes: u32,
 }
 
-/// A piece of a NOTIFY's payload. Keep the bytes of all of them, one behind the other; with the
-/// last one, [`Connection::reassembled`] makes the NOTIFY of them.
+/// A piece of a NOTIFY's payload. Keep the bytes of all pieces, in order. When the last piece has
+/// come, [`Connection::reassembled`] makes a NOTIFY of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
-    /// The NOTIFY's.
+    /// The ids of the NOTIFY.
     pub id: FrameId,
-    /// The piece.
+    /// The bytes of the piece.
     pub bytes: &'a [u8],
-    /// Where it belongs.
+    /// The piece's place in the payload.
     pub place: Place,
 }
 
-/// Where a [`Fragment`] belongs.
+/// The place of a [`Fragment`] in its payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Place {
-    /// A payload begins.
+    /// The first piece.
     First,
-    /// It goes on.
+    /// Neither the first piece nor the last.
     Next,
-    /// It is complete.
+    /// The last piece: the payload is whole.
     Last,
-    /// HAProxy has given it up. Drop what was kept; no ACK is waited for.
+    /// HAProxy has given up the payload, and waits for no ACK. Drop the pieces.
     Aborted,
 }
 
-/// What has come.
+/// What has arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The connection begins: send what [`Welcome::encode`] writes, in one piece.
+    /// HAProxy begins the connection: send what [`Welcome::encode`] writes, in one write.
     Hello(Welcome<'a>),
-    /// HAProxy asks: send one ACK with this id.
+    /// HAProxy asks a question: send one ACK with these ids.
     Notify(Notify<'a>),
-    /// HAProxy (up to 3.0) begins to ask, or goes on.
+    /// HAProxy (up to 3.0) sends a piece of a question.
     Fragment(Fragment<'a>),
-    /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, wait for the
-    /// close.
+    /// HAProxy ends the connection: answer what is in flight, send AGENT-DISCONNECT, and wait
+    /// until HAProxy closes.
     Disconnect(Disconnect<'a>),
-    /// Bytes that mean nothing here.
+    /// Bytes to be ignored: a frame of an unknown type, or anything after the end.
     Skipped,
 }
 
 impl Connection {
-    /// A connection opened at `now`.
+    /// A connection that was opened at `now`.
     #[must_use]
     pub fn new(limits: Limits, now: Duration) -> Self {
         let limits = Limits {
@@ -163,19 +182,26 @@ impl Connection {
         }
     }
 
-    /// The next event in `input` and the bytes it takes there, or `None` until more bytes have
-    /// come. Call it again with what follows those bytes.
+    /// The next event in `input`, and the number of bytes that it takes there. Call this again with
+    /// the bytes behind it, until it returns `None`: then `input` is empty or has only a part of a
+    /// frame. When more bytes have come, call it with that part and them.
+    ///
+    /// `now` is when the bytes were read. If a part of a frame is left, its
+    /// [`deadline`](Self::deadline) counts from the first call that saw it. If nothing is left,
+    /// there is no deadline for a frame.
     ///
     /// # Errors
     ///
-    /// What came is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status;
-    /// whatever comes after is ignored.
-    // Inlined with the one event that matters: a value as large as an `Event` is slow to pass
-    // through memory.
+    /// A frame is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status.
+    /// All later bytes are [`Event::Skipped`].
+    // Inlined for the one event on the data path: an `Event` that is returned through memory is
+    // read back in other pieces than it was written in, so store-to-load forwarding fails. See
+    // "Performance notes" in docs/internals/ARCHITECTURE.md.
     #[inline(always)]
     pub fn receive<'a>(
         &mut self,
         input: &'a [u8],
+        now: Duration,
     ) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
         if self.state == State::Running
             && let Ok(Some((frame, used))) = RawFrame::split(input, self.max_frame_size)
@@ -185,21 +211,30 @@ impl Connection {
             self.deadline = None;
             return Ok(Some((Event::Notify(notify), used)));
         }
-        self.receive_other(input)
+        self.receive_other(input, now)
     }
 
-    /// Anything but a good NOTIFY.
+    /// Receives anything but a whole, well-formed NOTIFY.
     #[cold]
     fn receive_other<'a>(
         &mut self,
         input: &'a [u8],
+        now: Duration,
     ) -> Result<Option<(Event<'a>, usize)>, ProtocolError> {
         if let State::HealthCheck | State::Closing = self.state {
             return Ok((!input.is_empty()).then_some((Event::Skipped, input.len())));
         }
         let event = match RawFrame::split(input, self.max_frame_size) {
-            Ok(None) => return Ok(None),
-            Ok(Some((frame, used))) => self.judge(frame).map(|event| Some((event, used))),
+            Ok(None) => {
+                match self.state {
+                    State::Running if input.is_empty() => self.deadline = None,
+                    State::Running => self.begin_frame(now),
+                    // The HELLO and a payload in pieces have deadlines already.
+                    _ => {}
+                }
+                return Ok(None);
+            }
+            Ok(Some((frame, used))) => self.judge(frame, now).map(|event| Some((event, used))),
             Err(error) => Err(ProtocolError::Malformed(error)),
         };
         if event.is_err() {
@@ -208,21 +243,33 @@ impl Connection {
         event
     }
 
-    /// Judges the frame's type by the state first: a second HELLO is out of place, however it
-    /// looks inside.
-    fn judge<'a>(&mut self, frame: RawFrame<'a>) -> Result<Event<'a>, ProtocolError> {
+    /// Sets the deadline for a frame of which a part has come, unless it was set for an earlier
+    /// part.
+    fn begin_frame(&mut self, now: Duration) {
+        self.deadline.get_or_insert(now.saturating_add(self.limits.frame_timeout));
+    }
+
+    /// Decides whether a frame may come now before parsing it: a second HELLO is an error even if
+    /// it is well formed.
+    fn judge<'a>(
+        &mut self,
+        frame: RawFrame<'a>,
+        now: Duration,
+    ) -> Result<Event<'a>, ProtocolError> {
         let malformed = ProtocolError::Malformed;
         match (self.state, frame.kind) {
             (State::AwaitHello, kind::HAPROXY_HELLO) => {
                 let hello = frame.haproxy_hello().map_err(malformed)?;
-                Ok(Event::Hello(self.agree(hello)))
+                Ok(Event::Hello(self.agree(hello, now)))
             }
             (State::AwaitHello, found) => Err(ProtocolError::NoHello { found }),
-            // A good one does not come here.
+            // This one is malformed: `receive` returns the others.
             (State::Running, kind::NOTIFY) if frame.is_whole() => {
                 frame.notify().map(Event::Notify).map_err(malformed)
             }
-            (state, kind::NOTIFY | kind::UNSET) => self.piece(state, frame).map(Event::Fragment),
+            (state, kind::NOTIFY | kind::UNSET) => {
+                self.piece(state, frame, now).map(Event::Fragment)
+            }
             (_, kind::HAPROXY_DISCONNECT) => {
                 let disconnect = frame.haproxy_disconnect().map_err(malformed)?;
                 self.state = State::Closing;
@@ -236,7 +283,7 @@ impl Connection {
                 | kind::ACK),
             ) => Err(ProtocolError::OutOfPlace { found }),
             (state, _) => {
-                // Between pieces it is their payload that must be complete in time.
+                // Between pieces the deadline is that of their payload.
                 if state == State::Running {
                     self.deadline = None;
                 }
@@ -246,12 +293,13 @@ impl Connection {
         }
     }
 
-    /// A NOTIFY without FIN begins a payload, frames of type 0 with the same ids go on with it,
-    /// the last of them with FIN. No other NOTIFY comes in between.
+    /// A NOTIFY without FIN begins a payload. Frames of type 0 with the same ids continue it, and
+    /// the last of them has FIN. No other NOTIFY may come in between.
     fn piece<'a>(
         &mut self,
         state: State,
         frame: RawFrame<'a>,
+        now: Duration,
     ) -> Result<Fragment<'a>, ProtocolError> {
         if self.limits.max_payload_size == 0 {
             return Err(ProtocolError::Fragment);
@@ -269,7 +317,10 @@ impl Connection {
                 (pieces, place)
             }
             (State::Reassembling(_), _) => return Err(ProtocolError::Interlaced),
-            (_, kind::NOTIFY) => (Pieces { id, count: 0, bytes: 0 }, Place::First),
+            (_, kind::NOTIFY) => {
+                self.begin_frame(now);
+                (Pieces { id, count: 0, bytes: 0 }, Place::First)
+            }
             _ => return Err(ProtocolError::Fragment),
         };
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -288,11 +339,11 @@ impl Connection {
         Ok(Fragment { id, bytes, place })
     }
 
-    /// The NOTIFY that came in pieces, from the bytes of all of them.
+    /// The NOTIFY that came in pieces, from the bytes of all pieces.
     ///
     /// # Errors
     ///
-    /// They are malformed. As for [`receive`](Self::receive).
+    /// The payload is malformed. Do what [`receive`](Self::receive) says about errors.
     pub fn reassembled<'b>(
         &mut self,
         id: FrameId,
@@ -304,47 +355,36 @@ impl Connection {
         })
     }
 
-    fn agree<'a>(&mut self, hello: Hello<'a>) -> Welcome<'a> {
+    fn agree<'a>(&mut self, hello: Hello<'a>, now: Duration) -> Welcome<'a> {
         self.state = if hello.healthcheck { State::HealthCheck } else { State::Running };
-        self.deadline = None;
+        let linger = now.saturating_add(self.limits.healthcheck_linger);
+        self.deadline = hello.healthcheck.then_some(linger);
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
-        // The bytes that may wait in HAProxy's buffer without filling it. The buffer is as large
-        // as the frames that HAProxy offers, whatever the agent agrees to. It has 16 KiB
-        // or more where that matters, from 3.1 on; a smaller max-frame-size can be set up
-        // to 3.0 only.
+        // The ACKs in flight must not fill HAProxy's buffer. It takes one frame of the size that
+        // HAProxy offers, whatever the agent agrees to. From 3.1 on, where a full buffer matters,
+        // it has 16 KiB or more; only up to 3.0 can a smaller max-frame-size be configured.
         let offered = hello.max_frame_size.max(HAPROXY_FRAME_SIZE);
-        let each = (offered.saturating_add(3) / IN_FLIGHT).saturating_sub(4);
-        // What offers async, up to 3.0, has no such weakness.
-        let fits = self.limits.max_ack_size <= each || hello.capabilities.asynchronous();
+        // Only versions up to 3.0 offer async, and they can empty a full buffer.
+        let fits = self.limits.max_ack_size <= in_flight_ack_size(offered)
+            || hello.capabilities.asynchronous();
         let pipelining = hello.capabilities.pipelining() && fits;
-        // A health check is answered with as little as will do.
+        // The answer to a health check needs no more than the keys.
         let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;
         Welcome { hello, max_frame_size: self.max_frame_size, pipelining, fragmentation }
     }
 
-    /// When waiting for more bytes has to end, with `unread` bytes of a frame at hand; `None` to
-    /// wait for ever. (There is no idle timeout: how long a connection lives is HAProxy's
-    /// decision.)
-    ///
-    /// To be asked each time before waiting: that is how the beginning of a frame is noticed.
+    /// When waiting for more bytes must end; `None` to wait for ever. (There is no idle timeout:
+    /// HAProxy decides how long a connection lives.) If the time passes without new bytes, end the
+    /// connection.
     #[inline]
-    pub fn deadline(&mut self, unread: usize, now: Duration) -> Option<Duration> {
-        match self.state {
-            State::Running if unread == 0 => self.deadline = None,
-            State::Running | State::Reassembling(_) => {
-                self.deadline.get_or_insert(now.saturating_add(self.limits.frame_timeout));
-            }
-            State::HealthCheck => {
-                self.deadline.get_or_insert(now.saturating_add(self.limits.healthcheck_linger));
-            }
-            State::AwaitHello | State::Closing => {}
-        }
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The largest LENGTH of an ACK on this connection, to be given to
-    /// [`AckWriter::new`](crate::AckWriter::new): the agent's own limit, and never all of what
-    /// was agreed, because a frame of that size fills the buffer of HAProxy from 3.1 on.
+    /// The largest LENGTH of an ACK on this connection, for [`AckWriter::new`]: the agent's own
+    /// limit, or one byte less than the agreed frame size if that is smaller, because a frame of
+    /// the full size fills the buffer of HAProxy from 3.1 on.
     #[inline]
     #[must_use]
     pub const fn max_ack_size(&self) -> u32 {
@@ -352,35 +392,35 @@ impl Connection {
         if self.limits.max_ack_size < agreed { self.limits.max_ack_size } else { agreed }
     }
 
-    /// Whether the connection is a health check that was answered.
+    /// Whether the connection is a health check whose HELLO has come.
     #[must_use]
     pub fn is_healthcheck(&self) -> bool {
         self.state == State::HealthCheck
     }
 
-    /// Whether the HELLO has come, and no end yet.
+    /// Whether the HELLO has come and the connection has not ended. False for health checks.
     #[must_use]
     pub fn is_running(&self) -> bool {
         matches!(self.state, State::Running | State::Reassembling(_))
     }
 
-    /// Whether no HELLO has come yet: this may be anybody.
+    /// Whether no HELLO has come yet, so that the peer may not be HAProxy.
     #[must_use]
     pub fn awaits_hello(&self) -> bool {
         self.state == State::AwaitHello
     }
 
-    /// How many frames of unknown types were skipped.
+    /// How many frames of unknown types have come.
     #[must_use]
     pub const fn unknown_frames(&self) -> u64 {
         self.unknown_frames
     }
 }
 
-/// A HELLO, and what the agent answers.
+/// HAProxy's HELLO, and the agent's answer to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Welcome<'a> {
-    /// What HAProxy said.
+    /// What HAProxy declared.
     pub hello: Hello<'a>,
     max_frame_size: u32,
     pipelining: bool,
@@ -388,15 +428,16 @@ pub struct Welcome<'a> {
 }
 
 impl Welcome<'_> {
-    /// The room that [`encode`](Self::encode) needs at most.
+    /// The most bytes that [`encode`](Self::encode) writes.
     pub const MAX_SIZE: usize = 96;
 
-    /// Writes the AGENT-HELLO. It must leave in one write, and nothing may follow it before a
-    /// NOTIFY has come: HAProxy from 3.1 on reads whatever it has got as one frame.
+    /// Writes the AGENT-HELLO. Send it in one write, and send nothing more before a NOTIFY has
+    /// come: HAProxy from 3.1 on reads everything that has arrived as one frame. Returns the
+    /// length of the frame.
     ///
     /// # Errors
     ///
-    /// `out` is too short.
+    /// `out` is too short: see [`MAX_SIZE`](Self::MAX_SIZE).
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, BufferFull> {
         let capabilities = match (self.pipelining, self.fragmentation) {
             (true, true) => "pipelining,fragmentation",
@@ -407,35 +448,35 @@ impl Welcome<'_> {
         encode_agent_hello(out, self.max_frame_size, capabilities)
     }
 
-    /// Whether several NOTIFYs may be in flight.
+    /// Whether the agent accepts several NOTIFYs in flight.
     #[must_use]
     pub const fn pipelining(&self) -> bool {
         self.pipelining
     }
 }
 
-/// Why a connection has to end.
+/// Why a connection must end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The bytes are no frame.
+    /// A frame is malformed.
     Malformed(DecodeError),
     /// The first frame is not HAPROXY-HELLO.
     NoHello {
-        /// Its type.
+        /// The frame's type.
         found: u8,
     },
-    /// A second HELLO, or a frame that only agents send.
+    /// A second HELLO came, or a frame that only agents send.
     OutOfPlace {
-        /// Its type.
+        /// The frame's type.
         found: u8,
     },
-    /// A payload in pieces, which was not offered. HAProxy up to 3.0 sends it without asking when
-    /// a message is larger than a frame.
+    /// A piece of a payload came that the agent did not offer to accept, or that belongs to no
+    /// payload. HAProxy up to 3.0 sends pieces whenever a message is larger than a frame.
     Fragment,
-    /// Something came between the pieces of a payload, or a piece of another one.
+    /// Another NOTIFY, or a piece of another payload, came between the pieces of a payload.
     Interlaced,
-    /// The pieces of a payload are too many, or too much.
+    /// A payload has too many pieces, or too many bytes.
     PayloadTooBig {
         /// [`Limits::max_payload_size`].
         max: u32,
@@ -443,7 +484,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// The code to put into the AGENT-DISCONNECT that must follow.
+    /// The status of the AGENT-DISCONNECT that must follow.
     #[must_use]
     pub const fn status(self) -> Status {
         match self {
@@ -461,16 +502,16 @@ impl fmt::Display for ProtocolError {
         match self {
             Self::Malformed(error) => error.fmt(f),
             Self::NoHello { found } => write!(f, "the first frame is {}, not HAPROXY-HELLO", Name(*found)),
-            Self::OutOfPlace { found } => write!(f, "{} came where it has no place", Name(*found)),
+            Self::OutOfPlace { found } => write!(f, "{} came at the wrong time", Name(*found)),
             Self::Fragment => f.write_str(
-                "a piece of a message came that does not belong to any; set 'no option send-frag-payload' in the \
-                 spoe-agent section, or send less",
+                "a piece of a message came, but the agent accepts no pieces or not this one; set \
+                 'no option send-frag-payload' in the spoe-agent section, or send smaller messages",
             ),
-            Self::Interlaced => f.write_str("something else came between the pieces of a message"),
+            Self::Interlaced => f.write_str("another frame came between the pieces of a message"),
             Self::PayloadTooBig { max } => write!(
                 f,
-                "a message has more than {max} bytes, or came in more than {MAX_FRAGMENTS} pieces; send less, or raise \
-                 HAProxy's tune.bufsize"
+                "a message has more than {max} bytes, or came in more than {MAX_FRAGMENTS} \
+                 pieces; send smaller messages, or raise HAProxy's tune.bufsize"
             ),
         }
     }
@@ -478,7 +519,7 @@ impl fmt::Display for ProtocolError {
 
 impl core::error::Error for ProtocolError {}
 
-/// A frame type as SPOE.txt names it.
+/// A frame's type by its name in SPOE.txt.
 struct Name(u8);
 
 impl fmt::Display for Name {

@@ -1,26 +1,25 @@
-//! DISCONNECT: the last frame of a side, and why.
+//! DISCONNECT: the last frame that a side sends, with its reason.
 
 use crate::error::DecodeError;
-use crate::frame::{self, FrameId, kind};
-use crate::hello::pairs;
 use crate::reader::Reader;
 use crate::status::Status;
 use crate::value::Value;
+use crate::wire::{self, FrameId, kind, pairs};
 use crate::writer::BufferFull;
 
 const STATUS_CODE: &str = "status-code";
 const MESSAGE: &str = "message";
 
-/// HAProxy up to 3.0 takes a longer message for an error.
+/// To HAProxy up to 3.0 a longer message is an error.
 const MAX_MESSAGE: usize = 255;
 
-/// The end of a connection, as the other side declares it (SPOE.txt section 3.2.8 and 3.2.9).
+/// A DISCONNECT of either side (SPOE.txt sections 3.2.8 and 3.2.9).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Disconnect<'a> {
-    /// Why. [`Status::UNKNOWN`] where it was not said.
+    /// The reason. [`Status::UNKNOWN`] if the frame has none.
     pub status: Status,
-    /// Why, in words.
+    /// The reason in words.
     pub message: &'a [u8],
 }
 
@@ -43,11 +42,12 @@ impl<'a> Disconnect<'a> {
     }
 }
 
-/// Writes an AGENT-DISCONNECT. Nothing may be sent after it. The message is cut to 255 bytes.
+/// Writes an AGENT-DISCONNECT, after which an agent must send nothing. The message is cut to 255
+/// bytes. Returns the length of the frame.
 ///
 /// # Errors
 ///
-/// `out` is shorter than the frame; 320 bytes are enough for each.
+/// `out` is shorter than the frame. 320 bytes are always enough.
 pub fn encode_agent_disconnect(
     out: &mut [u8],
     status: Status,
@@ -62,7 +62,7 @@ pub(crate) fn encode(
     status: Status,
     message: &str,
 ) -> Result<usize, BufferFull> {
-    let mut writer = frame::begin(out, kind, FrameId::default())?;
+    let mut writer = wire::begin(out, kind, FrameId::default())?;
     writer.string(STATUS_CODE.as_bytes())?;
     writer.value(status.code().into())?;
     writer.string(MESSAGE.as_bytes())?;

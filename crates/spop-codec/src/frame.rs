@@ -1,4 +1,4 @@
-//! Frames: the one place that waits for bytes, and what the bytes are then.
+//! Frames: [`decode`] splits the first whole frame off some bytes, and parses it.
 
 use crate::ack::Ack;
 use crate::disconnect::Disconnect;
@@ -6,72 +6,40 @@ use crate::error::DecodeError;
 use crate::hello::{AgentHello, Hello};
 use crate::notify::Notify;
 use crate::reader::Reader;
-use crate::varint;
-use crate::writer::{BufferFull, Writer};
+use crate::wire::{ABORT, FIN, FrameId, LENGTH_BYTES, MIN_FRAME_SIZE, kind};
 
-/// The smallest LENGTH: type, flags, and two ids of one byte.
-const MIN_FRAME_SIZE: u32 = 7;
-
-/// A frame is whole, not a part of a larger payload. The only flag ever written.
-const FIN: u32 = 1;
-
-/// A payload in pieces was given up.
-const ABORT: u32 = 2;
-
-/// Frame types (SPOE.txt section 3.2).
-pub(crate) mod kind {
-    pub(crate) const UNSET: u8 = 0;
-    pub(crate) const HAPROXY_HELLO: u8 = 1;
-    pub(crate) const HAPROXY_DISCONNECT: u8 = 2;
-    pub(crate) const NOTIFY: u8 = 3;
-    pub(crate) const AGENT_HELLO: u8 = 101;
-    pub(crate) const AGENT_DISCONNECT: u8 = 102;
-    pub(crate) const ACK: u8 = 103;
-}
-
-/// Which NOTIFY an ACK answers. Both numbers are HAProxy's and mean nothing to an agent but "copy
-/// me".
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct FrameId {
-    /// STREAM-ID. HAProxy up to 3.0 counts the streams of the process from 0, later ones those of
-    /// a connection: 1, 3, 5.
-    pub stream: u64,
-    /// FRAME-ID: 1, 2, 3 for the events of a stream up to 3.0, always 1 later.
-    pub frame: u64,
-}
-
-/// A whole frame, known to be well formed.
+/// A whole frame that was checked to its end.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Frame<'a> {
-    /// HAProxy opens a connection.
+    /// HAProxy begins a connection.
     HaproxyHello(Hello<'a>),
     /// HAProxy ends a connection.
     HaproxyDisconnect(Disconnect<'a>),
-    /// HAProxy asks.
+    /// HAProxy asks a question.
     Notify(Notify<'a>),
-    /// An agent's answer to the HELLO.
+    /// An agent answers HAProxy's HELLO.
     AgentHello(AgentHello<'a>),
     /// An agent ends a connection.
     AgentDisconnect(Disconnect<'a>),
     /// An agent answers a NOTIFY.
     Ack(Ack<'a>),
-    /// A piece of a payload that is too large for one frame: a NOTIFY without FIN, or a frame of
-    /// type 0. Only HAProxy up to 3.0 sends them.
+    /// A piece of a payload that is too large for one frame: a NOTIFY without the FIN flag, or a
+    /// frame of type 0. Only HAProxy up to 3.0 sends pieces.
     Fragment(FrameId),
-    /// A type that SPOP does not define, to be skipped.
+    /// A frame of a type that SPOP does not define. Skip it.
     Unknown(u8),
 }
 
 /// Splits the first whole frame off `input`.
 ///
-/// Returns the frame and the bytes it occupied, or `None` when `input` ends before the frame does:
-/// read more and call again with the same bytes in front.
+/// Returns the frame and the number of bytes that it takes in `input`, or `None` if `input` ends
+/// before the frame does: read more, and call again with the same bytes in front.
 ///
 /// # Errors
 ///
-/// The frame is larger than `max_frame_size` (LENGTH, without its own four bytes; told from these
-/// four bytes alone) or not well formed. [`DecodeError::status`] is the code to put into the
+/// LENGTH, which does not count its own four bytes, is above `max_frame_size` (this needs no more
+/// than these four bytes), or the frame is malformed. [`DecodeError::status`] is the status of the
 /// DISCONNECT that must follow.
 #[inline]
 pub fn decode(
@@ -84,7 +52,7 @@ pub fn decode(
     }
 }
 
-/// The length field, if there are four bytes and it is in bounds.
+/// LENGTH, if its four bytes have come and it is within its bounds.
 #[inline]
 fn frame_size(input: &[u8], max_frame_size: u32) -> Result<Option<usize>, DecodeError> {
     let Some(length) = input.first_chunk() else {
@@ -100,8 +68,8 @@ fn frame_size(input: &[u8], max_frame_size: u32) -> Result<Option<usize>, Decode
     usize::try_from(length).map(Some).map_err(|_| DecodeError::TooBig { length, max_frame_size })
 }
 
-/// A whole frame of which only the type is known, so that its place in the conversation can be
-/// judged first.
+/// A whole frame of which only the type and the flags were read, so that a connection can first
+/// decide whether a frame of this type may come now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawFrame<'a> {
     pub(crate) kind: u8,
@@ -118,13 +86,13 @@ impl<'a> RawFrame<'a> {
         let Some(size) = frame_size(input, max_frame_size)? else {
             return Ok(None);
         };
-        let Some(frame) = input.get(4..).and_then(|frame| frame.get(..size)) else {
+        let Some(frame) = input.get(LENGTH_BYTES..).and_then(|frame| frame.get(..size)) else {
             return Ok(None);
         };
         let mut reader = Reader::new(frame);
         let kind = reader.u8()?;
         let flags = u32::from_be_bytes(reader.array()?);
-        Ok(Some((Self { kind, flags, after_flags: reader }, 4 + size)))
+        Ok(Some((Self { kind, flags, after_flags: reader }, LENGTH_BYTES + size)))
     }
 
     #[inline]
@@ -160,7 +128,7 @@ impl<'a> RawFrame<'a> {
         self.flags & ABORT != 0
     }
 
-    /// The ids and the bytes of a piece of a payload.
+    /// The ids of a piece of a payload, and its bytes.
     pub(crate) fn fragment(self) -> Result<(FrameId, &'a [u8]), DecodeError> {
         self.ids().map(|(id, payload)| (id, payload.rest()))
     }
@@ -186,7 +154,8 @@ impl<'a> RawFrame<'a> {
         Ok((id, reader))
     }
 
-    /// The payload of a HELLO or a DISCONNECT, which concern the connection: no ids, one frame.
+    /// The payload of a HELLO or a DISCONNECT: one frame, whose ids are 0 because it belongs to the
+    /// connection and not to a stream.
     fn control(self) -> Result<Reader<'a>, DecodeError> {
         if !self.is_whole() {
             return Err(DecodeError::Fragmented);
@@ -196,23 +165,4 @@ impl<'a> RawFrame<'a> {
             _ => Err(DecodeError::IdsNotZero),
         }
     }
-}
-
-/// Begins a frame: room for LENGTH, the type, the flags, the ids.
-#[inline]
-pub(crate) fn begin<'b>(
-    out: &'b mut [u8],
-    kind: u8,
-    id: FrameId,
-) -> Result<Writer<'b>, BufferFull> {
-    let mut writer = Writer::new(out);
-    let [a, b, c, d] = FIN.to_be_bytes();
-    if let (Some(stream), Some(frame)) = (varint::short(id.stream), varint::short(id.frame)) {
-        writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d, stream, frame])?;
-    } else {
-        writer.bytes(&[0, 0, 0, 0, kind, a, b, c, d])?;
-        writer.varint(id.stream)?;
-        writer.varint(id.frame)?;
-    }
-    Ok(writer)
 }

@@ -1,14 +1,14 @@
-//! The frames that HAProxy sends, to be written: for test clients and load generators.
+//! Writes the frames that HAProxy sends: for test clients and load generators.
 
 use crate::disconnect;
-use crate::frame::{self, FrameId, kind};
 use crate::status::Status;
 use crate::value::Value;
+use crate::wire::{self, FrameId, kind};
 use crate::writer::{BufferFull, Writer};
 
 pub use crate::hello::HelloFields;
 
-/// Writes a HAPROXY-HELLO.
+/// Writes a HAPROXY-HELLO. Returns the length of the frame.
 ///
 /// # Errors
 ///
@@ -17,7 +17,7 @@ pub fn encode_hello(out: &mut [u8], hello: &HelloFields<'_>) -> Result<usize, Bu
     crate::hello::encode_haproxy_hello(out, hello)
 }
 
-/// Writes a HAPROXY-DISCONNECT.
+/// Writes a HAPROXY-DISCONNECT. Returns the length of the frame.
 ///
 /// # Errors
 ///
@@ -30,11 +30,11 @@ pub fn encode_disconnect(
     disconnect::encode(out, kind::HAPROXY_DISCONNECT, status, message)
 }
 
-/// Writes one NOTIFY: a message, its args, the next message.
+/// Writes one NOTIFY: a message, its args, the next message, and so on.
 #[derive(Debug)]
 pub struct NotifyWriter<'b> {
     writer: Writer<'b>,
-    /// Where the number of args of the current message stands, and how many it has so far.
+    /// The place of the current message's number of args in the buffer, and that number so far.
     args_at: Option<(usize, u8)>,
 }
 
@@ -45,25 +45,26 @@ impl<'b> NotifyWriter<'b> {
     ///
     /// `out` is too short.
     pub fn new(out: &'b mut [u8], id: FrameId) -> Result<Self, BufferFull> {
-        Ok(Self { writer: frame::begin(out, kind::NOTIFY, id)?, args_at: None })
+        Ok(Self { writer: wire::begin(out, kind::NOTIFY, id)?, args_at: None })
     }
 
     /// Begins a message.
     ///
     /// # Errors
     ///
-    /// `out` is too short. The frame is spoilt then.
+    /// `out` is too short. Then the frame is unusable.
     pub fn message(&mut self, name: &[u8]) -> Result<(), BufferFull> {
         self.writer.string(name)?;
         self.args_at = Some((self.writer.used(), 0));
         self.writer.u8(0)
     }
 
-    /// Adds an arg to the message begun last.
+    /// Adds an arg to the message that was begun last.
     ///
     /// # Errors
     ///
-    /// `out` is too short (the frame is spoilt then), no message was begun, or it has 255 args.
+    /// `out` is too short (then the frame is unusable), no message was begun, or the message
+    /// already has 255 args.
     pub fn arg(&mut self, name: &[u8], value: Value<'_>) -> Result<(), BufferFull> {
         let (at, args) = self.args_at.ok_or(BufferFull)?;
         let args = args.checked_add(1).ok_or(BufferFull)?;
@@ -74,7 +75,7 @@ impl<'b> NotifyWriter<'b> {
         Ok(())
     }
 
-    /// Ends the frame. Returns the bytes it takes in the buffer.
+    /// Ends the frame. Returns the bytes that it takes in the buffer.
     #[must_use]
     pub fn finish(self) -> usize {
         self.writer.finish()

@@ -1,11 +1,12 @@
-//! The headers in an arg such as `req.hdrs_bin`.
+//! The header list in an arg such as `req.hdrs_bin`.
 
 use crate::reader::Reader;
 
-/// Iterates over the names and values of a binary arg that HAProxy made with `req.hdrs_bin` or
+/// An iterator over the names and values in a binary arg from the samples `req.hdrs_bin` or
 /// `res.hdrs_bin`.
 ///
-/// The list ends with an empty name and value. One that does not was cut by its sender.
+/// A list ends with an empty name and an empty value. If it does not, HAProxy cut it because it
+/// did not fit.
 #[derive(Clone, Debug)]
 pub struct HeaderList<'a> {
     reader: Reader<'a>,
@@ -19,7 +20,7 @@ impl<'a> HeaderList<'a> {
         Self { reader: Reader::new(bytes), complete: None }
     }
 
-    /// Whether the list was there to its end. `None` until the iterator has come there.
+    /// Whether the list has its end. `None` before the iterator has returned `None`.
     #[must_use]
     pub const fn is_complete(&self) -> Option<bool> {
         self.complete
@@ -27,7 +28,7 @@ impl<'a> HeaderList<'a> {
 }
 
 impl<'a> Iterator for HeaderList<'a> {
-    /// A name and its value.
+    /// A header's name and value.
     type Item = (&'a [u8], &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -51,7 +52,7 @@ mod tests {
     fn read(bytes: &[u8]) -> (usize, Option<bool>) {
         let mut list = HeaderList::new(bytes);
         let headers = list.by_ref().count();
-        assert_eq!(list.next(), None, "it goes on after its end");
+        assert_eq!(list.next(), None, "it continues after its end");
         (headers, list.is_complete())
     }
 

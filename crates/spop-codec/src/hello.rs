@@ -1,12 +1,15 @@
-//! HELLO: what each side can do, and what they agree on (SPOE.txt section 3.2.4 and 3.2.5).
+//! HELLO: how each side introduces itself (SPOE.txt sections 3.2.4 and 3.2.5).
 
 use crate::error::DecodeError;
-use crate::frame::{self, FrameId, kind};
 use crate::reader::Reader;
 use crate::value::Value;
+use crate::wire::{self, FrameId, kind, pairs};
 use crate::writer::BufferFull;
 
-/// The smallest `max-frame-size` that SPOP knows.
+/// The `max-frame-size` of HAProxy from 3.1 on, and the default of earlier versions.
+pub(crate) const HAPROXY_FRAME_SIZE: u32 = 16_380;
+
+/// The smallest `max-frame-size` that SPOP allows.
 pub(crate) const MIN_MAX_FRAME_SIZE: u32 = 256;
 
 const SUPPORTED_VERSIONS: &str = "supported-versions";
@@ -16,22 +19,6 @@ const CAPABILITIES: &str = "capabilities";
 const ENGINE_ID: &str = "engine-id";
 const HEALTHCHECK: &str = "healthcheck";
 
-/// Walks a list of keys and values. Keys may come in any order, and unknown ones are the caller's
-/// to ignore. An empty one is an error, as it is to HAProxy.
-pub(crate) fn pairs<'a>(
-    mut reader: Reader<'a>,
-    mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), DecodeError>,
-) -> Result<(), DecodeError> {
-    while !reader.is_empty() {
-        let key = reader.string()?;
-        if key.is_empty() {
-            return Err(DecodeError::EmptyKey);
-        }
-        each(key, reader.value()?)?;
-    }
-    Ok(())
-}
-
 fn string<'a>(key: &'static str, value: Value<'a>) -> Result<&'a [u8], DecodeError> {
     match value {
         Value::String(bytes) => Ok(bytes),
@@ -39,39 +26,40 @@ fn string<'a>(key: &'static str, value: Value<'a>) -> Result<&'a [u8], DecodeErr
     }
 }
 
-/// A size of any integer type. One beyond 32 bits is as good as the largest.
+/// A size of any integer type. A size beyond 32 bits means the same as the largest of 32 bits.
 fn size(value: Value<'_>) -> Result<u32, DecodeError> {
     let size = value.as_integer().ok_or(DecodeError::WrongType(MAX_FRAME_SIZE))?;
     let size = u32::try_from(size.max(0)).unwrap_or(u32::MAX);
     if size < MIN_MAX_FRAME_SIZE { Err(DecodeError::BadMaxFrameSize(size)) } else { Ok(size) }
 }
 
-/// What a side can do, as it says itself: words between commas.
+/// The capabilities that a side declares: words between commas.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Capabilities<'a> {
     text: &'a [u8],
 }
 
 impl<'a> Capabilities<'a> {
-    /// The words, as they came.
+    /// The words, as they were received.
     #[must_use]
     pub const fn text(&self) -> &'a [u8] {
         self.text
     }
 
-    /// Several NOTIFYs may be in flight on a connection.
+    /// Whether several NOTIFYs may be in flight on a connection.
     #[must_use]
     pub fn pipelining(&self) -> bool {
         self.has(b"pipelining")
     }
 
-    /// ACKs may come on another connection of the same engine. Only HAProxy up to 3.0 offers it.
+    /// Whether ACKs may come on another connection of the same engine. Only HAProxy up to 3.0
+    /// offers this.
     #[must_use]
     pub fn asynchronous(&self) -> bool {
         self.has(b"async")
     }
 
-    /// Payloads in pieces are understood.
+    /// Whether payloads may come in pieces.
     #[must_use]
     pub fn fragmentation(&self) -> bool {
         self.has(b"fragmentation")
@@ -82,23 +70,25 @@ impl<'a> Capabilities<'a> {
     }
 }
 
-/// HAPROXY-HELLO: the first frame of a connection. It offers version 2.0, or is none.
+/// HAPROXY-HELLO: the first frame of a connection. It offers version 2.0; a HELLO that does not is
+/// a [`DecodeError::BadVersion`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Hello<'a> {
-    /// The largest LENGTH that HAProxy takes, 256 or more.
+    /// The largest LENGTH that HAProxy accepts, 256 or more.
     pub max_frame_size: u32,
-    /// What HAProxy can do.
+    /// HAProxy's capabilities.
     pub capabilities: Capabilities<'a>,
-    /// A random name: of the engine, or up to 3.0 of the engine in one thread. New at each
-    /// reload. Health checks have none.
+    /// A random name of HAProxy's engine (up to 3.0: of the engine in one thread), which changes
+    /// at each reload. Health checks have none.
     pub engine_id: Option<&'a [u8]>,
-    /// The connection is a health check (`option spop-check`): answer the HELLO and nothing more.
+    /// Whether the connection is a health check (`option spop-check`). Then the agent answers the
+    /// HELLO and nothing else.
     pub healthcheck: bool,
 }
 
 impl<'a> Hello<'a> {
-    /// Where a key is there twice the last one counts.
+    /// If a key is repeated, its last value counts.
     pub(crate) fn parse(payload: Reader<'a>) -> Result<Self, DecodeError> {
         let (mut versions, mut max_frame_size, mut capabilities) = (None, None, None);
         let (mut engine_id, mut healthcheck) = (None, false);
@@ -129,8 +119,8 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Whether an item of the list means 2.0: a minor version includes the lower ones. Items that are
-/// no version are passed over.
+/// Whether an item of the list includes 2.0: a version 2.x includes all versions below it. An item
+/// that is not a version includes nothing.
 fn offers_2_0(item: &[u8]) -> bool {
     let mut numbers = item.trim_ascii().splitn(2, |byte| *byte == b'.');
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
@@ -141,15 +131,15 @@ fn offers_2_0(item: &[u8]) -> bool {
     is_number(major) && is_number(minor) && significant == Some(b"2")
 }
 
-/// AGENT-HELLO: the agent's answer. What it says holds for the connection.
+/// AGENT-HELLO: the agent's answer, whose values are in force on the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct AgentHello<'a> {
-    /// The version that the agent picked.
+    /// The version that the agent chose.
     pub version: &'a [u8],
     /// The largest LENGTH for both sides.
     pub max_frame_size: u32,
-    /// What the agent can do.
+    /// The agent's capabilities.
     pub capabilities: Capabilities<'a>,
 }
 
@@ -174,18 +164,18 @@ impl<'a> AgentHello<'a> {
     }
 }
 
-/// Writes an AGENT-HELLO for version 2.0. All three keys are always there: HAProxy's health check
-/// insists on each. `capabilities` are words between commas.
+/// Writes an AGENT-HELLO for version 2.0, always with all three keys, because HAProxy's health
+/// check requires them. `capabilities` are words between commas. Returns the length of the frame.
 ///
 /// # Errors
 ///
-/// `out` is shorter than the frame, which has 58 bytes and the capabilities.
+/// `out` is shorter than the frame, which takes fewer than 80 bytes besides the capabilities.
 pub fn encode_agent_hello(
     out: &mut [u8],
     max_frame_size: u32,
     capabilities: &str,
 ) -> Result<usize, BufferFull> {
-    let mut writer = frame::begin(out, kind::AGENT_HELLO, FrameId::default())?;
+    let mut writer = wire::begin(out, kind::AGENT_HELLO, FrameId::default())?;
     writer.string(VERSION.as_bytes())?;
     writer.value("2.0".into())?;
     writer.string(MAX_FRAME_SIZE.as_bytes())?;
@@ -195,26 +185,39 @@ pub fn encode_agent_hello(
     Ok(writer.finish())
 }
 
-/// The fields of a HAPROXY-HELLO to be written: see [`crate::haproxy`].
+/// The fields of a HAPROXY-HELLO that [`encode_hello`](crate::haproxy::encode_hello) writes. The
+/// default is what HAProxy sends, without the engine id.
 #[derive(Clone, Copy, Debug)]
 pub struct HelloFields<'a> {
-    /// Versions between commas; HAProxy says "2.0".
+    /// Versions between commas. HAProxy sends `2.0`.
     pub versions: &'a str,
-    /// The largest LENGTH that is taken; HAProxy's default is 16380.
+    /// The largest LENGTH that HAProxy accepts. Its default is 16380.
     pub max_frame_size: u32,
-    /// Words between commas; HAProxy says "pipelining", up to 3.0 "pipelining,async".
+    /// Words between commas. HAProxy sends `pipelining`, and up to 3.0 `pipelining,async`.
     pub capabilities: &'a str,
-    /// HAProxy's is a UUID, and missing in health checks.
+    /// HAProxy sends a UUID, and in health checks nothing.
     pub engine_id: Option<&'a str>,
-    /// HAProxy says true in health checks, and otherwise nothing.
+    /// HAProxy sends true in health checks, and otherwise nothing.
     pub healthcheck: Option<bool>,
+}
+
+impl Default for HelloFields<'_> {
+    fn default() -> Self {
+        Self {
+            versions: "2.0",
+            max_frame_size: HAPROXY_FRAME_SIZE,
+            capabilities: "pipelining",
+            engine_id: None,
+            healthcheck: None,
+        }
+    }
 }
 
 pub(crate) fn encode_haproxy_hello(
     out: &mut [u8],
     hello: &HelloFields<'_>,
 ) -> Result<usize, BufferFull> {
-    let mut writer = frame::begin(out, kind::HAPROXY_HELLO, FrameId::default())?;
+    let mut writer = wire::begin(out, kind::HAPROXY_HELLO, FrameId::default())?;
     writer.string(SUPPORTED_VERSIONS.as_bytes())?;
     writer.value(hello.versions.into())?;
     writer.string(MAX_FRAME_SIZE.as_bytes())?;

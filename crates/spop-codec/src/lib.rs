@@ -1,20 +1,27 @@
-//! HAProxy's Stream Processing Offload Protocol (SPOP): frames from bytes, and bytes from frames.
+//! HAProxy's Stream Processing Offload Protocol (SPOP): bytes to frames, and frames to bytes.
 //!
-//! HAProxy's SPOE filter asks an agent about requests over SPOP. This crate is the protocol and
-//! nothing else: no I/O, no clock, no allocation, no dependency. [`spop-agent`](https://docs.rs/spop-agent) has the sockets.
+//! HAProxy's SPOE filter asks an agent about requests, and the two talk SPOP. This crate has the
+//! protocol and nothing else: no I/O, no clock, no allocation, no dependencies. The crate
+//! [`spop-agent`](https://docs.rs/spop-agent) is a server that uses it.
 //!
-//! [`decode`] splits the first whole frame off some bytes. It waits for the frame's end and checks
-//! it to its last byte, so what it returns is known to be good: messages, args and actions are
-//! then iterated without errors. [`Connection`] is the agent's end of one connection: it says what
-//! may come, negotiates, and tells how long to wait.
+//! [`decode`] splits the first whole frame off some bytes and checks it to its last byte. So
+//! iterating over the messages, args and actions of a frame needs no error handling.
+//! [`Connection`] is the agent's end of one connection: it decides which frames may come,
+//! negotiates, and says how long to wait.
 //!
 //! ```
+//! use std::time::Duration;
+//!
 //! use spop_codec::{AckWriter, Connection, Event, Limits, Scope, Value, VarName};
 //!
-//! /// Answers what has arrived. Returns the bytes that were used up, and those to send.
-//! fn answer(connection: &mut Connection, arrived: &[u8]) -> Result<(usize, Vec<u8>), Box<dyn std::error::Error>> {
+//! const LOCAL: VarName<'_> = VarName::from_static("local");
+//!
+//! # type Outcome = Result<(usize, Vec<u8>), Box<dyn std::error::Error>>;
+//! /// Answers the frames that arrived by `now`. Returns how many bytes they had, and the bytes to
+//! /// send.
+//! fn answer(connection: &mut Connection, arrived: &[u8], now: Duration) -> Outcome {
 //!     let (mut used, mut send) = (0, Vec::new());
-//!     while let Some((event, length)) = connection.receive(&arrived[used..])? {
+//!     while let Some((event, length)) = connection.receive(&arrived[used..], now)? {
 //!         used += length;
 //!         let mut out = [0; 1024];
 //!         let written = match event {
@@ -23,13 +30,13 @@
 //!                 let mut ack = AckWriter::new(&mut out, notify.id, connection.max_ack_size())?;
 //!                 for message in notify.messages() {
 //!                     if let Some(Value::Ipv4(ip)) = message.arg(b"ip") {
-//!                         ack.set_var(Scope::Transaction, VarName::new("local")?, ip.is_loopback().into())?;
+//!                         ack.set_var(Scope::Transaction, LOCAL, ip.is_loopback().into())?;
 //!                     }
 //!                 }
 //!                 ack.finish()
 //!             }
 //!             Event::Disconnect(_) => break,
-//!             // No pieces come where they are not offered.
+//!             // Pieces come only if they are offered, and the limits below do not.
 //!             Event::Skipped | Event::Fragment(_) => 0,
 //!         };
 //!         send.extend_from_slice(&out[..written]);
@@ -38,22 +45,20 @@
 //! }
 //!
 //! let limits = Limits { max_payload_size: 0, ..Limits::default() };
-//! let mut connection = Connection::new(limits, std::time::Duration::ZERO);
+//! let mut connection = Connection::new(limits, Duration::ZERO);
 //! # let mut hello = [0; 256];
-//! # let fields = spop_codec::haproxy::HelloFields {
-//! #     versions: "2.0", max_frame_size: 16380, capabilities: "pipelining", engine_id: None, healthcheck: None,
-//! # };
+//! # let fields = spop_codec::haproxy::HelloFields::default();
 //! # let length = spop_codec::haproxy::encode_hello(&mut hello, &fields)?;
-//! # let (_, answered) = answer(&mut connection, &hello[..length])?;
+//! # let (_, answered) = answer(&mut connection, &hello[..length], Duration::ZERO)?;
 //! # assert!(answered.starts_with(b"\0\0\0\x40\x65"));
 //! let notify = b"\0\0\0\x12\x03\0\0\0\x01\x01\x01\x01m\x01\x02ip\x06\x7f\0\0\x01";
-//! let (_, ack) = answer(&mut connection, notify)?;
+//! let (_, ack) = answer(&mut connection, notify, Duration::from_secs(1))?;
 //! assert_eq!(ack, b"\0\0\0\x11\x67\0\0\0\x01\x01\x01\x01\x03\x02\x05local\x11");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Names and strings are bytes, because HAProxy passes on what clients send. Where SPOE.txt and
-//! HAProxy differ this follows HAProxy 2.6 and later, and says so.
+//! HAProxy differ, this crate does what HAProxy 2.6 and later do, and its documentation says so.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -65,23 +70,25 @@ mod frame;
 pub mod haproxy;
 mod headers;
 mod hello;
-mod name;
 mod notify;
 mod reader;
 mod status;
 mod value;
+mod var;
 mod varint;
+mod wire;
 mod writer;
 
 pub use ack::{Ack, AckWriter, Action, Actions};
 pub use connection::{Connection, Event, Fragment, Limits, Place, ProtocolError, Welcome};
 pub use disconnect::{Disconnect, encode_agent_disconnect};
 pub use error::DecodeError;
-pub use frame::{Frame, FrameId, decode};
+pub use frame::{Frame, decode};
 pub use headers::HeaderList;
 pub use hello::{AgentHello, Capabilities, Hello, encode_agent_hello};
-pub use name::{NameError, Scope, ScopeError, VarName};
 pub use notify::{Arg, Args, Message, Messages, Notify};
 pub use status::Status;
 pub use value::Value;
+pub use var::{NameError, Scope, ScopeError, VarName};
+pub use wire::FrameId;
 pub use writer::BufferFull;

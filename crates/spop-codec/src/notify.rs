@@ -1,23 +1,23 @@
-//! NOTIFY: messages with args, as HAProxy's configuration lists them.
+//! NOTIFY: HAProxy's messages with their args.
 
 use crate::error::DecodeError;
-use crate::frame::FrameId;
 use crate::reader::Reader;
 use crate::value::Value;
+use crate::wire::FrameId;
 
-/// A question of HAProxy's: all messages of an event, or of a group, whose conditions held. Often
-/// one, sometimes none.
+/// One question of HAProxy: the messages of an event or a group whose conditions were true. That
+/// is often one message, and can be none.
 #[derive(Clone, Copy, Debug)]
 pub struct Notify<'a> {
-    /// What the ACK must carry.
+    /// The ids that the ACK must have.
     pub id: FrameId,
-    /// Walked once, in `parse`: well formed to the end.
+    /// `parse` has checked these to the end.
     messages: Reader<'a>,
     count: usize,
 }
 
 impl<'a> Notify<'a> {
-    /// Walks the list once, so that nobody after this has to deal with errors.
+    /// Checks the whole list, so that iterating over it needs no errors.
     #[inline(always)]
     pub(crate) fn parse(id: FrameId, payload: Reader<'a>) -> Result<Self, DecodeError> {
         let (mut reader, mut count) = (payload, 0);
@@ -32,7 +32,7 @@ impl<'a> Notify<'a> {
         Ok(Self { id, messages: payload, count })
     }
 
-    /// The messages, in the order HAProxy wrote them.
+    /// The messages, in the order of HAProxy's configuration.
     #[inline]
     #[must_use]
     pub const fn messages(&self) -> Messages<'a> {
@@ -40,13 +40,12 @@ impl<'a> Notify<'a> {
     }
 }
 
-/// Iterates over the messages of a [`Notify`].
+/// An iterator over the messages of a [`Notify`].
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     reader: Reader<'a>,
     left: usize,
-    /// The args of the message given out last. They are passed over only when the next one is
-    /// asked for.
+    /// How many args the message returned last has. The next call of `next` skips them.
     args_left: usize,
 }
 
@@ -56,7 +55,7 @@ impl<'a> Iterator for Messages<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Message<'a>> {
         self.left = self.left.checked_sub(1)?;
-        // The list is known to be well formed: none of these is missing.
+        // `parse` has checked the list, so nothing is missing here.
         for _ in 0..core::mem::take(&mut self.args_left) {
             self.reader.string().ok()?;
             self.reader.value().ok()?;
@@ -73,30 +72,30 @@ impl<'a> Iterator for Messages<'a> {
 
 impl ExactSizeIterator for Messages<'_> {}
 
-/// A message, as a `spoe-message` section describes it.
+/// A message, as a `spoe-message` section of HAProxy's configuration describes it.
 #[derive(Clone, Debug)]
 pub struct Message<'a> {
-    /// Its name in the configuration.
+    /// The name of the `spoe-message` section.
     pub name: &'a [u8],
     args: Args<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// The args, in the order of the configuration. Names may be empty, and may repeat.
+    /// The args, in the order of the configuration. Their names may be empty, and may repeat.
     #[inline]
     #[must_use]
     pub fn args(&self) -> Args<'a> {
         self.args.clone()
     }
 
-    /// The value of the arg in this place, counted from 0.
+    /// The value of the arg at this index, counted from 0.
     #[inline]
     #[must_use]
     pub fn arg_at(&self, index: usize) -> Option<Value<'a>> {
         self.args().nth(index).map(|arg| arg.value)
     }
 
-    /// The value of the first arg of this name.
+    /// The value of the first arg with this name.
     #[inline(always)]
     #[must_use]
     pub fn arg(&self, name: &[u8]) -> Option<Value<'a>> {
@@ -104,7 +103,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Iterates over the args of a [`Message`].
+/// An iterator over the args of a [`Message`].
 #[derive(Clone, Debug)]
 pub struct Args<'a> {
     reader: Reader<'a>,
@@ -130,8 +129,8 @@ impl ExactSizeIterator for Args<'_> {}
 /// One arg of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Arg<'a> {
-    /// Its name, empty where the configuration gives none (`args src dst`).
+    /// The arg's name, empty if the configuration gives none (`args src dst`).
     pub name: &'a [u8],
-    /// Its value.
+    /// The arg's value.
     pub value: Value<'a>,
 }

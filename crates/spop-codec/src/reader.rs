@@ -1,8 +1,9 @@
-//! A cursor over bytes that are all there: running out of them is the peer's error.
+//! A cursor over the bytes of one whole frame: if they run out, the frame is malformed.
 
 use crate::error::DecodeError;
+use crate::varint;
 
-/// What is left to read.
+/// The bytes that are left to read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -19,13 +20,14 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Everything that is left.
+    /// All bytes that are left.
     pub(crate) const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// An option is `Truncated` when it is `None`. (A `Result` of a byte would be packed into a
-    /// word and taken apart again.)
+    /// The next byte; `None` if there is none, which callers report as `Truncated`. Not a
+    /// `Result`, because the compiler packs a `Result` of a byte into a word, and takes it apart
+    /// again.
     #[inline]
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.rest.split_first()?;
@@ -45,7 +47,34 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// A varint length and so many bytes (STRING in SPOE.txt section 3.1).
+    /// Reads one varint.
+    #[inline]
+    pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
+        match self.byte() {
+            None => Err(DecodeError::Truncated),
+            Some(first) if varint::is_whole(first) => Ok(first.into()),
+            Some(first) => self.long_varint(first),
+        }
+    }
+
+    /// Reads the rest of a varint that has more bytes than its `first`.
+    fn long_varint(&mut self, first: u8) -> Result<u64, DecodeError> {
+        let mut value = u64::from(first);
+        // Nine continuation bytes reach the last bit of a u64; `shift` cannot pass it.
+        for shift in (4..64).step_by(7) {
+            let byte = u64::from(self.u8()?);
+            value = byte
+                .checked_mul(1 << shift)
+                .and_then(|piece| value.checked_add(piece))
+                .ok_or(DecodeError::VarintOverflow)?;
+            if byte < 128 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::VarintOverflow)
+    }
+
+    /// Reads a length, which is a varint, and as many bytes (STRING in SPOE.txt section 3.1).
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;

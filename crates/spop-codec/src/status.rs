@@ -1,9 +1,9 @@
-//! Why a connection ends, in the number that a DISCONNECT carries.
+//! The status codes of DISCONNECT frames.
 
 use core::fmt;
 
-/// The status code of a DISCONNECT frame (SPOE.txt section 3.5). Codes without a name pass through
-/// as they are.
+/// The status code of a DISCONNECT frame (SPOE.txt section 3.5). It can hold codes that have no
+/// name here.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Status(u32);
 
@@ -12,7 +12,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
 
-            /// HAProxy's words for it. A DISCONNECT carries them as its message.
+            /// HAProxy's words for the status, for the message of a DISCONNECT.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self.0 {
@@ -27,13 +27,13 @@ macro_rules! statuses {
 statuses! {
     /// The ordinary end.
     NORMAL = 0, "normal";
-    /// The connection failed. Seen in ordinary operation, too.
+    /// The connection failed. HAProxy also sends it in normal operation.
     IO = 1, "I/O error";
-    /// Something took too long. HAProxy up to 3.0 ends idle connections with it.
+    /// Something took too long. HAProxy up to 3.0 also ends idle connections with it.
     TIMEOUT = 2, "a timeout occurred";
     /// A frame is larger than was agreed.
     TOO_BIG = 3, "frame is too big";
-    /// A frame is malformed, or not in its place.
+    /// A frame is malformed, or came at the wrong time.
     INVALID = 4, "invalid frame received";
     /// The HELLO has no version.
     NO_VERSION = 5, "version value not found";
@@ -41,30 +41,30 @@ statuses! {
     NO_MAX_FRAME_SIZE = 6, "max-frame-size value not found";
     /// The HELLO has no capabilities.
     NO_CAPABILITIES = 7, "capabilities value not found";
-    /// There is no version that both sides speak.
+    /// The sides have no version in common.
     BAD_VERSION = 8, "unsupported version";
     /// The max-frame-size is below 256, or above the other side's.
     BAD_MAX_FRAME_SIZE = 9, "max-frame-size too big or too small";
-    /// A payload came in several frames, and this side does not take that.
+    /// A payload came in several frames, which this side does not support.
     FRAGMENTATION = 10, "fragmentation not supported";
-    /// Fragments of two payloads came mixed.
+    /// Another frame came between the pieces of a payload.
     INTERLACED = 11, "invalid interlaced frames";
-    /// An ACK names a frame that nobody waits for.
+    /// An ACK has ids that belong to no open NOTIFY.
     NO_FRAME_ID = 12, "frame-id not found";
-    /// Memory or the like ran out.
+    /// Memory or another resource ran out.
     RESOURCE = 13, "resource allocation error";
-    /// Something else.
+    /// Any other error.
     UNKNOWN = 99, "an unknown error occurred";
 }
 
 impl Status {
-    /// The status of this code.
+    /// The status with this code.
     #[must_use]
     pub const fn new(code: u32) -> Self {
         Self(code)
     }
 
-    /// Its code.
+    /// The code.
     #[must_use]
     pub const fn code(self) -> u32 {
         self.0

@@ -1,42 +1,44 @@
-//! Typed data: what messages carry and variables hold.
+//! Typed data: the values of args and of variables.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::error::DecodeError;
 use crate::headers::HeaderList;
 use crate::reader::Reader;
+use crate::varint;
 
 /// A value with its type (TYPED-DATA in SPOE.txt section 3.1).
 ///
 /// HAProxy sends null (the sample was not available), booleans, signed 64-bit integers, addresses,
-/// strings and binaries, and reads all ten. Strings are whatever bytes a client sent: nobody
-/// promises UTF-8.
+/// strings and binaries. It reads all ten types. Strings are the bytes that a client sent, so they
+/// need not be UTF-8.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Value<'a> {
-    /// Nothing: the sample was not available. Setting a variable to it unsets it.
+    /// No value: the sample was not available. Setting a variable to null unsets it.
     Null,
     /// True or false.
     Bool(bool),
-    /// 32 bits, signed.
+    /// A signed integer of 32 bits.
     Int32(i32),
-    /// 32 bits, unsigned.
+    /// An unsigned integer of 32 bits.
     Uint32(u32),
-    /// 64 bits, signed: what HAProxy makes of every integer.
+    /// A signed integer of 64 bits. HAProxy turns every integer into one.
     Int64(i64),
-    /// 64 bits, unsigned. HAProxy reads 2^63 and above as negative.
+    /// An unsigned integer of 64 bits. HAProxy reads 2^63 and above as negative.
     Uint64(u64),
     /// An IPv4 address.
     Ipv4(Ipv4Addr),
     /// An IPv6 address.
     Ipv6(Ipv6Addr),
-    /// A string, perhaps empty, perhaps not UTF-8.
+    /// A string. It may be empty, and need not be UTF-8.
     String(&'a [u8]),
-    /// Bytes.
+    /// Bytes that are not text.
     Binary(&'a [u8]),
 }
 
-/// The type in the low four bits; the one flag in use is bit 4, the value of a boolean. (The
-/// picture in SPOE.txt has the nibbles the other way round; this is how HAProxy reads them.)
+/// The low four bits of a value's first byte are its type. The only flag is bit 4, the value of a
+/// boolean. (The picture in SPOE.txt has the two halves the other way round; this is how HAProxy
+/// reads them.)
 pub(crate) mod kind {
     pub(crate) const NULL: u8 = 0;
     pub(crate) const BOOL: u8 = 1;
@@ -53,7 +55,7 @@ pub(crate) mod kind {
 }
 
 impl<'a> Value<'a> {
-    /// The text of a string that is UTF-8.
+    /// The text, if it is a string and UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&'a str> {
         match self {
@@ -62,7 +64,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes of a string or a binary.
+    /// The bytes, if it is a string or a binary.
     #[must_use]
     pub const fn as_bytes(&self) -> Option<&'a [u8]> {
         match self {
@@ -71,7 +73,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The names and values in a binary that `req.hdrs_bin` or `res.hdrs_bin` made.
+    /// The names and values in a binary, as the samples `req.hdrs_bin` and `res.hdrs_bin` write
+    /// them.
     #[must_use]
     pub const fn headers(&self) -> Option<HeaderList<'a>> {
         match self {
@@ -80,7 +83,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// True or false, where it is a boolean.
+    /// True or false, if it is a boolean.
     #[must_use]
     pub const fn as_bool(&self) -> Option<bool> {
         match *self {
@@ -89,7 +92,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The number, of any integer type.
+    /// The number, if it is an integer of any type.
     #[must_use]
     pub fn as_integer(&self) -> Option<i128> {
         match *self {
@@ -101,7 +104,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The address, of either family.
+    /// The address, if it is one of either family.
     #[must_use]
     pub const fn as_ip(&self) -> Option<IpAddr> {
         match *self {
@@ -113,9 +116,10 @@ impl<'a> Value<'a> {
 }
 
 impl<'a> Reader<'a> {
-    // Always inlined, as are the iterators over it: a value that is passed through memory is
-    // written in small pieces and read in large ones, and each such read waits for the writes.
-    // It took a third of the time of a NOTIFY.
+    /// Reads a value with its type.
+    // Always inlined, as are the iterators over values. A `Value` that is returned through memory
+    // is written in small pieces and read back in larger ones, so store-to-load forwarding fails
+    // and the read waits for the writes: see "Performance notes" in docs/internals/ARCHITECTURE.md.
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let byte = self.u8()?;
@@ -135,6 +139,24 @@ impl<'a> Reader<'a> {
             kind::BINARY => Value::Binary(self.string()?),
             reserved => return Err(DecodeError::ReservedType(reserved)),
         })
+    }
+}
+
+impl Value<'_> {
+    /// How many bytes the value takes in a frame, with its type.
+    pub(crate) const fn encoded_length(&self) -> usize {
+        1 + match *self {
+            Self::Null | Self::Bool(_) => 0,
+            Self::Int32(integer) => varint::length((integer as i64).cast_unsigned()),
+            Self::Uint32(integer) => varint::length(integer as u64),
+            Self::Int64(integer) => varint::length(integer.cast_unsigned()),
+            Self::Uint64(integer) => varint::length(integer),
+            Self::Ipv4(_) => 4,
+            Self::Ipv6(_) => 16,
+            Self::String(bytes) | Self::Binary(bytes) => {
+                varint::length(bytes.len() as u64) + bytes.len()
+            }
+        }
     }
 }
 
@@ -169,6 +191,8 @@ impl From<IpAddr> for Value<'_> {
 }
 
 impl<'a> From<&'a str> for Value<'a> {
+    /// A string. (For a `String`, pass `string.as_str()`: this crate does not know the type,
+    /// because it works without an allocator.)
     #[inline]
     fn from(string: &'a str) -> Self {
         Self::String(string.as_bytes())

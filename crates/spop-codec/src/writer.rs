@@ -1,21 +1,21 @@
 //! A cursor over the caller's buffer.
 
-use crate::value::Value;
+use crate::value::{Value, kind};
 use crate::varint;
 
-/// The caller's buffer, or the largest frame allowed, has no room for this.
+/// What was to be written does not fit into the buffer, or into the largest frame allowed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BufferFull;
 
 impl core::fmt::Display for BufferFull {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("there is no room for it in the frame")
+        f.write_str("it does not fit into the frame")
     }
 }
 
 impl core::error::Error for BufferFull {}
 
-/// What was written, and room for more.
+/// A buffer of which the first `used` bytes are written.
 #[derive(Debug)]
 pub(crate) struct Writer<'b> {
     out: &'b mut [u8],
@@ -33,38 +33,40 @@ impl<'b> Writer<'b> {
         self.used
     }
 
-    /// Forgets what was written after the first `used` bytes.
+    /// Drops what was written after the first `used` bytes.
     #[inline]
     pub(crate) fn rewind(&mut self, used: usize) {
         self.used = self.used.min(used);
     }
 
-    /// Goes on behind the first `used` bytes, which are there already.
+    /// Skips to the end of the first `used` bytes, which were written earlier.
     pub(crate) fn advance(&mut self, used: usize) {
         self.used = self.used.max(used.min(self.out.len()));
     }
 
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
-        let room = self.out.get_mut(self.used..).and_then(|room| room.get_mut(..bytes.len()));
-        room.ok_or(BufferFull)?.copy_from_slice(bytes);
+        let space = self.out.get_mut(self.used..).and_then(|space| space.get_mut(..bytes.len()));
+        space.ok_or(BufferFull)?.copy_from_slice(bytes);
         self.used += bytes.len();
         Ok(())
     }
 
-    /// The first `length` bytes of `bytes`. A copy of fixed length is a store or two, one of any
-    /// length a call: so a few bytes too many are copied where there is room for them, and
-    /// overwritten by what follows.
+    /// Writes the first `length` bytes of `bytes`.
+    ///
+    /// A copy of fixed length is one or two stores, and a copy of any other length is a call. So
+    /// where there is space this copies all of `bytes`, and what is written next overwrites the
+    /// bytes that were too many.
     #[inline]
     pub(crate) fn prefix<const N: usize>(
         &mut self,
         bytes: &[u8; N],
         length: usize,
     ) -> Result<(), BufferFull> {
-        let room = self.out.get_mut(self.used..).and_then(|room| room.first_chunk_mut());
-        match room {
-            Some(room) if length <= N => {
-                *room = *bytes;
+        let space = self.out.get_mut(self.used..).and_then(|space| space.first_chunk_mut());
+        match space {
+            Some(space) if length <= N => {
+                *space = *bytes;
                 self.used += length;
                 Ok(())
             }
@@ -72,8 +74,8 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// As [`bytes`](Self::bytes), but never inlined: the compiler would make one call of this copy
-    /// and those of fixed length.
+    /// As [`bytes`](Self::bytes), but never inlined: the compiler would merge this copy and those
+    /// of fixed length into one call.
     #[cold]
     #[inline(never)]
     pub(crate) fn any_bytes(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
@@ -102,16 +104,15 @@ impl<'b> Writer<'b> {
         self.bytes(string)
     }
 
-    /// Data with its type in front (TYPED-DATA in SPOE.txt section 3.1). The flags are 0, but for
-    /// the value of a boolean.
+    /// Writes a value with its type in front (TYPED-DATA in SPOE.txt section 3.1). The only flag
+    /// is the value of a boolean.
     #[inline]
     pub(crate) fn value(&mut self, value: Value<'_>) -> Result<(), BufferFull> {
-        use crate::value::kind;
         match value {
             Value::Null => self.u8(kind::NULL),
             Value::Bool(false) => self.u8(kind::BOOL),
             Value::Bool(true) => self.u8(kind::BOOL | kind::TRUE),
-            // HAProxy reads every integer as 64 bits: a negative one has to be extended to them.
+            // HAProxy reads every integer as 64 bits, so a negative one is extended to 64.
             Value::Int32(integer) => self.integer(kind::INT32, i64::from(integer).cast_unsigned()),
             Value::Uint32(integer) => self.integer(kind::UINT32, integer.into()),
             Value::Int64(integer) => self.integer(kind::INT64, integer.cast_unsigned()),
@@ -128,19 +129,19 @@ impl<'b> Writer<'b> {
         self.varint(value)
     }
 
-    /// Changes a byte that was written.
+    /// Replaces a byte that was written earlier.
     pub(crate) fn put(&mut self, at: usize, byte: u8) {
         if let Some(written) = self.out.get_mut(at) {
             *written = byte;
         }
     }
 
-    /// Puts LENGTH into the first four bytes, which were left for it.
+    /// Puts LENGTH into the first four bytes, which `begin` left for it. Returns the bytes that
+    /// the frame takes in the buffer.
     #[inline]
     pub(crate) fn finish(self) -> usize {
         let length = self.used.saturating_sub(4);
-        // No buffer of 4 GiB can have passed a u32 limit; were it so, the peer would refuse the
-        // frame.
+        // A limit is a u32, so no frame is longer; the peer would refuse one that was.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         if let Some(field) = self.out.first_chunk_mut() {
             *field = length.to_be_bytes();

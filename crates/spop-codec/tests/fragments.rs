@@ -22,15 +22,12 @@ fn frame(kind: u8, flags: u32, stream: u8, payload: &[u8]) -> Vec<u8> {
 fn connection(limits: Limits, max_frame_size: u32) -> Connection {
     let mut connection = Connection::new(limits, Duration::ZERO);
     let mut out = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size,
-        capabilities: "pipelining,async",
-        engine_id: None,
-        healthcheck: None,
-    };
+    let fields =
+        HelloFields { max_frame_size, capabilities: "pipelining,async", ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
-    let Some((Event::Hello(welcome), used)) = connection.receive(&out[..length]).unwrap() else {
+    let Some((Event::Hello(welcome), used)) =
+        connection.receive(&out[..length], Duration::ZERO).unwrap()
+    else {
         panic!()
     };
     assert_eq!(used, length);
@@ -41,8 +38,8 @@ fn connection(limits: Limits, max_frame_size: u32) -> Connection {
     connection
 }
 
-/// Feeds frames, and keeps pieces as an agent does. Returns the ids and first messages of the
-/// NOTIFYs, or how it ended.
+/// Receives frames, and keeps pieces as an agent does. Returns the ids and first messages of the
+/// NOTIFYs, or the error.
 fn converse(
     connection: &mut Connection,
     frames: &[Vec<u8>],
@@ -50,7 +47,7 @@ fn converse(
     let mut kept = Vec::new();
     let mut notifies = Vec::new();
     for frame in frames {
-        let (event, used) = connection.receive(frame)?.unwrap();
+        let (event, used) = connection.receive(frame, Duration::ZERO)?.unwrap();
         assert_eq!(used, frame.len());
         match event {
             Event::Notify(notify) => notifies.push((notify.id.stream, message(&notify))),
@@ -84,7 +81,7 @@ fn message(notify: &spop_codec::Notify<'_>) -> Vec<u8> {
     })
 }
 
-/// The payload of a NOTIFY with one binary arg of so many bytes.
+/// The payload of a NOTIFY with one binary arg of this many bytes.
 fn payload(bytes: usize) -> Vec<u8> {
     let mut out = vec![0; bytes + 100];
     let mut writer = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
@@ -110,9 +107,9 @@ fn pieces(stream: u8, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
 fn ended(frames: &[Vec<u8>]) -> Status {
     let mut connection = connection(Limits::default(), 16380);
     let status = converse(&mut connection, frames).unwrap_err().status();
-    // Whatever comes then is ignored.
+    // Everything that comes then is skipped.
     assert!(matches!(
-        connection.receive(&pieces(1, &payload(9), 99)[0]),
+        connection.receive(&pieces(1, &payload(9), 99)[0], Duration::ZERO),
         Ok(Some((Event::Skipped, _)))
     ));
     status
@@ -125,7 +122,7 @@ proptest! {
         let frames = pieces(stream, &payload(bytes), size);
         let notifies = converse(&mut connection, &frames).unwrap();
         prop_assert_eq!(notifies, [(u64::from(stream), vec![7; bytes])]);
-        // And the connection goes on as ever.
+        // And the connection continues normally.
         let next = frame(NOTIFY, FIN, 9, &payload(3));
         prop_assert_eq!(converse(&mut connection, &[next]).unwrap(), [(9, vec![7; 3])]);
     }
@@ -193,18 +190,27 @@ fn a_payload_must_be_complete_in_time() {
     let second = Duration::from_secs(1);
     let mut connection = connection(Limits::default(), 16380);
     let frames = pieces(1, &payload(500), 100);
-    assert_eq!(connection.deadline(0, second), None);
-    connection.receive(&frames[0]).unwrap();
-    assert_eq!(connection.deadline(0, 2 * second), Some(12 * second));
-    connection.receive(&frames[1]).unwrap();
-    connection.receive(&frame(50, FIN, 0, &[])).unwrap();
-    assert_eq!(
-        connection.deadline(3, 5 * second),
-        Some(12 * second),
-        "counted from the first piece"
-    );
+    assert_eq!(connection.deadline(), None);
+    connection.receive(&frames[0], 2 * second).unwrap();
+    assert_eq!(connection.deadline(), Some(12 * second));
+    connection.receive(&frames[1], 3 * second).unwrap();
+    connection.receive(&frame(50, FIN, 0, &[]), 4 * second).unwrap();
+    connection.receive(&frames[2][..3], 5 * second).unwrap();
+    assert_eq!(connection.deadline(), Some(12 * second), "counted from the first piece");
+    connection.receive(&[], 5 * second).unwrap();
+    assert_eq!(connection.deadline(), Some(12 * second), "also while nothing of a piece is there");
     for frame in &frames[2..] {
-        connection.receive(frame).unwrap();
+        connection.receive(frame, 6 * second).unwrap();
     }
-    assert_eq!(connection.deadline(0, 6 * second), None);
+    assert_eq!(connection.deadline(), None);
+}
+
+#[test]
+fn a_payload_has_no_longer_than_the_frame_that_begins_it() {
+    let second = Duration::from_secs(1);
+    let mut connection = connection(Limits::default(), 16380);
+    let frames = pieces(1, &payload(500), 100);
+    connection.receive(&frames[0][..9], second).unwrap();
+    connection.receive(&frames[0], 4 * second).unwrap();
+    assert_eq!(connection.deadline(), Some(11 * second), "counted from the first byte");
 }

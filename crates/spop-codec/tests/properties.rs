@@ -83,13 +83,7 @@ fn write_notify(out: &mut [u8], id: FrameId, messages: &Messages) -> Result<usiz
 
 fn hello_frame() -> Vec<u8> {
     let mut out = vec![0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size: 65_536,
-        capabilities: "pipelining",
-        engine_id: None,
-        healthcheck: None,
-    };
+    let fields = HelloFields { max_frame_size: 65_536, ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
     out.truncate(length);
     out
@@ -134,31 +128,40 @@ proptest! {
         id in ids(),
         actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(values())), 0..12),
         limit in 0_u32..3_000,
-        room in 0_usize..3_000,
+        space in 0_usize..3_000,
     ) {
-        let mut out = vec![0xee; room];
+        let mut out = vec![0xee; space];
+        let mut bytes = 0;
         let written = match AckWriter::new(&mut out, id, limit) {
             Err(BufferFull) => None,
             Ok(mut ack) => {
                 let mut taken = Vec::new();
                 for (scope, name, value) in &actions {
                     let name = VarName::new(name).unwrap();
-                    let outcome = match value {
-                        Some(value) => ack.set_var(*scope, name, value.value()),
-                        None => ack.unset_var(*scope, name),
+                    let (outcome, size) = match value {
+                        Some(value) => {
+                            let size = AckWriter::set_var_size(name, &value.value());
+                            (ack.set_var(*scope, name, value.value()), size)
+                        }
+                        None => (ack.unset_var(*scope, name), AckWriter::unset_var_size(name)),
                     };
                     if outcome.is_ok() {
                         taken.push((*scope, name, value));
+                        bytes += size;
                     }
                 }
                 Some((ack.finish(), taken))
             }
         };
         let Some((length, taken)) = written else {
-            prop_assert!(limit < 25 || room < AckWriter::EMPTY);
+            prop_assert!(limit < 25 || space < AckWriter::HEADER_MAX);
             return Ok(());
         };
-        prop_assert!(length <= room && length <= limit as usize + 4);
+        prop_assert!(length <= space && length <= limit as usize + 4);
+        let mut empty = [0; AckWriter::HEADER_MAX];
+        let header = AckWriter::new(&mut empty, id, u32::MAX).unwrap().finish();
+        prop_assert_eq!(length, header + bytes, "the sizes that are said beforehand");
+        prop_assert!(length - 4 <= AckWriter::max_length(bytes));
         let (frame, used) = decode(&out[..length], limit).unwrap().unwrap();
         prop_assert_eq!(used, length);
         let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
@@ -171,19 +174,19 @@ proptest! {
             };
             prop_assert_eq!(action, expected);
         }
-        if room >= 3_000 - 100 && limit >= 2_900 && length < 500 {
+        if space >= 3_000 - 100 && limit >= 2_900 && length < 500 {
             prop_assert_eq!(ack.actions().count(), actions.len(), "something that fits was refused");
         }
     }
 
-    /// Whatever the ids, the limit and the room are: the same bytes, or the same refusal.
+    /// Whatever the ids, the limit and the space are: the same bytes, or the same refusal.
     #[test]
     fn actions_encoded_before_are_those_written_one_by_one(
         id in ids(),
         actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(any::<bool>())), 0..6),
         first in any::<bool>(),
         limit in 0_u32..300,
-        room in 0_usize..300,
+        space in 0_usize..300,
     ) {
         const FIRST: VarName<'_> = VarName::from_static("first");
         let mut prepared = Actions::new();
@@ -212,7 +215,7 @@ proptest! {
             };
             Some((ack.finish(), fits))
         };
-        let (mut one, mut other) = (vec![0; room], vec![0; room]);
+        let (mut one, mut other) = (vec![0; space], vec![0; space]);
         match (write(&mut one, true), write(&mut other, false)) {
             (Some((length, true)), Some(expected)) => {
                 prop_assert_eq!((length, true), expected);
@@ -230,7 +233,7 @@ proptest! {
         }
     }
 
-    /// What is there stays, whatever the ids are, and where there is no room for more too.
+    /// What is there stays, whatever the ids are, and where there is no space for more too.
     #[test]
     fn an_ack_resumed_after_each_action_is_the_one_written_in_one_go(
         id in ids(),
@@ -254,15 +257,15 @@ proptest! {
     }
 
     #[test]
-    fn frames_in_a_buffer_too_small_are_refused(messages in messages(), room in 0_usize..200) {
+    fn frames_in_a_buffer_too_small_are_refused(messages in messages(), space in 0_usize..200) {
         let mut out = vec![0; 200_000];
         let id = FrameId { stream: 1, frame: 1 };
         let whole = write_notify(&mut out, id, &messages).unwrap();
-        prop_assert_eq!(write_notify(&mut out[..room], id, &messages).is_ok(), room >= whole);
+        prop_assert_eq!(write_notify(&mut out[..space], id, &messages).is_ok(), space >= whole);
         let whole = encode_agent_hello(&mut out, 16380, "pipelining").unwrap();
-        prop_assert_eq!(encode_agent_hello(&mut out[..room], 16380, "pipelining").is_ok(), room >= whole);
+        prop_assert_eq!(encode_agent_hello(&mut out[..space], 16380, "pipelining").is_ok(), space >= whole);
         let whole = encode_agent_disconnect(&mut out, Status::NORMAL, "normal").unwrap();
-        prop_assert_eq!(encode_agent_disconnect(&mut out[..room], Status::NORMAL, "normal").is_ok(), room >= whole);
+        prop_assert_eq!(encode_agent_disconnect(&mut out[..space], Status::NORMAL, "normal").is_ok(), space >= whole);
     }
 
     #[test]
@@ -289,7 +292,7 @@ proptest! {
         let (mut held, mut hellos, mut answered) = (Vec::new(), 0, Vec::new());
         for piece in cuts.windows(2) {
             held.extend_from_slice(&session[piece[0]..piece[1]]);
-            while let Some((event, used)) = connection.receive(&held).unwrap() {
+            while let Some((event, used)) = connection.receive(&held, Duration::ZERO).unwrap() {
                 match event {
                     Event::Hello(_) => hellos += 1,
                     Event::Notify(notify) => answered.push(notify.id),
@@ -319,9 +322,9 @@ proptest! {
         }
         let mut connection = Connection::new(Limits::default(), Duration::ZERO);
         if running {
-            connection.receive(&hello_frame()).unwrap();
+            connection.receive(&hello_frame(), Duration::ZERO).unwrap();
         }
-        let _ = connection.receive(&frame);
+        let _ = connection.receive(&frame, Duration::ZERO);
     }
 
     #[test]
@@ -344,16 +347,11 @@ proptest! {
 /// The AGENT-HELLO's size and capabilities, for an offer and limits.
 fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
     let mut out = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size,
-        capabilities,
-        engine_id: None,
-        healthcheck: None,
-    };
+    let fields = HelloFields { max_frame_size, capabilities, ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(limits, Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
+    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length], Duration::ZERO)
+    else {
         panic!("no HELLO")
     };
     let mut answer = [0; 96];
@@ -417,38 +415,46 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
 #[test]
 fn a_connection_waits_as_long_as_its_state_says() {
     let second = Duration::from_secs(1);
+    let hello = hello_frame();
+    let notify = b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0";
     let mut connection = Connection::new(Limits::default(), 5 * second);
-    assert_eq!(connection.deadline(0, 6 * second), Some(15 * second), "the HELLO");
-    assert_eq!(connection.deadline(50, 7 * second), Some(15 * second), "half of it is not enough");
-    connection.receive(&hello_frame()).unwrap();
+    assert_eq!(connection.deadline(), Some(15 * second), "the HELLO");
+    assert!(connection.receive(&hello[..50], 7 * second).unwrap().is_none());
+    assert_eq!(connection.deadline(), Some(15 * second), "half of it is not enough");
+    connection.receive(&hello, 8 * second).unwrap();
     assert!(connection.is_running());
-    assert_eq!(connection.deadline(0, 8 * second), None, "no idle timeout");
-    assert_eq!(connection.deadline(3, 20 * second), Some(30 * second), "a frame has begun");
-    assert_eq!(connection.deadline(4, 29 * second), Some(30 * second), "another byte of it");
-    connection.receive(b"\0\0\0\x0a\x03\0\0\0\x01\x01\x01\x01m\0").unwrap();
-    assert_eq!(connection.deadline(2, 31 * second), Some(41 * second), "the next frame has begun");
-    assert_eq!(connection.deadline(0, 32 * second), None);
+    assert_eq!(connection.deadline(), None, "no idle timeout");
+    assert!(connection.receive(&notify[..3], 20 * second).unwrap().is_none());
+    assert_eq!(connection.deadline(), Some(30 * second), "a frame has begun");
+    assert!(connection.receive(&notify[..4], 29 * second).unwrap().is_none());
+    assert_eq!(connection.deadline(), Some(30 * second), "another byte of it");
+    connection.receive(notify, 30 * second).unwrap();
+    assert_eq!(connection.deadline(), None, "it is whole");
+    assert!(connection.receive(&notify[..2], 31 * second).unwrap().is_none());
+    assert_eq!(connection.deadline(), Some(41 * second), "the next frame has begun");
+    assert!(connection.receive(&[], 32 * second).unwrap().is_none());
+    assert_eq!(connection.deadline(), None, "the caller has no part of a frame");
 }
 
 #[test]
 fn a_health_check_is_answered_and_nothing_more() {
     let mut out = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size: 16380,
-        capabilities: "",
-        engine_id: None,
-        healthcheck: Some(true),
-    };
+    let fields =
+        HelloFields { capabilities: "", healthcheck: Some(true), ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
     let mut connection = Connection::new(Limits::default(), Duration::ZERO);
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&out[..length]) else {
+    let Ok(Some((Event::Hello(welcome), _))) =
+        connection.receive(&out[..length], Duration::from_secs(3))
+    else {
         panic!("no HELLO")
     };
     assert!(welcome.hello.healthcheck && !welcome.pipelining());
     assert!(connection.is_healthcheck() && !connection.is_running());
-    assert_eq!(connection.deadline(0, Duration::from_secs(3)), Some(Duration::from_secs(4)));
-    assert!(matches!(connection.receive(&hello_frame()), Ok(Some((Event::Skipped, _)))));
+    assert_eq!(connection.deadline(), Some(Duration::from_secs(4)));
+    assert!(matches!(
+        connection.receive(&hello_frame(), Duration::ZERO),
+        Ok(Some((Event::Skipped, _)))
+    ));
 }
 
 #[test]

@@ -124,12 +124,12 @@ fn names_and_scopes_are_parsed_or_explained() {
     let long = "x".repeat(57);
     let errors = [&long[..], "", "no-dash"].map(|name| VarName::new(name).unwrap_err());
     assert_eq!(errors, [NameError::Length(57), NameError::Length(0), NameError::Character]);
-    assert_eq!(errors[0].to_string(), "a variable's name has 1 to 56 characters, not 57");
+    assert_eq!(errors[0].to_string(), "a variable's name must have 1 to 56 characters, not 57");
     assert_eq!(
         errors[2].to_string(),
-        "a variable's name has only letters, digits, underscores and dots"
+        "a variable's name must have only letters, digits, underscores and dots"
     );
-    assert_eq!(BufferFull.to_string(), "there is no room for it in the frame");
+    assert_eq!(BufferFull.to_string(), "it does not fit into the frame");
 }
 
 /// A frame of any kind, with ids of one byte.
@@ -147,7 +147,7 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
             vec![0xff; 4],
             DecodeError::TooBig { length: u32::MAX, max_frame_size: 16380 },
             Status::TOO_BIG,
-            "16380 are allowed",
+            "at most 16380 are allowed",
         ),
         (
             frame(3, 1, [1, 1], b"\x05a"),
@@ -195,11 +195,11 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
     }
     for (error, words) in [
         (DecodeError::IntegerOutOfRange, "more than 32 bits"),
-        (DecodeError::BadAction, "neither set-var nor unset-var"),
+        (DecodeError::BadAction, "not a valid set-var or unset-var"),
         (DecodeError::BadScope(5), "scope 5"),
-        (DecodeError::NoVersion, "without a version"),
-        (DecodeError::NoMaxFrameSize, "without max-frame-size"),
-        (DecodeError::NoCapabilities, "without capabilities"),
+        (DecodeError::NoVersion, "has no version"),
+        (DecodeError::NoMaxFrameSize, "has no max-frame-size"),
+        (DecodeError::NoCapabilities, "has no capabilities"),
         (DecodeError::BadVersion, "version 2.0"),
         (DecodeError::BadMaxFrameSize(9), "max-frame-size is 9"),
     ] {
@@ -248,11 +248,11 @@ fn each_protocol_error_has_a_sentence_and_a_status() {
         (
             ProtocolError::OutOfPlace { found: 1 },
             Status::INVALID,
-            "HAPROXY-HELLO came where it has no place",
+            "HAPROXY-HELLO came at the wrong time",
         ),
-        (ProtocolError::OutOfPlace { found: 101 }, Status::INVALID, "AGENT-HELLO came where"),
-        (ProtocolError::OutOfPlace { found: 102 }, Status::INVALID, "AGENT-DISCONNECT came where"),
-        (ProtocolError::OutOfPlace { found: 103 }, Status::INVALID, "an ACK came where"),
+        (ProtocolError::OutOfPlace { found: 101 }, Status::INVALID, "AGENT-HELLO came at"),
+        (ProtocolError::OutOfPlace { found: 102 }, Status::INVALID, "AGENT-DISCONNECT came at"),
+        (ProtocolError::OutOfPlace { found: 103 }, Status::INVALID, "an ACK came at"),
         (ProtocolError::Fragment, Status::FRAGMENTATION, "set 'no option send-frag-payload'"),
         (ProtocolError::Interlaced, Status::INTERLACED, "between the pieces of a message"),
         (
@@ -272,15 +272,11 @@ fn a_connection_counts_what_it_skips_and_agrees_to_nothing_it_was_not_offered() 
     let mut connection = Connection::new(limits, Duration::ZERO);
     assert!(connection.awaits_hello());
     let mut hello = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size: 500,
-        capabilities: "",
-        engine_id: None,
-        healthcheck: None,
-    };
+    let fields = HelloFields { max_frame_size: 500, capabilities: "", ..HelloFields::default() };
     let length = encode_hello(&mut hello, &fields).unwrap();
-    let Ok(Some((Event::Hello(welcome), _))) = connection.receive(&hello[..length]) else {
+    let Ok(Some((Event::Hello(welcome), _))) =
+        connection.receive(&hello[..length], Duration::ZERO)
+    else {
         panic!()
     };
     let mut out = [0; 96];
@@ -289,7 +285,7 @@ fn a_connection_counts_what_it_skips_and_agrees_to_nothing_it_was_not_offered() 
     assert!(!connection.awaits_hello());
     for _ in 0..3 {
         assert!(matches!(
-            connection.receive(&frame(50, 1, [0, 0], b"")),
+            connection.receive(&frame(50, 1, [0, 0], b""), Duration::ZERO),
             Ok(Some((Event::Skipped, 11)))
         ));
     }

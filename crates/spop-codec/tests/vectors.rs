@@ -304,7 +304,7 @@ fn noted(event: &Event<'_>) -> Option<String> {
 fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<Status>) {
     let (mut events, mut used) = (Vec::new(), 0);
     loop {
-        match connection.receive(&bytes[used..]) {
+        match connection.receive(&bytes[used..], Duration::ZERO) {
             Ok(Some((event, length))) => {
                 assert!(length > 0);
                 used += length;
@@ -314,7 +314,10 @@ fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<S
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 // Whatever comes after is ignored.
-                assert!(matches!(connection.receive(b"more"), Ok(Some((Event::Skipped, 4)))));
+                assert!(matches!(
+                    connection.receive(b"more", Duration::ZERO),
+                    Ok(Some((Event::Skipped, 4)))
+                ));
                 return (events, Some(error.status()));
             }
         }
@@ -345,7 +348,8 @@ fn streams_give_the_same_events_however_they_are_split() {
             let (mut events, mut held) = (Vec::new(), Vec::new());
             for part in [&session[..split], &session[split..]] {
                 held.extend_from_slice(part);
-                while let Some((event, used)) = connection.receive(&held).unwrap() {
+                while let Some((event, used)) = connection.receive(&held, Duration::ZERO).unwrap()
+                {
                     events.extend(noted(&event));
                     held.drain(..used);
                 }

@@ -1,4 +1,4 @@
-//! Variables: where they live and what they may be called.
+//! Variables: their scopes and their names.
 
 use core::fmt;
 use core::str::FromStr;
@@ -11,7 +11,7 @@ use crate::error::DecodeError;
 pub enum Scope {
     /// `proc`: the whole process. Only variables that HAProxy's configuration names can be set.
     Process = 0,
-    /// `sess`: the client's connection.
+    /// `sess`: the client's connection to HAProxy.
     Session = 1,
     /// `txn`: one request and its response.
     Transaction = 2,
@@ -25,7 +25,7 @@ impl Scope {
     const ALL: [Self; 5] =
         [Self::Process, Self::Session, Self::Transaction, Self::Request, Self::Response];
 
-    /// As HAProxy's configuration writes it: `proc`, `sess`, `txn`, `req`, `res`.
+    /// The scope as HAProxy's configuration writes it: `proc`, `sess`, `txn`, `req`, `res`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl FromStr for Scope {
     }
 }
 
-/// A text that is no scope.
+/// The text is not the name of a scope.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ScopeError;
 
@@ -62,16 +62,16 @@ impl fmt::Display for ScopeError {
 
 impl core::error::Error for ScopeError {}
 
-/// A name that HAProxy takes for a variable: 1 to 56 letters, digits, underscores and dots.
+/// A name that HAProxy accepts for a variable: 1 to 56 letters, digits, underscores and dots.
 ///
-/// HAProxy puts the scope and the prefix (`option var-prefix`) in front, and drops the variable
-/// without a word when that makes more than 63 characters with the two dots. The prefix can't be
-/// seen from here.
+/// HAProxy puts the scope and the prefix (`option var-prefix`) in front of it. If that makes more
+/// than 63 characters, the two dots included, HAProxy silently drops the variable. An agent does
+/// not know the prefix, so this type cannot check that.
 ///
 /// ```
 /// use spop_codec::VarName;
 ///
-/// // Checked when the program is compiled.
+/// // This name is checked when the program is compiled.
 /// const BLOCKED: VarName<'_> = VarName::from_static("blocked");
 /// assert_eq!(BLOCKED.as_str(), "blocked");
 /// assert!(VarName::new("no-dashes").is_err());
@@ -79,7 +79,8 @@ impl core::error::Error for ScopeError {}
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct VarName<'a>(&'a str);
 
-/// With the longest scope (`proc`), a prefix of one letter and two dots, HAProxy's 63 characters.
+/// With the longest scope (`proc` or `sess`), a prefix of one letter and two dots, this makes
+/// HAProxy's 63 characters.
 const MAX_NAME: usize = 56;
 
 impl<'a> VarName<'a> {
@@ -87,7 +88,8 @@ impl<'a> VarName<'a> {
     ///
     /// # Errors
     ///
-    /// It is empty, longer than 56 characters, or has one that HAProxy does not take.
+    /// The name is empty, is longer than 56 characters, or has a character that HAProxy does not
+    /// accept.
     pub const fn new(name: &'a str) -> Result<Self, NameError> {
         let bytes = name.as_bytes();
         if bytes.is_empty() || bytes.len() > MAX_NAME {
@@ -103,23 +105,23 @@ impl<'a> VarName<'a> {
         Ok(Self(name))
     }
 
-    /// A name that is known when the program is compiled. In a `const` a wrong one is an error of
-    /// the compiler.
+    /// Checks a name that is known when the program is compiled. In a `const`, a wrong name is a
+    /// compiler error.
     ///
     /// # Panics
     ///
-    /// It is not a name that [`new`](VarName::new) takes.
+    /// [`new`](VarName::new) does not accept the name.
     #[must_use]
     #[expect(
         clippy::panic,
-        reason = "for constants, where it stops the compiler and not a program"
+        reason = "meant for constants, where it stops the compiler and not a program"
     )]
     pub const fn from_static(name: &'static str) -> VarName<'static> {
         match VarName::new(name) {
             Ok(name) => name,
-            Err(NameError::Length(_)) => panic!("a variable's name has 1 to 56 characters"),
+            Err(NameError::Length(_)) => panic!("a variable's name must have 1 to 56 characters"),
             Err(NameError::Character) => {
-                panic!("a variable's name has only letters, digits, underscores and dots")
+                panic!("a variable's name must have only letters, digits, underscores and dots")
             }
         }
     }
@@ -132,10 +134,10 @@ impl<'a> VarName<'a> {
     }
 }
 
-/// Why a name is not one that HAProxy takes.
+/// Why HAProxy does not accept a name for a variable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NameError {
-    /// It has this many bytes, and not 1 to 56.
+    /// It has this many bytes; 1 to 56 are allowed.
     Length(usize),
     /// It has a character other than letters, digits, underscores and dots.
     Character,
@@ -145,11 +147,11 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length(length) => {
-                write!(f, "a variable's name has 1 to {MAX_NAME} characters, not {length}")
+                write!(f, "a variable's name must have 1 to {MAX_NAME} characters, not {length}")
             }
-            Self::Character => {
-                f.write_str("a variable's name has only letters, digits, underscores and dots")
-            }
+            Self::Character => f.write_str(
+                "a variable's name must have only letters, digits, underscores and dots",
+            ),
         }
     }
 }
