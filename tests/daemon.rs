@@ -277,13 +277,8 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);
     let before = agent.process.lines().len();
     let mut hello = [0; 256];
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size: 16380,
-        capabilities: "",
-        engine_id: None,
-        healthcheck: Some(true),
-    };
+    let fields =
+        HelloFields { capabilities: "", healthcheck: Some(true), ..HelloFields::default() };
     let length = encode_hello(&mut hello, &fields).unwrap();
     let strangers: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -146,14 +146,14 @@ fn an_inherited_socket_that_can_not_serve_is_refused_with_the_reason() {
         (udp.into(), OURS, "inherited socket 1 of 1 is a UDP socket"),
         (udp6.into(), OURS, "inherited socket 1 of 1 is a UDP socket"),
         (packets.into(), OURS, "inherited socket 1 of 1 is a Unix seqpacket socket"),
-        (file.into(), OURS, "inherited socket 1 of 1 is no TCP or Unix socket"),
-        (listening(), "LISTEN_PID=1 LISTEN_FDS=1", "LISTEN_PID is 1, and this process is "),
+        (file.into(), OURS, "inherited socket 1 of 1 is not a TCP or Unix socket"),
+        (listening(), "LISTEN_PID=1 LISTEN_FDS=1", "LISTEN_PID is 1, but this process is "),
         (listening(), "LISTEN_PID=$$ LISTEN_FDS=0", "LISTEN_FDS is '0'"),
         (listening(), "LISTEN_PID=$$ LISTEN_FDS=9999999999", "LISTEN_FDS is '9999999999'"),
         (
             listening(),
             "LISTEN_PID=$$ LISTEN_FDS=2",
-            "inherited socket 2 of 2 is no TCP or Unix socket",
+            "inherited socket 2 of 2 is not a TCP or Unix socket",
         ),
     ] {
         let said = refusal(&mut inheriting(&table, socket, environment));

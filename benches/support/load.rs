@@ -344,11 +344,9 @@ fn connect(address: &str) -> io::Result<Box<dyn Socket>> {
 fn greet(socket: &mut (impl Read + Write)) -> io::Result<()> {
     let mut buffer = [0; 512];
     let fields = HelloFields {
-        versions: "2.0",
         max_frame_size: MAX_FRAME_SIZE,
-        capabilities: "pipelining",
         engine_id: Some("0a1b2c3d-4e5f-4a5b-8c7d-9e8f7a6b5c4d"),
-        healthcheck: None,
+        ..HelloFields::default()
     };
     let length = encode_hello(&mut buffer, &fields).unwrap();
     socket.write_all(&buffer[..length])?;

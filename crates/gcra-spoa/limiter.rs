@@ -72,13 +72,13 @@ impl Limiter {
 }
 
 impl Handler for Limiter {
-    type Turn = Round;
+    type Round = Round;
 
     /// The question about the first message. Its buckets are on their way from memory.
     type Prepared = Result<Question, Unanswerable>;
 
     #[inline]
-    fn turn(&self) -> Round {
+    fn round(&self) -> Round {
         let table = self.table.load();
         let now = table.now();
         Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread() }

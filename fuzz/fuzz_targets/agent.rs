@@ -15,7 +15,7 @@ use std::time::Duration;
 use arbitrary::{Result, Unstructured};
 use gcra_spoa_fuzz::{CutStream, runtime};
 use libfuzzer_sys::fuzz_target;
-use spop_agent::testing::serve;
+use spop_agent::testing::Streams;
 use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Value, VarName};
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
 use spop_codec::{Action, Frame, FrameId, Status, decode};
@@ -58,10 +58,10 @@ struct Asked {
 struct Echo;
 
 impl Handler for Echo {
-    type Turn = ();
+    type Round = ();
     type Prepared = Option<Asked>;
 
-    fn turn(&self) {}
+    fn round(&self) {}
 
     fn prepare(&self, (): &mut (), request: &Request<'_>) -> Option<Asked> {
         let message = request.messages().next()?;
@@ -139,11 +139,10 @@ impl Script {
         let mut script = Self { bytes: Vec::new(), asked: Vec::new(), is_damaged: false };
         let mut out = [0; 512];
         let fields = HelloFields {
-            versions: "2.0",
             max_frame_size,
             capabilities: if u.arbitrary()? { "pipelining,async" } else { "pipelining" },
             engine_id: Some("fuzz"),
-            healthcheck: None,
+            ..HelloFields::default()
         };
         let length = encode_hello(&mut out, &fields).expect("room");
         script.bytes.extend_from_slice(&out[..length]);
@@ -264,6 +263,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let mut stream = CutStream::new(std::mem::take(&mut script.bytes), cuts, ending == 1);
     let limits = Limits { max_ack_size, ..Limits::default() };
     let agent = Agent::new(Echo).limits(limits).deadline(DEADLINE).max_in_flight(max_in_flight);
+    let agent = Streams::new(agent);
     let stop = async {
         match stops {
             true => sleep(stop_after).await,
@@ -272,7 +272,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     };
     let end = runtime().block_on(async {
         // More than all that it ever waits for together.
-        timeout(Duration::from_secs(600), pin!(serve(&agent, &mut stream, stop))).await
+        timeout(Duration::from_secs(600), pin!(agent.serve(&mut stream, stop))).await
     });
     let end = end.expect("the connection ends");
     let counted = agent.counters().snapshot();

@@ -22,14 +22,7 @@ impl Spop {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
         let mut out = [0; 256];
-        let fields = HelloFields {
-            versions: "2.0",
-            max_frame_size: 16380,
-            capabilities: "pipelining",
-            engine_id: None,
-            healthcheck: None,
-        };
-        let length = encode_hello(&mut out, &fields).unwrap();
+        let length = encode_hello(&mut out, &HelloFields::default()).unwrap();
         stream.write_all(&out[..length]).unwrap();
         let mut spop = Self { stream, received: Vec::new(), next_stream: 1 };
         let is_hello = spop.frame(|frame| matches!(frame, Frame::AgentHello(_)));

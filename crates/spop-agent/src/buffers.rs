@@ -1,11 +1,11 @@
-//! The memory that connections keep between their turns, and the one bound that all of it has.
+//! The memory that connections keep between their rounds, under one limit for all of them.
 
 use std::sync::Arc;
 
 use crate::counters::Counters;
 
-/// The bytes that one connection, or one request that waits, keeps. They are given back when this
-/// is dropped.
+/// The bytes that are kept by one connection, or by one request that waits for a late reply. They
+/// are given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     counters: Arc<Counters>,
@@ -13,18 +13,19 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Nothing yet.
+    /// No bytes yet.
     pub(crate) fn new(counters: &Arc<Counters>) -> Self {
         Self { counters: counters.clone(), bytes: 0 }
     }
 
-    /// Changes what is kept to so many bytes. Says whether that is allowed: less always is, and
-    /// more as long as all shares together stay within `limit`. Where it is not, the share
-    /// stays as it was.
+    /// Changes the number of bytes, and returns whether that is allowed. Fewer bytes always are.
+    /// More bytes are if all shares together stay within `limit`; if not, the share stays as it
+    /// was.
     #[inline]
     #[must_use]
     pub(crate) fn resize(&mut self, bytes: usize, limit: usize) -> bool {
-        // A connection at rest keeps nothing, and need not write to what all workers share.
+        // A connection at rest keeps nothing, so it does not write to a counter that all workers
+        // share.
         let allowed = bytes == self.bytes || self.counters.keep(self.bytes, bytes, limit);
         if allowed {
             self.bytes = bytes;
@@ -35,7 +36,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Less is always allowed.
+        // Fewer bytes are always allowed.
         let _ = self.resize(0, 0);
     }
 }
@@ -52,8 +53,8 @@ mod tests {
         assert!(one.resize(60, 100) && other.resize(40, 100));
         assert!(!other.resize(41, 100), "it is full");
         assert_eq!(kept(), 100);
-        assert!(other.resize(40, 50), "what is kept stays, and so it does with a smaller limit");
-        assert!(one.resize(10, 0), "less is always allowed");
+        assert!(other.resize(40, 50), "what is kept stays, also with a smaller limit");
+        assert!(one.resize(10, 0), "fewer bytes are always allowed");
         assert!(other.resize(90, 100));
         drop(one);
         assert_eq!(kept(), 90);

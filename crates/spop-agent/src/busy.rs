@@ -1,4 +1,5 @@
-//! Staying awake for a while after a request, because waking up is what takes longest.
+//! Keeps workers awake for a while after a read, because to wake up takes most of the time of a
+//! single request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-/// When something was read last, by any worker.
+/// When any worker has read last.
 #[derive(Debug)]
 pub(crate) struct Busy {
     for_ns: u64,
@@ -30,15 +31,14 @@ impl Busy {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Something was read.
+    /// Notes that a worker has read.
     pub(crate) fn read(&self) {
         self.last_read_ns.store(self.now_ns(), Ordering::Relaxed);
         self.again.notify_waiters();
     }
 
-    /// Keeps the thread that this is awaited in from sleeping, for ever. A call to `read` between
-    /// the two waits goes unnoticed until the next one, which costs a wake-up and nothing
-    /// else.
+    /// Keeps the current thread awake after each read, for ever. A call of `read` between the two
+    /// waits is missed until the next call, which costs one wake-up and nothing else.
     pub(crate) async fn stay_awake(&self) {
         loop {
             self.again.notified().await;

@@ -1,17 +1,17 @@
-//! What an agent has done so far, in numbers.
+//! Counts what an agent has done.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use crate::connection::End;
+use crate::end::End;
 
-/// Counters of one agent, written by all its connections. Read them with
+/// The counters of one agent, which all its connections write. Read them with
 /// [`snapshot`](Self::snapshot).
 #[derive(Debug, Default)]
 pub struct Counters {
-    // Written once per read of a connection: kept apart from the rare ones.
+    // These are written once in each round, so they do not share cache lines with the others.
     notifies: CachePadded<AtomicU64>,
     latency: CachePadded<LatencyCounters>,
     connections: AtomicU64,
@@ -42,21 +42,21 @@ struct LatencyCounters {
     ack_bytes: AtomicU64,
 }
 
-/// How long the agent took, from having read a NOTIFY to having written its ACK.
+/// How long the agent took, from the read of a NOTIFY to the write of its ACK.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
-    /// How many ACKs took at most 1 µs, then (of the others) at most 2 µs, 4 µs, and so on up to
-    /// 1.05 s; and at the end those that took longer. See [`upper_bound`](Self::upper_bound).
+    /// How many ACKs took at most 1 µs; then, of the others, at most 2 µs, 4 µs, and so on up to
+    /// 1.05 s; and last, how many took longer. See [`upper_bound`](Self::upper_bound).
     pub buckets: [u64; Self::BUCKETS],
-    /// All the time that was taken, in nanoseconds.
+    /// The sum of these times, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Latency {
-    /// How many buckets there are.
+    /// The number of buckets.
     pub const BUCKETS: usize = 22;
 
-    /// The most that an ACK of this bucket took; `None` for the last bucket.
+    /// The longest time of an ACK in this bucket; `None` for the last bucket, which has no bound.
     #[must_use]
     pub const fn upper_bound(bucket: usize) -> Option<Duration> {
         if bucket + 1 < Self::BUCKETS { Some(Duration::from_micros(1 << bucket)) } else { None }
@@ -73,7 +73,7 @@ impl Latency {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// NOTIFYs answered. Each got one ACK.
+    /// NOTIFYs answered, each with one ACK.
     pub notifies: u64,
     /// Connections accepted.
     pub connections: u64,
@@ -81,60 +81,61 @@ pub struct Snapshot {
     pub open: u64,
     /// Connections that were health checks (`option spop-check`).
     pub health_checks: u64,
-    /// Panics of the handler, at most one for each request. Those were answered with an ACK
-    /// without actions; or, where it was the future of [`Reply::later`](crate::Reply::later),
-    /// with what was set at first; or with what the future had returned, where it panicked as it
-    /// was dropped.
+    /// Panics of the handler, at most one for each request. Such a request was answered with an ACK
+    /// without actions. If the future of [`Reply::later`](crate::Reply::later) panicked, it was
+    /// answered with what was set at first; or, if the future panicked when it was dropped, with
+    /// what it had returned.
     pub handler_panics: u64,
-    /// Connections ended because of something that is not SPOP, or not in its place.
+    /// Connections ended because of bytes that are not SPOP, or a frame at the wrong time.
     pub protocol_errors: u64,
-    /// Connections ended because a HELLO, the rest of a frame, or the reading of answers took too
-    /// long.
+    /// Connections ended because a HELLO or the rest of a frame did not come in time, or answers
+    /// were not read in time.
     pub timeouts: u64,
     /// Failures to accept a connection, such as too many open files.
     pub accept_errors: u64,
-    /// NOTIFYs that were answered without actions because their connection was one too many.
+    /// NOTIFYs answered without actions because of
+    /// [`Agent::max_connections`](crate::Agent::max_connections).
     pub shed: u64,
     /// NOTIFYs that came in pieces.
     pub reassembled: u64,
     /// Connections that the peer closed inside a frame.
     pub truncated: u64,
-    /// Requests that were to be answered later, and were not in time or found no memory to wait
-    /// in: they got what was set at first.
+    /// Requests with a late reply that was not ready in time, or that found no memory to wait in.
+    /// They were answered with what was set at first.
     pub overdue: u64,
-    /// How long NOTIFYs took.
+    /// How long the answers took.
     pub latency: Latency,
     /// The bytes of all ACKs.
     pub ack_bytes: u64,
-    /// Requests that wait now to be answered later.
+    /// Requests that wait for late replies now.
     pub waiting: u64,
-    /// Bytes that all connections together keep now between their turns: incomplete frames,
-    /// payloads in pieces, answers that were not read yet, and requests that wait. See
-    /// [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
+    /// Bytes that all connections together keep now between their rounds: incomplete frames,
+    /// payloads in pieces, answers that were not read yet, and requests that wait for late replies.
+    /// See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
     pub buffered_bytes: u64,
-    /// Connections ended because they had to keep more than was left of these bytes.
+    /// Connections ended because they needed more than was left of these bytes.
     pub no_memory: u64,
-    /// Connections that the peer closed or reset between two frames: the ordinary end from
-    /// HAProxy 3.1 on.
+    /// Connections that the peer closed or reset between two frames, as HAProxy from 3.1 on normally
+    /// does.
     pub closed: u64,
-    /// Connections that HAProxy ended with a DISCONNECT: the ordinary end up to 3.0.
+    /// Connections that HAProxy ended with a DISCONNECT, as HAProxy up to 3.0 normally does.
     pub disconnected: u64,
-    /// Connections that ended because the agent stops.
+    /// Connections ended because the agent stops.
     pub stopped: u64,
     /// Connections whose socket failed.
     pub failed: u64,
-    /// Of `protocol_errors`, how many had this status (SPOE.txt section 3.5) in the
-    /// AGENT-DISCONNECT that answered them: 4, "invalid frame received", is at place 4.
+    /// The `protocol_errors` by the status (SPOE.txt section 3.5) of the AGENT-DISCONNECT that
+    /// answered them: those with status 4, "invalid frame received", are at index 4.
     pub protocol_error_statuses: [u64; Self::STATUSES],
 }
 
 impl Snapshot {
-    /// The statuses that an agent answers with are below this.
+    /// All statuses that an agent sends are below this.
     pub const STATUSES: usize = 16;
 }
 
 impl Counters {
-    /// The numbers now. Each is exact; together they may be a moment apart.
+    /// The numbers now. Each is exact, but they are not all read at the same moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -180,11 +181,11 @@ impl Counters {
         self.notifies.fetch_add(notifies as u64, Ordering::Relaxed);
     }
 
-    /// So many ACKs, with so many bytes, took so long.
+    /// Counts ACKs that have this many bytes together and took this time each.
     pub(crate) fn took(&self, acks: usize, bytes: usize, time: Duration) {
         self.latency.ack_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (acks, ns) = (acks as u64, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        // In range: there are as many as `bucket` knows of.
+        // In range: `bucket` returns less than `BUCKETS`.
         self.latency.buckets[Latency::bucket(ns)].fetch_add(acks, Ordering::Relaxed);
         self.latency.sum_ns.fetch_add(ns.saturating_mul(acks), Ordering::Relaxed);
     }
@@ -201,10 +202,10 @@ impl Counters {
         self.handler_panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection has ended like this.
+    /// Counts the end of a connection.
     pub(crate) fn ended(&self, end: &End) {
         let counter = match end {
-            // Counted when its HELLO came.
+            // It was counted when its HELLO came.
             End::HealthCheck => return,
             End::Closed => &self.closed,
             End::Truncated => &self.truncated,
@@ -216,7 +217,7 @@ impl Counters {
                 }
                 &self.protocol_errors
             }
-            End::Late | End::Unread => &self.timeouts,
+            End::TimedOut | End::Unread(_) => &self.timeouts,
             End::NoMemory => &self.no_memory,
             End::Stopped => &self.stopped,
             End::Failed(_) => &self.failed,
@@ -224,17 +225,18 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request waits to be answered later.
+    /// Counts a request that begins to wait for its late reply.
     pub(crate) fn waits(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a request that has stopped waiting.
     pub(crate) fn waits_no_more(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Somebody keeps `now` bytes instead of `before`. Says whether it may: if not, because all
-    /// bytes together would be more than `limit`, nothing has changed.
+    /// Counts that `now` bytes are kept instead of `before`, and returns true. If all bytes together
+    /// would be more than `limit`, returns false and changes nothing.
     pub(crate) fn keep(&self, before: usize, now: usize, limit: usize) -> bool {
         if now <= before {
             self.buffered_bytes.fetch_sub(before - now, Ordering::Relaxed);

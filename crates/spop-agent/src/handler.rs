@@ -1,4 +1,4 @@
-//! What an author writes: from a request to a reply.
+//! What the author of an agent writes: a function from a request to a reply.
 
 use std::fmt;
 use std::future::Future;
@@ -8,31 +8,31 @@ use spop_codec::{
     AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName,
 };
 
-/// Answers requests. Any `Fn(&Request, &mut Reply)` is one.
+/// Answers requests. Any `Fn(&Request, &mut Reply)` is a handler.
 ///
-/// It runs in the connection's task, and must not wait: all connections of the worker wait with
-/// it. What has to be waited for is answered [`later`](Reply::later).
+/// A handler runs in the connection's task and must not wait, because all connections of the worker
+/// would wait with it. A handler that must wait replies [`later`](Reply::later).
 ///
-/// Implement the trait itself when requests that arrive together have something in common (a
-/// reading of the clock), or when there is something to start early (fetching memory, see
-/// [`prepare`](Self::prepare)).
+/// Implement the trait itself if requests that arrive together share something (a reading of the
+/// clock), or if there is something to start early (fetching memory).
 pub trait Handler: Send + Sync + 'static {
-    /// What the requests of one read have in common.
-    type Turn;
+    /// What the requests of one round share. A round is one read from a connection, the answers to
+    /// what it brought, and one write.
+    type Round;
 
-    /// What is known of one request before it is answered.
+    /// What [`prepare`](Self::prepare) returns for one request.
     type Prepared;
 
-    /// Called before the first request of a read.
-    fn turn(&self) -> Self::Turn;
+    /// Called before the first request of a round.
+    fn round(&self) -> Self::Round;
 
-    /// Called for a few dozen requests before the first of them is answered.
-    fn prepare(&self, turn: &mut Self::Turn, request: &Request<'_>) -> Self::Prepared;
+    /// Called for up to 32 requests before the first of them is answered.
+    fn prepare(&self, round: &mut Self::Round, request: &Request<'_>) -> Self::Prepared;
 
-    /// Answers one request. What is not set in `reply` stays as it is in HAProxy.
+    /// Answers one request. Variables that are not set in `reply` stay as they are in HAProxy.
     fn answer(
         &self,
-        turn: &mut Self::Turn,
+        round: &mut Self::Round,
         prepared: Self::Prepared,
         request: &Request<'_>,
         reply: &mut Reply<'_>,
@@ -43,10 +43,10 @@ impl<F> Handler for F
 where
     F: Fn(&Request<'_>, &mut Reply<'_>) + Send + Sync + 'static,
 {
-    type Turn = ();
+    type Round = ();
     type Prepared = ();
 
-    fn turn(&self) {}
+    fn round(&self) {}
 
     fn prepare(&self, (): &mut (), _: &Request<'_>) {}
 
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// One NOTIFY: all messages of an event, or of a group, whose conditions held.
+/// One NOTIFY: the messages of an event or a group whose conditions were true.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     notify: Notify<'a>,
@@ -68,31 +68,31 @@ impl<'a> Request<'a> {
         Self { notify, engine_id }
     }
 
-    /// What HAProxy calls this NOTIFY, for a log. It repeats: up to 3.0 the stream's number counts
-    /// the streams of a process, later those of a connection.
+    /// The ids of the NOTIFY, for a log. They are not unique: HAProxy up to 3.0 counts the streams of
+    /// a process, and later versions count those of a connection.
     #[inline]
     #[must_use]
     pub const fn id(&self) -> FrameId {
         self.notify.id
     }
 
-    /// The name that HAProxy's SPOE engine gave itself in the HELLO: a UUID of the engine, or up
-    /// to 3.0 of the engine in one thread. New at each reload. Empty where there was none, or
-    /// one of more than 255 bytes.
+    /// The name of HAProxy's SPOE engine from the HELLO: a UUID of the engine (up to 3.0: of the
+    /// engine in one thread), which changes at each reload. Empty if the HELLO had none, or one of
+    /// more than 255 bytes.
     #[inline]
     #[must_use]
     pub const fn engine_id(&self) -> &'a [u8] {
         self.engine_id
     }
 
-    /// The messages, in the order of HAProxy's configuration. There may be none.
+    /// The messages, in the order of HAProxy's configuration. There can be none.
     #[inline]
     #[must_use]
     pub fn messages(&self) -> Messages<'a> {
         self.notify.messages()
     }
 
-    /// The first message of this name.
+    /// The first message with this name.
     #[must_use]
     pub fn message(&self, name: &[u8]) -> Option<Message<'a>> {
         self.messages().find(|message| message.name == name)
@@ -101,23 +101,23 @@ impl<'a> Request<'a> {
 
 /// The ACK that is being written.
 ///
-/// A variable's full name in HAProxy is `scope.prefix.name`; the prefix is set by `option
-/// var-prefix` and the agent can't see it. Together they may have 63 characters at most, or
-/// HAProxy drops the variable without a word.
+/// The full name of a variable in HAProxy is `scope.prefix.name`. The prefix comes from HAProxy's
+/// `option var-prefix`, and the agent does not know it. If the full name has more than 63
+/// characters, HAProxy silently drops the variable.
 pub struct Reply<'a> {
     ack: AckWriter<'a>,
     id: FrameId,
     limit: u32,
-    /// The caller's, and outlives a panic of the handler.
+    /// It belongs to the caller, so that a panic of the handler does not drop it.
     later: &'a mut Option<LateAnswer>,
 }
 
-/// What becomes of a reply that is given later.
+/// The future of a late reply.
 pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {
-    /// A reply to the NOTIFY of this id, of at most `limit` bytes; `None` when `out` has no room
-    /// for an empty one. The future that will write another in its place goes into `later`.
+    /// A reply to the NOTIFY with these ids, whose LENGTH is at most `limit`; `None` if `out` is too
+    /// short for an empty one. The future of a late reply is put into `later`.
     #[inline]
     pub(crate) fn new(
         out: &'a mut [u8],
@@ -129,18 +129,18 @@ impl<'a> Reply<'a> {
         Some(Self { ack, id, limit, later })
     }
 
-    /// The bytes of the ACK.
+    /// Ends the ACK. Returns its length.
     #[inline]
     pub(crate) fn finish(self) -> usize {
         self.ack.finish()
     }
 
-    /// Sets a variable. The last value of a name wins.
+    /// Sets a variable. If a name is set twice, its last value counts.
     ///
     /// # Errors
     ///
-    /// The ACK would become larger than [`max_ack_size`](spop_codec::Limits::max_ack_size) or
-    /// HAProxy takes; it stays as it was.
+    /// The ACK would become larger than [`max_ack_size`](spop_codec::Limits::max_ack_size), or
+    /// larger than HAProxy accepts. It stays as it was.
     #[inline]
     pub fn set_var<'v>(
         &mut self,
@@ -160,7 +160,7 @@ impl<'a> Reply<'a> {
         self.ack.unset_var(scope, name)
     }
 
-    /// Sets and unsets what was encoded before: for the answer that is given again and again.
+    /// Appends actions that were encoded earlier: for an answer that is given many times.
     ///
     /// # Errors
     ///
@@ -170,25 +170,25 @@ impl<'a> Reply<'a> {
         self.ack.append(actions)
     }
 
-    /// Forgets everything that was set so far, and what was to be answered later.
+    /// Removes everything that was set, and the late reply.
     pub fn clear(&mut self) {
         self.ack.clear();
         *self.later = None;
     }
 
-    /// Answers later, for handlers that must wait: what the future returns is sent in the place of
-    /// this reply, as soon as it is ready, whatever else is answered before.
+    /// Replies later, for handlers that must wait: what the future returns is sent in place of this
+    /// reply as soon as it is ready. Other requests are answered meanwhile.
     ///
-    /// What was set here is the answer to fall back to: it is sent when the future takes longer
-    /// than [`Agent::deadline`](crate::Agent::deadline), when it panics, when the connection
-    /// ends in an orderly way meanwhile, and at once when there is no memory to wait in
-    /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). When HAProxy goes away
-    /// the future is dropped; a panic in that is caught and counted, too.
+    /// What was set in this reply is the fallback. It is sent if the future takes longer than
+    /// [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends in an
+    /// orderly way meanwhile. It is sent at once if there is no memory to wait in
+    /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). If HAProxy closes the
+    /// connection, the future is dropped. A panic while it is dropped is caught and counted.
     ///
     /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait
-    /// like this; until one of them is answered no other is, and at most 16 KiB are read from
-    /// it. (Where HAProxy has sent more than that and goes away, that is noticed as
-    /// the deadlines pass.)
+    /// for late replies. When as many wait, no other request of the connection is answered, and at
+    /// most 16 KiB more are read from it. (If HAProxy has sent more than that and then closes, the
+    /// agent notices when the deadlines have passed.)
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -225,17 +225,17 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A reply that is given later, see [`Reply::later`]. Empty at first, whatever was set in that.
+/// A late reply: see [`Reply::later`]. It is empty at first, whatever was set in the [`Reply`].
 #[derive(Debug)]
 pub struct LateReply {
     id: FrameId,
     limit: u32,
-    /// The ACK so far; nothing before the first variable.
+    /// The ACK so far; no bytes before the first action.
     ack: Vec<u8>,
 }
 
 impl LateReply {
-    /// Sets a variable. The last value of a name wins.
+    /// Sets a variable. If a name is set twice, its last value counts.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl LateReply {
         self.write(AckWriter::unset_var_size(name), |ack| ack.unset_var(scope, name))
     }
 
-    /// Forgets everything that was set so far.
+    /// Removes everything that was set.
     pub fn clear(&mut self) {
         self.ack.clear();
     }
@@ -267,14 +267,13 @@ impl LateReply {
     /// The ACK.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         if self.ack.is_empty() {
-            // Fails in no other way than by answering less, and it can't: an empty ACK fits every
-            // limit.
+            // This cannot fail, because an empty ACK fits every limit.
             let _ = self.write(0, |_| Ok(()));
         }
         self.ack
     }
 
-    /// Writes an action of this many bytes.
+    /// Writes an action that has this many bytes.
     fn write(
         &mut self,
         bytes: usize,

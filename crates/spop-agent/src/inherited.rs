@@ -1,4 +1,4 @@
-//! Sockets that the process was started with, as systemd hands them over (sd_listen_fds(3)).
+//! Sockets that systemd hands to the process when it starts (sd_listen_fds(3)).
 
 use std::os::fd::OwnedFd;
 use std::{env, io, process};
@@ -7,16 +7,20 @@ use listenfd::ListenFd;
 use socket2::{Domain, SockRef, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::listener::Listener;
-
-/// More than any service has.
+/// More sockets than any service has.
 const MAX_SOCKETS: usize = 1024;
 
-/// What a .socket unit must say, for all mistakes.
+/// What a .socket unit must say. It is the advice for every mistake.
 const REMEDY: &str = "the .socket unit needs ListenStream= and Accept=no";
 
-/// All of them.
-pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
+/// A socket that listens.
+pub(crate) enum Inherited {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// All sockets that systemd has handed over.
+pub(crate) fn listeners() -> io::Result<Vec<Inherited>> {
     let none = |why: String| {
         io::Error::new(io::ErrorKind::NotFound, format!("no sockets are inherited: {why}"))
     };
@@ -29,7 +33,7 @@ pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
     if !number.is_some_and(|number| (1..=MAX_SOCKETS).contains(&number)) {
         let count = count.display();
         return Err(none(format!(
-            "LISTEN_FDS is '{count}', and should be a number from 1 to {MAX_SOCKETS}"
+            "LISTEN_FDS is '{count}', but must be a number from 1 to {MAX_SOCKETS}"
         )));
     }
     let pid = env::var_os("LISTEN_PID").filter(|pid| !pid.is_empty());
@@ -37,7 +41,7 @@ pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
         pid.filter(|pid| pid.to_str().and_then(|pid| pid.parse().ok()) != Some(process::id()))
     {
         return Err(none(format!(
-            "LISTEN_PID is {}, and this process is {}; a script that starts the agent must do so with exec",
+            "LISTEN_PID is {}, but this process is {}; a script that starts the agent must use exec",
             pid.display(),
             process::id()
         )));
@@ -54,9 +58,9 @@ pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
         .collect()
 }
 
-/// One of them, or what is wrong with it.
-fn listener(sockets: &mut ListenFd, index: usize) -> Result<Listener, String> {
-    let failed = |error: io::Error| format!("can't be used: {error}");
+/// The socket at this index, or what is wrong with it.
+fn listener(sockets: &mut ListenFd, index: usize) -> Result<Inherited, String> {
+    let failed = |error: io::Error| format!("cannot be used: {error}");
     let listens = |socket: SockRef<'_>| match socket.is_listener() {
         Ok(true) => Ok(()),
         Ok(false) => Err("does not listen".to_owned()),
@@ -65,12 +69,12 @@ fn listener(sockets: &mut ListenFd, index: usize) -> Result<Listener, String> {
     if let Ok(Some(listener)) = sockets.take_tcp_listener(index) {
         listens(SockRef::from(&listener))?;
         listener.set_nonblocking(true).map_err(failed)?;
-        return TcpListener::from_std(listener).map(Listener::from).map_err(failed);
+        return TcpListener::from_std(listener).map(Inherited::Tcp).map_err(failed);
     }
     if let Ok(Some(listener)) = sockets.take_unix_listener(index) {
         listens(SockRef::from(&listener))?;
         listener.set_nonblocking(true).map_err(failed)?;
-        return UnixListener::from_std(listener).map(Listener::from).map_err(failed);
+        return UnixListener::from_std(listener).map(Inherited::Unix).map_err(failed);
     }
     let others = [
         (Domain::IPV4, Type::DGRAM, "is a UDP socket"),
@@ -78,9 +82,9 @@ fn listener(sockets: &mut ListenFd, index: usize) -> Result<Listener, String> {
         (Domain::UNIX, Type::SEQPACKET, "is a Unix seqpacket socket"),
     ];
     let other = others.into_iter().find(|(domain, kind, _)| {
-        // IPv6 counts as IPv4 there.
+        // `listenfd` also accepts IPv6 here.
         let taken = sockets.take_custom::<OwnedFd>(index, (*domain).into(), (*kind).into(), "");
         matches!(taken, Ok(Some(_)))
     });
-    Err(other.map_or("is no TCP or Unix socket", |(.., what)| what).to_owned())
+    Err(other.map_or("is not a TCP or Unix socket", |(.., what)| what).to_owned())
 }

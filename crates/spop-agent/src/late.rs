@@ -1,7 +1,7 @@
-//! The requests of a connection whose handler waits for something.
+//! The requests of a connection that wait for late replies.
 
 use std::future::Future;
-use std::mem::size_of;
+use std::mem::{size_of, take};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,15 +15,92 @@ use crate::counters::Counters;
 use crate::handler::{LateAnswer, LateReply};
 use crate::shield::shielded;
 
-/// The requests that wait, and what they wait for. Allocates nothing while there are none.
+/// The requests that wait, and the futures that will answer them. It allocates nothing while there
+/// are none.
 #[derive(Default)]
-pub(crate) struct Late {
-    waiting: Option<FuturesUnordered<Waiting>>,
+pub(crate) struct LateReplies {
+    requests: Option<FuturesUnordered<WaitingRequest>>,
 }
 
-/// A request that waits. It is counted from [`Waiting::new`] until it is dropped.
-struct Waiting {
-    /// `None` once there is an ACK.
+/// A request that is about to wait.
+pub(crate) struct Waiting<'a> {
+    /// The ACK that is sent if the future does not answer.
+    pub(crate) fallback: &'a [u8],
+    /// When the request had been read.
+    pub(crate) asked: Instant,
+    /// How long the request may wait.
+    pub(crate) deadline: Duration,
+}
+
+/// An ACK that leaves after its round.
+pub(crate) struct Answered {
+    pub(crate) ack: Vec<u8>,
+    pub(crate) asked: Instant,
+    pub(crate) source: Source,
+}
+
+/// Where the actions of an ACK are from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Source {
+    /// The future returned them.
+    Future,
+    /// They are the fallback, because the deadline has passed.
+    Overdue,
+    /// They are the fallback, because the future panicked.
+    Panicked,
+}
+
+impl LateReplies {
+    /// How many requests wait.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.requests.as_ref().map_or(0, FuturesUnordered::len)
+    }
+
+    /// Lets a request wait for its answer. Returns the future if there is no memory to wait in:
+    /// all memory that is kept has `limit` bytes at most.
+    pub(crate) fn push(
+        &mut self,
+        answer: LateAnswer,
+        request: &Waiting<'_>,
+        counters: &Arc<Counters>,
+        limit: usize,
+    ) -> Result<(), LateAnswer> {
+        let mut share = Share::new(counters);
+        let bytes = size_of::<WaitingRequest>()
+            + size_of::<Sleep>()
+            + size_of_val(&*answer)
+            // The ACK that the future writes may be as long as the fallback.
+            + 2 * request.fallback.len();
+        if !share.resize(bytes, limit) {
+            return Err(answer);
+        }
+        let requests = self.requests.get_or_insert_default();
+        requests.push(WaitingRequest::new(answer, request, counters, share));
+        Ok(())
+    }
+
+    /// The next ACK, in the order in which they become ready; `None` if no request waits.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+        match &mut self.requests {
+            Some(requests) => Pin::new(requests).poll_next(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    /// Ends the waiting: the fallbacks of all requests that still wait.
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = Answered> + use<> {
+        self.requests
+            .take()
+            .into_iter()
+            .flatten()
+            .map(|mut request| request.fall_back(Source::Overdue))
+    }
+}
+
+/// A request that waits. It is counted from its creation until it is dropped.
+struct WaitingRequest {
+    /// `None` after the request was answered.
     answer: Option<LateAnswer>,
     deadline: Pin<Box<Sleep>>,
     fallback: Vec<u8>,
@@ -32,81 +109,10 @@ struct Waiting {
     _share: Share,
 }
 
-/// An ACK that came later.
-pub(crate) struct Answered {
-    pub(crate) ack: Vec<u8>,
-    pub(crate) asked: Instant,
-    pub(crate) how: How,
-}
-
-/// Where an ACK is from.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum How {
-    InTime,
-    /// The fallback, because the deadline has passed.
-    Overdue,
-    /// The fallback, because the future panicked.
-    Panicked,
-}
-
-/// A request that is about to wait.
-pub(crate) struct Asked<'a> {
-    pub(crate) fallback: &'a [u8],
-    pub(crate) asked: Instant,
-    /// How long it may wait.
-    pub(crate) deadline: Duration,
-}
-
-impl Late {
-    #[inline]
-    pub(crate) fn count(&self) -> usize {
-        self.waiting.as_ref().map_or(0, FuturesUnordered::len)
-    }
-
-    /// Waits for an answer until its deadline, and then makes do with the fallback. Gives the
-    /// future back when there is no memory for it: all that is kept has `limit` bytes at most.
-    pub(crate) fn push(
-        &mut self,
-        answer: LateAnswer,
-        request: &Asked<'_>,
-        counters: &Arc<Counters>,
-        limit: usize,
-    ) -> Result<(), LateAnswer> {
-        let mut share = Share::new(counters);
-        let bytes = size_of::<Waiting>()
-            + size_of::<Sleep>()
-            + size_of_val(&*answer)
-            // There may be as many for the ACK that the future writes.
-            + 2 * request.fallback.len();
-        if !share.resize(bytes, limit) {
-            return Err(answer);
-        }
-        self.waiting.get_or_insert_default().push(Waiting::new(answer, request, counters, share));
-        Ok(())
-    }
-
-    /// The next ACK, in the order in which they become ready; `None` when nothing waits.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
-        match &mut self.waiting {
-            Some(waiting) => Pin::new(waiting).poll_next(cx),
-            None => Poll::Ready(None),
-        }
-    }
-
-    /// Waits for nobody any more: the fallbacks of all that still do.
-    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = Answered> + use<> {
-        self.waiting
-            .take()
-            .into_iter()
-            .flatten()
-            .map(|mut waiting| waiting.fall_back(How::Overdue))
-    }
-}
-
-impl Waiting {
+impl WaitingRequest {
     fn new(
         answer: LateAnswer,
-        request: &Asked<'_>,
+        request: &Waiting<'_>,
         counters: &Arc<Counters>,
         share: Share,
     ) -> Self {
@@ -121,49 +127,49 @@ impl Waiting {
         }
     }
 
-    fn fall_back(&mut self, how: How) -> Answered {
-        Answered { ack: std::mem::take(&mut self.fallback), asked: self.asked, how }
+    fn fall_back(&mut self, source: Source) -> Answered {
+        Answered { ack: take(&mut self.fallback), asked: self.asked, source }
     }
 
-    /// One step of the future. `None` when it panicked.
+    /// Polls the future. `None` if it panicked.
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Option<Poll<LateReply>> {
         let answer = self.answer.as_mut()?;
         shielded(|| answer.as_mut().poll(cx))
     }
 
-    /// Drops the future. Says whether that went well.
-    fn let_go(&mut self) -> bool {
+    /// Drops the future. Returns false if that panicked.
+    fn drop_future(&mut self) -> bool {
         let answer = self.answer.take();
         shielded(|| drop(answer)).is_some()
     }
 }
 
-impl Future for Waiting {
+impl Future for WaitingRequest {
     type Output = Answered;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         let this = &mut *self;
         let answered = match this.poll_answer(cx) {
             Some(Poll::Ready(reply)) => {
-                Answered { ack: reply.finish(), asked: this.asked, how: How::InTime }
+                Answered { ack: reply.finish(), asked: this.asked, source: Source::Future }
             }
             Some(Poll::Pending) => match this.deadline.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(()) => this.fall_back(How::Overdue),
+                Poll::Ready(()) => this.fall_back(Source::Overdue),
             },
-            None => this.fall_back(How::Panicked),
+            None => this.fall_back(Source::Panicked),
         };
-        // Counted once for each request.
-        if !this.let_go() && answered.how != How::Panicked {
+        // A request counts at most one panic.
+        if !this.drop_future() && answered.source != Source::Panicked {
             this.counters.handler_panic();
         }
         Poll::Ready(answered)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
-        if !self.let_go() {
+        if !self.drop_future() {
             self.counters.handler_panic();
         }
         self.counters.waits_no_more();

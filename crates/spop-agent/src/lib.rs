@@ -1,10 +1,11 @@
-//! Write an agent for HAProxy's SPOE filter (an SPOA): a handler in, a server out.
+//! Write an agent for HAProxy's SPOE filter (an SPOA): you write the handler, this crate is the
+//! server.
 //!
-//! HAProxy asks an agent about a request by sending it a NOTIFY frame with messages; the agent
-//! answers with an ACK that sets variables, and HAProxy's rules act on those. This crate does
+//! HAProxy asks an agent about a request by sending it a NOTIFY frame with messages. The agent
+//! answers with an ACK that sets variables, and HAProxy's rules use these. This crate does
 //! everything in between: sockets, HELLO and negotiation, health checks, deadlines, many frames in
-//! one read, one write for all their answers, and an orderly end. What is left is a function from
-//! a [`Request`] to a [`Reply`]:
+//! one read, one write for all their answers, and an orderly end. You write a function from a
+//! [`Request`] to a [`Reply`]:
 //!
 //! ```no_run
 //! use spop_agent::{Agent, ListenAddress, Reply, Request, Scope, Value, VarName};
@@ -15,7 +16,7 @@
 //!     let Some(message) = request.message(b"check-ip") else { return };
 //!     if let Some(Value::Ipv4(ip)) = message.arg(b"ip") {
 //!         let score = if ip.is_loopback() { 100 } else { 20 };
-//!         // Refused only where HAProxy would drop it: the ACK would be too large.
+//!         // This fails only if the ACK would be too large, which one number cannot make it.
 //!         let _ = reply.set_var(Scope::Transaction, SCORE, score);
 //!     }
 //! }
@@ -29,22 +30,22 @@
 //! # }
 //! ```
 //!
-//! Inside a program without a runtime of its own, [`Agent::run`] brings one (or several: one
-//! worker thread each).
+//! A program that has no tokio runtime calls [`Agent::run`], which starts one or several worker
+//! threads with a runtime each.
 //!
-//! # What HAProxy has to know
+//! # HAProxy's configuration
 //!
-//! A filter in the frontend, an `spoe-agent` section in a file of its own, and a backend with the
-//! agent as its server; each example in `examples/` (`hello`, `ip_reputation`, `async_lookup`,
-//! `headers`) has both files. The variable above is `txn.PREFIX.score` there, with the `PREFIX` of
-//! `option var-prefix`.
+//! HAProxy needs a filter in the frontend, an `spoe-agent` section in a file of its own, and a
+//! backend whose server is the agent. Each example in `examples/` (`hello`, `ip_reputation`,
+//! `async_lookup`, `headers`) has both files. There the variable above is called
+//! `txn.PREFIX.score`, with the `PREFIX` of `option var-prefix`.
 //!
 //! # Reading a request
 //!
-//! A [`Request`] is what came in one NOTIFY: one [`Message`] as a rule, several where an event or
-//! a group lists several. Args are had by name ([`Message::arg`]), by place ([`Message::arg_at`])
-//! or in turn ([`Message::args`]); nothing is copied. A [`Value`] has the type that HAProxy's
-//! sample had: match on it, or ask for [`as_str`](Value::as_str),
+//! A [`Request`] is one NOTIFY. It usually has one [`Message`], and several if an event or a group
+//! lists several. Get args by name ([`Message::arg`]), by index ([`Message::arg_at`]) or one after
+//! another ([`Message::args`]); nothing is copied. Names are bytes (`b"ip"`), as SPOP has them. A
+//! [`Value`] has the type of HAProxy's sample: match on it, or call [`as_str`](Value::as_str),
 //! [`as_integer`](Value::as_integer), [`as_ip`](Value::as_ip), [`as_bytes`](Value::as_bytes) or
 //! [`headers`](Value::headers). A sample that was not available is [`Value::Null`].
 //!
@@ -71,51 +72,51 @@
 //!
 //! # Writing a reply
 //!
-//! [`Reply::set_var`] and [`Reply::unset_var`] take every type and scope. HAProxy drops what it
-//! does not like without a word, so it is refused here: names when they are made ([`VarName`]),
-//! values that make the ACK too large with [`BufferFull`].
+//! [`Reply::set_var`] and [`Reply::unset_var`] accept every type and scope. HAProxy silently drops
+//! what it does not accept, so this crate rejects it: a wrong name is an error of [`VarName::new`],
+//! and a value that would make the ACK too large is the error [`BufferFull`].
 //!
-//! # Waiting for something
+//! # Late replies
 //!
-//! A handler must not wait, for all connections of its worker wait with it. [`Reply::later`] takes
-//! a future instead: the ACK is sent when it is ready, in whatever order, or after
-//! [`Agent::deadline`] with what was set at first. A cache can be asked before, and its
-//! answer given at once. The example `async_lookup` does all that.
+//! A handler must not wait, because all connections of its worker would wait with it. Instead it
+//! gives a future to [`Reply::later`]. The ACK is sent when the future is ready; or after
+//! [`Agent::deadline`], with what was set at first. A handler with a cache can reply at once if the
+//! cache has the answer. The example `async_lookup` does all of this.
 //!
-//! # What many requests have in common
+//! # Millions of requests a second
 //!
-//! Whoever answers millions of requests a second implements [`Handler`] itself:
-//! [`turn`](Handler::turn) is called once for all that came in one read (to read a clock, to load
-//! a configuration), and [`prepare`](Handler::prepare) for up to 32 requests before the first of
-//! them is answered (to fetch memory early).
+//! For the fastest agents implement [`Handler`] itself: [`round`](Handler::round) is called once
+//! for all requests of one read (to read a clock, or to load a configuration), and
+//! [`prepare`](Handler::prepare) for up to 32 requests before the first of them is answered (to
+//! fetch memory early).
 //!
 //! # Running it
 //!
-//! [`Agent::serve_until`] stops when a future says so: with [`Agent::drain`] it fails HAProxy's
-//! health check first, then answers what has come, says goodbye, and returns. [`ListenAddress`]
-//! names TCP and Unix sockets and those that systemd hands over; [`SocketAccess`] says who may
-//! connect to a Unix socket. [`Agent::counters`] tells what happened, in numbers, for whatever
-//! collects them; what an operator should know is logged with the crate `log`, a few lines a
-//! minute at most. [`Limits`] bounds frames, ACKs and times; the defaults are good for every
-//! HAProxy from 2.6 on.
+//! [`Agent::serve_until`] stops when a future resolves. With [`Agent::drain`] it first fails
+//! HAProxy's health checks; then it answers what has come, ends the connections, and returns.
+//! [`ListenAddress`] names TCP and Unix sockets, and those of systemd. [`SocketAccess`] says which
+//! processes may connect to a Unix socket. [`Agent::counters`] has numbers for your metrics. What
+//! an operator should know is logged with the crate `log`, at most a few lines a minute. [`Limits`]
+//! bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and later.
 //!
 //! # Testing it
 //!
 //! [`testing::Client`] is HAProxy's end of a connection.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! * Every NOTIFY gets exactly one ACK, whatever the handler does: a panic in it, or in the drop
-//!   of what it gave, is caught, counted, and answered with an ACK without actions. Nothing is
-//!   answered on behalf of half a frame.
-//! * Handlers run in the connection's task, one after another. (One worker answers millions of
-//!   NOTIFYs a second; waiting is what costs.)
-//! * A peer that sends rubbish, half a frame, or never reads costs one bounded buffer and then its
-//!   connection; and all such buffers together have a bound, too ([`Agent::max_buffered_bytes`]).
-//! * Connections take turns: one that sends as fast as it can holds up the others for two reads of
-//!   at most 64 KiB each.
-//! * Nothing is allocated per request, and nothing is handed to another task, but for what is
-//!   answered later.
+//! * Every NOTIFY gets exactly one ACK, whatever the handler does. A panic in the handler, or in the
+//!   drop of a value that it returned, is caught and counted, and the ACK has no actions. Nothing
+//!   is answered before its frame is whole.
+//! * Handlers run in the connection's task, one request after another. (One worker answers millions
+//!   of NOTIFYs a second, so no other task is needed.)
+//! * A peer that sends garbage or half a frame, or that never reads, costs at most one buffer of
+//!   limited size, and then its connection ends. All such buffers together have a limit too
+//!   ([`Agent::max_buffered_bytes`]).
+//! * Connections have their rounds in turn. One that sends as fast as it can delays the others by
+//!   two reads of at most 64 KiB each.
+//! * Without late replies, nothing is allocated for a request, and nothing is handed to another
+//!   task.
 //!
 //! # Coming from another library
 //!
@@ -123,7 +124,7 @@
 //! |---|---|---|
 //! | serve | `agent.New(handler, logger).Serve(listener)` | `Agent::new(handler).serve(listener)` |
 //! | a message | `req.Messages.GetByName("m")` | `request.message(b"m")` |
-//! | by place | `req.Messages.GetByIndex(0)` | `request.messages().next()` |
+//! | by index | `req.Messages.GetByIndex(0)` | `request.messages().next()` |
 //! | an arg | `mes.KV.Get("ip")`, an `interface{}` | `message.arg(b"ip")`, a [`Value`] |
 //! | set | `req.Actions.SetVar(action.ScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
 //! | unset | `req.Actions.UnsetVar(action.ScopeSession, "score")` | `reply.unset_var(Scope::Session, SCORE)` |
@@ -150,18 +151,26 @@
 //! | health checks, DISCONNECT, limits | in the agent's code | done |
 #![forbid(unsafe_code)]
 
+mod accept;
 mod agent;
+mod batch;
 mod buffers;
 mod busy;
 mod connection;
 mod counters;
+mod end;
 mod handler;
+mod inbox;
 mod inherited;
 mod late;
 mod listener;
-mod report;
+mod log_limit;
+mod round;
+mod settings;
+mod shared;
 mod shield;
 mod socket_file;
+mod stream;
 pub mod testing;
 
 pub use agent::{Agent, RunError};

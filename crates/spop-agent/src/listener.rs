@@ -1,4 +1,4 @@
-//! Where HAProxy connects to: TCP and Unix sockets.
+//! The sockets that an agent listens on: TCP and Unix sockets.
 
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt as _;
@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, io};
 
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
-use crate::inherited;
+use crate::inherited::{self, Inherited};
 use crate::socket_file::{self, SocketAccess, SocketFile};
+use crate::stream::Stream;
 
-/// Connections that may wait to be accepted: a reloaded HAProxy opens all of its own at once.
+/// How many connections may wait to be accepted. After a reload HAProxy opens all of its
+/// connections at once.
 const BACKLOG: u32 = 4096;
 
 /// The longest name of an abstract socket.
@@ -26,45 +28,47 @@ pub enum ListenAddress {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
-    /// The name of an abstract Unix socket (Linux): no file, and so no permissions. HAProxy's
-    /// `abns@name`.
+    /// The name of an abstract Unix socket (Linux), which has no file and so no permissions.
+    /// HAProxy calls it `abns@name`.
     Abstract(String),
-    /// The sockets that systemd has opened already (socket activation: `LISTEN_FDS`,
-    /// sd_listen_fds(3)), all of them.
+    /// All sockets that systemd has opened for this process (socket activation: `LISTEN_FDS`,
+    /// sd_listen_fds(3)).
     Inherited,
 }
 
 impl ListenAddress {
-    /// Binds the address. To be called inside a tokio runtime. There is one listener, but with
-    /// [`Inherited`](Self::Inherited) as many as there are.
+    /// Binds the address. Call this inside a tokio runtime. It returns one listener, or as many as
+    /// there are for [`Inherited`](Self::Inherited).
     ///
-    /// The file of a Unix socket that a dead agent left behind is replaced; one on which a process
-    /// listens is not. Of several processes that do this at once one gets the path. They take
-    /// turns by locking the file `PATH.lock`, which is there for that moment only, and wait
-    /// for each other for at most two seconds.
+    /// The file of a Unix socket is replaced if no process listens on it, because then an agent
+    /// that was killed has left it behind. If several processes bind the same path at once, one of
+    /// them succeeds: each locks the file `PATH.lock` for that moment, and waits at most two
+    /// seconds for the lock.
     ///
     /// # Errors
     ///
-    /// The address is taken or can't be had. Nothing is inherited, or something that is no
+    /// The address is in use, or cannot be bound. No sockets are inherited, or one that is not a
     /// listening stream socket.
     pub fn bind(&self) -> io::Result<Vec<Listener>> {
         self.bind_with(SocketAccess::default())
     }
 
-    /// As [`bind`](Self::bind), with a say in who may connect to a Unix socket with a path. The
-    /// rights are set before the first connection is possible. They mean nothing for other
-    /// addresses.
+    /// As [`bind`](Self::bind), with the permissions of a Unix socket that has a path. They are set
+    /// before the first connection is possible. They mean nothing for other addresses.
     ///
     /// # Errors
     ///
-    /// As there, or the process may not set these rights.
+    /// As [`bind`](Self::bind), or the process may not set these permissions.
     pub fn bind_with(&self, access: SocketAccess) -> io::Result<Vec<Listener>> {
         let listener = match self {
-            Self::Inherited => return inherited::listeners(),
+            Self::Inherited => {
+                let inherited = inherited::listeners()?;
+                return Ok(inherited.into_iter().map(Listener::from).collect());
+            }
             Self::Tcp(address) => {
                 let socket =
                     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-                // So that an agent can come back while its old connections are still in TIME_WAIT.
+                // An agent must be able to restart while its old connections are in TIME_WAIT.
                 socket.set_reuseaddr(true)?;
                 socket.bind(*address)?;
                 Listener::from(socket.listen(BACKLOG)?)
@@ -74,7 +78,7 @@ impl ListenAddress {
                 Listener(Kind::Unix { _file: Some(file), listener })
             }
             Self::Abstract(name) => {
-                // HAProxy fills the name up with zeros, which belong to it.
+                // HAProxy pads the name with zeros, and they are a part of it.
                 let mut padded = [0; ABSTRACT_NAME_BYTES];
                 padded
                     .get_mut(..name.len())
@@ -116,7 +120,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// A text that is no address to listen on.
+/// The text is not an address to listen on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AddressError(Box<str>);
 
@@ -124,7 +128,8 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is no address to listen on: write IP:PORT, like 127.0.0.1:9000 or [::1]:9000, unix:/PATH, abns:NAME or inherited",
+            "'{}' is not an address to listen on; write IP:PORT, like 127.0.0.1:9000 or \
+             [::1]:9000, unix:/PATH, abns:NAME or inherited",
             self.0
         )
     }
@@ -139,18 +144,11 @@ pub struct Listener(Kind);
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    /// The file comes first, because it is removed while the socket listens.
+    /// The file is dropped first, because it must be removed while the socket listens.
     Unix {
         _file: Option<SocketFile>,
         listener: UnixListener,
     },
-}
-
-/// An accepted connection.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 impl From<TcpListener> for Listener {
@@ -165,12 +163,21 @@ impl From<UnixListener> for Listener {
     }
 }
 
+impl From<Inherited> for Listener {
+    fn from(inherited: Inherited) -> Self {
+        match inherited {
+            Inherited::Tcp(listener) => listener.into(),
+            Inherited::Unix(listener) => listener.into(),
+        }
+    }
+}
+
 impl Listener {
-    /// The address as it was bound: a port 0 has become a real one.
+    /// The address that the socket is bound to. If port 0 was asked for, it has the real port.
     ///
     /// # Errors
     ///
-    /// The system does not tell.
+    /// The system call fails.
     pub fn local_address(&self) -> io::Result<ListenAddress> {
         match &self.0 {
             Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
@@ -191,8 +198,8 @@ impl Listener {
         match &self.0 {
             Kind::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Answers leave at once. Where it fails the connection is gone, which its first
-                // read will tell.
+                // Answers must leave at once. If this fails the connection is gone, and its first
+                // read reports that.
                 let _ = stream.set_nodelay(true);
                 Ok(Stream::Tcp(stream))
             }
@@ -242,7 +249,7 @@ mod tests {
         let path = directory.path().join("agent.sock");
         let address = ListenAddress::Unix(path.clone());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "left behind by the dead");
+        assert!(path.exists(), "a killed agent has left it behind");
         let live = address.bind().unwrap();
         assert_eq!(address.bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(live);
@@ -253,7 +260,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
-    /// Each finds the socket that a dead agent left behind, and wants to put its own there.
+    /// Each finds the socket of a killed agent, and wants to put its own socket there.
     #[test]
     fn of_many_that_replace_a_stale_socket_at_once_one_listens() {
         let directory = tempfile::tempdir().unwrap();
@@ -279,7 +286,8 @@ mod tests {
             for error in bound.iter().filter_map(|bound| bound.as_ref().err()) {
                 assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
             }
-            std::os::unix::net::UnixStream::connect(&path).expect("the path leads to the one");
+            std::os::unix::net::UnixStream::connect(&path)
+                .expect("the path leads to the one that listens");
             drop(bound);
             assert!(!path.exists());
         }

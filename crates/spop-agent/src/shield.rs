@@ -1,19 +1,20 @@
-//! Running what an author of a handler wrote, so that a panic in it goes no further.
+//! Runs code of a handler's author, and stops a panic in it.
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the code. `None` when it panicked.
+/// Runs the code. `None` if it panicked.
 ///
-/// What it was working on may be left half done. The caller uses nothing of it afterwards but to
-/// drop it, in here.
+/// After a panic the values that the code changed may be inconsistent. Those of the author are
+/// only lent to the handler again, or dropped (in here, because that may panic too). Values of this
+/// crate are changed by single assignments that cannot panic halfway.
 #[inline]
 pub(crate) fn shielded<T>(code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(result) => Some(result),
         Err(thrown) => {
-            // What was thrown is the author's too, and may panic as it is dropped. What that
-            // throws is not dropped any more.
+            // The panic's payload is the author's too, and may panic when it is dropped. The payload
+            // of that second panic is leaked.
             if let Err(thrown) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
                 forget(thrown);
             }

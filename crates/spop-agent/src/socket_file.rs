@@ -1,18 +1,18 @@
-//! The file of a Unix socket: one agent at a time has it.
+//! The file of a Unix socket, which one agent at a time may have.
 //!
 //! # Taking the path
 //!
-//! A file that a dead agent left behind is replaced. To find out that nobody listens, to remove
-//! the file and to bind are three steps. A process that did the second one for another process's
-//! third would leave that one listening on a file that is gone. So processes that start at the
-//! same time take turns: each locks `PATH.lock` before the first step and until it listens. The
-//! kernel gives the lock back when a process dies, and a lock file that is left behind is locked
-//! by the next one.
+//! A file that a killed agent left behind is replaced, in three steps: find out that no process
+//! listens on it, remove it, bind. If a process removed the file that another process has just
+//! bound, the other would listen on a file that is gone. So each process locks `PATH.lock` before
+//! the first step, and unlocks it when it listens. The kernel unlocks the file when a process dies,
+//! and the next process locks a lock file that was left behind.
 //!
 //! # Giving it back
 //!
-//! The file is removed while the listener is still open. Until then a connection to it is not
-//! refused, so no other process has put its own file there, and the one that is removed is ours.
+//! The file is removed while the listener is still open. As long as it is open, connections to the
+//! file are not refused, so no other process replaces the file, and the file that is removed is
+//! our own.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
@@ -26,15 +26,15 @@ use std::{io, thread};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixSocket};
 
-/// A process that holds the lock needs it for well under a millisecond, unless it was stopped in
-/// between.
+/// A process holds the lock for well under a millisecond, unless it is stopped meanwhile.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who may connect to a Unix socket that [`bind_with`](crate::ListenAddress::bind_with) makes. To
-/// connect, a process must be allowed to write to the socket.
+/// Which processes may connect to a Unix socket that
+/// [`bind_with`](crate::ListenAddress::bind_with) creates. To connect, a process must be allowed to
+/// write to the socket.
 ///
-/// The default is what the umask leaves of mode 0777, and the group of a new file.
+/// The default is mode 0777 without the bits of the umask, and the group of a new file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SocketAccess {
     mode: Option<u32>,
@@ -42,7 +42,7 @@ pub struct SocketAccess {
 }
 
 impl SocketAccess {
-    /// Sets the file's permissions, `0o660` for instance. Bits beyond `0o777` are left out.
+    /// Sets the file's permissions, `0o660` for instance. Bits beyond `0o777` are ignored.
     #[must_use]
     pub fn mode(self, mode: u32) -> Self {
         Self { mode: Some(mode & 0o777), ..self }
@@ -59,8 +59,8 @@ impl SocketAccess {
         if let Some(group) = self.group {
             lchown(path, None, Some(group)).map_err(|error| {
                 let what = format!(
-                    "could not give it to the group {group}: {error}; the agent's user must be a member of the \
-                     group, or root"
+                    "could not give it to the group {group}: {error}; the agent's user must be a \
+                     member of the group, or root"
                 );
                 io::Error::new(error.kind(), what)
             })?;
@@ -77,8 +77,8 @@ impl SocketAccess {
     }
 }
 
-/// The file of a Unix socket that listens. Removed when this is dropped, unless another process
-/// has put its own file there.
+/// The file of a Unix socket that listens. It is removed when this is dropped, unless another
+/// process has put its own file there.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -103,7 +103,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// The file's device and number.
+/// The file's device and inode number.
 fn id(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -119,42 +119,43 @@ pub(crate) fn listen(
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
     let file = SocketFile::new(path)?;
-    // Connections are refused until it listens, so nobody connects before the rights are right.
+    // Until the socket listens, connections are refused. So none comes before the permissions are
+    // set.
     access.apply(path)?;
     let listener = socket.listen(backlog)?;
     if !file.is_there() {
         let what =
-            "another process removed the socket's file just when it was made, or replaced it";
+            "another process removed or replaced the socket's file when it was just created";
         return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     }
     Ok((listener, file))
 }
 
-/// Removes the file of a socket that nobody listens on.
+/// Removes the file of a socket that no process listens on.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     if !metadata.file_type().is_socket() {
-        let what = "there is a file of this name that is not a socket";
+        let what = "there is a file with this name that is not a socket";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Where a process listens and its backlog is full, connecting would wait until it accepts.
+    // If a process listens and its backlog is full, a blocking connect would wait for it.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let what = "there is a socket that this user may not write to, so that nobody knows whether a \
-                        process listens on it; remove it if none does";
+            let what = "there is a socket that this user may not write to, so the agent cannot find out \
+                        whether a process listens on it; remove it if none does";
             Err(io::Error::new(error.kind(), what))
         }
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "a process listens there")),
     }
 }
 
-/// The right to put a socket at a path, given back when it is dropped.
+/// The lock on a path. It is given back when this is dropped.
 struct Lock {
     path: PathBuf,
     file: File,
@@ -167,13 +168,13 @@ impl Lock {
         );
         let failed = |error: io::Error| {
             let what = format!(
-                "could not lock {}, which keeps two agents from listening at one path: {error}",
+                "could not lock {}, the file that keeps two agents from using one path: {error}",
                 path.display()
             );
             io::Error::new(error.kind(), what)
         };
         for _ in 0..LOCK_ATTEMPTS {
-            // For both reading and writing, because to open a FIFO for one of them would wait.
+            // Opened for reading and writing, because opening a FIFO for only one of them waits.
             let open = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -183,8 +184,8 @@ impl Lock {
                 .open(&path);
             let file = open.map_err(failed)?;
             match file.try_lock() {
-                // A process that had the lock removes the file. Then this one locks nothing any
-                // more.
+                // The process that had the lock may have removed the file. Then this lock is on a
+                // file that no other process sees.
                 Ok(()) if is_at(&file, &path) => return Ok(Self { path, file }),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
@@ -199,14 +200,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Whatever else is called so is left alone.
+        // A file with this name that is not a lock file is left alone.
         if self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether the file is still the one of this name.
+/// Whether the path still leads to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let named = fs::symlink_metadata(path).map(|metadata| id(&metadata));
     file.metadata().is_ok_and(|metadata| named.is_ok_and(|named| named == id(&metadata)))
@@ -233,7 +234,7 @@ mod tests {
         drop(held);
         drop(listen().unwrap());
 
-        // Something else of this name.
+        // Another file with this name.
         fs::write(&lock, "precious").unwrap();
         drop(listen().unwrap());
         assert_eq!(fs::read_to_string(&lock).unwrap(), "precious");

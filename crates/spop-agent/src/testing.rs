@@ -1,4 +1,5 @@
-//! HAProxy's end of a connection, for the tests of agents: asks a question, and has the answer.
+//! HAProxy's end of a connection, for the tests of agents: it asks a question and returns the
+//! answer.
 //!
 //! ```
 //! use spop_agent::testing::Client;
@@ -24,31 +25,32 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{Action, Frame, FrameId, Scope, Value, decode};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::agent::Agent;
+use crate::connection;
 use crate::handler::Handler;
+use crate::shared::{HandlerPermit, Shared};
 
-/// The max-frame-size that is offered, which is HAProxy's.
-const MAX_FRAME_SIZE: u32 = 16_380;
-
-/// How long an agent may take for anything.
+/// How long an agent may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name of a message, and its args by name, as an spoe-message section lists them.
 pub type Question<'a> = (&'a str, &'a [(&'a str, Value<'a>)]);
 
-/// One connection to an agent, on which questions are asked.
+/// One connection to an agent.
 ///
-/// Every method fails with an [`io::Error`] when the agent takes longer than ten seconds, closes
-/// the connection, or says what is not SPOP.
+/// Every method fails with an [`io::Error`] if the agent takes longer than ten seconds, closes the
+/// connection, or sends something that is not SPOP.
 pub struct Client {
     stream: Box<dyn Stream>,
     received: Vec<u8>,
@@ -59,28 +61,46 @@ pub struct Client {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Serves one connection that is no socket until it ends or `stop` resolves, and says in words how
-/// it ended. For fuzz targets, which cut reads and writes where they like. It may change or go at
-/// any time.
+/// An agent that serves streams which need not be sockets: for fuzz targets, which cut reads and
+/// writes anywhere. It may change or be removed at any time.
 #[doc(hidden)]
-pub async fn serve<H: Handler>(
-    agent: &Agent<H>,
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    stop: impl Future<Output = ()>,
-) -> String {
-    agent.serve_stream(stream, stop).await
+#[derive(Debug)]
+pub struct Streams<H>(Shared<H>);
+
+impl<H: Handler> Streams<H> {
+    /// Serves streams with this agent.
+    #[must_use]
+    pub fn new(agent: Agent<H>) -> Self {
+        Self(agent.into_shared())
+    }
+
+    /// Serves one stream until it ends or `stop` resolves. Returns how it ended, in words.
+    pub async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        stop: impl Future<Output = ()>,
+    ) -> String {
+        let Shared { counters, settings, .. } = &self.0;
+        let permits = Arc::new(Semaphore::new(settings.max_connections));
+        let mut permit = HandlerPermit::new(permits);
+        counters.opened();
+        let ended = connection::serve(stream, &self.0, &mut permit, stop).await;
+        counters.ended(&ended.end);
+        counters.closed();
+        ended.end.to_string()
+    }
 }
 
 /// The engine id of a [`Client`].
 pub const ENGINE_ID: &str = "testing";
 
 impl Client {
-    /// Serves an agent in this tokio runtime, on a port of 127.0.0.1 that is free, and connects to
-    /// it. The agent ends with the client.
+    /// Serves an agent in the current tokio runtime, on a free port of 127.0.0.1, and connects to it.
+    /// The agent ends when the client is dropped.
     ///
     /// # Errors
     ///
-    /// There is no port, or see above.
+    /// No port is free; or the errors of every method, see [`Client`].
     pub async fn of<H: Handler>(agent: Agent<H>) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -94,7 +114,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Nobody is there, or see above.
+    /// No agent listens there; or the errors of every method, see [`Client`].
     pub async fn connect(address: &str) -> io::Result<Self> {
         match address.strip_prefix("unix:") {
             Some(path) => Self::greet(UnixStream::connect(path).await?).await,
@@ -109,13 +129,7 @@ impl Client {
     async fn greet(stream: impl Stream + 'static) -> io::Result<Self> {
         let mut client =
             Self { stream: Box::new(stream), received: Vec::new(), next_id: 0, served: None };
-        let fields = HelloFields {
-            versions: "2.0",
-            max_frame_size: MAX_FRAME_SIZE,
-            capabilities: "pipelining",
-            engine_id: Some(ENGINE_ID),
-            healthcheck: None,
-        };
+        let fields = HelloFields { engine_id: Some(ENGINE_ID), ..HelloFields::default() };
         let mut frame = [0; 256];
         let length = encode_hello(&mut frame, &fields).map_err(io::Error::other)?;
         client.write(&frame[..length]).await?;
@@ -123,12 +137,12 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends one NOTIFY with these messages, and waits for its ACK. For one question at a time:
-    /// ACKs of others that come before it are lost.
+    /// Sends one NOTIFY with these messages, and waits for its ACK. Use it for one question at a
+    /// time: it drops the ACKs of other questions that come earlier.
     ///
     /// # Errors
     ///
-    /// See above; or the messages are larger than a frame.
+    /// The messages are larger than a frame; or the errors of every method, see [`Client`].
     pub async fn ask(&mut self, messages: &[Question<'_>]) -> io::Result<Answer> {
         let id = self.send(messages).await?;
         loop {
@@ -139,7 +153,7 @@ impl Client {
         }
     }
 
-    /// Sends one NOTIFY and waits for nothing. Returns the id that its [`Answer`] will have.
+    /// Sends one NOTIFY, and does not wait. Returns the id that its [`Answer`] will have.
     ///
     /// # Errors
     ///
@@ -147,7 +161,7 @@ impl Client {
     pub async fn send(&mut self, messages: &[Question<'_>]) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
-        let mut frame = vec![0; MAX_FRAME_SIZE as usize + 4];
+        let mut frame = vec![0; HelloFields::default().max_frame_size as usize + 4];
         let mut notify =
             NotifyWriter::new(&mut frame, FrameId { stream: id, frame: 1 }).map_err(too_large)?;
         for (name, args) in messages {
@@ -161,7 +175,7 @@ impl Client {
         Ok(id)
     }
 
-    /// The next ACK that comes.
+    /// Waits for the next ACK.
     ///
     /// # Errors
     ///
@@ -181,13 +195,15 @@ impl Client {
         in_time(self.stream.write_all(bytes)).await
     }
 
-    /// Reads until a frame has come that is wanted.
+    /// Reads until a frame has come for which `wanted` returns something.
     async fn receive<T>(&mut self, wanted: impl Fn(&Frame<'_>) -> Option<T>) -> io::Result<T> {
         loop {
             match decode(&self.received, 1 << 20).map_err(io::Error::other)? {
                 Some((Frame::AgentDisconnect(disconnect), _)) => {
                     let status = disconnect.status;
-                    return Err(io::Error::other(format!("the agent says goodbye: {status}")));
+                    return Err(io::Error::other(format!(
+                        "the agent ended the connection: {status}"
+                    )));
                 }
                 Some((frame, used)) => {
                     let found = wanted(&frame);
@@ -209,7 +225,7 @@ impl Client {
     }
 }
 
-/// An agent that is served as long as this lives.
+/// An agent that is served until this is dropped.
 struct Served(JoinHandle<()>);
 
 impl Drop for Served {
@@ -232,7 +248,7 @@ fn too_large(error: spop_codec::BufferFull) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// An ACK, as HAProxy understands it.
+/// An ACK, as HAProxy reads it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Answer {
     id: u64,
@@ -243,7 +259,7 @@ pub struct Answer {
 struct OwnedAction {
     scope: Scope,
     name: Vec<u8>,
-    /// `None` when the variable is unset.
+    /// `None` if the variable is unset.
     value: Option<OwnedValue>,
 }
 
@@ -251,7 +267,7 @@ struct OwnedAction {
 enum OwnedValue {
     String(Vec<u8>),
     Binary(Vec<u8>),
-    /// One that borrows nothing.
+    /// A value that borrows nothing.
     Other(Value<'static>),
 }
 
@@ -300,8 +316,8 @@ impl Answer {
         self.id
     }
 
-    /// What a variable is set to, by the last action with this scope and name. `None` when it is
-    /// not set, or unset.
+    /// The value of a variable, from the last action with this scope and name. `None` if it is not
+    /// set, or is unset.
     #[must_use]
     pub fn var(&self, scope: Scope, name: &str) -> Option<Value<'_>> {
         let mut last = self.actions.iter().rev();
@@ -319,7 +335,7 @@ impl Answer {
         })
     }
 
-    /// Whether nothing is set or unset.
+    /// Whether the ACK has no actions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty()

@@ -1,4 +1,4 @@
-//! Connections of one worker take turns: none waits for more than a bounded number of requests of
+//! Connections of one worker have rounds in turn: none waits for more than a bounded number of requests of
 //! each other one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
@@ -16,7 +16,7 @@ use spop_agent::testing;
 use spop_agent::{Agent, Handler, Reply, Request, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// More than a turn may be, whatever its size, and far less than there is.
+/// More than a round may read, whatever its size, and far less than there is.
 const TURN_BYTES: usize = 64 * 1024;
 const READY_BYTES: usize = 4 << 20;
 
@@ -99,11 +99,11 @@ fn counting(floods: &Arc<AtomicUsize>) -> impl Handler {
 /// scheduler and no clock's.
 async fn a_quiet_one_beside(floods: usize, piece: usize) {
     let answered = Arc::new(AtomicUsize::new(0));
-    let agent = Arc::new(Agent::new(counting(&answered)));
+    let agent = Arc::new(testing::Streams::new(Agent::new(counting(&answered))));
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     let quiet = {
         let agent = agent.clone();
-        tokio::spawn(async move { testing::serve(&agent, theirs, pending()).await })
+        tokio::spawn(async move { agent.serve(theirs, pending()).await })
     };
     ours.write_all(&hello(16380, None)).await.unwrap();
     let mut buffer = [0; 1000];
@@ -114,7 +114,7 @@ async fn a_quiet_one_beside(floods: usize, piece: usize) {
         let (flood, bytes) = Flood::new(piece);
         length = bytes;
         let agent = agent.clone();
-        tokio::spawn(async move { testing::serve(&agent, flood, pending()).await });
+        tokio::spawn(async move { agent.serve(flood, pending()).await });
     }
     for id in 0..5 {
         let before = answered.load(Ordering::Relaxed);
@@ -122,7 +122,7 @@ async fn a_quiet_one_beside(floods: usize, piece: usize) {
         // An ACK without actions.
         ours.read_exact(&mut buffer[..11]).await.unwrap();
         let between = answered.load(Ordering::Relaxed) - before;
-        // At most one turn of each before the agent's end is polled, and one before ours is; and
+        // At most one round of each before the agent's end is polled, and one before ours is; and
         // the first of a connection, which begins with its HELLO, is two.
         let most = 3 * floods * (TURN_BYTES / length + 1);
         assert!(

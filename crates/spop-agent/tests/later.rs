@@ -383,10 +383,10 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
 struct Careless;
 
 impl Handler for Careless {
-    type Turn = Untidy;
+    type Round = Untidy;
     type Prepared = Untidy;
 
-    fn turn(&self) -> Untidy {
+    fn round(&self) -> Untidy {
         Untidy
     }
 

@@ -60,10 +60,10 @@ async fn a_panic_costs_its_own_request_the_actions_and_nobody_else_anything() {
 struct Fragile;
 
 impl Handler for Fragile {
-    type Turn = ();
+    type Round = ();
     type Prepared = ();
 
-    fn turn(&self) {}
+    fn round(&self) {}
 
     fn prepare(&self, (): &mut (), request: &Request<'_>) {
         assert!(
@@ -97,14 +97,14 @@ async fn a_panic_while_preparing_is_no_different() {
 struct Hopeless;
 
 impl Handler for Hopeless {
-    type Turn = ();
+    type Round = ();
     type Prepared = ();
 
-    fn turn(&self) {
+    fn round(&self) {
         panic!("the handler was told to");
     }
 
-    fn prepare(&self, _: &mut Self::Turn, _: &Request<'_>) {}
+    fn prepare(&self, _: &mut Self::Round, _: &Request<'_>) {}
 
     fn answer(&self, (): &mut (), (): (), _: &Request<'_>, _: &mut Reply<'_>) {}
 }
@@ -152,13 +152,7 @@ fn tell_ids(request: &Request<'_>, reply: &mut Reply<'_>) {
 async fn a_handler_is_told_the_ids_of_engine_and_request() {
     let hello_of = |engine_id: Option<&str>| {
         let mut out = vec![0; 512];
-        let fields = HelloFields {
-            versions: "2.0",
-            max_frame_size: 16380,
-            capabilities: "pipelining",
-            engine_id,
-            healthcheck: None,
-        };
+        let fields = HelloFields { engine_id, ..HelloFields::default() };
         let length = encode_hello(&mut out, &fields).unwrap();
         out.truncate(length);
         out

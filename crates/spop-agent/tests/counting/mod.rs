@@ -75,15 +75,8 @@ impl<N: FnMut(&mut Vec<u8>)> Client<N> {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let fields = HelloFields {
-            versions: "2.0",
-            max_frame_size: 16_380,
-            capabilities: "pipelining",
-            engine_id: None,
-            healthcheck: None,
-        };
         let mut hello = [0; 256];
-        let length = encode_hello(&mut hello, &fields).unwrap();
+        let length = encode_hello(&mut hello, &HelloFields::default()).unwrap();
         stream.write_all(&hello[..length]).unwrap();
         let mut client = Self { stream, notify };
         client.read_frame();

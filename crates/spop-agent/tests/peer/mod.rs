@@ -185,13 +185,8 @@ pub fn welcome(max_frame_size: u32) -> Sent {
 pub fn hello(max_frame_size: u32, healthcheck: Option<bool>) -> Vec<u8> {
     let mut out = vec![0; 256];
     let capabilities = if healthcheck == Some(true) { "" } else { "pipelining" };
-    let fields = HelloFields {
-        versions: "2.0",
-        max_frame_size,
-        capabilities,
-        engine_id: None,
-        healthcheck,
-    };
+    let fields =
+        HelloFields { max_frame_size, capabilities, healthcheck, ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
     out.truncate(length);
     out

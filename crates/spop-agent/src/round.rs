@@ -1,0 +1,119 @@
+//! One round of a connection: one read, the answers to what it brought, one write.
+
+use tokio::time::Instant;
+
+use spop_codec::{Status, encode_agent_disconnect};
+
+use crate::end::End;
+use crate::handler::{Handler, LateAnswer};
+use crate::late::{LateReplies, Waiting};
+use crate::shared::Shared;
+use crate::shield::shielded;
+
+/// The most bytes of a frame of the agent that is not an ACK. Such frames have under 100.
+const CONTROL_FRAME_BYTES: usize = 512;
+
+/// What a round has written so far.
+pub(crate) struct Round<'r, H: Handler> {
+    pub(crate) shared: &'r Shared<H>,
+    /// The thread's buffer for answers. Its first `written` bytes are those of this round.
+    pub(crate) output: &'r mut Vec<u8>,
+    pub(crate) written: usize,
+    /// How many ACKs are among these bytes.
+    pub(crate) acks: usize,
+    /// When the requests had been read.
+    pub(crate) asked: Instant,
+    /// What the handler returned for this round; `None` before its first request.
+    pub(crate) state: Option<H::Round>,
+    /// Set if the connection ends with this round.
+    pub(crate) end: Option<End>,
+}
+
+impl<'r, H: Handler> Round<'r, H> {
+    /// A round whose requests have just been read.
+    pub(crate) fn begin(shared: &'r Shared<H>, output: &'r mut Vec<u8>) -> Self {
+        Self { shared, output, written: 0, acks: 0, asked: Instant::now(), state: None, end: None }
+    }
+
+    /// Space for this many more bytes behind what is written.
+    #[inline]
+    pub(crate) fn space(&mut self, bytes: usize) -> &mut [u8] {
+        if self.output.len() < self.written + bytes {
+            self.output.resize(self.written + bytes, 0);
+        }
+        &mut self.output[self.written..]
+    }
+
+    /// Appends these bytes.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        self.space(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.written += bytes.len();
+    }
+
+    /// Appends a frame that is not an ACK.
+    pub(crate) fn append_control(&mut self, encode: impl FnOnce(&mut [u8]) -> usize) {
+        let length = encode(self.space(CONTROL_FRAME_BYTES));
+        self.written += length;
+    }
+
+    /// Lets the handler begin the round, unless it has.
+    pub(crate) fn begin_handler(&mut self) {
+        if self.state.is_some() {
+            return;
+        }
+        self.state = shielded(|| self.shared.handler.round());
+        if self.state.is_none() {
+            self.panicked(
+                "the handler panicked; the requests of one read are answered without actions",
+            );
+        }
+    }
+
+    /// Lets the handler end the round. Everything is answered already.
+    pub(crate) fn end_handler(&mut self) {
+        let state = self.state.take();
+        if shielded(|| drop(state)).is_none() {
+            self.panicked("the handler panicked after it had answered the requests of one read");
+        }
+    }
+
+    /// Makes a request wait for its late reply. The ACK of `length` bytes that was written last is
+    /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then that
+    /// ACK is the answer.
+    pub(crate) fn wait(&self, later: LateAnswer, length: usize, late: &mut LateReplies) -> bool {
+        let Shared { counters, settings, .. } = self.shared;
+        let waiting = Waiting {
+            fallback: &self.output[self.written..self.written + length],
+            asked: self.asked,
+            deadline: settings.deadline,
+        };
+        let Err(later) = late.push(later, &waiting, counters, settings.max_buffered_bytes) else {
+            return true;
+        };
+        counters.overdue();
+        if shielded(|| drop(later)).is_none() {
+            counters.handler_panic();
+        }
+        false
+    }
+
+    /// Counts and logs that the handler panicked.
+    pub(crate) fn panicked(&self, what: &str) {
+        self.shared.counters.handler_panic();
+        self.shared.log.warn(format_args!("{what}"));
+    }
+}
+
+/// Writes an AGENT-DISCONNECT with a status and its text. Returns its length.
+pub(crate) fn encode_farewell(output: &mut [u8], status: Status) -> usize {
+    // It fits: it has under 100 bytes.
+    encode_agent_disconnect(output, status, status.text()).unwrap_or(0)
+}
+
+/// An AGENT-DISCONNECT with a status and its text.
+pub(crate) fn farewell(status: Status) -> Vec<u8> {
+    let mut frame = vec![0; CONTROL_FRAME_BYTES];
+    let length = encode_farewell(&mut frame, status);
+    frame.truncate(length);
+    frame
+}
