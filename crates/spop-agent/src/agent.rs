@@ -31,8 +31,8 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// An SPOE agent: a handler, and the settings under which it is served.
 ///
 /// The defaults are good for HAProxy 2.6 and later: 10 000 connections, frames of 16 380 bytes,
-/// ACKs of at most 815 bytes (so HAProxy can have 20 NOTIFYs in flight on a connection), 256 MiB of
-/// memory that all connections keep together.
+/// ACKs of at most 815 bytes (so HAProxy can have 20 NOTIFYs in flight on a connection), 256 MiB
+/// of memory that all connections keep together.
 #[derive(Debug)]
 pub struct Agent<H> {
     handler: H,
@@ -76,11 +76,11 @@ impl<H: Handler> Agent<H> {
     /// frames, payloads in pieces, answers that HAProxy has not read yet, and requests that wait
     /// for [late replies](crate::Reply::later) with their futures. Default: 256 MiB.
     ///
-    /// What is kept stays; what would be too much is not kept. A connection that needs more than is
-    /// left is ended with status 13 (resource allocation error), a warning and a
-    /// [counter](crate::Snapshot::no_memory). A request that finds no memory to wait in is answered
-    /// at once with what was set at first. A connection whose frames arrive whole and whose answers
-    /// are read keeps nothing, and is not affected.
+    /// What is kept stays; what would be too much is not kept. A connection that needs more than
+    /// is left is ended with status 13 (resource allocation error), a warning and a
+    /// [counter](crate::Snapshot::no_memory). A request that finds no memory to wait in is
+    /// answered at once with what was set at first. A connection whose frames arrive whole and
+    /// whose answers are read keeps nothing, and is not affected.
     ///
     /// Each worker may need 2 MiB more during a round. The sockets' buffers in the kernel and the
     /// memory of the handler are not counted.
@@ -103,8 +103,8 @@ impl<H: Handler> Agent<H> {
     ///
     /// As many more connections are accepted, but their NOTIFYs are answered at once, without
     /// actions, until a permit is free. So a request does not wait, and HAProxy's rules treat it
-    /// like any request without an answer. (If the agent closed such connections, HAProxy up to 3.0
-    /// would connect again at once, in a loop.) Connections beyond that wait to be accepted.
+    /// like any request without an answer. (If the agent closed such connections, HAProxy up to
+    /// 3.0 would connect again at once, in a loop.) Connections beyond that wait to be accepted.
     #[must_use]
     pub fn max_connections(mut self, connections: NonZeroUsize) -> Self {
         self.settings.max_connections = connections.get().min(MOST_CONNECTIONS);
@@ -156,8 +156,8 @@ impl<H: Handler> Agent<H> {
     }
 
     /// Starts `threads` worker threads (the calling thread is one of them), each with a runtime of
-    /// its own, and serves as [`serve_until`](Self::serve_until) does. Connections are dealt to the
-    /// workers in turn, and stay there.
+    /// its own, and serves as [`serve_until`](Self::serve_until) does. Connections are dealt to
+    /// the workers in turn, and stay there.
     ///
     /// If HAProxy runs on the same machine, one thread is best: it answers more requests than
     /// HAProxy can send, and a second thread would take a core from HAProxy.

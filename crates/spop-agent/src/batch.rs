@@ -39,8 +39,8 @@ struct Batch<'b, 'a, H: Handler> {
 }
 
 /// Appends to the round one ACK for each request, in order, whose LENGTH is at most `limit`; or
-/// makes the request wait for its late reply. Without a handler's state in the round, the ACKs have
-/// no actions.
+/// makes the request wait for its late reply. Without a handler's state in the round, the ACKs
+/// have no actions.
 pub(crate) fn answer_all<H: Handler>(
     requests: &[Request<'_>],
     limit: u32,

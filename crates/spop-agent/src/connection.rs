@@ -216,8 +216,8 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         round
     }
 
-    /// Counts the memory that is kept until the next round, and returns whether that is allowed. If
-    /// not, the memory is freed.
+    /// Counts the memory that is kept until the next round, and returns whether that is allowed.
+    /// If not, the memory is freed.
     fn may_keep(&mut self) -> bool {
         let bytes = self.inbox.capacity() + self.payload.capacity() + self.unsent.capacity();
         let allowed = self.kept.resize(bytes, self.shared.settings.max_buffered_bytes);
@@ -294,8 +294,8 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         self.poll_send(cx, round)
     }
 
-    /// Answers what is in the inbox, without copying it. If that is the beginning of a frame, reads
-    /// more of it first.
+    /// Answers what is in the inbox, without copying it. If that is the beginning of a frame,
+    /// reads more of it first.
     fn poll_answer_inbox(
         &mut self,
         cx: &mut Context<'_>,
@@ -324,11 +324,9 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         if most == 0 {
             return Poll::Pending;
         }
-        ready!(self.poll_read_behind(cx, scratch, most, true))?;
-        // The agent is the one that is late now. So a frame that has begun must have no deadline;
-        // receiving no bytes removes it.
-        let _ = self.protocol.receive(&[], self.opened.elapsed());
-        Poll::Ready(Ok(()))
+        // `protocol` does not see these bytes yet, so no frame in them has a deadline: it is not
+        // the peer that is late.
+        self.poll_read_behind(cx, scratch, most, true)
     }
 
     /// Reads bytes behind those in the inbox.

@@ -81,10 +81,10 @@ pub struct Snapshot {
     pub open: u64,
     /// Connections that were health checks (`option spop-check`).
     pub health_checks: u64,
-    /// Panics of the handler, at most one for each request. Such a request was answered with an ACK
-    /// without actions. If the future of [`Reply::later`](crate::Reply::later) panicked, it was
-    /// answered with what was set at first; or, if the future panicked when it was dropped, with
-    /// what it had returned.
+    /// Panics of the handler, at most one for each request. Such a request was answered with an
+    /// ACK without actions. If the future of [`Reply::later`](crate::Reply::later) panicked, it
+    /// was answered with what was set at first; or, if the future panicked when it was dropped,
+    /// with what it had returned.
     pub handler_panics: u64,
     /// Connections ended because of bytes that are not SPOP, or a frame at the wrong time.
     pub protocol_errors: u64,
@@ -110,13 +110,13 @@ pub struct Snapshot {
     /// Requests that wait for late replies now.
     pub waiting: u64,
     /// Bytes that all connections together keep now between their rounds: incomplete frames,
-    /// payloads in pieces, answers that were not read yet, and requests that wait for late replies.
-    /// See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
+    /// payloads in pieces, answers that were not read yet, and requests that wait for late
+    /// replies. See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
     pub buffered_bytes: u64,
     /// Connections ended because they needed more than was left of these bytes.
     pub no_memory: u64,
-    /// Connections that the peer closed or reset between two frames, as HAProxy from 3.1 on normally
-    /// does.
+    /// Connections that the peer closed or reset between two frames, as HAProxy from 3.1 on
+    /// normally does.
     pub closed: u64,
     /// Connections that HAProxy ended with a DISCONNECT, as HAProxy up to 3.0 normally does.
     pub disconnected: u64,
@@ -235,8 +235,8 @@ impl Counters {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts that `now` bytes are kept instead of `before`, and returns true. If all bytes together
-    /// would be more than `limit`, returns false and changes nothing.
+    /// Counts that `now` bytes are kept instead of `before`, and returns true. If all bytes
+    /// together would be more than `limit`, returns false and changes nothing.
     pub(crate) fn keep(&self, before: usize, now: usize, limit: usize) -> bool {
         if now <= before {
             self.buffered_bytes.fetch_sub(before - now, Ordering::Relaxed);

@@ -10,8 +10,8 @@ use spop_codec::{
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is a handler.
 ///
-/// A handler runs in the connection's task and must not wait, because all connections of the worker
-/// would wait with it. A handler that must wait replies [`later`](Reply::later).
+/// A handler runs in the connection's task and must not wait, because all connections of the
+/// worker would wait with it. A handler that must wait replies [`later`](Reply::later).
 ///
 /// Implement the trait itself if requests that arrive together share something (a reading of the
 /// clock), or if there is something to start early (fetching memory).
@@ -68,8 +68,8 @@ impl<'a> Request<'a> {
         Self { notify, engine_id }
     }
 
-    /// The ids of the NOTIFY, for a log. They are not unique: HAProxy up to 3.0 counts the streams of
-    /// a process, and later versions count those of a connection.
+    /// The ids of the NOTIFY, for a log. They are not unique: HAProxy up to 3.0 counts the streams
+    /// of a process, and later versions count those of a connection.
     #[inline]
     #[must_use]
     pub const fn id(&self) -> FrameId {
@@ -116,8 +116,8 @@ pub struct Reply<'a> {
 pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {
-    /// A reply to the NOTIFY with these ids, whose LENGTH is at most `limit`; `None` if `out` is too
-    /// short for an empty one. The future of a late reply is put into `later`.
+    /// A reply to the NOTIFY with these ids, whose LENGTH is at most `limit`; `None` if `out` is
+    /// too short for an empty one. The future of a late reply is put into `later`.
     #[inline]
     pub(crate) fn new(
         out: &'a mut [u8],
@@ -176,8 +176,8 @@ impl<'a> Reply<'a> {
         *self.later = None;
     }
 
-    /// Replies later, for handlers that must wait: what the future returns is sent in place of this
-    /// reply as soon as it is ready. Other requests are answered meanwhile.
+    /// Replies later, for handlers that must wait: what the future returns is sent in place of
+    /// this reply as soon as it is ready. Other requests are answered meanwhile.
     ///
     /// What was set in this reply is the fallback. It is sent if the future takes longer than
     /// [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends in an

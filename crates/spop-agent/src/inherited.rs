@@ -41,7 +41,8 @@ pub(crate) fn listeners() -> io::Result<Vec<Inherited>> {
         pid.filter(|pid| pid.to_str().and_then(|pid| pid.parse().ok()) != Some(process::id()))
     {
         return Err(none(format!(
-            "LISTEN_PID is {}, but this process is {}; a script that starts the agent must use exec",
+            "LISTEN_PID is {}, but this process is {}; a script that starts the agent must use \
+             exec",
             pid.display(),
             process::id()
         )));

@@ -57,12 +57,13 @@
 //!         let host = message.arg(b"host").and_then(|host| host.as_str());
 //!         // args headers=req.hdrs_bin
 //!         let headers = message.arg(b"headers").and_then(|headers| headers.headers());
-//!         let cookies = headers.into_iter().flatten().filter(|(name, _)| name == b"cookie").count();
+//!         let headers = headers.into_iter().flatten();
+//!         let cookies = headers.filter(|(name, _)| name == b"cookie").count();
 //!         println!("{host:?} with {cookies} cookies");
 //!         for arg in message.args() {
 //!             match arg.value {
 //!                 Value::Ipv4(ip) => println!("from {ip}"),
-//!                 Value::Null => println!("HAProxy had no {:?}", String::from_utf8_lossy(arg.name)),
+//!                 Value::Null => println!("no {:?}", String::from_utf8_lossy(arg.name)),
 //!                 _ => {}
 //!             }
 //!         }
@@ -73,15 +74,15 @@
 //! # Writing a reply
 //!
 //! [`Reply::set_var`] and [`Reply::unset_var`] accept every type and scope. HAProxy silently drops
-//! what it does not accept, so this crate rejects it: a wrong name is an error of [`VarName::new`],
-//! and a value that would make the ACK too large is the error [`BufferFull`].
+//! what it does not accept, so this crate rejects it: a wrong name is an error of
+//! [`VarName::new`], and a value that would make the ACK too large is the error [`BufferFull`].
 //!
 //! # Late replies
 //!
 //! A handler must not wait, because all connections of its worker would wait with it. Instead it
 //! gives a future to [`Reply::later`]. The ACK is sent when the future is ready; or after
-//! [`Agent::deadline`], with what was set at first. A handler with a cache can reply at once if the
-//! cache has the answer. The example `async_lookup` does all of this.
+//! [`Agent::deadline`], with what was set at first. A handler with a cache can reply at once if
+//! the cache has the answer. The example `async_lookup` does all of this.
 //!
 //! # Millions of requests a second
 //!
@@ -96,8 +97,8 @@
 //! HAProxy's health checks; then it answers what has come, ends the connections, and returns.
 //! [`ListenAddress`] names TCP and Unix sockets, and those of systemd. [`SocketAccess`] says which
 //! processes may connect to a Unix socket. [`Agent::counters`] has numbers for your metrics. What
-//! an operator should know is logged with the crate `log`, at most a few lines a minute. [`Limits`]
-//! bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and later.
+//! an operator should know is logged with the crate `log`, at most a few lines a minute.
+//! [`Limits`] bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and later.
 //!
 //! # Testing it
 //!
@@ -105,11 +106,11 @@
 //!
 //! # Guarantees
 //!
-//! * Every NOTIFY gets exactly one ACK, whatever the handler does. A panic in the handler, or in the
-//!   drop of a value that it returned, is caught and counted, and the ACK has no actions. Nothing
-//!   is answered before its frame is whole.
-//! * Handlers run in the connection's task, one request after another. (One worker answers millions
-//!   of NOTIFYs a second, so no other task is needed.)
+//! * Every NOTIFY gets exactly one ACK, whatever the handler does. A panic in the handler, or in
+//!   the drop of a value that it returned, is caught and counted, and the ACK has no actions.
+//!   Nothing is answered before its frame is whole.
+//! * Handlers run in the connection's task, one request after another. (One worker answers
+//!   millions of NOTIFYs a second, so no other task is needed.)
 //! * A peer that sends garbage or half a frame, or that never reads, costs at most one buffer of
 //!   limited size, and then its connection ends. All such buffers together have a limit too
 //!   ([`Agent::max_buffered_bytes`]).
@@ -182,3 +183,8 @@ pub use spop_codec::{
     AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages,
     NameError, Scope, Value, VarName,
 };
+
+// The example in README.md is compiled with the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

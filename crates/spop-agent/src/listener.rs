@@ -53,8 +53,8 @@ impl ListenAddress {
         self.bind_with(SocketAccess::default())
     }
 
-    /// As [`bind`](Self::bind), with the permissions of a Unix socket that has a path. They are set
-    /// before the first connection is possible. They mean nothing for other addresses.
+    /// As [`bind`](Self::bind), with the permissions of a Unix socket that has a path. They are
+    /// set before the first connection is possible. They mean nothing for other addresses.
     ///
     /// # Errors
     ///

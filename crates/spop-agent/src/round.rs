@@ -78,8 +78,8 @@ impl<'r, H: Handler> Round<'r, H> {
     }
 
     /// Makes a request wait for its late reply. The ACK of `length` bytes that was written last is
-    /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then that
-    /// ACK is the answer.
+    /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then
+    /// that ACK is the answer.
     pub(crate) fn wait(&self, later: LateAnswer, length: usize, late: &mut LateReplies) -> bool {
         let Shared { counters, settings, .. } = self.shared;
         let waiting = Waiting {

@@ -6,15 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs the code. `None` if it panicked.
 ///
 /// After a panic the values that the code changed may be inconsistent. Those of the author are
-/// only lent to the handler again, or dropped (in here, because that may panic too). Values of this
-/// crate are changed by single assignments that cannot panic halfway.
+/// only lent to the handler again, or dropped (in here, because that may panic too). Values of
+/// this crate are changed by single assignments that cannot panic halfway.
 #[inline]
 pub(crate) fn shielded<T>(code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(result) => Some(result),
         Err(thrown) => {
-            // The panic's payload is the author's too, and may panic when it is dropped. The payload
-            // of that second panic is leaked.
+            // The panic's payload is the author's too, and may panic when it is dropped. The
+            // payload of that second panic is leaked.
             if let Err(thrown) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
                 forget(thrown);
             }

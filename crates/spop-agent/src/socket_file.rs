@@ -5,8 +5,8 @@
 //! A file that a killed agent left behind is replaced, in three steps: find out that no process
 //! listens on it, remove it, bind. If a process removed the file that another process has just
 //! bound, the other would listen on a file that is gone. So each process locks `PATH.lock` before
-//! the first step, and unlocks it when it listens. The kernel unlocks the file when a process dies,
-//! and the next process locks a lock file that was left behind.
+//! the first step, and unlocks it when it listens. The kernel unlocks the file when a process
+//! dies, and the next process locks a lock file that was left behind.
 //!
 //! # Giving it back
 //!
@@ -31,8 +31,8 @@ const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Which processes may connect to a Unix socket that
-/// [`bind_with`](crate::ListenAddress::bind_with) creates. To connect, a process must be allowed to
-/// write to the socket.
+/// [`bind_with`](crate::ListenAddress::bind_with) creates. To connect, a process must be allowed
+/// to write to the socket.
 ///
 /// The default is mode 0777 without the bits of the umask, and the group of a new file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -147,8 +147,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let what = "there is a socket that this user may not write to, so the agent cannot find out \
-                        whether a process listens on it; remove it if none does";
+            let what = "there is a socket that this user may not write to, so the agent cannot \
+                        find out whether a process listens on it; remove it if none does";
             Err(io::Error::new(error.kind(), what))
         }
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "a process listens there")),

@@ -95,8 +95,8 @@ impl<H: Handler> Streams<H> {
 pub const ENGINE_ID: &str = "testing";
 
 impl Client {
-    /// Serves an agent in the current tokio runtime, on a free port of 127.0.0.1, and connects to it.
-    /// The agent ends when the client is dropped.
+    /// Serves an agent in the current tokio runtime, on a free port of 127.0.0.1, and connects to
+    /// it. The agent ends when the client is dropped.
     ///
     /// # Errors
     ///

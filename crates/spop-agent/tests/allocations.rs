@@ -1,5 +1,4 @@
-//! Serving takes no memory for each NOTIFY: neither one that comes alone, nor many that come
-//! together.
+//! Serving allocates nothing for a NOTIFY, whether it comes alone or with many others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod counting;
@@ -20,8 +19,8 @@ fn an_agent_that_has_warmed_up_allocates_nothing() {
     }
 }
 
-/// What a read cuts in two is kept for the next one, and so are answers that the client is not
-/// ready for.
+/// A frame that a read cuts in two is kept for the next read, and so are answers that the client
+/// does not read yet.
 #[test]
 fn bursts_longer_than_a_read_cost_allocations_by_the_read_and_not_by_the_notify() {
     let counting =

@@ -1,5 +1,5 @@
-//! The memory that all connections keep together has one bound, and only those that need some of
-//! it notice.
+//! The memory that all connections keep together has one limit, and only connections that need
+//! such memory notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -14,13 +14,13 @@ use tokio::time::{sleep, timeout};
 
 const LIMIT: usize = 1 << 20;
 
-/// An agent that waits for the rest of a frame for longer than a test takes.
+/// An agent that waits for the rest of a frame longer than a test takes.
 fn patient() -> Agent<impl Handler> {
     Agent::new(measure)
         .limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
 }
 
-/// Waits until the agent has read so much: then it keeps it, which this says, or ends the
+/// Waits until the agent has read this much. Returns whether it keeps it; if not, it ends the
 /// connection.
 async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
     within(async {
@@ -39,7 +39,7 @@ async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
     .await
 }
 
-/// A frame as large as the agent takes, but for its last byte.
+/// A frame of the largest size that the agent accepts, without its last byte.
 fn half(size: usize) -> Vec<u8> {
     let mut frame = notify(1, &vec![b'x'; size]);
     frame.pop();
@@ -68,10 +68,10 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
         good.send(&[notify(1, b"abc"), notify(2, b"")].concat()).await;
         assert_eq!((good.next().await, good.next().await), (ack(1, 3), ack(2, 0)), "{round}");
     }
-    // A buffer may be twice as large as what is in it.
+    // A buffer may be twice as large as its content.
     assert!((LIMIT / 40_000..=LIMIT / 16_000).contains(&halves.len()), "{}", halves.len());
     assert_eq!(halves.len() as u64 + refused, 80);
-    // What is kept is not taken away.
+    // What is kept stays.
     for peer in &mut halves {
         peer.send(b"x").await;
         assert_eq!(peer.next().await, ack(1, 16_000));
@@ -130,7 +130,7 @@ async fn so_do_payloads_in_pieces() {
     served.stop().await;
 }
 
-/// Sets as much as an ACK may hold.
+/// Fills the ACK.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
     reply.set_var(Scope::Session, peer::LENGTH, &[b'x'; 700][..]).unwrap();
 }
@@ -143,7 +143,7 @@ async fn so_do_answers_that_are_not_read() {
     let mut rude = Peer::greeted(&served).await;
     let burst: Vec<u8> = (0..1000).flat_map(|stream| notify(stream, b"")).collect();
     within(async {
-        // Until the agent ends it, which is when the sockets' buffers are full.
+        // Until the agent ends the connection, because the sockets' buffers are full.
         while rude.stream.write_all(&burst).await.is_ok() {}
     })
     .await;
@@ -155,7 +155,7 @@ async fn so_do_answers_that_are_not_read() {
     served.stop().await;
 }
 
-/// Also while the connection stays open and rests.
+/// Also while the connection stays open and nothing comes.
 #[tokio::test]
 async fn answers_that_were_read_after_all_are_kept_no_longer() {
     let served = serve(Agent::new(verbose)).await;

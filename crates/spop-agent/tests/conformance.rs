@@ -1,4 +1,4 @@
-//! What an agent owes HAProxy, item by item: docs/PROTOCOL.md names the test of each.
+//! What HAProxy expects of an agent, item by item. docs/PROTOCOL.md names the test of each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -128,7 +128,7 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
             Sent::Hello { max_frame_size: size.min(16380), pipelining, fragmentation: true };
         assert_eq!(peer.next().await, agreed, "{offered}");
     }
-    // The smaller frame size holds.
+    // The smaller frame size is in force.
     let mut peer = Peer::connect(&small).await;
     peer.send(&hello(1 << 30, None)).await;
     assert_eq!(peer.next().await, welcome(16380));
@@ -202,7 +202,7 @@ async fn a_message_in_pieces_is_put_together_between_others() {
     for expected in [ack(1, 1), ack(3, 3000), ack(5, 3)] {
         assert_eq!(peer.next().await, expected);
     }
-    // Given up by HAProxy: no answer, and no harm.
+    // HAProxy gives it up: no answer, and no error.
     peer.send(&[frame(3, 0, [7, 1], b"\x01m"), frame(0, 3, [7, 1], b""), notify(9, b"")].concat())
         .await;
     assert_eq!(peer.next().await, ack(9, 0));
@@ -243,7 +243,7 @@ async fn a_refusal_comes_late_and_the_socket_stays_open_until_haproxy_closes() {
     let mut refused = Peer::connect(&served).await;
     refused.send(&hello_with("1.0", 16380, "", None)).await;
     assert_eq!(refused.next().await, Sent::Disconnect(Status::BAD_VERSION));
-    // HAProxy up to 3.0 comes back at once; so it is kept waiting.
+    // HAProxy up to 3.0 connects again at once, so it must wait.
     assert!(began.elapsed() >= Duration::from_millis(95), "{:?}", began.elapsed());
     assert_eq!(refused.next().await, Sent::End);
     assert!(
@@ -252,7 +252,7 @@ async fn a_refusal_comes_late_and_the_socket_stays_open_until_haproxy_closes() {
         began.elapsed()
     );
 
-    // A peer that closes is not kept waiting. On a busy machine this may take several attempts.
+    // A peer that closes does not have to wait. On a busy machine this may take several attempts.
     let mut took = Vec::new();
     while !took.iter().any(|time| *time < Duration::from_millis(150)) {
         assert!(took.len() < 100, "{took:?}");
@@ -292,7 +292,7 @@ async fn an_end_between_frames_is_ordinary_and_one_inside_is_counted() {
     served.stop().await;
 }
 
-/// One byte a second is silence, too.
+/// One byte a second counts as silence.
 #[tokio::test]
 async fn a_frame_has_a_deadline_however_steadily_it_comes() {
     let limits = Limits { frame_timeout: Duration::from_millis(300), ..Limits::default() };
@@ -324,7 +324,7 @@ async fn a_frame_has_a_deadline_however_steadily_it_comes() {
     served.stop().await;
 }
 
-/// Takes a byte now and then, and so never all of what waits for it.
+/// Reads a byte now and then, and so never everything that was sent.
 #[tokio::test]
 async fn a_peer_that_reads_too_slowly_loses_its_connection() {
     let served = serve(Agent::new(measure)).await;

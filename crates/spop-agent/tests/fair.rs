@@ -1,5 +1,5 @@
-//! Connections of one worker have rounds in turn: none waits for more than a bounded number of requests of
-//! each other one.
+//! Connections of one worker have rounds in turn: none waits for more than a bounded number of
+//! requests of each other one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 const TURN_BYTES: usize = 64 * 1024;
 const READY_BYTES: usize = 4 << 20;
 
-/// The end of a peer that has all its NOTIFYs ready, whenever it is asked, and takes all answers.
+/// A peer that always has NOTIFYs ready, and reads all answers.
 struct Flood {
     bytes: Arc<[u8]>,
     at: usize,
@@ -55,7 +55,7 @@ impl AsyncRead for Flood {
             into.put_slice(&this.bytes[this.at..this.at + piece]);
             (this.at, this.left) = (this.at + piece, this.left - piece);
             if this.at == this.bytes.len() {
-                // Only the first time around there is a HELLO.
+                // Only the first piece has a HELLO.
                 this.at = hello(16380, None).len();
             }
             if into.filled().len() >= this.piece {
@@ -95,8 +95,8 @@ fn counting(floods: &Arc<AtomicUsize>) -> impl Handler {
     }
 }
 
-/// Both ends of a quiet connection are tasks of the same thread, so that the order is that of the
-/// scheduler and no clock's.
+/// Both ends of a quiet connection are tasks of the same thread, so the scheduler decides the
+/// order, and not a clock.
 async fn a_quiet_one_beside(floods: usize, piece: usize) {
     let answered = Arc::new(AtomicUsize::new(0));
     let agent = Arc::new(testing::Streams::new(Agent::new(counting(&answered))));

@@ -1,5 +1,5 @@
-//! Handlers that wait: ACKs in the order in which they are ready, a deadline, a bound, and an
-//! orderly end.
+//! Late replies: ACKs in the order in which they are ready, a deadline, a limit, and an orderly
+//! end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod peer;
@@ -18,8 +18,8 @@ use tokio::time::{sleep, timeout};
 
 const OTHER: VarName<'_> = VarName::from_static("other");
 
-/// Answers the length of the arg after as many milliseconds. What is longer than 5000 is answered
-/// at once, and until there is an answer the length is 7.
+/// Answers the length of the arg after as many milliseconds, with 7 as the fallback. An arg longer
+/// than 5000 is answered at once.
 fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
     let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg_at(0))
     else {
@@ -88,7 +88,7 @@ async fn who_takes_too_long_gets_what_was_set_at_first() {
     for (id, length) in [(3, 7), (2, 50), (1, 7)] {
         assert_eq!(peer.next().await, ack(id, length));
     }
-    // The late result is dropped, and the connection goes on.
+    // The result that came too late is dropped, and the connection continues.
     assert!(peer.is_silent(Duration::from_secs(2)).await);
     peer.send(&question(4, 20)).await;
     assert_eq!(peer.next().await, ack(4, 20));
@@ -100,7 +100,7 @@ async fn who_takes_too_long_gets_what_was_set_at_first() {
     served.stop().await;
 }
 
-/// Waits for a permit, and knows how many do.
+/// Waits for a permit, and counts how many requests wait.
 #[derive(Clone)]
 struct Gate {
     permits: Arc<Semaphore>,
@@ -165,7 +165,7 @@ async fn so_many_wait_and_no_more() {
     sleep(Duration::from_millis(100)).await;
     gate.until_waiting(5).await;
     assert_eq!(served.counters.snapshot().waiting, 5);
-    // The other has a bound of its own.
+    // The other connection has a limit of its own.
     other.send(&question(1, 10)).await;
     gate.until_waiting(6).await;
     gate.permits.add_permits(1001);
@@ -200,7 +200,8 @@ async fn a_full_connection_stays_open_however_long_it_waits() {
 async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
     let gate = Gate::new();
     let served = serve(Agent::new(gate.handler()).deadline(Duration::from_secs(60))).await;
-    // HAProxy says goodbye, and what comes in time is the answer; what does not is the fallback.
+    // HAProxy sends DISCONNECT. A reply that is ready in time is the answer; for the others it is
+    // the fallback.
     let mut peer = Peer::greeted(&served).await;
     peer.send(&[question(1, 10), question(2, 10), disconnect(Status::NORMAL)].concat()).await;
     gate.until_waiting(2).await;
@@ -211,7 +212,7 @@ async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
     gate.until_waiting(0).await;
     assert_eq!(served.counters.snapshot().overdue, 1);
 
-    // HAProxy goes without a word, and nobody is left to wait.
+    // HAProxy closes without DISCONNECT, and the requests that wait are dropped.
     let mut peer = Peer::greeted(&served).await;
     peer.send(&question(1, 10)).await;
     gate.until_waiting(1).await;
@@ -221,7 +222,7 @@ async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
     let counted = served.counters.snapshot();
     assert_eq!((counted.waiting, counted.closed, counted.disconnected), (0, 1, 1));
 
-    // The agent stops: the same as goodbye.
+    // The agent stops: the same as with DISCONNECT.
     let mut peer = Peer::greeted(&served).await;
     peer.send(&question(1, 10)).await;
     gate.until_waiting(1).await;
@@ -233,7 +234,7 @@ async fn what_waits_is_answered_before_goodbye_and_dropped_without_one() {
     gate.until_waiting(0).await;
 }
 
-/// The protocol is broken behind a question that waits: it is answered, and then the peer is told.
+/// Malformed bytes come behind a request that waits: it is answered before the DISCONNECT.
 #[tokio::test]
 async fn what_waits_is_answered_before_a_refusal() {
     let gate = Gate::new();
@@ -246,7 +247,7 @@ async fn what_waits_is_answered_before_a_refusal() {
     served.stop().await;
 }
 
-/// They come in pieces, end in the middle of frames, and overtake each other.
+/// Requests come in pieces, end in the middle of frames, and overtake each other.
 #[tokio::test]
 async fn a_thousand_that_wait_a_little_are_all_answered() {
     let served = serve(Agent::new(slowly)).await;
@@ -266,8 +267,7 @@ async fn a_thousand_that_wait_a_little_are_all_answered() {
     served.stop().await;
 }
 
-/// The close is seen also when nothing more may begin to wait, and when something has come that
-/// must wait for that.
+/// The agent notices a close also when as many requests wait as may, and when more has come.
 #[tokio::test]
 async fn what_waits_is_dropped_when_haproxy_goes_however_much_waits() {
     let gate = Gate::new();
@@ -298,7 +298,7 @@ async fn what_waits_is_dropped_when_haproxy_goes_however_much_waits() {
     served.stop().await;
 }
 
-/// Panics as it is dropped.
+/// Panics when it is dropped.
 struct Untidy;
 
 impl Drop for Untidy {
@@ -307,8 +307,8 @@ impl Drop for Untidy {
     }
 }
 
-/// "later": an answer that is ready; "never": one that never is; "panic": a panic behind `later`;
-/// "again": `later`, twice. What each waits with panics as it is dropped.
+/// "later": a reply that is ready at once; "never": one that never is; "panic": a panic after
+/// `later`; "again": `later`, twice. Each future panics when it is dropped.
 fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
     let message = request.message(b"m").unwrap();
     let Some(Value::String(how)) = message.arg_at(0) else { panic!() };
@@ -317,7 +317,7 @@ fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
     reply.later(move |mut reply| {
         reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
         let mut reply = Some(reply);
-        // Unlike an async block it keeps what it has until it is dropped itself.
+        // Unlike an async block it keeps its values until it is dropped itself.
         std::future::poll_fn(move |_| {
             let _kept = &untidy;
             if never { Poll::Pending } else { Poll::Ready(reply.take().unwrap()) }
@@ -363,7 +363,7 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
         (20, 4, 0, 20)
     );
 
-    // The connection goes on, and ends while some wait.
+    // The connection continues, and ends while some requests wait.
     peer.send(&[notify(1, b"never"), notify(2, b"never"), notify(3, b"later")].concat()).await;
     assert_eq!(peer.next().await, ack(3, 8));
     peer.reset();
@@ -378,8 +378,8 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
     served.stop().await;
 }
 
-/// What all requests of a read have in common panics as it is dropped, and so does what is known
-/// of each.
+/// What the requests of a round share panics when it is dropped, and so does what was prepared for
+/// each.
 struct Careless;
 
 impl Handler for Careless {
@@ -410,8 +410,8 @@ async fn nor_does_one_in_the_drop_of_what_requests_have_in_common() {
     served.stop().await;
 }
 
-/// One that always wakes itself is polled over and over, and takes no time from the others of its
-/// connection.
+/// A future that always wakes itself is polled again and again, and does not delay the others of
+/// its connection.
 #[tokio::test]
 async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
     let handler = |request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -437,7 +437,7 @@ async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
     let mut peer = Peer::greeted(&served).await;
     let questions: Vec<u8> = (0..500).flat_map(|id| question(id, 10)).collect();
     peer.send(&questions).await;
-    // In whatever order, the one that never ends comes last.
+    // In any order, but the one that never ends comes last.
     for _ in 1..500 {
         let Sent::Ack(id, 1, variables) = peer.next().await else { panic!("not an ACK") };
         assert_eq!(variables, ["txn.length=Uint32(8)"], "{id}");

@@ -1,5 +1,5 @@
-//! The agent over real sockets, against a client that writes and reads frames as HAProxy does, and
-//! as it never would.
+//! The agent over real sockets, with a client that writes and reads frames as HAProxy does, and as
+//! HAProxy never does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
@@ -56,7 +56,7 @@ async fn a_panic_costs_its_own_request_the_actions_and_nobody_else_anything() {
     served.stop().await;
 }
 
-/// Panics in every place it can.
+/// Panics in every function.
 struct Fragile;
 
 impl Handler for Fragile {
@@ -93,7 +93,7 @@ async fn a_panic_while_preparing_is_no_different() {
     served.stop().await;
 }
 
-/// Can't even begin.
+/// Panics at the beginning of a round.
 struct Hopeless;
 
 impl Handler for Hopeless {
@@ -141,13 +141,13 @@ async fn an_idle_listener_takes_no_room_from_another() {
     serving.abort();
 }
 
-/// Answers the lengths of both ids together.
+/// Answers the sum of the lengths of both ids.
 fn tell_ids(request: &Request<'_>, reply: &mut Reply<'_>) {
     let length = request.engine_id().len() + usize::try_from(request.id().stream).unwrap();
     reply.set_var(Scope::Transaction, LENGTH, u32::try_from(length).unwrap()).unwrap();
 }
 
-/// Also for a client that does not wait for the AGENT-HELLO, whose frames may end anywhere.
+/// Also if the client does not wait for the AGENT-HELLO, and its frames end anywhere.
 #[tokio::test]
 async fn a_handler_is_told_the_ids_of_engine_and_request() {
     let hello_of = |engine_id: Option<&str>| {
@@ -225,7 +225,7 @@ async fn rubbish_gets_the_right_status_and_then_the_end() {
         assert_eq!(peer.next().await, Sent::Disconnect(status));
         assert_eq!(peer.next().await, Sent::End);
     }
-    // In the middle of a burst: what was good is answered.
+    // In the middle of a burst: the frames before it are answered.
     let mut peer = Peer::greeted(&served).await;
     peer.send(&[&notify(1, b"a")[..], b"\xff\xff\xff\xff", &notify(3, b"a")].concat()).await;
     assert_eq!(peer.next().await, ack(1, 1));
@@ -262,7 +262,7 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     let (address, counters) = (served.address, served.counters.clone());
     let stopping = tokio::spawn(served.stop());
     sleep(Duration::from_millis(100)).await;
-    // Who comes now is served; the health check is not.
+    // A new connection is served; the health check fails.
     let connect = |hello: Vec<u8>| async move {
         let mut peer =
             Peer { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() };
@@ -273,7 +273,7 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     assert_eq!(new.next().await, welcome(16380));
     assert_eq!(connect(hello(16380, Some(true))).await.next().await, Sent::End);
     assert_eq!(counters.snapshot().health_checks, 1);
-    // Then nobody listens any more, and those who are there are served.
+    // Then the agent does not listen, and serves the open connections.
     within(async {
         while TcpStream::connect(address).await.is_ok() {
             sleep(Duration::from_millis(50)).await;
@@ -284,7 +284,7 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
         peer.send(&notify(1, b"abc")).await;
         assert_eq!(peer.next().await, ack(1, 3));
     }
-    // And then each is told.
+    // And then it ends each of them.
     for peer in [&mut old, &mut new] {
         assert_eq!(peer.next().await, Sent::Disconnect(Status::NORMAL));
         assert_eq!(peer.next().await, Sent::End);
@@ -292,8 +292,8 @@ async fn an_agent_that_leaves_fails_its_health_check_and_serves_on_for_a_while()
     within(stopping).await.unwrap();
 }
 
-/// HAProxy up to 3.0 uses a connection until its very end. A DISCONNECT that came between two
-/// answers would cost the request that is on its way by then.
+/// HAProxy up to 3.0 uses a connection until its end. A DISCONNECT between two answers would cost
+/// the answer to the request that is on its way.
 #[tokio::test]
 async fn after_a_drain_goodbye_comes_with_the_last_ack() {
     let served = serve(Agent::new(measure).drain(Duration::from_millis(20))).await;
@@ -332,7 +332,7 @@ async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
     served.stop().await;
 }
 
-/// Sets as much as an ACK may hold.
+/// Fills the ACK.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
     reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).unwrap();
     assert!(
@@ -346,7 +346,7 @@ async fn answers_larger_than_their_questions_all_come() {
     let served = serve(Agent::new(verbose)).await;
     let mut peer = Peer::greeted(&served).await;
     let burst: Vec<u8> = (0..3000).flat_map(|stream| notify(stream, b"")).collect();
-    // HAProxy reads while it writes; so do we.
+    // HAProxy reads while it writes, and so does this client.
     let (mut read, mut write) = peer.stream.split();
     let send = async { within(write.write_all(&burst)).await.unwrap() };
     let receive = async {
@@ -371,8 +371,7 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
     let mut peer = Peer::greeted(&served).await;
     let mut other = Peer::greeted(&served).await;
     let burst: Vec<u8> = (0..1000).flat_map(|stream| notify(stream, b"")).collect();
-    // Until the agent takes no more: its answers fill the sockets' buffers, and then it stops
-    // reading.
+    // Until the agent reads no more: when its answers fill the sockets' buffers it stops reading.
     let mut sent = 0;
     while let Ok(written) = timeout(Duration::from_millis(500), peer.stream.write(&burst)).await {
         sent += written.unwrap();
@@ -420,7 +419,7 @@ async fn connections_beyond_the_bound_are_answered_without_actions_until_there_i
     assert_eq!([first.next().await, second.next().await], [ack(1, 1), ack(1, 1)]);
     assert_eq!(third.next().await, Sent::Ack(1, 1, vec![]));
     assert_eq!(served.counters.snapshot().shed, 1);
-    // Twice as many may come in; a fifth waits.
+    // Twice as many are accepted; a fifth connection waits.
     let _fourth = Peer::greeted(&served).await;
     let mut fifth = Peer::connect(&served).await;
     fifth.send(&hello(16380, None)).await;
@@ -488,7 +487,7 @@ async fn an_agent_that_stays_awake_answers_and_falls_asleep_again() {
         assert_eq!(peer.next().await, ack(1, 3));
         sleep(Duration::from_millis(20)).await;
     }
-    // Awake for ever it would use all of these 500 ms.
+    // If it stayed awake for ever it would use all of these 500 ms.
     let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     sleep(Duration::from_millis(500)).await;
     let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

@@ -85,9 +85,9 @@ impl<'b> AckWriter<'b> {
         if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
-    /// Continues an ACK that begins `out`, and of which [`finish`](Self::finish) returned `written`
-    /// as the length. With a `written` of 0 it begins one. `id` and `limit` are those that the ACK
-    /// was begun with.
+    /// Continues an ACK that begins `out`, and of which [`finish`](Self::finish) returned
+    /// `written` as the length. With a `written` of 0 it begins one. `id` and `limit` are those
+    /// that the ACK was begun with.
     ///
     /// # Errors
     ///

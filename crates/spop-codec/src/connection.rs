@@ -182,13 +182,12 @@ impl Connection {
         }
     }
 
-    /// The next event in `input`, and the number of bytes that it takes there. Call this again with
-    /// the bytes behind it, until it returns `None`: then `input` is empty or has only a part of a
-    /// frame. When more bytes have come, call it with that part and them.
+    /// The next event in `input`, and the number of bytes that it takes there. Call this again
+    /// with the bytes behind it, until it returns `None`: then `input` is empty or has only a part
+    /// of a frame. When more bytes have come, call it with that part and them.
     ///
     /// `now` is when the bytes were read. If a part of a frame is left, its
-    /// [`deadline`](Self::deadline) counts from the first call that saw it. If nothing is left,
-    /// there is no deadline for a frame.
+    /// [`deadline`](Self::deadline) counts from the first call that saw it.
     ///
     /// # Errors
     ///
@@ -226,11 +225,9 @@ impl Connection {
         }
         let event = match RawFrame::split(input, self.max_frame_size) {
             Ok(None) => {
-                match self.state {
-                    State::Running if input.is_empty() => self.deadline = None,
-                    State::Running => self.begin_frame(now),
-                    // The HELLO and a payload in pieces have deadlines already.
-                    _ => {}
+                // The HELLO and a payload in pieces have deadlines already.
+                if self.state == State::Running && !input.is_empty() {
+                    self.begin_frame(now);
                 }
                 return Ok(None);
             }
@@ -501,11 +498,14 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => error.fmt(f),
-            Self::NoHello { found } => write!(f, "the first frame is {}, not HAPROXY-HELLO", Name(*found)),
+            Self::NoHello { found } => {
+                write!(f, "the first frame is {}, not HAPROXY-HELLO", Name(*found))
+            }
             Self::OutOfPlace { found } => write!(f, "{} came at the wrong time", Name(*found)),
             Self::Fragment => f.write_str(
                 "a piece of a message came, but the agent accepts no pieces or not this one; set \
-                 'no option send-frag-payload' in the spoe-agent section, or send smaller messages",
+                 'no option send-frag-payload' in the spoe-agent section, or send smaller \
+                 messages",
             ),
             Self::Interlaced => f.write_str("another frame came between the pieces of a message"),
             Self::PayloadTooBig { max } => write!(

@@ -154,8 +154,8 @@ impl<'a> RawFrame<'a> {
         Ok((id, reader))
     }
 
-    /// The payload of a HELLO or a DISCONNECT: one frame, whose ids are 0 because it belongs to the
-    /// connection and not to a stream.
+    /// The payload of a HELLO or a DISCONNECT: one frame, whose ids are 0 because it belongs to
+    /// the connection and not to a stream.
     fn control(self) -> Result<Reader<'a>, DecodeError> {
         if !self.is_whole() {
             return Err(DecodeError::Fragmented);

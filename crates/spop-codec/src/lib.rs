@@ -92,3 +92,8 @@ pub use value::Value;
 pub use var::{NameError, Scope, ScopeError, VarName};
 pub use wire::FrameId;
 pub use writer::BufferFull;
+
+// The example in README.md is compiled with the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

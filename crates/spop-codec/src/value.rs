@@ -119,7 +119,8 @@ impl<'a> Reader<'a> {
     /// Reads a value with its type.
     // Always inlined, as are the iterators over values. A `Value` that is returned through memory
     // is written in small pieces and read back in larger ones, so store-to-load forwarding fails
-    // and the read waits for the writes: see "Performance notes" in docs/internals/ARCHITECTURE.md.
+    // and the read waits for the writes: see "Performance notes" in
+    // docs/internals/ARCHITECTURE.md.
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let byte = self.u8()?;

@@ -1,12 +1,12 @@
-//! Asks a slow service about each client, with a cache in front of it and a deadline behind.
+//! Asks a slow service about each client, with a cache and a deadline.
 //!
-//!     LOOKUP_ADDR=127.0.0.1:9100 cargo run --example async_lookup
+//!     LOOKUP_ADDR=127.0.0.1:9100 cargo run -p spop-agent --example async_lookup
 //!     haproxy -f crates/spop-agent/examples/async_lookup/haproxy.cfg
 //!
-//! The service takes an address on a line and answers with a country on a line. Who is in the
-//! cache is answered at once; the others are as soon as the service has answered, and after 80 ms
-//! (`DEADLINE_MS`) with `unknown`. What comes later than that still fills the cache, for the next
-//! request.
+//! The service reads one address on a line and answers with a country on a line. If the cache has
+//! the client's country, the request is answered at once. If not, it is answered when the service
+//! has answered, or after 80 ms (`DEADLINE_MS`) with `unknown`. A later answer of the service is
+//! still put into the cache, for the next request.
 
 use std::collections::HashMap;
 use std::env;
@@ -23,11 +23,11 @@ use tokio::time::timeout;
 const COUNTRY: VarName<'_> = VarName::from_static("country");
 const FROM_CACHE: VarName<'_> = VarName::from_static("from_cache");
 
-/// How long an answer of the service holds, and how long the service may take.
+/// How long an answer stays in the cache, and how long the service may take.
 const FRESH: Duration = Duration::from_secs(60);
 const LOOKUP: Duration = Duration::from_secs(5);
 
-/// The clients that are remembered, and the bytes of an answer that are read.
+/// How many clients the cache has at most, and how many bytes of an answer are read.
 const CACHED: usize = 100_000;
 const LINE_BYTES: u64 = 64;
 
@@ -48,11 +48,11 @@ async fn main() -> io::Result<()> {
             let _ = reply.set_var(Scope::Transaction, FROM_CACHE, true);
             return;
         }
-        // What is sent when the service is late.
+        // This is sent if the service is late.
         let _ = reply.set_var(Scope::Transaction, COUNTRY, "unknown");
         let cache = cache.clone();
         reply.later(async move |mut reply| {
-            // In a task of its own, so that it goes on when nobody waits any more.
+            // A task of its own continues when the deadline has passed.
             let found = tokio::spawn(async move { cache.look_up(ip).await }).await;
             let country = match found {
                 Ok(Ok(country)) => country,

@@ -1,6 +1,6 @@
-//! Looks at all headers of a request: finds what browsers don't do, and says what it was.
+//! Looks at all headers of a request, and says what is unusual for a browser.
 //!
-//!     cargo run --example headers
+//!     cargo run -p spop-agent --example headers
 //!     haproxy -f crates/spop-agent/examples/headers/haproxy.cfg
 
 use spop_agent::{Agent, HeaderList, Reply, Request, Scope, Value, VarName};
@@ -21,12 +21,12 @@ fn look_at(request: &Request<'_>, reply: &mut Reply<'_>) {
     let Some(headers) = headers else { return };
     let count = u32::try_from(headers.clone().count()).unwrap_or(u32::MAX);
     let _ = reply.set_var(Scope::Transaction, COUNT, count);
-    // Unset where there is nothing to say.
+    // Null unsets the variable.
     let odd = what_is_odd(headers).map_or(Value::Null, Value::from);
     let _ = reply.set_var(Scope::Transaction, ODD, odd);
 }
 
-/// HAProxy has made the names lower case.
+/// HAProxy has changed the names to lower case.
 fn what_is_odd(mut headers: HeaderList<'_>) -> Option<&'static str> {
     let (mut agents, mut hosts) = (0, 0);
     for (name, value) in &mut headers {

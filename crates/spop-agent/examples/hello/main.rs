@@ -1,6 +1,6 @@
-//! The smallest agent: says hello to whoever asks.
+//! The smallest agent: it sets the same variable for every request.
 //!
-//!     cargo run --example hello
+//!     cargo run -p spop-agent --example hello
 //!     haproxy -f crates/spop-agent/examples/hello/haproxy.cfg
 //!     curl http://127.0.0.1:8080/
 

@@ -1,11 +1,13 @@
-//! Scores client addresses by a list that is kept up to date while the agent serves.
+//! Scores client addresses by a list, which is reloaded while the agent serves.
 //!
-//!     BLOCKLIST=/etc/haproxy/blocklist.txt SPOE_ADDR=127.0.0.1:9000 cargo run --example
-//! ip_reputation     haproxy -f crates/spop-agent/examples/ip_reputation/haproxy.cfg
+//!     echo 192.0.2.1 100 > blocklist.txt
+//!     cargo run -p spop-agent --example ip_reputation
+//!     haproxy -f crates/spop-agent/examples/ip_reputation/haproxy.cfg
 //!
-//! The list has a line for each address, `ADDRESS [SCORE]`, and comments behind `#`. The score is
-//! 0 (unknown) to 100 (blocked), and 100 where there is none. The file is read again when it has
-//! changed. A list with a mistake is not taken, and the old one stays.
+//! The list (`BLOCKLIST`) has one line for each address, `ADDRESS [SCORE]`, and comments behind
+//! `#`. A score is 0 to 100 (blocked), and 100 if the line has none. Addresses that are not in the
+//! list have 0. The file is read again when it has changed. If it has a mistake, the old list
+//! stays in force.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -41,7 +43,7 @@ async fn main() -> io::Result<()> {
         let _ = reply.set_var(Scope::Session, IP_SCORE, score);
     };
     let stop = async {
-        // Where signals can't be waited for it serves on.
+        // If the program cannot wait for the signal, it serves for ever.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -50,7 +52,7 @@ async fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the list each time it has changed.
+/// Reads the list whenever it has changed.
 async fn refresh(path: PathBuf, mut read_at: Option<SystemTime>, scores: Arc<ArcSwap<Scores>>) {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -59,7 +61,7 @@ async fn refresh(path: PathBuf, mut read_at: Option<SystemTime>, scores: Arc<Arc
             continue;
         }
         read_at = changed;
-        // Reading takes a while, and the connections are served by this thread.
+        // Reading takes a while, and this thread serves the connections.
         let list = path.clone();
         match tokio::task::spawn_blocking(move || read(&list)).await {
             Ok(Ok(new)) => {
@@ -83,14 +85,14 @@ fn read(path: &Path) -> Result<Scores, String> {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(word) = words.next() else { continue };
         let wrong = |what: &str| format!("{}:{number}: {what}", path.display());
-        let ip = word.parse().map_err(|_| wrong(&format!("'{word}' is no IP address")))?;
+        let ip = word.parse().map_err(|_| wrong(&format!("'{word}' is not an IP address")))?;
         let score = match words.next() {
             None => 100,
             Some(word) => word
                 .parse()
                 .ok()
                 .filter(|score| *score <= 100)
-                .ok_or_else(|| wrong(&format!("'{word}' is no score from 0 to 100")))?,
+                .ok_or_else(|| wrong(&format!("'{word}' is not a score from 0 to 100")))?,
         };
         scores.insert(ip, score);
     }

@@ -1,5 +1,5 @@
-//! Counts what an agent allocates while it answers. Its client runs on a thread of its own, whose
-//! allocations don't count.
+//! Counts what an agent allocates while it answers. The client runs on another thread, whose
+//! allocations are not counted.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// NOTIFYs that are sent together, so many times.
+/// How many NOTIFYs are sent together, and how often.
 #[derive(Clone, Copy)]
 struct Load {
     together: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// Serves the agent, which shall answer what `notify` writes with ACKs of one length.
+    /// Serves the agent, which must answer what `notify` writes with ACKs of one length.
     pub(crate) fn new<H: Handler>(
         agent: Agent<H>,
         notify: impl FnMut(&mut Vec<u8>) + Send + 'static,
@@ -56,7 +56,7 @@ impl Counting {
         Self { runtime, loads, answered }
     }
 
-    /// The agent's allocations while it answers NOTIFYs of which so many come together.
+    /// The agent's allocations while it answers NOTIFYs of which `together` come together.
     pub(crate) fn allocations(&self, together: usize, times: usize) -> u64 {
         self.loads.send(Load { together, times }).unwrap();
         let answered = async { timeout(PATIENCE, self.answered.notified()).await };
@@ -91,7 +91,7 @@ impl<N: FnMut(&mut Vec<u8>)> Client<N> {
             let first = self.read_frame();
             let mut others = vec![0; first.len() * (load.together - 1)];
             self.stream.read_exact(&mut others).unwrap();
-            // Ids and all: the same but for the answer, which is the last byte.
+            // They are equal, but for the answer in the last byte.
             let end = first.len() - 1;
             assert!(others.chunks(first.len()).all(|ack| ack[..end] == first[..end]));
         }

@@ -1,5 +1,5 @@
-//! HAProxy's end of a connection, as a script: frames as HAProxy sends them, and as it never
-//! would; whole, in pieces, late, or abandoned.
+//! HAProxy's end of a connection, as a script: frames as HAProxy sends them, and as it never does;
+//! whole, in pieces, late, or given up.
 #![allow(dead_code, unreachable_pub, reason = "every user of this module uses a part of it")]
 
 use std::future::Future;
@@ -25,7 +25,7 @@ pub struct Served {
     serving: JoinHandle<()>,
 }
 
-/// Writes every log line, debug ones too, and shows none.
+/// Formats every log line, also debug lines, and shows none.
 struct Log;
 
 impl log::Log for Log {
@@ -112,12 +112,12 @@ impl Peer {
         }
     }
 
-    /// Leaves as HAProxy from 3.1 on does.
+    /// Closes as HAProxy from 3.1 on does.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Sends bytes on a connection of their own, and returns all the agent says to them.
+    /// Sends bytes on a connection of their own, and returns everything that the agent sends.
     pub async fn said_to(served: &Served, bytes: &[u8]) -> Vec<Sent> {
         let mut peer = Self::connect(served).await;
         peer.send(bytes).await;
@@ -130,7 +130,7 @@ impl Peer {
         }
     }
 
-    /// Whether the agent says nothing for so long.
+    /// Whether the agent sends nothing for this time.
     pub async fn is_silent(&mut self, time: Duration) -> bool {
         timeout(time, self.next()).await.is_err()
     }
@@ -211,7 +211,7 @@ pub fn disconnect(status: Status) -> Vec<u8> {
 
 pub const LENGTH: VarName<'static> = VarName::from_static("length");
 
-/// Answers the length of the arg. Panics when asked to.
+/// Answers the length of the arg. Panics if it is `panic`.
 pub fn measure(request: &Request<'_>, reply: &mut Reply<'_>) {
     let Some(Value::String(value)) = request.message(b"m").and_then(|message| message.arg(b"arg"))
     else {
