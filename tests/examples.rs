@@ -88,7 +88,8 @@ fn ip_reputation_follows_its_list_while_it_serves() {
 
     // A list with a mistake is not taken, and it says so.
     fs::write(&list, format!("{good}\n127.0.0.300\n")).unwrap();
-    let complaint = "blocklist.txt:2: '127.0.0.300' is no IP address; the old list stays in force";
+    let complaint =
+        "blocklist.txt:2: '127.0.0.300' is not an IP address; the old list stays in force";
     wait_until("it complains", || {
         example.agent.lines().iter().any(|line| line.contains(complaint))
     });

@@ -263,6 +263,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let mut stream = CutStream::new(std::mem::take(&mut script.bytes), cuts, ending == 1);
     let limits = Limits { max_ack_size, ..Limits::default() };
     let agent = Agent::new(Echo).limits(limits).deadline(DEADLINE).max_in_flight(max_in_flight);
+    let counters = agent.counters();
     let agent = Streams::new(agent);
     let stop = async {
         match stops {
@@ -275,7 +276,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         timeout(Duration::from_secs(600), pin!(agent.serve(&mut stream, stop))).await
     });
     let end = end.expect("the connection ends");
-    let counted = agent.counters().snapshot();
+    let counted = counters.snapshot();
     assert_eq!((counted.open, counted.waiting), (0, 0), "{end}");
     let most = 100 + 20 * (sent + stream.output.len());
     assert!(
