@@ -424,7 +424,7 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     };
     let folder = followed.directory.path();
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
-    fs::write(folder.join("spoe-gcra.conf"), body(spoe)).unwrap();
+    fs::write(folder.join("spoe-gcra.conf"), support::patient(&body(spoe))).unwrap();
     let frontend =
         body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
     let backend = body(backend);

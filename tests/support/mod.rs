@@ -288,14 +288,16 @@ pub struct Haproxy {
     pub configuration: Option<TempDir>,
 }
 
-/// The times in the shipped files, and those for tests: a busy machine may stand still for longer
-/// than an operator wants a request to wait.
-const PATIENT_TIMES: [(&str, &str); 6] = [
+/// The times in the shipped files and in those of the examples, and the times for tests: a busy
+/// machine may stand still for longer than an operator wants a request to wait.
+const PATIENT_TIMES: [(&str, &str); 8] = [
     ("timeout processing 100ms", "timeout processing 5s"),
+    ("timeout processing 500ms", "timeout processing 5s"),
     ("timeout hello 100ms", "timeout hello 5s"),
     ("timeout idle 150ms", "timeout idle 8s"),
     ("timeout server 300ms", "timeout server 15s"),
     ("timeout connect 30ms", "timeout connect 2s"),
+    ("timeout connect 100ms", "timeout connect 2s"),
     ("timeout check 300ms", "timeout check 5s"),
 ];
 
@@ -307,8 +309,8 @@ pub fn patient(text: &str) -> String {
 }
 
 impl Haproxy {
-    /// Starts HAProxy with a file of `haproxy/`, with times for a busy machine, its addresses set
-    /// through the environment as the file allows.
+    /// Starts HAProxy with a file of `haproxy/`, or another one, and the times for a busy machine.
+    /// Its addresses are set through the environment as the file allows.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Self {
         Self::start_on(config, Ipv4Addr::LOCALHOST.into(), environment)
     }
@@ -317,12 +319,16 @@ impl Haproxy {
         let directory = directory();
         let copies = directory.path().join("haproxy");
         fs::create_dir(&copies).unwrap();
-        for entry in fs::read_dir(haproxy_folder()).unwrap() {
+        let config = haproxy_folder().join(config);
+        for entry in fs::read_dir(config.parent().unwrap()).unwrap() {
             let path = entry.unwrap().path();
-            let text = patient(&fs::read_to_string(&path).unwrap());
-            fs::write(copies.join(path.file_name().unwrap()), text).unwrap();
+            if path.extension().is_some_and(|extension| extension == "cfg" || extension == "conf")
+            {
+                let text = patient(&fs::read_to_string(&path).unwrap());
+                fs::write(copies.join(path.file_name().unwrap()), text).unwrap();
+            }
         }
-        Self::start_in(directory, &copies.join(config), ip, environment)
+        Self::start_in(directory, &copies.join(config.file_name().unwrap()), ip, environment)
     }
 
     /// The same with the times that users get.
