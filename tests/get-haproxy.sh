@@ -24,9 +24,9 @@ suits() {
 
 # --- Debian --------------------------------------------------------------------------------
 
-# Sets up an apt with its own lists, cache and record of what is installed. It takes two things from
-# the machine's apt: the way to the mirror (proxy, certificates), and whether an index may be past
-# its date, which a mirror that is frozen on purpose needs. An index must be signed in any case.
+# Sets up an apt with its own lists, cache and record of what is installed. It takes two things
+# from the machine's apt: the way to the mirror (proxy, certificates), and whether an index may be
+# past its date, which a mirror that is frozen on purpose needs. An index must always be signed.
 prepare_apt() {
     # Not below DIR: as root, apt downloads as the user _apt, who may have no access to it.
     apt=$(mktemp -d)
@@ -50,7 +50,8 @@ Acquire::Languages "none";
 Acquire::Retries "3";
 END
     } >"$apt/apt.conf"
-    # Only the scripts that install a package need these. Marked as installed, they are not fetched.
+    # Only the scripts that install packages need these. They are marked as installed, so that they
+    # are not fetched.
     for package in adduser debconf dpkg init-system-helpers lsb-base passwd sysvinit-utils; do
         printf 'Package: %s\nStatus: install ok installed\nMaintainer: nobody\n' "$package"
         printf 'Architecture: all\nMulti-Arch: foreign\nVersion: 99:0\nDescription: not needed\n\n'
@@ -61,8 +62,8 @@ private() {
     APT_CONFIG="$apt/apt.conf" "$@"
 }
 
-# The addresses of all repositories that the machine's apt knows. Only Debian's have a suite that is
-# signed with Debian's keys.
+# The addresses of all repositories that the machine's apt knows. Only Debian's have a suite that
+# is signed with Debian's keys.
 mirrors() {
     if [ -n "${DEBIAN_MIRROR:-}" ]; then
         echo "$DEBIAN_MIRROR"
@@ -160,4 +161,4 @@ case $version in
 esac
 
 suits "$dir/haproxy" ||
-    fail "what was fetched as HAProxy $version has another version or no SPOE filter, or does not run."
+    fail "the fetched HAProxy is not version $version, has no SPOE filter or does not run."
