@@ -87,16 +87,15 @@ soak: ## processes on one table, killed, stopped and resized, for SECONDS (600),
 	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
-bench: ## all benchmarks but bench-haproxy; they rewrite docs/BENCHMARKS.md
+bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.md
 	$(CARGO) bench --locked --bench table -- --write
 	$(CARGO) bench --locked --bench agent
-	$(CARGO) bench --locked --bench fairness -- --write
+	$(CARGO) bench --locked --bench fairness
 	$(CARGO) bench --locked --bench full_table
 	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers
 
-PEERS_ARGS ?= --write
-bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick writes nothing
+bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick for a short look
 	benches/peers/build
 	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
 
@@ -107,7 +106,7 @@ bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS=--quick writ
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
 
-guard: ## instructions per NOTIFY against their bounds; GUARD=--write sets the bounds
+guard: ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
 	$(CARGO) bench --locked --bench guard -- $(GUARD)
 

@@ -1,4 +1,5 @@
-//! What HAProxy expects of an agent, item by item. docs/PROTOCOL.md names the test of each.
+//! What HAProxy expects of an agent, item by item: docs/internals/PROTOCOL.md names the test of
+//! each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;
