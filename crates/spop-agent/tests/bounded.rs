@@ -80,7 +80,7 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
     gives_all_back(&served).await;
     good.send(&half(16_000)).await;
     good.send(b"x").await;
-    assert_eq!(good.next().await, ack(1, 16_000), "there is room again");
+    assert_eq!(good.next().await, ack(1, 16_000), "there is memory again");
     served.stop().await;
 }
 

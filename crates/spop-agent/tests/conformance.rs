@@ -312,7 +312,7 @@ async fn a_frame_has_a_deadline_however_steadily_it_comes() {
     let mut answer = [0; 1000];
     let ended = async { timeout(PATIENCE, read.read(&mut answer)).await.unwrap() };
     tokio::select! {
-        () = trickle => panic!("it was never told"),
+        () = trickle => panic!("it was never ended"),
         filled = ended => assert_eq!(answer[4], 102, "AGENT-DISCONNECT in {filled:?} bytes"),
     }
     other.send(&notify(1, b"a")).await;

@@ -30,13 +30,13 @@ fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
         return reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
     }
     reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
-    let told_to = value == b"panic";
+    let must_panic = value == b"panic";
     reply.later(async move |mut reply| {
         sleep(Duration::from_millis(length.into())).await;
         reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
         reply.clear();
         reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
-        assert!(!told_to, "the handler was told to");
+        assert!(!must_panic, "the test asks for it");
         reply
     });
 }
@@ -303,7 +303,7 @@ struct Untidy;
 
 impl Drop for Untidy {
     fn drop(&mut self) {
-        panic!("it was told to");
+        panic!("the test asks for it");
     }
 }
 
@@ -326,7 +326,7 @@ fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
     match how {
         b"again" => reply.later(async |reply| reply),
         b"clear" => reply.clear(),
-        b"panic" => panic!("it was told to"),
+        b"panic" => panic!("the test asks for it"),
         _ => {}
     }
 }

@@ -101,7 +101,7 @@ impl Handler for Hopeless {
     type Prepared = ();
 
     fn round(&self) {
-        panic!("the handler was told to");
+        panic!("the test asks for it");
     }
 
     fn prepare(&self, _: &mut Self::Round, _: &Request<'_>) {}
@@ -252,7 +252,7 @@ async fn a_stopping_agent_answers_what_has_come_and_says_goodbye() {
         assert_eq!(busy.next().await, expected);
     }
     within(stopping).await.unwrap();
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the agent does not listen");
 }
 
 #[tokio::test]
@@ -430,7 +430,7 @@ async fn connections_beyond_the_bound_are_answered_without_actions_until_there_i
     assert_eq!(fifth.next().await, welcome(16380));
     for stream in [3, 5] {
         third.send(&notify(stream, b"ab")).await;
-        assert_eq!(third.next().await, ack(stream, 2), "there is room now");
+        assert_eq!(third.next().await, ack(stream, 2), "there is a permit now");
     }
     second.send(&notify(3, b"ab")).await;
     assert_eq!(second.next().await, ack(3, 2));

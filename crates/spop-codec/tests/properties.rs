@@ -1,4 +1,4 @@
-//! For every input: what is written reads back, what is cut waits, and nothing panics.
+//! For every input: frames that are written read back, frames that are cut wait, nothing panics.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::time::Duration;
@@ -113,7 +113,7 @@ proptest! {
         for cut in 0..length.min(300) {
             prop_assert!(decode(&out[..cut], 1 << 20).unwrap().is_none());
         }
-        // The same payload under a LENGTH that ends inside it is refused, or is a shorter list.
+        // The same payload under a LENGTH that ends inside it is an error or a shorter list.
         for cut in 4..length.min(300) {
             let mut shorter = out[..cut].to_vec();
             shorter[..4].copy_from_slice(&u32::try_from(cut - 4).unwrap().to_be_bytes());
@@ -160,7 +160,7 @@ proptest! {
         prop_assert!(length <= space && length <= limit as usize + 4);
         let mut empty = [0; AckWriter::HEADER_MAX];
         let header = AckWriter::new(&mut empty, id, u32::MAX).unwrap().finish();
-        prop_assert_eq!(length, header + bytes, "the sizes that are said beforehand");
+        prop_assert_eq!(length, header + bytes, "the sizes that the functions say");
         prop_assert!(length - 4 <= AckWriter::max_length(bytes));
         let (frame, used) = decode(&out[..length], limit).unwrap().unwrap();
         prop_assert_eq!(used, length);
@@ -175,11 +175,11 @@ proptest! {
             prop_assert_eq!(action, expected);
         }
         if space >= 3_000 - 100 && limit >= 2_900 && length < 500 {
-            prop_assert_eq!(ack.actions().count(), actions.len(), "something that fits was refused");
+            prop_assert_eq!(ack.actions().count(), actions.len(), "all of them fit");
         }
     }
 
-    /// Whatever the ids, the limit and the space are: the same bytes, or the same refusal.
+    /// The same bytes or the same error, for any ids, limit and space.
     #[test]
     fn actions_encoded_before_are_those_written_one_by_one(
         id in ids(),
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// What is there stays, whatever the ids are, and where there is no space for more too.
+    /// What was written stays, for any ids, also if there is no space for more.
     #[test]
     fn an_ack_resumed_after_each_action_is_the_one_written_in_one_go(
         id in ids(),
@@ -278,7 +278,7 @@ proptest! {
         let mut sent = Vec::new();
         for (id, messages) in &requests {
             let length = write_notify(&mut out, *id, messages).unwrap();
-            // Larger ones than were agreed are another test's.
+            // Another test has frames that are larger than agreed.
             if length <= 65_536 {
                 session.extend_from_slice(&out[..length]);
                 sent.push(*id);
@@ -308,7 +308,7 @@ proptest! {
     fn no_bytes_panic(input in prop::collection::vec(any::<u8>(), 0..200), frame_type in any::<u8>(), running: bool) {
         let _ = decode(&input, 16380);
         HeaderList::new(&input).for_each(drop);
-        // As the rest of a frame, so that more than its LENGTH is looked at.
+        // As the rest of a frame, so that more than its LENGTH is read.
         let mut frame = u32::try_from(input.len() + 5).unwrap().to_be_bytes().to_vec();
         frame.extend_from_slice(&[frame_type, 0, 0, 0, 1]);
         frame.extend_from_slice(&input);
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-/// The AGENT-HELLO's size and capabilities, for an offer and limits.
+/// The AGENT-HELLO's frame size and pipelining, and the largest ACK, for an offer and limits.
 fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
     let mut out = [0; 256];
     let fields = HelloFields { max_frame_size, capabilities, ..HelloFields::default() };

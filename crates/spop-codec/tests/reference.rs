@@ -1,4 +1,4 @@
-//! The codec against a second decoder, on frames of all types, good ones and damaged ones.
+//! The codec against a second decoder, on well-formed and damaged frames of all types.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,7 +32,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![12 => vec(any::<u8>(), 0..20), 2 => vec(any::<u8>(), 235..250), 1 => vec(any::<u8>(), 2280..2300)]
 }
 
-/// Numbers at the ends of each length, and any.
+/// Numbers at the bounds of each length, and any others.
 fn number() -> impl Strategy<Value = u64> {
     let ends = [0, 239, 240, 2287, 2288, 264_431, 264_432, 1 << 31, 1 << 32, 1 << 63, u64::MAX];
     prop_oneof![
@@ -57,7 +57,7 @@ fn data() -> impl Strategy<Value = Data> {
     ]
 }
 
-/// The keys that mean something, with values that may be right, and others.
+/// Known keys, with values that may be right, and unknown ones.
 fn hello_pair() -> impl Strategy<Value = Pair> {
     let text = |keys: &'static [&'static str], texts: &'static [&'static str]| {
         (select(keys), select(texts))
@@ -124,14 +124,14 @@ fn frame() -> impl Strategy<Value = Frame> {
     let flags = prop_oneof![10 => Just(1_u32), 1 => Just(0), 1 => any::<u32>()];
     let ids = prop_oneof![2 => Just((0, 0)), 3 => (number(), number())];
     (payload, flags, ids).prop_map(|((kind, payload), flags, (stream, frame))| {
-        // As the types want them, most of the time.
+        // Mostly as the types require.
         let ids_are_0 = matches!(payload, Payload::Pairs(_)) && stream % 8 != 1;
         let (stream, frame) = if ids_are_0 { (0, 0) } else { (stream, frame) };
         Frame { kind, flags, stream, frame, payload }
     })
 }
 
-/// Changes some bytes: puts others in their place, in between, or takes them out.
+/// Changes some bytes: replaces, inserts or removes them.
 fn damaged(mut bytes: Vec<u8>, damage: &[(u8, Index, u8)]) -> Vec<u8> {
     for (how, at, byte) in damage {
         let at = at.index(bytes.len().max(1));
@@ -145,7 +145,7 @@ fn damaged(mut bytes: Vec<u8>, damage: &[(u8, Index, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the right length in front, so that what was changed is looked at.
+/// Puts the right length in front, so that the changed bytes are read.
 fn with_length(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(length) = u32::try_from(bytes.len()).unwrap().checked_sub(4) {
         bytes[..4].copy_from_slice(&length.to_be_bytes());
@@ -190,7 +190,7 @@ fn value(data: &Data) -> Option<Value<'_>> {
     })
 }
 
-/// What the codec wrote, as the second decoder reads it.
+/// Reads what the codec wrote with the second decoder.
 fn reread(written: &[u8]) -> Frame {
     let (frame, used) = reference::decode(written, u32::MAX).unwrap().unwrap();
     assert_eq!((used, frame.flags), (written.len(), 1));
@@ -216,7 +216,7 @@ proptest! {
         let length = writer.finish();
         let expected = Frame { kind: 3, flags: 1, stream, frame, payload: Payload::Messages(messages) };
         assert_eq!(reread(&out[..length]), expected);
-        assert_eq!(reference::encode(&expected), &out[..length], "not a byte differs");
+        assert_eq!(reference::encode(&expected), &out[..length], "no byte differs");
     }
 
     #[test]
@@ -243,7 +243,7 @@ proptest! {
         let length = ack.finish();
         let expected = Frame { kind: 103, flags: 1, stream, frame, payload: Payload::Actions(expected) };
         assert_eq!(reread(&out[..length]), expected);
-        assert_eq!(reference::encode(&expected), &out[..length], "not a byte differs");
+        assert_eq!(reference::encode(&expected), &out[..length], "no byte differs");
     }
 
     #[test]

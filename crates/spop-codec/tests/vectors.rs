@@ -1,4 +1,4 @@
-//! Every byte vector, in both directions where there are two.
+//! Every byte vector, in both directions if it has two.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ fn varints() {
     }
 }
 
-/// The value that a pair of a type's name and its JSON stands for.
+/// The value of a type's name and its JSON.
 fn value_of(json: &Json) -> Value<'static> {
     let (kind, value) = (json[0].as_str().unwrap(), &json[1]);
     match kind {
@@ -178,7 +178,7 @@ fn described(frame: &Frame<'_>) -> (u64, FrameId, Json) {
     }
 }
 
-/// The frame written again from what was read.
+/// Writes a frame again from what was read.
 fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
     let mut out = vec![0; 4096];
     let length = match frame {
@@ -281,8 +281,8 @@ fn frames() {
         } else {
             assert!(name.starts_with("captured_"), "{name}");
         }
-        // What is written is byte for byte what HAProxy writes; but for flags and orders that are
-        // only ever read.
+        // What is written is byte for byte what HAProxy writes, except for flags and orders that
+        // the codec never writes.
         if !["ack_abort_flag", "ha_hello_reordered_extra"].contains(&&name[..]) {
             assert_eq!(again(&frame, &json), bytes, "{name}");
         }
@@ -300,7 +300,7 @@ fn noted(event: &Event<'_>) -> Option<String> {
     }
 }
 
-/// What an agent says to some bytes, event by event, and the status with which it ends.
+/// The events in some bytes, and the status of the error that ends them.
 fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<Status>) {
     let (mut events, mut used) = (Vec::new(), 0);
     loop {
@@ -313,7 +313,7 @@ fn converse(connection: &mut Connection, bytes: &[u8]) -> (Vec<String>, Option<S
             Ok(None) => return (events, None),
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                // Whatever comes after is ignored.
+                // Everything that comes after is skipped.
                 assert!(matches!(
                     connection.receive(b"more", Duration::ZERO),
                     Ok(Some((Event::Skipped, 4)))
@@ -359,7 +359,7 @@ fn streams_give_the_same_events_however_they_are_split() {
     }
 }
 
-/// The vectors are for an agent that takes no pieces.
+/// The vectors are for an agent that accepts no pieces.
 fn without_fragments() -> Limits {
     Limits { max_payload_size: 0, ..Limits::default() }
 }
@@ -369,8 +369,8 @@ fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
     for Vector { name, bytes, json } in vectors("malformed") {
         let expected =
             json["status"].as_u64().map(|status| Status::new(u32::try_from(status).unwrap()));
-        // A HELLO, and what comes instead of one, is the first of a connection; everything else
-        // follows a good HELLO.
+        // A HELLO, or what comes in its place, begins a connection; everything else follows a good
+        // HELLO.
         let first = name.contains("hello") && bytes.get(4) == Some(&1)
             || name == "bad_notify_before_hello"
             || name.ends_with("_on_port");
@@ -390,7 +390,7 @@ fn malformed_input_ends_with_the_right_status_or_is_tolerated() {
             _ if status.is_none() => assert_eq!(events, ["hello", "notify 1/1"], "{name}"),
             _ => assert_eq!(events, ["hello"], "{name}"),
         }
-        // No prefix panics, nor is any taken for more than the whole.
+        // No prefix panics, and none has more events than the whole.
         for cut in 0..session.len() {
             let mut connection = Connection::new(without_fragments(), Duration::ZERO);
             assert!(

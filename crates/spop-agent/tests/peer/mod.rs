@@ -218,7 +218,7 @@ pub fn measure(request: &Request<'_>, reply: &mut Reply<'_>) {
         return;
     };
     reply.set_var(Scope::Transaction, LENGTH, u32::try_from(value.len()).unwrap()).unwrap();
-    assert_ne!(value, b"panic", "the handler was told to");
+    assert_ne!(value, b"panic", "the test asks for it");
 }
 
 pub fn ack(stream: u64, length: u32) -> Sent {

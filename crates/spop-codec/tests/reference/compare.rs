@@ -1,4 +1,4 @@
-//! The codec's reading of some bytes beside the second decoder's.
+//! Compares what the codec and the second decoder read.
 
 use spop_codec::{Action, DecodeError, Disconnect, Frame, Value};
 
@@ -19,7 +19,7 @@ fn data(value: Value<'_>) -> Data {
     }
 }
 
-/// What a frame says, in words that both decoders have.
+/// The content of a frame, in a form that both decoders can be converted to.
 #[derive(Debug, Eq, PartialEq)]
 enum Said {
     Hello(reference::Hello),
@@ -32,7 +32,7 @@ enum Said {
 }
 
 fn by_codec(frame: &Frame<'_>) -> Said {
-    let goodbye = |by_agent, disconnect: &Disconnect<'_>| {
+    let ending = |by_agent, disconnect: &Disconnect<'_>| {
         Said::Disconnect(by_agent, disconnect.status.code(), disconnect.message.to_vec())
     };
     match frame {
@@ -50,8 +50,8 @@ fn by_codec(frame: &Frame<'_>) -> Said {
             healthcheck: false,
             version: hello.version.to_vec(),
         }),
-        Frame::HaproxyDisconnect(disconnect) => goodbye(false, disconnect),
-        Frame::AgentDisconnect(disconnect) => goodbye(true, disconnect),
+        Frame::HaproxyDisconnect(disconnect) => ending(false, disconnect),
+        Frame::AgentDisconnect(disconnect) => ending(true, disconnect),
         Frame::Notify(notify) => {
             let messages = notify.messages().map(|message| {
                 let args = message.args().map(|arg| (arg.name.to_vec(), data(arg.value)));
@@ -78,7 +78,7 @@ fn by_reference(frame: reference::Frame) -> Result<Said, Refusal> {
     let reference::Frame { kind, stream, frame, payload, .. } = frame;
     Ok(match (kind, payload) {
         (1, Payload::Pairs(pairs)) => {
-            // The codec looks for 2.x and keeps no version.
+            // The codec looks for a version 2.x, and keeps none.
             Said::Hello(reference::Hello {
                 version: Vec::new(),
                 ..reference::hello(&pairs, false)?
@@ -96,9 +96,9 @@ fn by_reference(frame: reference::Frame) -> Result<Said, Refusal> {
     })
 }
 
-/// Reads the first frame of `input` with both, and panics where they differ: in what it says,
-/// where it ends, or the status that it is refused with. Returns how many bytes it has, when it is
-/// whole and good.
+/// Reads the first frame of `input` with both decoders, and panics if they differ: in its content,
+/// its length, or the status of the error. Returns how many bytes the frame has, if it is whole
+/// and well formed.
 pub fn agree(input: &[u8], max_frame_size: u32) -> Option<usize> {
     let codec = spop_codec::decode(input, max_frame_size);
     let ours = codec

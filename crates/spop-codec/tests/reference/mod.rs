@@ -1,6 +1,6 @@
-//! A second decoder, written from SPOE.txt and from what HAProxy does, for comparisons. It shares
-//! no code with the codec: numbers are sums without a limit, a frame is read by tables, and
-//! everything that is read is copied.
+//! A second decoder for comparisons, written from SPOE.txt and from what HAProxy does. It shares
+//! no code with the codec: numbers are sums without a limit, tables say how frames are read, and
+//! everything is copied.
 //!
 //! The fuzz target `reference` uses this file too.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
@@ -17,16 +17,16 @@ pub enum Data {
 /// A name and a value.
 pub type Pair = (Vec<u8>, Data);
 
-/// What a frame carries behind its ids.
+/// What a frame has behind its ids.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Payload {
     /// HELLO and DISCONNECT.
     Pairs(Vec<Pair>),
     /// NOTIFY: each message's name and args.
     Messages(Vec<(Vec<u8>, Vec<Pair>)>),
-    /// ACK: each action's scope, name and value; `None` where it unsets.
+    /// ACK: each action's scope, name and value; `None` if it unsets.
     Actions(Vec<(u8, Vec<u8>, Option<Data>)>),
-    /// A piece of a payload, or a type that nobody knows.
+    /// A piece of a payload, or a frame of an unknown type.
     Raw(Vec<u8>),
 }
 
@@ -39,7 +39,7 @@ pub struct Frame {
     pub payload: Payload,
 }
 
-/// The status code that a frame is refused with.
+/// The status code of a malformed frame.
 pub type Refusal = u32;
 
 pub const TOO_BIG: Refusal = 3;
@@ -51,11 +51,11 @@ pub const BAD_VERSION: Refusal = 8;
 pub const BAD_MAX_FRAME_SIZE: Refusal = 9;
 pub const FRAGMENTED: Refusal = 10;
 
-/// How the data of a type look.
+/// The form of a type's data.
 enum Form {
     Empty,
     Flag,
-    /// A varint within these bounds, when its 64 bits are taken as signed or unsigned.
+    /// A varint within these bounds, with its 64 bits read as signed or as unsigned.
     Signed(i128, i128),
     Unsigned(i128),
     Fixed(usize),
@@ -82,19 +82,19 @@ const FORMS: [Form; 16] = [
     Form::Reserved,
 ];
 
-/// What is carried by a type of frame.
+/// What a type of frame has as its payload.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum List {
     Pairs,
     Messages,
     Actions,
     Raw,
-    /// Nothing is read of it, not even its ids.
+    /// Nothing of it is read, not even its ids.
     Unread,
 }
 
-/// Type, what it carries, whether its ids are 0, and what it is without FIN: `None` where it may
-/// not lack it.
+/// The type, its payload, whether its ids must be 0, and what it is without FIN; `None` if it must
+/// have FIN.
 const KINDS: [(u8, List, bool, Option<List>); 7] = [
     (0, List::Raw, false, Some(List::Raw)),
     (1, List::Pairs, true, None),
@@ -105,7 +105,7 @@ const KINDS: [(u8, List, bool, Option<List>); 7] = [
     (103, List::Actions, false, None),
 ];
 
-/// Bytes that are read from the front.
+/// Bytes to be read from the front.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -137,7 +137,7 @@ impl Bytes<'_> {
             if byte < 128 {
                 break;
             }
-            // Whatever follows, it is above 2^64; and the sum must not pass what 128 bits hold.
+            // It is above 2^64 whatever follows, and the sum must fit into 128 bits.
             if weight > 1 << 80 {
                 return Err(INVALID);
             }
@@ -181,7 +181,7 @@ impl Bytes<'_> {
         Ok((self.counted()?, self.data()?))
     }
 
-    /// As many of `one` as there are.
+    /// Reads `one` until the bytes end.
     fn list<T>(
         &mut self,
         one: impl Fn(&mut Self) -> Result<T, Refusal>,
@@ -194,8 +194,8 @@ impl Bytes<'_> {
     }
 }
 
-/// The first frame in `input`: `None` until it is whole. Also says how many bytes it has, its
-/// length field among them.
+/// The first frame in `input`, and how many bytes it has with its length field; `None` until it is
+/// whole.
 pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)>, Refusal> {
     if input.len() < 4 {
         return Ok(None);
@@ -218,8 +218,9 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
     let (list, ids_are_0) = match row {
         None => (List::Unread, false),
         Some((_, list, ids_are_0, _)) if flags % 2 == 1 => (*list, *ids_are_0),
-        // What is malformed as well is malformed first, as HAProxy reads ids before it looks for
-        // FIN; a HELLO or a DISCONNECT is refused for the missing FIN alone.
+        // A frame without FIN that is also malformed is reported as malformed, because HAProxy
+        // reads ids before it looks for FIN. For a HELLO or a DISCONNECT the missing FIN comes
+        // first.
         Some((_, _, true, None)) => return Err(FRAGMENTED),
         Some((_, _, false, None)) => {
             bytes.varint()?;
@@ -239,7 +240,7 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
     let payload = match list {
         List::Pairs => Payload::Pairs(bytes.list(|bytes| {
             let (name, value) = bytes.pair()?;
-            // HAProxy refuses a pair without a name.
+            // HAProxy rejects a pair without a name.
             if name.is_empty() { Err(INVALID) } else { Ok((name, value)) }
         })?),
         List::Messages => Payload::Messages(bytes.list(|bytes| {
@@ -248,7 +249,7 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
             Ok((name, (0..count).map(|_| bytes.pair()).collect::<Result<_, _>>()?))
         })?),
         List::Actions => Payload::Actions(bytes.list(|bytes| {
-            // Action, its number of args, scope.
+            // The action, its number of args, and the scope.
             let head = [bytes.byte()?, bytes.byte()?];
             let sets = match head {
                 [1, 3] => true,
@@ -266,18 +267,18 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
     Ok(Some((Frame { kind, flags, stream, frame, payload }, end)))
 }
 
-/// What a HAPROXY-HELLO says.
+/// The content of a HELLO.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hello {
     pub max_frame_size: u32,
     pub capabilities: Vec<u8>,
     pub engine_id: Option<Vec<u8>>,
     pub healthcheck: bool,
-    /// What an AGENT-HELLO has in the place of `supported-versions`.
+    /// An AGENT-HELLO has this in place of `supported-versions`.
     pub version: Vec<u8>,
 }
 
-/// The last value of a key, which has to be of this type.
+/// The last value of a key, which must have this type.
 fn last<'p, T>(
     pairs: &'p [Pair],
     key: &str,
@@ -311,8 +312,8 @@ fn number(value: &Data) -> Option<i128> {
     }
 }
 
-/// What the pairs of a HELLO mean; of an AGENT-HELLO where `by_agent`. A value of a wrong type is
-/// refused before a key that is missing.
+/// The meaning of the pairs in a HELLO, which is an AGENT-HELLO if `by_agent`. A value of a wrong
+/// type is reported before a missing key.
 pub fn hello(pairs: &[Pair], by_agent: bool) -> Result<Hello, Refusal> {
     let version = last(pairs, if by_agent { "version" } else { "supported-versions" }, text)?;
     let capabilities = last(pairs, "capabilities", text)?;
@@ -320,7 +321,7 @@ pub fn hello(pairs: &[Pair], by_agent: bool) -> Result<Hello, Refusal> {
         true => (None, None),
         false => (last(pairs, "engine-id", text)?, last(pairs, "healthcheck", truth)?),
     };
-    // Its type is looked at when all the keys are known to be there, and only that of the last.
+    // Its type is checked after all keys were found, and only that of the last value.
     let sizes: Vec<_> = pairs.iter().filter(|(name, _)| name == b"max-frame-size").collect();
     let version = version.ok_or(NO_VERSION)?;
     let size = |size: &Data| match number(size).ok_or(INVALID)? {
@@ -338,7 +339,7 @@ pub fn hello(pairs: &[Pair], by_agent: bool) -> Result<Hello, Refusal> {
     Ok(Hello { max_frame_size, capabilities, engine_id, healthcheck, version })
 }
 
-/// `2.`, digits; zeros may stand in front and blanks around it.
+/// `2.` and digits, perhaps with zeros in front and blanks around it.
 fn is_version_2(item: &[u8]) -> bool {
     let text = String::from_utf8_lossy(item);
     let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\x0c' | '\r');
@@ -347,7 +348,7 @@ fn is_version_2(item: &[u8]) -> bool {
     digits(major) && digits(minor) && major.trim_start_matches('0') == "2"
 }
 
-/// What the pairs of a DISCONNECT mean: its status and message.
+/// The meaning of the pairs in a DISCONNECT: its status and message.
 pub fn disconnect(pairs: &[Pair]) -> Result<(u32, Vec<u8>), Refusal> {
     const UNKNOWN: u32 = 99;
     let status = last(pairs, "status-code", number)?;
@@ -356,7 +357,7 @@ pub fn disconnect(pairs: &[Pair]) -> Result<(u32, Vec<u8>), Refusal> {
     Ok((status, message.unwrap_or_default()))
 }
 
-/// Writes a frame. It need not be one that may be sent.
+/// Writes a frame, also one that may not be sent.
 pub fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.push(frame.kind);
@@ -387,8 +388,7 @@ pub fn encode(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// By long division: what is above 240 in groups of 4, 7, 7 ... bits, the first group on top of
-/// 240.
+/// Long division: the value above 240 in groups of 4, 7, 7 ... bits, the first group added to 240.
 fn put_varint(bytes: &mut Vec<u8>, value: u64) {
     let Some(mut rest) = value.checked_sub(240) else {
         bytes.push(value as u8);
