@@ -116,7 +116,7 @@ fn number(answer: &Answer, name: &str) -> u64 {
 /// A throttled address must not free the network that it is grouped with, nor use its limit up;
 /// nor the other way round.
 #[tokio::test]
-async fn an_exception_within_a_group_has_a_bucket_of_its_own() {
+async fn an_override_within_a_group_has_a_bucket_of_its_own() {
     let cases = [
         ("1000/h", "5/s burst 5", ["2001:db8::1", "2001:db8::2"], (1000, 5)),
         ("10/s burst 20", "1000/h", ["2001:db8::1", "2001:db8::2"], (20, 1000)),
@@ -124,10 +124,10 @@ async fn an_exception_within_a_group_has_a_bucket_of_its_own() {
         ("10/h burst 7", "5/s burst 5", ["192.0.2.1", "192.0.2.2"], (7, 5)),
         ("10/h burst 7", "5/s burst 5", ["192.0.2.0", "::ffff:192.0.2.2"], (7, 5)),
     ];
-    for (group, exception, [one, other], bursts) in cases {
+    for (group, limit, [one, other], bursts) in cases {
         let mut scenario = Scenario::new(&format!(
             "[policy.api]\nlimits = \"{group}\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
-             [policy.api.overrides]\n\"{one}\" = \"{exception}\"\n"
+             [policy.api.overrides]\n\"{one}\" = \"{limit}\"\n"
         ))
         .await;
         let mut passed = (0, 0);
@@ -135,12 +135,12 @@ async fn an_exception_within_a_group_has_a_bucket_of_its_own() {
             passed.0 += u32::from(scenario.passes(other).await);
             passed.1 += u32::from(scenario.passes(one).await);
         }
-        assert_eq!(passed, bursts, "{group}, {one} {exception}");
+        assert_eq!(passed, bursts, "{group}, {one} {limit}");
     }
 }
 
 #[tokio::test]
-async fn exceptions_within_exceptions_and_side_by_side_have_buckets_of_their_own() {
+async fn overrides_within_overrides_and_side_by_side_have_buckets_of_their_own() {
     let mut scenario = Scenario::new(
         "[policy.api]\nlimits = \"10/h burst 2\"\nkey = [\"ip\"]\n[policy.api.overrides]\n\
          \"2001:db8:0:0:1::/80\" = \"10/h burst 3\"\n\"2001:db8:0:0:1::5\" = \"10/h burst 3\"\n\
@@ -152,7 +152,7 @@ async fn exceptions_within_exceptions_and_side_by_side_have_buckets_of_their_own
     assert_eq!(
         scenario.passed("2001:db8:0:0:1::8", 9).await,
         0,
-        "the exception's network is one client"
+        "the network of the override is one client"
     );
     assert_eq!(scenario.passed("2001:db8:0:0:1::5", 9).await, 3);
     assert_eq!(scenario.passed("2001:db8:0:0:1::6", 9).await, 3);
@@ -226,7 +226,7 @@ async fn an_idle_client_has_its_full_burst_whatever_it_owed_long_before_a_change
 }
 
 #[tokio::test]
-async fn a_debt_goes_along_into_an_exception_and_back_and_into_another_group() {
+async fn a_debt_goes_along_into_an_override_and_back_and_into_another_group() {
     let with =
         |overrides: &str| format!("{}[policy.api.overrides]\n{overrides}\n", limits("\"100/h\""));
     let mut scenario = Scenario::new(&with("")).await;
@@ -291,9 +291,9 @@ async fn restarts_to_and_fro_add_nothing_to_a_debt() {
     }
 }
 
-/// An exception does not begin with what the rest of its group owes.
+/// An override does not start with the debt of the rest of its group.
 #[tokio::test]
-async fn a_restart_carries_nothing_from_a_group_to_an_exception() {
+async fn a_restart_carries_nothing_from_a_group_to_an_override() {
     let config = |limit: &str| {
         format!("{}[policy.api.overrides]\n\"2001:db8::1\" = \"10/h burst 9\"\n", limits(limit))
     };
@@ -334,16 +334,17 @@ async fn reloads_over_and_over_forgive_nothing() {
     assert_eq!(passed, 30);
 }
 
-/// A client that waits as long as it is told gets in.
+/// A client that waits as long as its answer says is allowed.
 #[tokio::test]
-async fn the_wait_that_is_told_includes_the_penalty() {
+async fn the_wait_in_the_answer_includes_the_penalty() {
     for (limits, text) in [
         ("\"2/s burst 3\"", "one limit"),
         ("[\"2/s burst 3\", \"1000/h\"]", "two limits"),
         ("[\"1000/h burst 3\", \"2/s burst 3\"]", "two limits that both deny"),
     ] {
         let mut scenario = Scenario::new(&format!(
-            "answer = [\"retry_after_ms\", \"retry_after\", \"reset\", \"remaining\"]\n[policy.api]\nlimits = {limits}\n\
+            "answer = [\"retry_after_ms\", \"retry_after\", \"reset\", \"remaining\"]\n\
+             [policy.api]\nlimits = {limits}\n\
              key = [\"ip\"]\npenalty = {{ cells = 1, ceiling = \"10s\" }}\n"
         ))
         .await;
@@ -367,12 +368,13 @@ async fn the_wait_that_is_told_includes_the_penalty() {
     }
 }
 
-/// Cost 0 asks, and is neither blocked nor charged, not by a penalty either.
+/// A request with a cost of 0 is never blocked or charged, not by a penalty either.
 #[tokio::test]
 async fn a_peek_is_never_blocked_or_charged() {
     for limits in ["\"2/s burst 3\"", "[\"2/s burst 3\", \"1000/h burst 3\"]"] {
         let mut scenario = Scenario::new(&format!(
-            "answer = [\"retry_after_ms\", \"reset\"]\n[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n\
+            "answer = [\"retry_after_ms\", \"reset\"]\n[policy.api]\nlimits = {limits}\n\
+             key = [\"ip\"]\ncost = \"cost\"\n\
              penalty = {{ cells = 1, ceiling = \"10s\" }}\n"
         ))
         .await;

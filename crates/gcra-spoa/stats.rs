@@ -1,9 +1,9 @@
-//! What was decided, and about whom: counted by policy where it happens, summed when somebody
-//! asks.
+//! Counters of decisions and of their clients: counted for each policy where decisions are made, and
+//! added up when they are read.
 //!
-//! Each worker thread counts on cache lines of its own, which nobody else writes: an addition is a
-//! load, an add and a store, and no locked instruction. A registry keeps a policy's numbers under
-//! its name, so that they go on when the configuration is read anew.
+//! Each worker counts on cache lines of its own, which no other thread writes: an addition is a
+//! load, an add and a store, without a locked instruction. A registry keeps the counters of a
+//! policy under its name, so that a reload does not reset them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -20,16 +20,16 @@ use crate::heaviest::{Estimate, Found, Heaviest, HeavyClient, Window};
 use crate::plural::Count;
 use crate::verdict::Outcome;
 
-/// Every outcome that is counted, by name: those of a decision, and that there was none.
+/// The name of every outcome that is counted. The first three are those of a decision.
 pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
 const UNDECIDED: usize = 3;
 
-/// The thread that counts. Found once for all that came in one read, and of use to that thread
-/// alone.
+/// The place of the calling thread among the counters. It is looked up once in each round, and is
+/// valid for that thread only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     number: usize,
-    /// Two threads on one lane would lose counts.
+    // Two threads with one lane would lose counts.
     not_send: PhantomData<*const ()>,
 }
 
@@ -51,22 +51,22 @@ impl Lane {
     }
 }
 
-/// The numbers of one policy.
+/// The counters of one policy.
 #[derive(Debug)]
 pub(crate) struct PolicyStats {
     /// One for each worker.
     own: Box<[CachePadded<Stripe>]>,
-    /// For any other thread; there is none in the daemon.
+    /// For any other thread. The daemon has none that counts.
     shared: Stripe,
-    /// What the last minute's report has told.
+    /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
 
 #[derive(Debug, Default)]
 struct Stripe {
     counts: [AtomicU64; OUTCOMES.len()],
-    refused: Heaviest,
-    admitted: Heaviest,
+    denied: Heaviest,
+    allowed: Heaviest,
 }
 
 impl Stripe {
@@ -79,8 +79,8 @@ impl Stripe {
         name: impl FnOnce(&mut String),
     ) {
         let hitters = match outcome {
-            Outcome::Allowed => &self.admitted,
-            Outcome::Blocked | Outcome::WouldBlock => &self.refused,
+            Outcome::Allowed => &self.allowed,
+            Outcome::Blocked | Outcome::WouldBlock => &self.denied,
         };
         if hitters.samples(count) {
             hitters.offer(client, name);
@@ -97,8 +97,8 @@ impl PolicyStats {
         }
     }
 
-    /// Counts a decision about a client. `name` writes what to call it, and is only asked now and
-    /// then.
+    /// Counts a decision about a client. `name` writes the name of the client. It is called only
+    /// for the requests that are sampled.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -111,17 +111,17 @@ impl PolicyStats {
         stripe.decided(outcome, count, client, name);
     }
 
-    /// Counts a message that could not be decided.
+    /// Counts a message about which nothing could be decided.
     pub(crate) fn count_undecided(&self, lane: Lane) {
         self.add(lane, UNDECIDED);
     }
 
-    /// Returns where it was counted, and what that count is now.
+    /// Adds one. Returns the stripe where it was counted, and the new count.
     #[inline(always)]
     fn add(&self, lane: Lane, place: usize) -> (&Stripe, u64) {
         match self.own.get(lane.number) {
             Some(stripe) => {
-                // Nobody else writes it.
+                // No other thread writes it.
                 let count = stripe.counts[place].load(Ordering::Relaxed).wrapping_add(1);
                 stripe.counts[place].store(count, Ordering::Relaxed);
                 (stripe, count)
@@ -133,7 +133,7 @@ impl PolicyStats {
         }
     }
 
-    /// How often there was each of [`OUTCOMES`].
+    /// How often each of [`OUTCOMES`] was counted.
     pub(crate) fn counts(&self) -> [u64; OUTCOMES.len()] {
         let mut sums = [0_u64; OUTCOMES.len()];
         for stripe in self.stripes() {
@@ -144,18 +144,18 @@ impl PolicyStats {
         sums
     }
 
-    /// The clients with the most requests that were blocked (or would have been), the heaviest
-    /// first.
-    pub(crate) fn refused(&self, window: Window) -> Found {
-        Self::heaviest(self.stripes().map(|stripe| &stripe.refused), window)
+    /// The clients with the most requests that were denied (blocked, or observed only), the
+    /// heaviest first.
+    pub(crate) fn denied(&self, window: Window) -> Found {
+        Self::heaviest(self.stripes().map(|stripe| &stripe.denied), window)
     }
 
-    /// The clients with the most requests that were let through, the heaviest first.
-    pub(crate) fn admitted(&self, window: Window) -> Found {
-        Self::heaviest(self.stripes().map(|stripe| &stripe.admitted), window)
+    /// The clients with the most requests that were allowed, the heaviest first.
+    pub(crate) fn allowed(&self, window: Window) -> Found {
+        Self::heaviest(self.stripes().map(|stripe| &stripe.allowed), window)
     }
 
-    /// One client may have come to several workers.
+    /// Adds up what several workers have counted for the same client.
     fn heaviest<'a>(all: impl Iterator<Item = &'a Heaviest>, window: Window) -> Found {
         let mut complete = true;
         let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
@@ -176,13 +176,13 @@ impl PolicyStats {
 
     fn rotate(&self) {
         for stripe in self.stripes() {
-            stripe.refused.rotate();
-            stripe.admitted.rotate();
+            stripe.denied.rotate();
+            stripe.allowed.rotate();
         }
     }
 
-    /// What was counted since this was last asked.
-    fn news(&self) -> [u64; OUTCOMES.len()] {
+    /// What was counted since the last call.
+    fn since_last_call(&self) -> [u64; OUTCOMES.len()] {
         let counts = self.counts();
         let mut reported = lock(&self.reported);
         let news = std::array::from_fn(|place| counts[place].saturating_sub(reported[place]));
@@ -196,30 +196,30 @@ impl PolicyStats {
 pub(crate) enum Stage {
     Starting,
     Serving,
-    /// It was asked to stop, and still answers.
+    /// It was asked to stop, and still answers requests.
     Leaving,
 }
 
-/// Everything that is counted by the daemon itself. One of them lives as long as the process.
+/// Everything that the daemon itself counts. There is one for the whole process.
 #[derive(Debug)]
 pub(crate) struct Stats {
     lanes: usize,
     policies: Mutex<BTreeMap<String, Arc<PolicyStats>>>,
     started: Instant,
     started_wall: SystemTime,
-    /// When the last full window of the heavy hitters began, and the current one.
+    /// When the last full window of the heaviest clients began, and when the current one did.
     windows: Mutex<(Instant, Instant)>,
     stage: AtomicU8,
-    /// Milliseconds after the start.
+    /// In milliseconds after the start.
     last_beat: AtomicU64,
     pub(crate) reloads: Reloads,
 }
 
-/// How often the configuration was read anew.
+/// How often the configuration was read again.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     pub(crate) ok: AtomicU64,
-    /// It was wrong, and the old one went on.
+    /// It had mistakes, and the old one stayed in force.
     pub(crate) refused: AtomicU64,
 }
 
@@ -238,7 +238,7 @@ impl Stats {
         }
     }
 
-    /// The numbers of the policy of this name: always the same ones.
+    /// The counters of the policy with this name. They are always the same ones.
     pub(crate) fn policy(&self, name: &str) -> Arc<PolicyStats> {
         let mut policies = lock(&self.policies);
         if let Some(policy) = policies.get(name) {
@@ -249,13 +249,13 @@ impl Stats {
         policy
     }
 
-    /// All policies there were since the start, by name.
+    /// The counters of all policies that were in force since the start, by name.
     pub(crate) fn policies(&self) -> Vec<(String, Arc<PolicyStats>)> {
         lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
     }
 
-    /// Called once a minute: the last one in a sentence if somebody was blocked in it. After this
-    /// it is what [`Window::Last`] is.
+    /// Ends a minute, which becomes [`Window::Last`]. Returns a sentence about it if a request was
+    /// denied in it.
     pub(crate) fn end_minute(&self) -> Option<String> {
         let policies = self.policies();
         for (_, policy) in &policies {
@@ -269,13 +269,13 @@ impl Stats {
         let (mut requests, mut clients, mut complete, mut tried) = (0_u64, 0, true, 0_u64);
         let mut heaviest: Option<(HeavyClient, String)> = None;
         for (name, policy) in policies {
-            let [_, would_block, blocked, _] = policy.news();
+            let [_, would_block, blocked, _] = policy.since_last_call();
             if blocked + would_block == 0 {
                 continue;
             }
             requests += blocked;
             tried += would_block;
-            let found = policy.refused(Window::Last);
+            let found = policy.denied(Window::Last);
             clients += found.clients;
             complete &= found.complete;
             if let Some(first) = found.heaviest.into_iter().next()
@@ -293,24 +293,25 @@ impl Stats {
             (_, 0) => format!("blocked in the last minute: {}", counted(requests)),
             (0, _) => format!("would have been blocked in the last minute: {}", counted(tried)),
             _ => format!(
-                "blocked in the last minute: {}, and {tried} would have been,",
+                "blocked in the last minute: {}, and {tried} would have been blocked,",
                 counted(requests)
             ),
         };
         let who = match heaviest {
             Some((first, policy)) => {
                 format!(
-                    "; {about}{} of them of {} (policy {policy})",
-                    first.requests, first.client
+                    "; most came from {}: {about}{} (policy {policy})",
+                    first.client,
+                    counted(first.requests)
                 )
             }
-            None => ", none of which had many".to_owned(),
+            None => "; no client had many".to_owned(),
         };
         let clients = Count(clients, "client", "clients");
-        Some(format!("{what} of {at_least}{clients}{who}"))
+        Some(format!("{what} from {at_least}{clients}{who}"))
     }
 
-    /// How long the windows of the heavy hitters have been open that [`Window::Now`] has together.
+    /// How much time is in [`Window::Now`].
     pub(crate) fn window(&self) -> Duration {
         lock(&self.windows).0.elapsed()
     }
@@ -323,7 +324,7 @@ impl Stats {
         self.started_wall
     }
 
-    /// A sign of life from the worker that keeps the house.
+    /// Notes that the thread of the housekeeping works.
     pub(crate) fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_beat.store(now, Ordering::Relaxed);
@@ -335,7 +336,7 @@ impl Stats {
         );
     }
 
-    /// How long there was no sign of life.
+    /// How long ago that was noted last.
     pub(crate) fn silent(&self) -> Duration {
         self.started
             .elapsed()
@@ -356,7 +357,8 @@ impl Stats {
     }
 }
 
-/// What these locks guard is true after each statement, so a panic elsewhere does not spoil it.
+/// Locks a mutex, even after a panic of another thread: what these mutexes guard is consistent
+/// after each statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -371,7 +373,7 @@ mod tests {
     use super::*;
 
     fn stats() -> Stats {
-        // Threads of other tests have taken numbers, too.
+        // Threads of other tests have taken places, too.
         Stats::new(NonZeroUsize::new(4096).unwrap())
     }
 
@@ -422,18 +424,17 @@ mod tests {
                 });
             }
         });
-        let found = policy.refused(Window::Now);
+        let found = policy.denied(Window::Now);
         assert!(found.complete);
         let found: Vec<_> =
             found.heaviest.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
-        assert!(policy.admitted(Window::Now).heaviest.is_empty());
+        assert!(policy.allowed(Window::Now).heaviest.is_empty());
     }
 
-    /// A request that is sampled now and then stands for a thousand, but says nothing of its
-    /// client.
+    /// A sampled request stands for a thousand, but says nothing about its client.
     #[test]
-    fn of_a_million_clients_that_asked_once_nobody_is_named() {
+    fn of_a_million_clients_with_one_request_none_is_named() {
         let stats = stats();
         let policy = stats.policy("default");
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
@@ -446,11 +447,12 @@ mod tests {
             }
         };
         ask(0..1_000_000);
-        let named = |window| policy.refused(window).heaviest;
+        let named = |window| policy.denied(window).heaviest;
         assert_eq!(named(Window::Now), []);
         assert_eq!(
             stats.end_minute().unwrap(),
-            "blocked in the last minute: 1000000 requests of at least 128 clients, none of which had many"
+            "blocked in the last minute: 1000000 requests from at least 128 clients; no client had \
+             many"
         );
         assert_eq!(named(Window::Last), []);
         // Not at the beginning of a minute either.
@@ -460,7 +462,7 @@ mod tests {
         }
     }
 
-    /// Each number may be too small, but not too large.
+    /// The number of a client's requests may be too small, but not too large.
     #[test]
     fn the_heaviest_of_many_are_named_with_what_they_had_at_least() {
         let stats = stats();
@@ -481,7 +483,7 @@ mod tests {
             let key = table.hash(&client.to_le_bytes());
             policy.count(lane, Outcome::Allowed, key, |name| write!(name, "{client}").unwrap());
         }
-        let found = policy.admitted(Window::Now);
+        let found = policy.allowed(Window::Now);
         assert!(!found.complete);
         let [first, second] = &found.heaviest[..] else { panic!("{found:?}") };
         assert_eq!((&*first.client, &*second.client), ("1", "2"));
@@ -490,32 +492,35 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_is_told_once_and_seen_for_two() {
+    fn a_minute_is_reported_once_and_shown_for_two() {
         let stats = stats();
         let policy = stats.policy("login");
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
         assert_eq!(stats.end_minute(), None);
         policy.count(lane, Outcome::Allowed, key, |name| name.push('a'));
-        assert_eq!(stats.end_minute(), None, "nobody was blocked");
+        assert_eq!(stats.end_minute(), None, "no request was blocked");
         for _ in 0..3 {
             policy.count(lane, Outcome::Blocked, key, |name| name.push('a'));
         }
         assert_eq!(
             stats.end_minute().as_deref(),
             Some(
-                "blocked in the last minute: 3 requests of 1 client; 3 of them of a (policy login)"
+                "blocked in the last minute: 3 requests from 1 client; most came from a: 3 requests \
+                 (policy login)"
             )
         );
-        assert_eq!(policy.refused(Window::Now).heaviest.len(), 1);
+        assert_eq!(policy.denied(Window::Now).heaviest.len(), 1);
         policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
         let said = stats.end_minute().unwrap();
         assert!(
-            said.starts_with("would have been blocked in the last minute: 1 request of 1 client;"),
+            said.starts_with(
+                "would have been blocked in the last minute: 1 request from 1 client;"
+            ),
             "{said}"
         );
         assert_eq!(stats.end_minute(), None);
-        assert!(policy.refused(Window::Now).heaviest.is_empty());
+        assert!(policy.denied(Window::Now).heaviest.is_empty());
         assert_eq!(policy.counts(), [1, 1, 3, 0], "and counted for ever");
     }
 }

@@ -204,13 +204,13 @@ impl Watched {
 
     fn policies(&self) -> Vec<Policy> {
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
-            let (blocked, admitted) = (stats.refused(Window::Now), stats.admitted(Window::Now));
+            let (denied, allowed) = (stats.denied(Window::Now), stats.allowed(Window::Now));
             Policy {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
-                top_is_exact: blocked.complete && admitted.complete,
-                top_blocked: top(blocked),
-                top_admitted: top(admitted),
+                top_is_exact: denied.complete && allowed.complete,
+                top_blocked: top(denied),
+                top_admitted: top(allowed),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
