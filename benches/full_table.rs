@@ -13,9 +13,8 @@
 )]
 
 use std::collections::HashMap;
-use std::num::{NonZeroU32, NonZeroU64};
 
-use gcra_table::{Admission, ManualClock, Quota, Slots, Table};
+use gcra_table::{Admission, ManualClock, Nanos, Quota, Slots, Table, Time};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Zipf};
@@ -55,7 +54,7 @@ fn main() {
 }
 
 fn quota(interval_ns: u64, burst: u32) -> Quota {
-    Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+    Quota::new(Nanos(interval_ns), burst).unwrap()
 }
 
 fn draw(count: u64) -> Vec<u32> {
@@ -81,18 +80,18 @@ fn simulate(requests: &[u32], quota: Quota, slots: u64) -> Row {
     let mut exact = HashMap::new();
     let (mut denied, mut ours_wrong, mut lru_wrong) = (0, 0, 0);
     for key in requests {
-        clock.advance(1_000_000_000 / PER_SECOND);
-        let mut now = table.now();
-        let allowed = charge_exact(&mut exact, *key, quota, now);
+        clock.advance(Nanos(1_000_000_000 / PER_SECOND));
+        let mut now = table.reading();
+        let allowed = charge_exact(&mut exact, *key, quota, now.time().0);
         let ours = table.charge(table.hash(&key.to_ne_bytes()), quota, 1, &mut now).is_allowed();
-        let theirs = lru.charge(*key, quota, now);
+        let theirs = lru.charge(*key, quota, now.time().0);
         denied += u64::from(!allowed);
         ours_wrong += u64::from(!allowed && ours);
         lru_wrong += u64::from(!allowed && theirs);
     }
-    let now = table.now();
+    let now = table.now().0;
     let active = exact.values().filter(|tat| **tat > now).count();
-    let forgiven_cells = table.evictions().forgiven_ns.div_ceil(quota.emission_interval_ns());
+    let forgiven_cells = table.evictions().forgiven.div_ceil(quota.emission_interval());
     Row { active, denied, ours: ours_wrong, forgiven_cells, lru: lru_wrong }
 }
 
@@ -107,26 +106,26 @@ fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
     let mut allowed = (0, 0, 0);
     let mut fresh = 0_u32;
     for _ in 0..SECONDS * 10_000 {
-        let mut now = table.now();
+        let mut now = table.reading();
         allowed.0 +=
             u32::from(table.charge(table.hash(b"client"), quota, 1, &mut now).is_allowed());
-        allowed.1 += u32::from(lru.charge(u32::MAX, quota, now));
-        allowed.2 += u32::from(random.charge(u32::MAX, quota, now));
+        allowed.1 += u32::from(lru.charge(u32::MAX, quota, now.time().0));
+        allowed.2 += u32::from(random.charge(u32::MAX, quota, now.time().0));
         for _ in 0..fresh_per_second / 10_000 {
             fresh += 1;
             let _ = table.charge(table.hash(&fresh.to_ne_bytes()), quota, 1, &mut now);
-            lru.charge(fresh, quota, now);
-            random.charge(fresh, quota, now);
+            lru.charge(fresh, quota, now.time().0);
+            random.charge(fresh, quota, now.time().0);
         }
-        clock.advance(100_000);
+        clock.advance(Nanos(100_000));
     }
     allowed
 }
 
 /// The TAT after the cell, if it is allowed.
 fn admit(tat: u64, quota: Quota, now: u64) -> Option<u64> {
-    match quota.admit(tat, now, 1) {
-        Admission::Conforming { tat } => Some(tat),
+    match quota.admit(Time(tat), Time(now), 1) {
+        Admission::Conforming { tat } => Some(tat.0),
         _ => None,
     }
 }

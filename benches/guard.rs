@@ -22,11 +22,10 @@ mod support;
 
 use std::fs;
 use std::hint::black_box;
-use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use gcra_table::{Quota, Slots, Table};
+use gcra_table::{Nanos, Quota, Slots, Table};
 use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
@@ -200,9 +199,8 @@ impl Work {
             }
             Self::Decide { keys, burst } => {
                 let table = Table::in_memory(Slots::new(1 << 20).unwrap()).unwrap();
-                let interval_ns = NonZeroU64::new(10_000_000).unwrap();
-                let quota = Quota::new(interval_ns, NonZeroU32::new(burst).unwrap()).unwrap();
-                let mut now = table.now();
+                let quota = Quota::new(Nanos::from_millis(10), burst).unwrap();
+                let mut now = table.reading();
                 for number in 0..count {
                     let key = table.hash(&(number % keys).to_le_bytes());
                     let _ = black_box(table.charge(key, quota, 1, &mut now));

@@ -312,7 +312,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
     let (sentence, status) = complaint(&table, &["resize", "--slots", "4096"]);
     assert_eq!(
         (sentence, status),
-        (format!("gcra-spoa: table {} has 4096 slots already", table.display()), 1)
+        (format!("gcra-spoa: table {}: it has 4096 slots already", table.display()), 1)
     );
     assert!(agent.stop() == 0);
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use gcra_table::{KeyHash, Quota, Slots, Table};
+use gcra_table::{KeyHash, Nanos, Quota, Slots, Table};
 use governor::RateLimiter;
 
 /// As many NOTIFYs as the agent often finds in one read.
@@ -76,14 +76,13 @@ fn hash(table: &Table, key: IpAddr) -> KeyHash {
 }
 
 fn quota(rate: Rate) -> Quota {
-    Quota::new(NonZeroU64::new(rate.interval_ns).unwrap(), NonZeroU32::new(rate.burst).unwrap())
-        .unwrap()
+    Quota::new(Nanos(rate.interval_ns), rate.burst).unwrap()
 }
 
 fn ours_one_reading(table: Arc<Table>, rate: Rate) -> Limiter {
     let quota = quota(rate);
     Box::new(move |keys| {
-        let mut now = table.now();
+        let mut now = table.reading();
         let is_allowed =
             |key| table.charge(hash(&table, address(key)), quota, 1, &mut now).is_allowed();
         keys.iter().copied().map(is_allowed).filter(|allowed| *allowed).count()
@@ -92,7 +91,9 @@ fn ours_one_reading(table: Arc<Table>, rate: Rate) -> Limiter {
 
 fn ours_clock_per_decision(table: Arc<Table>, rate: Rate) -> Limiter {
     let quota = quota(rate);
-    one_by_one(move |key| table.charge(hash(&table, key), quota, 1, &mut table.now()).is_allowed())
+    one_by_one(move |key| {
+        table.charge(hash(&table, key), quota, 1, &mut table.reading()).is_allowed()
+    })
 }
 
 fn ours_batched(table: Arc<Table>, rate: Rate) -> Limiter {
@@ -104,7 +105,7 @@ fn ours_batched(table: Arc<Table>, rate: Rate) -> Limiter {
             hashes.clear();
             hashes.extend(batch.iter().map(|key| hash(&table, address(*key))));
             hashes.iter().for_each(|key| table.prefetch(*key, quota));
-            let mut now = table.now();
+            let mut now = table.reading();
             allowed += hashes
                 .iter()
                 .filter(|key| table.charge(**key, quota, 1, &mut now).is_allowed())

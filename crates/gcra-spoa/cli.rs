@@ -11,7 +11,7 @@ use std::{env, io};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_table::{Rate, RateError, Slots};
+use gcra_table::{Rate, Slots};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
@@ -19,6 +19,7 @@ use crate::duration::{self, Exact};
 use crate::key::Key;
 use crate::policy::answer::Answers;
 use crate::policy::{self, Hashing, KeyParts, Limit, Overrides, Policies, Policy, Rule};
+use crate::table_error;
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
@@ -220,7 +221,7 @@ pub(crate) enum TableCommand {
         #[command(flatten)]
         at: At,
         /// The --rate of the agents
-        #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
+        #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
         rate: Rate,
         /// The --burst of the agents, if they have one
         #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
@@ -337,14 +338,18 @@ enum RateArg {
     Rate(Rate),
 }
 
-impl FromStr for RateArg {
-    type Err = RateError;
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    text.parse().map_err(|error| table_error::rate(&error))
+}
 
-    fn from_str(text: &str) -> Result<Self, RateError> {
+impl FromStr for RateArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "deny" => Ok(Self::Deny),
             "unlimited" => Ok(Self::Unlimited),
-            _ => text.parse().map(Self::Rate),
+            _ => parse_rate(text).map(Self::Rate),
         }
     }
 }
@@ -458,7 +463,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
     )?;
     let rule = match (rate, args.burst) {
         (RateArg::Rate(rate), burst) => {
-            let quota = rate.quota(burst).map_err(|error| error.to_string())?;
+            let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
             let text = format!("{rate}, up to {} at once", quota.burst()).into();
             Rule::Limits(vec![Limit { label: "default".into(), id: 0, quota, text }])
         }

@@ -1,7 +1,7 @@
 //! From a question to a verdict: charges the buckets of a key.
 
 use arrayvec::ArrayVec;
-use gcra_table::{Admission, Decision, KeyHash, Table};
+use gcra_table::{Admission, Decision, KeyHash, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
 use crate::earlier::least_tat;
@@ -26,7 +26,7 @@ pub(crate) type Standings<'p> = ArrayVec<Standing<'p>, MAX_STANDINGS>;
 #[inline(always)]
 pub(crate) fn decide<'p, 'm>(
     table: &Table,
-    now: &mut u64,
+    now: &mut Reading,
     in_force: &'p InForce,
     question: Question,
     standings: Option<&mut Standings<'p>>,
@@ -53,7 +53,7 @@ pub(crate) fn decide<'p, 'm>(
 /// The charge of one message.
 struct Charge<'t, 'p, 'm> {
     table: &'t Table,
-    now: &'t mut u64,
+    now: &'t mut Reading,
     in_force: &'p InForce,
     policy: &'p Policy,
     question: Question,
@@ -67,14 +67,14 @@ struct Bucket<'p> {
     limit: &'p Limit,
     key: KeyHash,
     /// The TAT that the key has at least, by what it owed under earlier policies.
-    least_tat: u64,
+    least_tat: Time,
 }
 
 impl<'p> Charge<'_, 'p, '_> {
     fn bucket(&self, limit: &'p Limit) -> Bucket<'p> {
         let key = limit.key(self.table, self.question.key);
         let least_tat = match &self.message {
-            None => 0,
+            None => Time::ZERO,
             Some(message) => {
                 let Question { policy, rule, .. } = self.question;
                 least_tat(&self.in_force.earlier, self.table, policy, rule, limit, key, message)
@@ -169,21 +169,22 @@ impl<'p> Charge<'_, 'p, '_> {
         Bucket { limit, key, least_tat }: Bucket<'p>,
     ) -> (Standing<'p>, Option<Reason>) {
         let tat = self.table.tat(key, limit.quota).max(least_tat);
-        let mut owed_ns = tat.saturating_sub(*self.now);
-        if owed_ns > limit.quota.most_owed_ns() {
+        let mut owed_ns = tat.saturating_since(self.now.time()).0;
+        if owed_ns > limit.quota.most_owed().0 {
             // The slot is damaged, or was charged at a later reading of the clock. The charge will
             // find out.
-            owed_ns = limit.quota.burst_tolerance_ns();
+            owed_ns = limit.quota.burst_tolerance().0;
         }
         self.ask(limit, owed_ns)
     }
 
     /// What a limit says about the cells of a key that owes this much.
     fn ask(&self, limit: &'p Limit, owed_ns: u64) -> (Standing<'p>, Option<Reason>) {
-        let (wait_ns, reason) = match limit.quota.admit(owed_ns, 0, self.question.cells) {
+        let admission = limit.quota.admit(Time(owed_ns), Time::ZERO, self.question.cells);
+        let (wait_ns, reason) = match admission {
             Admission::Conforming { .. } => (0, None),
-            Admission::Early { wait_ns } => (wait_ns, Some(Reason::Limit)),
-            Admission::Oversize => (limit.quota.drain_ns(), Some(Reason::Oversize)),
+            Admission::Early { wait } => (wait.0, Some(Reason::Limit)),
+            Admission::Oversize => (limit.quota.drain_time().0, Some(Reason::Oversize)),
         };
         (Standing { limit, owed_ns, wait_ns }, reason)
     }
@@ -194,11 +195,11 @@ impl<'p> Charge<'_, 'p, '_> {
     fn punish(&mut self, bucket: Bucket<'p>, standing: &mut Standing<'p>) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
         let Bucket { limit, key, least_tat } = bucket;
-        let quota = limit.quota.punishing();
+        let quota = limit.quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
         if decision.is_allowed() {
-            *standing = self.ask(limit, decision.owed_ns()).0;
+            *standing = self.ask(limit, decision.owed().0).0;
         }
     }
 }
@@ -206,7 +207,7 @@ impl<'p> Charge<'_, 'p, '_> {
 /// Why a bucket denied the cells, if it did.
 #[inline(always)]
 fn reason_of(decision: &Decision) -> Option<Reason> {
-    match (decision.is_allowed(), decision.retry_after_ns()) {
+    match (decision.is_allowed(), decision.retry_after()) {
         (true, _) => None,
         (false, Some(_)) => Some(Reason::Limit),
         (false, None) => Some(Reason::Oversize),
@@ -216,7 +217,7 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 /// What a limit says after a charge.
 fn standing_of<'p>(limit: &'p Limit, decision: &Decision) -> Standing<'p> {
     // A cost above the burst never passes. One burst later it still does not.
-    let never = if decision.is_allowed() { 0 } else { limit.quota.drain_ns() };
-    let wait_ns = decision.retry_after_ns().unwrap_or(never);
-    Standing { limit, owed_ns: decision.owed_ns(), wait_ns }
+    let never = if decision.is_allowed() { Nanos::ZERO } else { limit.quota.drain_time() };
+    let wait_ns = decision.retry_after().unwrap_or(never).0;
+    Standing { limit, owed_ns: decision.owed().0, wait_ns }
 }

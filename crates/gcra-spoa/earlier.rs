@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table};
+use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table, Time};
 use spop_agent::Message;
 
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
@@ -23,10 +23,10 @@ const MAX_EARLIER: usize = 8;
 pub(crate) struct Earlier {
     policies: Arc<Policies>,
     /// When the change was made, in nanoseconds of the table's clock.
-    ended_ns: u64,
+    ended_ns: Time,
     /// When no key can owe anything under these policies any more: the longest drain time of the
     /// changed limits after the change.
-    until_ns: u64,
+    until_ns: Time,
     /// Whether it is known which keys had an override. After a restart it is not.
     knows_overrides: bool,
     /// For each policy in force, the place of the earlier policy with its name, if the limits,
@@ -38,13 +38,13 @@ pub(crate) struct Earlier {
 #[derive(Clone, Copy, Debug)]
 struct Debt {
     quota: Quota,
-    tat: u64,
-    ended_ns: u64,
+    tat: Time,
+    ended_ns: Time,
 }
 
 impl Debt {
     /// The TAT that the key has at least under this quota, which took the place of the old one.
-    fn least_tat(self, quota: Quota) -> u64 {
+    fn least_tat(self, quota: Quota) -> Time {
         quota.carry_over(self.quota, self.tat, self.ended_ns)
     }
 }
@@ -62,15 +62,15 @@ pub(crate) fn least_tat(
     limit: &Limit,
     key: KeyHash,
     message: &Message<'_>,
-) -> u64 {
-    let (mut debt, mut least_tat) = (None::<Debt>, 0);
+) -> Time {
+    let (mut debt, mut least_tat) = (None::<Debt>, Time::ZERO);
     for earlier in all {
         if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message) {
             debt = Some(earlier.debt(table, bucket, debt));
         }
         // Not only by the latest debt: a limit with a small burst between two with larger ones
         // forgives nothing.
-        least_tat = least_tat.max(debt.map_or(0, |debt| debt.least_tat(limit.quota)));
+        least_tat = least_tat.max(debt.map_or(Time::ZERO, |debt| debt.least_tat(limit.quota)));
     }
     least_tat
 }
@@ -81,7 +81,7 @@ impl Earlier {
         before: &[Self],
         old: &Arc<Policies>,
         new: &Policies,
-        now: u64,
+        now: Time,
     ) -> Vec<Self> {
         let latest = Self::new(old.clone(), now, true);
         // Policies that come and go several times count once, so that they do not push out others.
@@ -99,7 +99,7 @@ impl Earlier {
     /// Overrides are not followed over a restart: the register has their numbers, and does not
     /// have the keys that they are for.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
-        let mut changes = BTreeMap::<u64, Vec<(usize, usize, Quota)>>::new();
+        let mut changes = BTreeMap::<Time, Vec<(usize, usize, Quota)>>::new();
         for (place, number, limit) in registered(policies) {
             for (quota, ended_ns) in table.put_in_force(limit.id, limit.quota) {
                 changes.entry(ended_ns).or_default().push((place, number, quota));
@@ -127,21 +127,22 @@ impl Earlier {
         all
     }
 
-    fn new(policies: Arc<Policies>, ended_ns: u64, knows_overrides: bool) -> Self {
-        Self { policies, ended_ns, until_ns: 0, knows_overrides, places: Vec::new() }
+    fn new(policies: Arc<Policies>, ended_ns: Time, knows_overrides: bool) -> Self {
+        Self { policies, ended_ns, until_ns: Time::ZERO, knows_overrides, places: Vec::new() }
     }
 
     /// The same beside the policies in force, for which these places were found.
     fn compared_with(self, in_force: &Policies, places: Vec<Option<usize>>) -> Self {
         let changed = in_force.list.iter().zip(&places).filter(|(_, old)| old.is_some());
         let drains =
-            changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_ns());
-        let until_ns = drains.max().map_or(0, |drain_ns| self.ended_ns.saturating_add(drain_ns));
+            changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_time());
+        let until_ns =
+            drains.max().map_or(Time::ZERO, |drain_ns| self.ended_ns.saturating_add(drain_ns));
         Self { until_ns, places, ..self }
     }
 
     /// Those that may still matter, and at most [`MAX_EARLIER`] of them.
-    fn recent(all: impl Iterator<Item = Self>, now: u64) -> Vec<Self> {
+    fn recent(all: impl Iterator<Item = Self>, now: Time) -> Vec<Self> {
         let mut all: Vec<_> = all.filter(|earlier| earlier.may_matter(now)).collect();
         all.drain(..all.len().saturating_sub(MAX_EARLIER));
         all
@@ -168,7 +169,7 @@ impl Earlier {
     }
 
     /// Whether a key may still owe something under these policies.
-    pub(crate) fn may_matter(&self, now: u64) -> bool {
+    pub(crate) fn may_matter(&self, now: Time) -> bool {
         now < self.until_ns
     }
 
@@ -200,7 +201,7 @@ impl Earlier {
 
     /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
     fn debt(&self, table: &Table, (key, quota): (KeyHash, Quota), before: Option<Debt>) -> Debt {
-        let least_tat = before.map_or(0, |debt| debt.least_tat(quota));
+        let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota));
         let tat = table.tat(key, quota).max(least_tat);
         Debt { quota, tat, ended_ns: self.ended_ns }
     }
@@ -228,6 +229,6 @@ fn register_overrides(policies: &Policies, table: &Table) {
     let space = MAX_REGISTERED - registered(policies).count();
     let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
     for limit in overrides.flat_map(Rule::limits).take(space) {
-        table.add_exception(limit.id, limit.quota);
+        table.add_override(limit.id, limit.quota);
     }
 }

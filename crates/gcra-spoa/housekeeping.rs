@@ -22,6 +22,7 @@ use crate::limiter::Undecided;
 use crate::plural::Count;
 use crate::policy::{self, Policy};
 use crate::stats::Stats;
+use crate::table_error::TableError;
 use crate::watch::{Seen, Watch, see_all};
 
 /// What the housekeeping looks after.
@@ -194,6 +195,7 @@ impl Housekeeping {
             }
             Err(error) => {
                 if reported.lost_beats.is_multiple_of(BEATS_PER_REPORT) {
+                    let error = TableError(error);
                     log::error!("{error}; requests with keys that have moved there are denied");
                 }
                 reported.lost_beats = reported.lost_beats.wrapping_add(1);
@@ -236,15 +238,15 @@ impl Housekeeping {
         if let Some(said) = self.stats.end_minute() {
             log::info!("{said}");
         }
-        let Evictions { evicted_live, forgiven_ns } = self.table.load().evictions();
+        let Evictions { evicted_live, forgiven } = self.table.load().evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
-            let forgiven_ns = forgiven_ns.saturating_sub(reported.evictions.forgiven_ns);
+            let forgiven = forgiven.saturating_sub(reported.evictions.forgiven);
             // By the fastest of the limits, which gives the highest possible number.
             let policies = self.policies.load();
             let limits = policies.policies.list.iter().flat_map(Policy::limits);
-            let fastest = limits.map(|limit| limit.quota.emission_interval_ns()).min();
-            let cells = fastest.map_or(0, |interval_ns| forgiven_ns.div_ceil(interval_ns));
+            let fastest = limits.map(|limit| limit.quota.emission_interval()).min();
+            let cells = fastest.map_or(0, |interval| forgiven.div_ceil(interval));
             log::warn!(
                 "the table is too small: {} that owed something {} evicted, so up to {} too many \
                  may be allowed; give the table more slots with 'gcra-spoa table resize'",
@@ -253,7 +255,7 @@ impl Housekeeping {
                 Count(cells, "request", "requests")
             );
         }
-        reported.evictions = Evictions { evicted_live, forgiven_ns };
+        reported.evictions = Evictions { evicted_live, forgiven };
 
         let undecided = self.undecided.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {

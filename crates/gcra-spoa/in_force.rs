@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gcra_table::{KeyHash, Quota, Table};
+use gcra_table::{KeyHash, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{self, Earlier};
@@ -111,7 +111,7 @@ impl InForce {
 
     /// The same without the earlier policies that no key can owe anything under any more; `None`
     /// when there are none to leave out.
-    pub(crate) fn without_old(&self, stats: &Stats, now: u64) -> Option<Self> {
+    pub(crate) fn without_old(&self, stats: &Stats, now: Time) -> Option<Self> {
         // This is asked once a second, and there is seldom anything to leave out.
         if self.earlier.iter().all(|earlier| earlier.may_matter(now)) {
             return None;

@@ -27,6 +27,7 @@ mod scenarios;
 mod stats;
 mod status;
 mod table_commands;
+mod table_error;
 #[doc(hidden)]
 pub mod testing;
 mod top;
@@ -48,6 +49,7 @@ use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::stats::Stats;
 use crate::status::Watched;
+use crate::table_error::TableError;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
@@ -76,7 +78,8 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         Ok(read) => read,
         Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
     };
-    let (table, opened) = Table::open_or_create(&config.table, config.slots)?;
+    let (table, opened) =
+        Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
     let version = env!("CARGO_PKG_VERSION");
     match &file {
         None => log::info!("gcra-spoa {version}: {}", policies.list[0].in_words()),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
-use gcra_table::{KeyHash, Table};
+use gcra_table::{KeyHash, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::decide::{Standings, decide};
@@ -46,7 +46,7 @@ pub(crate) struct Undecided {
 pub(crate) struct Round {
     table: Guard<Arc<Table>>,
     in_force: Guard<Arc<InForce>>,
-    now: u64,
+    now: Reading,
     lane: Lane,
 }
 
@@ -80,7 +80,7 @@ impl Handler for Limiter {
     #[inline]
     fn round(&self) -> Round {
         let table = self.table.load();
-        let now = table.now();
+        let now = table.reading();
         Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread() }
     }
 
@@ -199,7 +199,7 @@ impl Round {
 fn verdict_on<'p, 'm>(
     in_force: &'p InForce,
     table: &Table,
-    now: &mut u64,
+    now: &mut Reading,
     lane: Lane,
     question: Question,
     standings: Option<&mut Standings<'p>>,

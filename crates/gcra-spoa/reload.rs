@@ -26,6 +26,7 @@ use crate::listed::{Unlisted, name, pid_namespace};
 use crate::output::{Output, print, print_mistakes};
 use crate::plural::Count;
 use crate::policy;
+use crate::table_error::TableError;
 
 /// How long the command waits for answers. An agent that is alive and can read its file answers
 /// within a second.
@@ -64,7 +65,7 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
         eprintln!("gcra-spoa: no agent was asked to reload");
         return Ok(exit);
     }
-    let table = Table::inspect(&at.path())?;
+    let table = Table::inspect(&at.path()).map_err(TableError)?;
     let unlisted = Unlisted::begin(&table);
     let agents = ask(&table, &at.path());
     if agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) && table.is_being_resized() {
@@ -134,13 +135,13 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
 fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     let mut stopped = table.listed_processes();
     stopped.retain(|process| {
-        process.silent_ns.is_some()
+        process.silent.is_some()
             && !process.is_alive()
             && process.pid_namespace == PidNamespace::Ours
             && matches!(state(process.pid), Some(Fate::Stopped))
             && maps(process.pid, path).unwrap_or(true)
     });
-    stopped.sort_by_key(|process| process.silent_ns);
+    stopped.sort_by_key(|process| process.silent);
     stopped
 }
 
@@ -172,7 +173,7 @@ fn fate_of(process: &Process, asked: u64) -> Fate {
     if let Some(answer) = process.answer_to(asked) {
         return Fate::Answered(answer.clone());
     }
-    if process.silent_ns.is_none() {
+    if process.silent.is_none() {
         return Fate::Left;
     }
     // The kernel can be asked only about an id that means the same process here.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use gcra_table::{ManualClock, Slots, Table};
+use gcra_table::{ManualClock, Nanos, Slots, Table};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
@@ -18,7 +18,6 @@ use crate::limiter::Limiter;
 use crate::policy::{Policies, file};
 use crate::stats::Stats;
 
-const MS: u64 = 1_000_000;
 
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
@@ -78,7 +77,7 @@ impl Scenario {
     }
 
     fn advance_ms(&self, ms: u64) {
-        self.clock.advance(ms * MS);
+        self.clock.advance(Nanos::from_millis(ms));
         self.housekeeping();
     }
 
@@ -446,7 +445,7 @@ proptest! {
                 let ip = Value::Ipv4([192, 0, 2, *client].into());
                 let mut said = Vec::new();
                 for (place, shape) in shapes.iter_mut().enumerate() {
-                    shape.clock.advance(pause_ms * MS);
+                    shape.clock.advance(Nanos::from_millis(*pause_ms));
                     let answer = shape.ask(&[("ip", ip), ("cost", Value::Int32(*cells))]).await;
                     let name = if place == observed { "would_block" } else { "blocked" };
                     said.push(answer.var(Scope::Transaction, name) == Some(Value::Bool(true)));

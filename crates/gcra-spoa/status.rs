@@ -219,7 +219,7 @@ impl Watched {
     fn table(&self, scan: &Scan) -> TableStatus {
         let table = self.table.load();
         let Occupancy { live, idle, pending, sealed } = scan.occupancy;
-        let Evictions { evicted_live, forgiven_ns } = table.evictions();
+        let Evictions { evicted_live, forgiven } = table.evictions();
         TableStatus {
             slots: table.slots().get().into(),
             states: named([
@@ -230,7 +230,7 @@ impl Watched {
             ]),
             scanned_seconds_ago: scan.at.elapsed().as_secs_f64(),
             evictions: evicted_live,
-            forgiven_seconds: Duration::from_nanos(forgiven_ns).as_secs_f64(),
+            forgiven_seconds: Duration::from(forgiven).as_secs_f64(),
             gave_up: table.gave_up(),
             processes: table.processes().len() as u64,
             detached: table.name() != Name::Ours,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use gcra_table::{Evictions, Occupancy, Process, Quota, Rate, Registered, Slots, Table};
+use gcra_table::{Evictions, Nanos, Occupancy, Process, Quota, Rate, Registered, Slots, Table};
 use serde_json::{Value, json};
 
 use crate::cli::{At, TableCommand, usage_error};
@@ -15,6 +15,7 @@ use crate::listed::{Unlisted, name, pid_namespace};
 use crate::output::{Output, print};
 use crate::plural::Count;
 use crate::policy;
+use crate::table_error::{self, TableError};
 
 /// How long a resize waits for the agents to notice it: they look for a successor of their table
 /// once a second.
@@ -28,13 +29,13 @@ const NOTICE: Duration = Duration::from_millis(1500);
 pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
     match command {
         TableCommand::Info(at) => {
-            let table = Table::inspect(&at.path())?;
+            let table = Table::inspect(&at.path()).map_err(TableError)?;
             print(at.json, [info(&at.path(), &table)])?;
             Ok(ExitCode::SUCCESS)
         }
         TableCommand::Get { at, rate, burst, keys } => get(&at, rate, burst, &keys),
         TableCommand::Reset { at, keys } => {
-            let table = Table::inspect(&at.path())?;
+            let table = Table::inspect(&at.path()).map_err(TableError)?;
             for key in &keys {
                 print(at.json, [reset(&at.path(), &table, key)?])?;
             }
@@ -76,7 +77,7 @@ fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<S
             "table {}: {slots} slots, {} KiB; created {} ago by {}",
             path.display(),
             table.bytes() / 1024,
-            short(table.age_ns().unwrap_or(0)),
+            short(table.age().unwrap_or_default()),
             table.creator()
         ),
         row("live", live, "buckets that owe something"),
@@ -93,16 +94,16 @@ fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<S
 fn trouble_in_words(table: &Table) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(fault) = table.successor_fault() {
-        lines.push(format!("fault: {fault}"));
+        lines.push(format!("fault: {}", table_error::fault(&fault)));
     }
-    let Evictions { evicted_live, forgiven_ns } = table.evictions();
+    let Evictions { evicted_live, forgiven } = table.evictions();
     lines.push(match evicted_live {
         0 => "evictions: none; the table was never too small".to_owned(),
         _ => format!(
             "evictions: {}, which owed {} in all; the table is too small, see 'gcra-spoa table \
              resize --help'",
             Count(evicted_live, "bucket", "buckets"),
-            short(forgiven_ns)
+            short(forgiven)
         ),
     });
     if table.gave_up() > 0 {
@@ -119,7 +120,7 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
     let listed: Vec<_> = processes
         .iter()
         .map(|process| {
-            format!("{} (alive {} ago)", name(process), short(process.silent_ns.unwrap_or(0)))
+            format!("{} (alive {} ago)", name(process), short(process.silent.unwrap_or_default()))
         })
         .collect();
     let mut lines = vec![match &listed[..] {
@@ -151,12 +152,12 @@ fn info_as_json(
     unlisted: u64,
 ) -> Value {
     let Occupancy { live, idle, pending, sealed } = occupancy;
-    let Evictions { evicted_live, forgiven_ns } = table.evictions();
+    let Evictions { evicted_live, forgiven } = table.evictions();
     let process = |process: &Process| {
         json!({
             "pid": process.pid,
             "pid_namespace": pid_namespace(process),
-            "silent_ms": process.silent_ns.unwrap_or(0) / 1_000_000,
+            "silent_ms": process.silent.unwrap_or_default().0 / 1_000_000,
         })
     };
     json!({
@@ -165,15 +166,15 @@ fn info_as_json(
         "bytes": table.bytes(),
         "generation": table.generation(),
         "creator": table.creator(),
-        "age_ms": table.age_ns().unwrap_or(0) / 1_000_000,
+        "age_ms": table.age().unwrap_or_default().0 / 1_000_000,
         "live": live,
         "idle": idle,
         "pending": pending,
         "sealed": sealed,
         "being_resized": table.is_being_resized(),
-        "successor_fault": table.successor_fault().map(|fault| fault.to_string()),
+        "successor_fault": table.successor_fault().map(|fault| table_error::fault(&fault)),
         "evicted_live": evicted_live,
-        "forgiven_ms": forgiven_ns / 1_000_000,
+        "forgiven_ms": forgiven.0 / 1_000_000,
         "gave_up": table.gave_up(),
         "attachments": table.attachments(),
         "others_use_a_former_file": table.has_strangers(),
@@ -185,9 +186,9 @@ fn info_as_json(
 fn get(at: &At, rate: Rate, burst: Option<u64>, keys: &[Key]) -> anyhow::Result<ExitCode> {
     let quota = match rate.quota(burst) {
         Ok(quota) => quota,
-        Err(error) => return Ok(usage_error(&error.to_string())),
+        Err(error) => return Ok(usage_error(&table_error::rate(&error))),
     };
-    let table = Table::inspect(&at.path())?;
+    let table = Table::inspect(&at.path()).map_err(TableError)?;
     check_known(&at.path(), &table, rate, quota)?;
     print(at.json, keys.iter().map(|key| standing(&table, quota, key)))?;
     Ok(ExitCode::SUCCESS)
@@ -202,7 +203,7 @@ fn check_known(path: &Path, table: &Table, rate: Rate, quota: Quota) -> anyhow::
     }
     let mut known: Vec<_> = by_flags()
         .map(|Registered { quota, .. }| {
-            let interval = short(quota.emission_interval_ns());
+            let interval = short(quota.emission_interval());
             format!("one request per {interval}, up to {} at once", quota.burst())
         })
         .collect();
@@ -221,28 +222,28 @@ fn check_known(path: &Path, table: &Table, rate: Rate, quota: Quota) -> anyhow::
 
 /// What a key may still do under a quota.
 fn standing(table: &Table, quota: Quota, key: &Key) -> Output {
-    let owed_ns = table.owed_ns(key.hash(table), quota, table.now());
-    let (remaining, burst) = (quota.remaining(owed_ns), quota.burst());
-    let wait_ns = owed_ns.saturating_sub(quota.burst_tolerance_ns());
+    let owed = table.owed(key.hash(table), quota, table.now());
+    let (remaining, burst) = (quota.remaining(owed), quota.burst());
+    let wait = owed.saturating_sub(quota.burst_tolerance());
     let name = &key.text;
-    let words = match (owed_ns, wait_ns) {
-        (0, _) => format!("{name}: {burst} of {burst} left"),
-        (_, 0) => {
-            format!("{name}: {remaining} of {burst} left; all {burst} again in {}", short(owed_ns))
+    let words = match (owed, wait) {
+        (Nanos::ZERO, _) => format!("{name}: {burst} of {burst} left"),
+        (_, Nanos::ZERO) => {
+            format!("{name}: {remaining} of {burst} left; all {burst} again in {}", short(owed))
         }
         _ => format!(
             "{name}: blocked; the next request is allowed in {}, all {burst} again in {}",
-            short(wait_ns),
-            short(owed_ns)
+            short(wait),
+            short(owed)
         ),
     };
     let json = json!({
         "key": name,
-        "blocked": wait_ns > 0,
+        "blocked": wait > Nanos::ZERO,
         "remaining": remaining,
         "burst": burst,
-        "retry_after_ms": wait_ns.div_ceil(1_000_000),
-        "full_after_ms": owed_ns.div_ceil(1_000_000),
+        "retry_after_ms": wait.millis_ceil(),
+        "full_after_ms": owed.millis_ceil(),
     });
     Output { words, json }
 }
@@ -251,30 +252,27 @@ fn standing(table: &Table, quota: Quota, key: &Key) -> Output {
 /// have had.
 fn reset(path: &Path, table: &Table, key: &Key) -> anyhow::Result<Output> {
     let parts = key.hash(table);
-    let mut forgiven_ns = 0;
+    let mut forgiven = Nanos::ZERO;
     for Registered { limit, quota, .. } in table.registered() {
-        let Some(owed_ns) = table.reset(policy::key_for(limit, table, parts), quota, table.now())
+        let Some(owed) = table.reset(policy::key_for(limit, table, parts), quota, table.now())
         else {
             bail!(
                 "table {} is being resized; reset the key again when that is done",
                 path.display()
             );
         };
-        forgiven_ns = forgiven_ns.max(owed_ns);
+        forgiven = forgiven.max(owed);
     }
     let name = &key.text;
-    let words = match forgiven_ns {
-        0 => format!("{name}: owed nothing (or is not a key that was ever counted)"),
-        _ => format!("{name}: forgiven {}", short(forgiven_ns)),
+    let words = match forgiven {
+        Nanos::ZERO => format!("{name}: owed nothing (or is not a key that was ever counted)"),
+        _ => format!("{name}: forgiven {}", short(forgiven)),
     };
-    Ok(Output {
-        words,
-        json: json!({ "key": name, "forgiven_ms": forgiven_ns.div_ceil(1_000_000) }),
-    })
+    Ok(Output { words, json: json!({ "key": name, "forgiven_ms": forgiven.millis_ceil() }) })
 }
 
 fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
-    let resized = Table::resize(path, slots, NOTICE)?;
+    let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
     let lost = match resized.evicted {
         0 => String::new(),
@@ -297,9 +295,9 @@ fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
 }
 
 fn check(at: &At) -> anyhow::Result<ExitCode> {
-    let table = Table::inspect(&at.path())?;
+    let table = Table::inspect(&at.path()).map_err(TableError)?;
     let faults = table.check();
-    let mut words: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    let mut words: Vec<_> = faults.iter().map(table_error::fault).collect();
     let verdict = match faults.len() {
         0 => format!("no fault in {} slots", table.slots().get()),
         count if faults.iter().any(|fault| !fault.heals()) => format!(
@@ -314,12 +312,12 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     words.push(format!("table {}: {verdict}", at.path().display()));
     let json = json!({
         "slots": table.slots().get(),
-        "faults": faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "faults": faults.iter().map(table_error::fault).collect::<Vec<_>>(),
     });
     print(at.json, [Output { words: words.join("\n"), json }])?;
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn short(ns: u64) -> Short {
-    Short(Duration::from_nanos(ns))
+fn short(nanos: Nanos) -> Short {
+    Short(nanos.into())
 }

@@ -1,25 +1,25 @@
-//! Table files whose header, register, processes and slots hold anything: opening one refuses with
-//! a sentence or works; what works decides, ends, and is in order again after a drain time.
+//! Table files with anything in their header, register, processes and slots. Such a file is
+//! refused with an error of one line, or it works: each decision ends, and after one drain time
+//! the answers are right again.
 //!
 //! An input is a list of changes to a good file, and of decisions before the last look.
 #![no_main]
 
 use std::cell::OnceCell;
 use std::fs;
-use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
 use arbitrary::{Result, Unstructured};
-use gcra_table::{KeyHash, MAX_DRAIN_NS, Quota, Slots, Table};
+use gcra_table::{KeyHash, MAX_DRAIN, Nanos, Quota, Slots, Table};
 use libfuzzer_sys::fuzz_target;
 use tempfile::{Builder, TempDir};
 
-/// So few that each slot is one where each key may be.
+/// With this number each key may be in each slot.
 const SLOTS: usize = 8;
 const SLOT_BYTES: usize = 16;
 
-/// Where the header has its number of slots, and where its first and second part end that
-/// processes change.
+/// Where the header has the number of slots, the length of the fields that are written once, and
+/// where the fields begin that processes change.
 const SLOTS_AT: usize = 16;
 const FIXED: usize = 128;
 const SHARED: usize = 1024;
@@ -32,11 +32,10 @@ fn quota() -> Quota {
 }
 
 fn quota_of(interval_ns: u64, burst: u32) -> Quota {
-    let interval_ns = NonZeroU64::new(interval_ns).expect("not 0");
-    Quota::new(interval_ns, NonZeroU32::new(burst).expect("not 0")).expect("short")
+    Quota::new(Nanos(interval_ns), burst).expect("short")
 }
 
-/// Gone with the value: at the end of a fuzzer nothing is dropped.
+/// A directory that is removed with the value. (At the end of a fuzzer nothing is dropped.)
 fn directory() -> TempDir {
     let memory = Builder::new().prefix("gcra-fuzz-").tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).expect("a directory")
@@ -59,10 +58,10 @@ impl Template {
         let bytes = fs::read(&path).expect("the table");
         let fingerprints = KEYS.iter().map(|key| {
             let key = table.hash(key);
-            assert!(table.charge(key, quota(), 1, &mut table.now()).is_allowed());
+            assert!(table.charge(key, quota(), 1, &mut table.reading()).is_allowed());
             let bytes = fs::read(&path).expect("the table");
             assert!(table.reset(key, quota(), table.now()).is_some());
-            // The one slot that is not as it was, or was used before and has this key now.
+            // The one slot that is in use: the keys before this one were reset.
             let words = bytes[bytes.len() - SLOTS * SLOT_BYTES..].chunks_exact(SLOT_BYTES);
             let mut live =
                 words.map(|word| u128::from_ne_bytes(word.try_into().expect("16 bytes")));
@@ -81,7 +80,7 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     TEMPLATE.with(|template| {
-        // An input that ends early gives zeros, and no error that matters.
+        // An input that ends early gives zeros. The error does not matter.
         let _ = run(template.get_or_init(Template::new), &mut Unstructured::new(input));
     });
 });
@@ -98,8 +97,8 @@ fn number(u: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// A word that is a slot's: of one of the keys or of none, in any state, with a TAT near `now` or
-/// far away.
+/// A word as a slot may hold it: of one of the keys or of none, in any state, with a TAT near
+/// `now` or far from it.
 fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128> {
     let fingerprint = match u.arbitrary::<u8>()? % 8 {
         0 => 0,
@@ -109,7 +108,7 @@ fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128>
     let time = match u.arbitrary::<u8>()? % 8 {
         0..3 => now.wrapping_add(u.arbitrary::<u32>()?.into()),
         3 => now.wrapping_sub(u.arbitrary::<u32>()?.into()),
-        4 => now.wrapping_add(u64::from(u.arbitrary::<u8>()? % 4) * MAX_DRAIN_NS),
+        4 => now.wrapping_add(u64::from(u.arbitrary::<u8>()? % 4) * MAX_DRAIN.0),
         _ => number(u)?,
     };
     let state = u64::from(u.arbitrary::<u8>()? % 4) << 62;
@@ -121,7 +120,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
     let directory = directory();
     let path = directory.path().join("table");
     let header = good.len() - SLOTS * SLOT_BYTES;
-    let now = clock.now();
+    let now = clock.now().0;
     let mut bytes = good.clone();
     for _ in 0..u.arbitrary::<u8>()? % 24 {
         let (at, value) = match u.arbitrary::<u8>()? % 10 {
@@ -130,7 +129,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
             1 => (SHARED + usize::from(u.arbitrary::<u8>()?), number(u)?.to_ne_bytes().to_vec()),
             2 | 3 => {
                 let at = usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (header - 8);
-                // As good as aligned, as its users are.
+                // Aligned, as the fields are.
                 (at & !7, number(u)?.to_ne_bytes().to_vec())
             }
             _ => {
@@ -148,7 +147,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         1 => bytes.extend(vec![0; u.arbitrary::<u16>()?.into()]),
         _ => {}
     }
-    // One that a larger table would have, without being one.
+    // The header of a larger or smaller table, in a file that is not one.
     let says_other_slots =
         bytes.get(SLOTS_AT..SLOTS_AT + 8) != Some(&good[SLOTS_AT..SLOTS_AT + 8]);
 
@@ -158,7 +157,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         .mode(0o600)
         .open(&path)
         .expect("a file");
-    file.write_all_at(&bytes, 0).expect("room");
+    file.write_all_at(&bytes, 0).expect("space");
     drop(file);
     let table = match Table::open_or_create(&path, None) {
         Ok((table, _)) => table,
@@ -176,14 +175,14 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         let key = *u.choose(&keys)?;
         let quota = if u.arbitrary()? { quota() } else { long };
         let cells = u.arbitrary::<u8>()? % 6;
-        let mut now = table.now();
+        let mut now = table.reading();
         match u.arbitrary::<u8>()? % 8 {
-            0 => drop(table.reset(key, quota, now)),
+            0 => drop(table.reset(key, quota, now.time())),
             1 => drop(table.put_in_force(u64::from(cells), quota)),
-            2 => table.add_exception(u64::from(cells), quota),
+            2 => table.add_override(u64::from(cells), quota),
             3 => table.beat(),
             4 => {
-                let least_tat = now.saturating_add(number(u)?);
+                let least_tat = now.time().saturating_add(Nanos(number(u)?));
                 let _ = table.charge_owing(key, quota, cells.into(), &mut now, least_tat);
             }
             5 => {
@@ -192,55 +191,50 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
             }
             _ => {
                 let decision = table.charge(key, quota, cells.into(), &mut now);
-                let most = quota.most_owed_ns();
-                assert!(decision.owed_ns() <= most, "owes {} of {most}", decision.owed_ns());
-                assert!(decision.retry_after_ns().is_none_or(|ns| ns <= most), "{decision:?}");
+                let most = quota.most_owed();
+                assert!(decision.owed() <= most, "{decision:?}, {most:?} at most");
+                assert!(decision.retry_after().is_none_or(|wait| wait <= most), "{decision:?}");
             }
         }
     }
     look(&table, &path);
     let _ = table.successor();
     if table.is_being_resized() {
-        // What has moved to a table that is not there is denied.
+        // Keys that have moved to a table that does not exist are denied.
         return Ok(());
     }
     settle(&table, &keys);
     Ok(())
 }
 
-/// What operators look at.
+/// What can be seen of a table.
 fn look(table: &Table, path: &std::path::Path) {
     let occupancy = table.occupancy();
     let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;
     assert_eq!(all, SLOTS as u64);
     table.check().iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
-    let _ = (
-        table.processes(),
-        table.registered(),
-        table.age_ns(),
-        table.creator(),
-        table.evictions(),
-    );
+    let _ =
+        (table.processes(), table.registered(), table.age(), table.creator(), table.evictions());
     if let Err(error) = Table::inspect(path) {
         assert!(!error.to_string().contains('\n'), "{error}");
     }
 }
 
-/// After a drain time each key has its burst, and no more than its rate from then on.
+/// After one drain time each key has its burst, and from then on no more than its rate.
 fn settle(table: &Table, keys: &[KeyHash]) {
     let quota = quota();
     for key in keys {
-        // Brings back a TAT that can't be.
-        let mut now = table.now();
+        // Repairs a TAT that is too far in the future.
+        let mut now = table.reading();
         let _ = table.charge(*key, quota, 1, &mut now);
-        let drained = table.now() + quota.drain_ns();
+        let drained = table.now().saturating_add(quota.drain_time());
         while table.now() < drained {
             std::hint::spin_loop();
         }
         let before = table.evictions();
         let (began, mut allowed) = (table.now(), 0);
         for asked in 0..12 {
-            let mut now = table.now();
+            let mut now = table.reading();
             let decision = table.charge(*key, quota, 1, &mut now);
             assert!(
                 decision.is_allowed() || asked >= quota.burst(),
@@ -248,9 +242,9 @@ fn settle(table: &Table, keys: &[KeyHash]) {
             );
             allowed += u64::from(decision.is_allowed());
         }
-        let elapsed = table.now() - began;
-        let most = u64::from(quota.burst()) + elapsed / quota.emission_interval_ns();
-        assert_eq!(table.evictions(), before, "a key with a bucket evicts nobody");
+        let elapsed = table.now().saturating_since(began);
+        let most = u64::from(quota.burst()) + elapsed.0 / quota.emission_interval().0;
+        assert_eq!(table.evictions(), before, "a key with a bucket evicts no other");
         assert!(allowed <= most, "{allowed} allowed, and {most} would be right");
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use gcra_table::Nanos;
 use spop_agent::{BufferFull, Reply, Scope, VarName};
 
 use crate::policy::Limit;
@@ -73,7 +74,7 @@ pub(crate) struct Standing<'p> {
 
 impl Standing<'_> {
     fn remaining(&self) -> u32 {
-        self.limit.quota.remaining(self.owed_ns)
+        self.limit.quota.remaining(Nanos(self.owed_ns))
     }
 }
 
@@ -189,7 +190,7 @@ fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for Standing { limit, .. } in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let window = seconds(limit.quota.drain_ns()).max(1);
+        let window = seconds(limit.quota.drain_time().0).max(1);
         let _ = write!(text, "{comma}\"{}\";q={};w={window}", limit.label, limit.quota.burst());
     }
 }

@@ -5,6 +5,7 @@ use toml::de::DeValue;
 
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, MAX_LIMITS, Rule};
+use crate::table_error;
 
 /// The longest name of a policy or a limit, in bytes: it is part of header fields.
 const MAX_NAME: usize = 64;
@@ -117,7 +118,8 @@ fn limit<'t>(
         return None;
     };
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
-    let (rate, quota) = parsed.map_err(|error| reader.wrong(at, &error.to_string())).ok()?;
+    let (rate, quota) =
+        parsed.map_err(|error| reader.wrong(at, &table_error::rate(&error))).ok()?;
     let text = format!("{rate}, up to {} at once", quota.burst());
     // Its identity in the table: its own name, or its position.
     let identity = written.name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());

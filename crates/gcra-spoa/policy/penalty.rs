@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::duration::{self, Exact};
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, Penalty, Rule};
+use gcra_table::Nanos;
 
 /// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
@@ -79,7 +80,8 @@ pub(super) fn apply(
         if let Some(what) = never_charged(penalty, limit, policy) {
             reader.wrong(at, &what);
         }
-        match limit.quota.with_penalty(penalty.ceiling_ns) {
+        let most_owed = limit.quota.drain_time().saturating_add(Nanos(penalty.ceiling_ns));
+        match limit.quota.with_most_owed(most_owed) {
             Ok(quota) => limit.quota = quota,
             Err(error) => reader.wrong(at, &format!("with its penalty, {error}")),
         }
@@ -90,7 +92,7 @@ pub(super) fn apply(
 /// than all but one of the burst's cells, so the cells of the penalty fit below the ceiling only
 /// if they drain within it.
 fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String> {
-    let interval_ns = limit.quota.emission_interval_ns();
+    let interval_ns = limit.quota.emission_interval().0;
     let takes_ns = interval_ns.saturating_mul(penalty.cells.into());
     if takes_ns <= penalty.ceiling_ns {
         return None;

@@ -1,4 +1,4 @@
-//! The clocks of the machine, and which boot it is in.
+//! The clocks of the machine, and which boot of it this is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,12 @@ use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::time::{Nanos, Time};
+
 /// What a table measures time with.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// The machine's, and what to add to it.
+    /// CLOCK_BOOTTIME, and what to add to it.
     Boot {
         base_ns: i64,
     },
@@ -19,16 +21,16 @@ pub(crate) enum Clock {
 
 impl Clock {
     #[inline]
-    pub(crate) fn now_ns(&self) -> u64 {
+    pub(crate) fn now(&self) -> Time {
         match self {
-            Self::Boot { base_ns } => boottime_ns().saturating_add_signed(*base_ns),
-            Self::Manual(clock) => clock.now_ns(),
+            Self::Boot { base_ns } => Time(boottime_ns().saturating_add_signed(*base_ns)),
+            Self::Manual(clock) => clock.now(),
         }
     }
 }
 
-/// The time of a [`Table::with_manual_clock`](crate::Table::with_manual_clock). It begins after
-/// one second.
+/// The clock of a [`Table::with_manual_clock`](crate::Table::with_manual_clock), which stands
+/// still until it is advanced. It starts at one second.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -39,33 +41,33 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Lets so many nanoseconds pass.
-    pub fn advance(&self, ns: u64) {
-        self.0.fetch_add(ns, Ordering::Relaxed);
+    /// Lets this much time pass.
+    pub fn advance(&self, by: Nanos) {
+        self.0.fetch_add(by.0, Ordering::Relaxed);
     }
 
     /// The time.
     #[must_use]
-    pub fn now_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    pub fn now(&self) -> Time {
+        Time(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// Nanoseconds since the machine booted, suspend included: the same for all processes, and never
-/// backwards.
+/// Nanoseconds since the machine booted, including the time it was suspended. All processes read
+/// the same, and it never goes back.
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Nanoseconds of the wall clock since 1970. Only ever used to guess how long a machine was off.
+/// Nanoseconds since 1970 by the wall clock. Only used to estimate how long a machine was off.
 pub(crate) fn wall_ns() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A file of /proc that the clock depends on could not be read.
+/// A file of /proc on which the clock depends could not be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) file: &'static str,
@@ -84,23 +86,23 @@ pub(crate) fn boot_id() -> Result<[u8; 16], Unreadable> {
     let text = fs::read_to_string(FILE).map_err(Unreadable::because(FILE))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).map_err(|_| {
-        Unreadable::because(FILE)(invalid(format!("'{}' is no boot id", text.trim())))
+        Unreadable::because(FILE)(invalid(format!("'{}' is not a boot id", text.trim())))
     })
 }
 
-/// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of this process, in
-/// nanoseconds.
+/// By how many nanoseconds CLOCK_BOOTTIME of the time namespace of this process is ahead of the
+/// machine's.
 ///
-/// The kernel tells it, so it is exact. It can't be measured: CLOCK_MONOTONIC has an offset of its
-/// own in a time namespace, their difference changes with each suspend, and the wall clock can be
-/// set.
+/// The kernel says it, so it is exact. It cannot be measured: CLOCK_MONOTONIC has an offset of its
+/// own in a time namespace, the difference of the two changes with each suspend, and the wall
+/// clock can be set.
 pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
     const OURS: &str = "/proc/self/ns/time";
     const CHILDRENS: &str = "/proc/self/ns/time_for_children";
     const OFFSETS: &str = "/proc/self/timens_offsets";
     let ours = match fs::read_link(OURS) {
         Ok(ours) => ours,
-        // A kernel without time namespaces still has others.
+        // A kernel without time namespaces still has other namespaces; without /proc none is seen.
         Err(error)
             if error.kind() == io::ErrorKind::NotFound
                 && fs::read_link("/proc/self/ns/mnt").is_ok() =>
@@ -111,12 +113,13 @@ pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
     };
     // The offsets that the kernel shows are those of the children's namespace.
     if fs::read_link(CHILDRENS).map_err(Unreadable::because(CHILDRENS))? != ours {
-        let message = "it is not the time namespace of this process itself; start it by a fork (unshare --fork)";
+        let message = "it is not the time namespace of this process itself; start it by a fork \
+                       (unshare --fork)";
         return Err(Unreadable::because(CHILDRENS)(io::Error::other(message)));
     }
     let text = fs::read_to_string(OFFSETS).map_err(Unreadable::because(OFFSETS))?;
     boottime_offset_ns(&text).ok_or_else(|| {
-        Unreadable::because(OFFSETS)(invalid("it has no offset of boottime".to_owned()))
+        Unreadable::because(OFFSETS)(invalid("it has no offset for boottime".to_owned()))
     })
 }
 
@@ -132,11 +135,12 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// The base that turns this boot's clock into the table's: the table's time goes on from where it
-/// was last seen, plus the time the machine was away by the wall clock.
+/// What to add to this boot's clock to get the table's: the table's time goes on from where it was
+/// last seen, plus the time by the wall clock that the machine was off.
 ///
-/// A wall clock set back counts as no time away, one set far forward as a week: limits may be too
-/// strict for a while after a boot, or a week's debt forgiven, and no more.
+/// If the wall clock was set back, that time counts as none; if it was set far forward, as a week.
+/// So limits may be too strict for a while after a boot, or a week's debt may be forgiven, and no
+/// more.
 pub(crate) fn base_after_boot(
     last_ns: u64,
     last_wall_ns: u64,
@@ -149,7 +153,7 @@ pub(crate) fn base_after_boot(
     i64::try_from(now).unwrap_or(0) - i64::try_from(boottime_ns).unwrap_or(0)
 }
 
-/// The largest time a table can have, with room below 2^62 for what its keys owe: 73 years.
+/// The largest time that a table can have: 73 years. What its keys owe stays below 2^62 then.
 pub(crate) const MAX_NS: u64 = 1 << 61;
 
 #[cfg(test)]
@@ -171,9 +175,9 @@ mod tests {
             let base = base_after_boot(500 * second, wall_then, wall_now, 20 * second);
             (20 * second).saturating_add_signed(base)
         };
-        assert_eq!(now(1_000 * second, 1_060 * second), 560 * second, "a minute away");
+        assert_eq!(now(1_000 * second, 1_060 * second), 560 * second, "off for a minute");
         assert_eq!(now(1_000 * second, 10 * second), 500 * second, "the wall clock was set back");
-        assert_eq!(now(0, 50 * week), 500 * second + week, "or years forward");
+        assert_eq!(now(0, 50 * week), 500 * second + week, "it was set forward by years");
     }
 
     #[test]

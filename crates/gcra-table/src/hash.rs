@@ -1,15 +1,19 @@
 //! SipHash-1-3 with a 128-bit key and a 64-bit result (Aumasson and Bernstein, "SipHash: a fast
 //! short-input PRF").
 //!
-//! Our own, because the hash is a quarter of a decision: a library's hasher is larger than the
-//! registers, and copying it took as long as the hash itself. A property test compares it with
-//! one.
+//! It is written here because the hash is a quarter of a decision. The hasher of a library is
+//! larger than the registers, and copying it took as long as the hash itself. A property test
+//! compares the two.
 
-/// A hash in the making. Small enough to stay in registers.
+/// A hash in the making, small enough to stay in registers.
+///
+/// The bytes that wait for a whole word are kept in a word, not in an array. Bytes that are stored
+/// one by one and then loaded as a word have to wait until all of the stores are done
+/// (store-to-load forwarding fails: see "Performance notes" in docs/internals/ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SipHasher {
     v: [u64; 4],
-    /// Bytes that do not make a word of 8 yet, the first in the lowest place, and how many.
+    /// Bytes that do not make a word of 8 yet, the first one lowest, and how many they are.
     tail: u64,
     tail_bytes: u32,
     length: u64,
@@ -37,7 +41,7 @@ impl SipHasher {
         for word in words {
             let word = u64::from_le_bytes(*word);
             self.word(self.tail | word << (8 * self.tail_bytes));
-            // What did not fit; a shift by 64 would be none.
+            // The bytes that did not fit. (A shift by 64 would overflow.)
             self.tail = if self.tail_bytes == 0 { 0 } else { word >> (64 - 8 * self.tail_bytes) };
         }
         for byte in rest {
@@ -94,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_siphash_1_3_however_the_bytes_come(
+        fn it_is_siphash_1_3_in_whatever_pieces_the_bytes_come(
             key: [u8; 16],
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
         ) {

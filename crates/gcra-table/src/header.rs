@@ -1,14 +1,14 @@
-//! The header of a table file: what it is, how large, with which hash key, since when, and who
-//! uses it.
+//! The header of a table file: what the file is, its size and hash key, its age, and which
+//! processes use it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The
-//! few that do are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md has
-//! the same as a drawing.
+//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md
+//! lists every byte.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::bucket::Counters;
+use crate::counters::Counters;
 use crate::hash::SipHasher;
 use crate::register::{ENTRIES, Entry};
 
@@ -24,7 +24,7 @@ pub(crate) const LAYOUT: u32 = 4;
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;
 
-/// The fields that are written once, or by the first one to attach after a boot.
+/// The fields that are written once, or by the first process that attaches after a boot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
     pub(crate) slots: u64,
@@ -36,12 +36,12 @@ pub(crate) struct Header {
     pub(crate) boot_id: [u8; 16],
     /// Added to the boot's clock, gives the table's.
     pub(crate) base_ns: i64,
-    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all who use
-    /// the table.
+    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all processes
+    /// that use the table.
     pub(crate) clock_offset_ns: i64,
 }
 
-/// Why bytes are no header this build can use.
+/// Why bytes are not a header that this build can use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum HeaderError {
     Foreign,
@@ -73,7 +73,7 @@ impl Header {
         bytes
     }
 
-    /// Goes on with the time of the table before this one.
+    /// Continues the time of the table before this one.
     pub(crate) fn take_clock_of(&mut self, old: &Self) {
         (self.boot_id, self.base_ns, self.clock_offset_ns) =
             (old.boot_id, old.base_ns, old.clock_offset_ns);
@@ -114,8 +114,8 @@ impl Header {
     }
 }
 
-/// The next `N` bytes. The fields of a header are fewer than [`FIXED_BYTES`], so they are always
-/// there.
+/// The next `N` bytes. The fields of a header take no more than [`FIXED_BYTES`], so they are
+/// always there.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     match rest.split_first_chunk() {
         Some((field, after)) => {
@@ -132,7 +132,7 @@ fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The hash of a constant: a build that hashes differently would look for every key in the wrong
+/// The hash of a constant. A build that hashes differently would look for every key in the wrong
 /// place, so it must not use the file at all.
 fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
@@ -144,7 +144,7 @@ pub(crate) const REGISTER_AT: usize = 0x10000;
 /// Where in the header the entries of the processes lie.
 pub(crate) const PROCESSES_AT: usize = 0x20000;
 
-/// How many processes can be listed. Further ones work as well.
+/// How many processes can be listed. Others work as well, without being listed.
 pub(crate) const PROCESSES: usize = 512;
 
 /// The fields that processes change while the table is in use, at [`SHARED_AT`] in the first page.
@@ -152,71 +152,71 @@ pub(crate) const PROCESSES: usize = 512;
 #[repr(C, align(64))]
 pub(crate) struct Shared {
     /// The table's time when a process last wrote down that it was alive, and the wall clock's
-    /// then.
+    /// at that moment.
     pub(crate) last_ns: AtomicU64,
     pub(crate) last_wall_ns: AtomicU64,
     /// How often the file was attached to.
     pub(crate) attachments: AtomicU32,
-    /// 1 from when another file takes over this one's buckets. Set before the first slot is
+    /// 1 from when another file takes over the buckets of this one. Set before the first slot is
     /// sealed.
     pub(crate) successor: AtomicU32,
-    /// 1 when all buckets of the file before this one have been carried over.
+    /// 1 from when all buckets of the file before this one were carried over.
     pub(crate) complete: AtomicU32,
     /// What the tables before this one have counted.
     pub(crate) inherited: Counters,
-    /// CLOCK_BOOTTIME when an agent last wrote down that it uses another file, which had this
-    /// one's name before.
+    /// CLOCK_BOOTTIME when a process last wrote down that it uses another file, which had the name
+    /// of this one before.
     pub(crate) strangers_ns: AtomicU64,
-    pub(crate) counters: CacheLine<Counters>,
+    /// Written by evictions, so on a cache line of their own, like each of the two after them.
+    pub(crate) counters: Counters,
+    _reserved: [AtomicU64; 5],
     /// How often processes that have no [`ProcessEntry`] wrote down that they were alive.
-    pub(crate) unlisted_beats: CacheLine<AtomicU64>,
+    pub(crate) unlisted_beats: AtomicU64,
+    _reserved_too: [AtomicU64; 7],
     /// How often the processes were asked to read their configuration again.
-    pub(crate) reload_asked: CacheLine<AtomicU64>,
+    pub(crate) reload_asked: AtomicU64,
 }
 
-/// The room for a process's words, in words of 8 bytes.
+/// The space for the text of a process, in words of 8 bytes.
 pub(crate) const TEXT_WORDS: usize = 24;
 
 /// One process that uses the table. The entries lie at [`PROCESSES_AT`].
 #[derive(Debug, Default)]
 #[repr(C, align(256))]
 pub(crate) struct ProcessEntry {
-    /// The table's time when it was last alive; 0 when it left.
+    /// The table's time when it was last alive; 0 if it has left.
     pub(crate) beat_ns: AtomicU64,
-    /// Its process id, as it sees it itself.
+    /// Its process id in its own namespace.
     pub(crate) pid: AtomicU32,
     /// The number of its attachment.
     pub(crate) number: AtomicU32,
-    /// The inode number of its pid namespace; 0 when that is unknown.
+    /// The inode number of its pid namespace; 0 if that is unknown.
     pub(crate) pid_namespace: AtomicU64,
-    /// The value of `reload_asked` that it has answered; 0 when it has answered none, or is about
-    /// to write an answer.
+    /// The value of `reload_asked` that it has answered; 0 if it has answered none, or is about to
+    /// write an answer.
     pub(crate) answered: AtomicU64,
     /// Its answer: see [`ReloadAnswer`](crate::ReloadAnswer).
     pub(crate) outcome: AtomicU32,
     /// The bytes of `text`.
     pub(crate) length: AtomicU32,
-    /// Why it refused what it read, in UTF-8.
+    /// Why it refused its configuration, in UTF-8.
     pub(crate) text: [AtomicU64; TEXT_WORDS],
 }
 
-/// On a cache line of its own.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct CacheLine<T>(pub(crate) T);
-
-// `region.rs` rests on these.
+// The proofs in `region.rs` rely on these.
 const _: () = assert!(SHARED_AT + size_of::<Shared>() <= 4096);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
 const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
 const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
-// All is where docs/TABLE.md says.
+// Every field is where docs/TABLE.md says.
 const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, inherited) == 1056);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, strangers_ns) == 1080);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, counters) == 1088);
+const _: () = assert!(SHARED_AT + offset_of!(Shared, unlisted_beats) == 1152);
+const _: () = assert!(SHARED_AT + offset_of!(Shared, reload_asked) == 1216);
 const _: () = assert!(size_of::<ProcessEntry>() == 256);
 
 #[cfg(test)]

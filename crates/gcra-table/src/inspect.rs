@@ -1,55 +1,87 @@
-//! What can be seen of a table from outside: how full it is, who uses it, and whether all is as it
-//! should be.
+//! What can be seen of a table from outside: how full it is, which processes use it, and whether
+//! anything is wrong with it.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use crate::attached::{self, Process};
 use crate::clock;
 use crate::header::PROCESSES;
-use crate::quota::MAX_DRAIN_NS;
+use crate::open_error::{OpenError, OpenErrorKind};
+use crate::processes::{self, Process};
+use crate::quota::MAX_DRAIN;
 use crate::slot::{Slot, Word};
 use crate::table::Table;
+use crate::time::{Nanos, Time};
 
-/// What the slots of a table hold. Counted one after the other, so in a busy table it is true to a
-/// few slots.
+/// What the slots of a table hold. They are counted one after another, so in a busy table the
+/// numbers are exact to a few slots.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Occupancy {
     /// Buckets that owe something.
     pub live: u64,
-    /// Slots that anybody may take: never used, or their key has its full burst again.
+    /// Slots that any key may take: they were never used, or their key has its full burst again.
     pub idle: u64,
-    /// Buckets about to be opened. More than a few are the leftovers of killed processes, to be
-    /// taken over.
+    /// Buckets that are about to be opened. If there are more than a few, killed processes left
+    /// them behind, and other keys will take their slots.
     pub pending: u64,
     /// Slots whose buckets are moving to another table.
     pub sealed: u64,
 }
 
 /// What is wrong with a table: see [`Table::check`].
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 pub struct Fault {
     slot: Option<usize>,
     kind: FaultKind,
 }
 
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum FaultKind {
+/// The kinds of [`Fault`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A live bucket is in a slot where its key is never looked for.
     Misplaced,
-    Twice { other: usize },
-    TooFar { owed_ns: u64 },
+    /// A key has two buckets.
+    Twice {
+        /// The slot of the other one.
+        other: usize,
+    },
+    /// A bucket owes more than any quota allows.
+    TooFar {
+        /// What it owes.
+        owed: Nanos,
+    },
+    /// A slot is sealed, and the table is not being resized.
     Sealed,
-    TimeAhead { ns: u64 },
+    /// The last sign of life is in the future.
+    TimeAhead {
+        /// By how much.
+        by: Nanos,
+    },
+    /// The table is being resized, and the file that takes over from it is gone.
     SuccessorGone,
-    SuccessorUnusable { why: String },
+    /// The table is being resized, and the file that takes over from it cannot be opened.
+    SuccessorUnusable(OpenError),
 }
 
 impl Fault {
-    /// Whether the table gets over it by itself, once what the keys concerned owe has drained.
+    /// The slot that it is about, if it is about one.
     #[must_use]
-    pub fn heals(&self) -> bool {
-        !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable { .. })
+    pub const fn slot(&self) -> Option<usize> {
+        self.slot
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub const fn kind(&self) -> &FaultKind {
+        &self.kind
+    }
+
+    /// Whether it goes away by itself, once what the keys concerned owe has drained.
+    #[must_use]
+    pub const fn heals(&self) -> bool {
+        !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable(_))
     }
 }
 
@@ -61,19 +93,20 @@ impl fmt::Display for Fault {
         match &self.kind {
             FaultKind::Misplaced => f.write_str("a live bucket where its key is never looked for"),
             FaultKind::Twice { other } => write!(f, "a second bucket of the key in slot {other}"),
-            FaultKind::TooFar { owed_ns } => {
-                write!(f, "owes {} days, more than any limit can", owed_ns / 86_400_000_000_000)
+            FaultKind::TooFar { owed } => {
+                let days = owed.0 / Nanos::from_secs(86_400).0;
+                write!(f, "owes {days} days, more than any limit can")
             }
             FaultKind::Sealed => f.write_str("sealed, though the table is not being resized"),
-            FaultKind::TimeAhead { ns } => {
-                write!(f, "the last sign of life lies {} s in the future", ns / 1_000_000_000)
+            FaultKind::TimeAhead { by } => {
+                let seconds = by.0 / Nanos::from_secs(1).0;
+                write!(f, "the last sign of life is {seconds} s in the future")
             }
-            FaultKind::SuccessorGone => f.write_str(
-                "it is being resized, and the file that takes over from it is gone; stop every agent that uses it \
-                 and remove it, and a new one is made",
-            ),
-            FaultKind::SuccessorUnusable { why } => {
-                write!(f, "it is being resized, and its successor can't be opened: {why}")
+            FaultKind::SuccessorGone => {
+                f.write_str("it is being resized, and the file that takes over from it is gone")
+            }
+            FaultKind::SuccessorUnusable(why) => {
+                write!(f, "it is being resized, and its successor cannot be opened: {why}")
             }
         }
     }
@@ -97,29 +130,29 @@ impl Table {
         occupancy
     }
 
-    /// The processes that use the table, as far as they [`beat`](Self::beat) and there is room to
-    /// list them.
+    /// The processes that use the table, if they [`beat`](Self::beat) and there is an entry for
+    /// them.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.listed_processes().into_iter().filter(Process::is_alive).collect()
     }
 
-    /// As [`processes`](Self::processes), with those that have left or fallen silent, until others
-    /// take their places.
+    /// As [`processes`](Self::processes), including those that have left or fallen silent, until
+    /// others take their places.
     #[must_use]
     pub fn listed_processes(&self) -> Vec<Process> {
-        attached::listed(self.process_entries(), self.now())
+        processes::listed(self.process_entries(), self.now())
     }
 
     /// How many processes can be listed.
     pub const MOST_PROCESSES: usize = PROCESSES;
 
-    /// How often, in all, processes that are not listed for want of room called
-    /// [`beat`](Self::beat). Each does so about once a second, so two readings some seconds apart
-    /// tell about how many there are.
+    /// How often, in all, processes called [`beat`](Self::beat) that have no entry in the list.
+    /// Each does so about once a second, so the difference of two readings says about how many
+    /// there are.
     #[must_use]
     pub fn unlisted_beats(&self) -> u64 {
-        self.shared().unlisted_beats.0.load(Ordering::Relaxed)
+        self.shared().unlisted_beats.load(Ordering::Relaxed)
     }
 
     /// How often the table was resized.
@@ -128,13 +161,14 @@ impl Table {
         self.origin().map_or(0, |origin| origin.header.generation)
     }
 
-    /// How long ago the file was made, in nanoseconds of the wall clock. `None` for one in memory.
+    /// How long ago the file was made, by the wall clock. `None` for a table in memory.
     #[must_use]
-    pub fn age_ns(&self) -> Option<u64> {
-        self.origin().map(|origin| clock::wall_ns().saturating_sub(origin.header.created_wall_ns))
+    pub fn age(&self) -> Option<Nanos> {
+        let created_ns = self.origin()?.header.created_wall_ns;
+        Some(Nanos(clock::wall_ns().saturating_sub(created_ns)))
     }
 
-    /// What made the file: crate and version. Empty for one in memory.
+    /// The name and version of the crate that made the file. Empty for a table in memory.
     #[must_use]
     pub fn creator(&self) -> String {
         let creator = self.origin().map(|origin| origin.header.creator).unwrap_or_default();
@@ -147,21 +181,21 @@ impl Table {
         self.is_superseded()
     }
 
-    /// What is wrong with the file that takes over from this one, if it is being resized. Without
-    /// that file the keys whose slots have moved are denied, and no time heals it.
+    /// What is wrong with the file that takes over from this one, if this is being resized.
+    /// Without that file the keys whose slots have moved are denied, and that does not heal.
     #[must_use]
     pub fn successor_fault(&self) -> Option<Fault> {
-        // One in memory has no file to lose.
+        // A table in memory has no file to lose.
         self.origin().filter(|_| self.is_superseded())?;
         let why = self.open_successor().err()?;
-        let kind = match why.is_no_successor() {
-            true => FaultKind::SuccessorGone,
-            false => FaultKind::SuccessorUnusable { why: why.to_string() },
+        let kind = match why.kind() {
+            OpenErrorKind::NoSuccessor => FaultKind::SuccessorGone,
+            _ => FaultKind::SuccessorUnusable(why),
         };
         Some(Fault { slot: None, kind })
     }
 
-    /// How often the file was attached to, modulo 2^32.
+    /// How often processes have attached to the file, modulo 2^32.
     #[must_use]
     pub fn attachments(&self) -> u32 {
         self.shared().attachments.load(Ordering::Relaxed)
@@ -175,16 +209,17 @@ impl Table {
     /// * the table's time has not gone backwards;
     /// * if it is being resized, the file that takes over from it is there.
     ///
-    /// Most faults cost no more than a wrong limit for the keys concerned until it has drained,
-    /// and the table heals by itself. A missing successor [does not heal](Fault::heals).
+    /// Most faults cost no more than a wrong limit for the keys concerned until their debt has
+    /// drained, and the table heals by itself. A missing successor [does not heal](Fault::heals).
     #[must_use]
     pub fn check(&self) -> Vec<Fault> {
         let slots: Vec<&Slot> = self.each_slot().collect();
         let now = self.now();
         let mut faults = Vec::from_iter(self.successor_fault());
-        let last_ns = self.shared().last_ns.load(Ordering::Relaxed);
-        if last_ns > now.saturating_add(1_000_000_000) {
-            faults.push(Fault { slot: None, kind: FaultKind::TimeAhead { ns: last_ns - now } });
+        let last = Time(self.shared().last_ns.load(Ordering::Relaxed));
+        if last > now.saturating_add(Nanos::from_secs(1)) {
+            let by = last.saturating_since(now);
+            faults.push(Fault { slot: None, kind: FaultKind::TimeAhead { by } });
         }
         let mut seen: HashMap<u64, usize> = HashMap::new();
         for (index, slot) in slots.iter().enumerate() {
@@ -200,8 +235,9 @@ impl Table {
             if tat > now && !self.bucket(word.fingerprint()).may_be_in(slot) {
                 fault(FaultKind::Misplaced);
             }
-            if tat.saturating_sub(now) > MAX_DRAIN_NS {
-                fault(FaultKind::TooFar { owed_ns: tat - now });
+            let owed = tat.saturating_since(now);
+            if owed > MAX_DRAIN {
+                fault(FaultKind::TooFar { owed });
             }
             if let Some(other) = seen.insert(word.fingerprint(), index)
                 && both_hold(slots[other], slot, word.fingerprint())
@@ -213,7 +249,8 @@ impl Table {
     }
 }
 
-/// Whether two slots hold confirmed buckets of one key at one moment, and not one after the other.
+/// Whether two slots hold confirmed buckets of one key at the same moment, and not one after the
+/// other.
 fn both_hold(one: &Slot, other: &Slot, fingerprint: u64) -> bool {
     let confirmed = |word: Word| word.fingerprint() == fingerprint && word.tat().is_some();
     let before = one.load();

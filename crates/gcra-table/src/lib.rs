@@ -1,9 +1,9 @@
 //! Exact rate limits in memory that processes share: a lock-free table of GCRA buckets.
 //!
-//! A [`Quota`] says what is allowed; a [`Table`] remembers, for each key, the one number GCRA
-//! needs (the theoretical arrival time of its next cell, the TAT). The table is a file that any
-//! number of processes map: they charge the same buckets, so a limit is one limit, whichever of
-//! them decides, dies or is restarted.
+//! A [`Quota`] says what is allowed. A [`Table`] keeps, for each key, the one number that GCRA
+//! needs: the theoretical arrival time (TAT) of its next cell. The table is a file that any number
+//! of processes map. They charge the same buckets, so a limit is one limit, no matter which
+//! process decides, dies or is restarted.
 //!
 //! ```
 //! use gcra_table::{Rate, Slots, Table};
@@ -13,7 +13,7 @@
 //! let table = Table::in_memory(Slots::new(1024)?)?;
 //!
 //! let key = table.hash(b"192.0.2.1");
-//! let mut now = table.now();                   // read once, decide many
+//! let mut now = table.reading();               // one reading of the clock for many decisions
 //! let allowed = (0..30).filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
 //! assert_eq!(allowed, 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -21,57 +21,90 @@
 //!
 //! # What it promises
 //!
-//! For each key and quota, the cells allowed in any interval of length `t`, by the clock readings
-//! the decisions were made with, counted over all processes and threads, are at most `burst + rate
-//! * t`. Nothing weakens that: not a process killed at any instruction, not one stopped for an
-//! hour in the middle of a decision. A key that has been idle for one drain time (`burst / rate`)
-//! has its full burst again.
+//! For each key and quota, the cells that are allowed in any interval of length `t` are at most
+//! `burst + rate * t`. The interval is measured by the clock readings with which the decisions
+//! were made, and the cells of all processes and threads count. Nothing weakens that: neither a
+//! process that is killed at any instruction, nor one that is stopped for an hour in the middle of
+//! a decision. A key that has been idle for one drain time (`burst / rate`) has its full burst
+//! again.
 //!
-//! Quotas with other numbers never share a bucket: what is charged to a key by one of them is not
-//! seen by another, whichever process charges. [`Quota::carry_over`] and [`Table::charge_owing`]
-//! bring a debt along when numbers change.
+//! Quotas with different numbers never share a bucket: what is charged to a key by one of them is
+//! not seen by another, whichever process charges. [`Quota::carry_over`] and
+//! [`Table::charge_owing`] keep a debt when the numbers change.
 //!
 //! # What it gives up
 //!
-//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, when 64 bits of
-//!   keyed SipHash-1-3 agree: with a million live keys one expects 3e-8 such pairs, with 100
-//!   million 3e-4. Keys can't be listed.
-//! * **The size is fixed until [`Table::resize`].** With more live keys than slots the bucket that
-//!   owes least is forgotten, and [`Table::evictions`] says how much was forgiven. The table must
-//!   hold the keys active within one drain time, not the keys ever seen.
-//! * **One machine.** Processes on other hosts can't map the file.
-//! * **Linux on hardware with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
+//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 64 bits of keyed
+//!   SipHash-1-3 agree. With a million live keys one expects 3e-8 such pairs, with 100 million
+//!   3e-4. Keys cannot be listed.
+//! * **The size is fixed until [`Table::resize`].** If there are more live keys than slots, the
+//!   bucket that owes least is forgotten, and [`Table::evictions`] says how much was forgiven. The
+//!   table must hold the keys that are active within one drain time, not all keys ever seen.
+//! * **One machine.** Processes on other hosts cannot map the file.
+//! * **Linux, and a CPU with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
 //!
-//! How the buckets live in memory is told in `bucket.rs`; every byte of the file in docs/TABLE.md.
+//! # The parts
+//!
+//! From the bottom up; no module uses one that comes after it:
+//!
+//! * arithmetic: `time`, `quota`, `rate`, and `decision`;
+//! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
+//! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
+//!   `charge`, and `reset`, each of which begins with the argument why its step is right;
+//! * the file: `hash`, `slots`, `register`, `header`, `region`, `clock`, `cgroup`, `open_error`,
+//!   and `open`;
+//! * the table: `key`, `processes`, `table`, `resize`, and `inspect`.
+//!
+//! docs/TABLE.md describes every byte of the file.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
-mod attached;
 mod bucket;
+mod carry;
+mod cgroup;
+mod charge;
 mod clock;
+mod context;
+mod counters;
+mod cpu;
+mod decision;
 mod hash;
 mod header;
 mod inspect;
+mod key;
+mod look;
 #[cfg(all(test, gcra_model))]
 mod model;
+mod mutation;
 mod open;
+mod open_error;
+mod opening;
+mod processes;
 mod quota;
 mod rate;
 mod region;
 mod register;
+mod reset;
 mod resize;
-mod room;
+mod seal;
 mod slot;
+mod slots;
 mod sync;
 mod table;
+mod ticket;
+mod time;
 
-pub use attached::{PidNamespace, Process, ReloadAnswer};
-pub use bucket::{Decision, Evictions};
 pub use clock::ManualClock;
-pub use inspect::{Fault, Occupancy};
-pub use open::{OpenError, Opened};
-pub use quota::{Admission, MAX_DRAIN_NS, Quota, QuotaError};
-pub use rate::{Rate, RateError};
+pub use counters::Evictions;
+pub use decision::Decision;
+pub use inspect::{Fault, FaultKind, Occupancy};
+pub use key::{KeyHash, KeyHasher, limit_id};
+pub use open::Opened;
+pub use open_error::{OpenError, OpenErrorKind};
+pub use processes::{PidNamespace, Process, ReloadAnswer};
+pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
+pub use rate::{Rate, RateError, RateProblem};
 pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
-pub use slot::{Slots, SlotsError};
-pub use table::{KeyHash, KeyHasher, Name, Table, limit_id};
+pub use slots::{Slots, SlotsError};
+pub use table::{Name, Table};
+pub use time::{Nanos, Reading, Time};

@@ -5,16 +5,15 @@
 //!   most three preemptions, and with the older values that a relaxed load may still see.
 //! * `make shuttle`: random interleavings of four actors on eight slots, as in a real table.
 //!
-//! What is checked: no key is admitted more than its burst (and what was forgiven it), no key is
+//! What is checked: no key is allowed more than its burst (and what was forgiven it), no key is
 //! confirmed twice, every cell that was allowed is owed somewhere, and no operation loses more
 //! than a few rounds. Each property has a twin that takes one step of the algorithm away and must
 //! fail.
 //!
 //! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it
-//! earlier. Where a bucket has to drain, one of the actors sets the clock forward.
+//! earlier. If a bucket has to drain, one of the actors sets the clock forward.
 
 use core::cell::Cell;
-use core::num::{NonZeroU32, NonZeroU64};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(gcra_loom)]
@@ -22,26 +21,38 @@ use loom::{sync::Arc, thread};
 #[cfg(gcra_shuttle)]
 use shuttle::{sync::Arc, thread};
 
-use crate::bucket::{
-    Announcer, Bucket, Changes, Charge, Context, Counters, Decision, Moved, Mutation, model_with,
-    seal,
-};
+use crate::bucket::Bucket;
+use crate::charge::Charge;
+use crate::context::{Context, Moved};
+use crate::counters::Counters;
+use crate::decision::Decision;
+use crate::mutation::{Changes, Mutation, model_with};
 use crate::quota::Quota;
+use crate::seal::seal;
 use crate::slot::{LINE_SLOTS, Line, Slot, Word};
+use crate::ticket::Announcer;
+use crate::time::{Nanos, Reading, Time};
 
-const T: u64 = 10;
-const CLOCK: u64 = 100;
+const T: Nanos = Nanos(10);
+const CLOCK: Time = Time(100);
+/// The TAT of a key that owes one cell.
+const OWES_1: Time = CLOCK.saturating_add(T);
+/// And of one that owes two.
+const OWES_2: Time = OWES_1.saturating_add(T);
+/// The TATs of keys that owe nothing, and of keys that owe a lot.
+const IDLE: Time = Time(50);
+const LIVE: Time = Time(500);
 const K: u64 = 7;
 const OTHER: u64 = 8;
 /// Slots of a table.
 const SLOTS: usize = 2 * LINE_SLOTS;
 
 fn quota(burst: u32) -> Quota {
-    Quota::new(NonZeroU64::new(T).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+    Quota::new(T, burst).unwrap()
 }
 
 fn one_cell(burst: u32) -> Charge {
-    Charge { quota: quota(burst), cells: 1, least_tat: 0 }
+    Charge { quota: quota(burst), cells: 1, least_tat: Time::ZERO }
 }
 
 /// The lines of a table, and what its header counts.
@@ -50,7 +61,7 @@ struct Table {
     counters: Counters,
     successor: AtomicU32,
     complete: AtomicU32,
-    /// What the clock says by now. (Not one of the model's atomics: it changes between two
+    /// What the clock says. (This is not one of the model's atomics: it changes between two
     /// steps.)
     clock: AtomicU64,
 }
@@ -63,7 +74,7 @@ impl Table {
             counters: Counters::default(),
             successor: AtomicU32::new(0),
             complete: AtomicU32::new(0),
-            clock: AtomicU64::new(CLOCK),
+            clock: AtomicU64::new(CLOCK.0),
         }
     }
 
@@ -75,12 +86,12 @@ impl Table {
         self.lines.iter().flat_map(|line| &line.slots)
     }
 
-    fn put(&self, position: usize, key: u64, tat: u64) {
+    fn put(&self, position: usize, key: u64, tat: Time) {
         self.slots().nth(position).unwrap().store(Word::confirmed(key, tat));
     }
 
     /// The TAT of the key's confirmed bucket. There is at most one.
-    fn tat(&self, key: u64) -> Option<u64> {
+    fn tat(&self, key: u64) -> Option<Time> {
         let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key);
         let tats: Vec<_> = words.filter_map(Word::tat).collect();
         assert!(tats.len() <= 1, "two buckets of one key: {tats:?}");
@@ -89,18 +100,18 @@ impl Table {
 
     /// What the key owes, in cells.
     fn owed(&self, key: u64) -> u64 {
-        self.tat(key).unwrap_or(0).saturating_sub(CLOCK).div_ceil(T)
+        self.tat(key).unwrap_or_default().saturating_since(CLOCK).div_ceil(T)
     }
 
     fn forgiven(&self) -> u64 {
-        self.counters.counted().evictions.forgiven_ns.div_ceil(T)
+        self.counters.counted().evictions.forgiven.div_ceil(T)
     }
 }
 
-/// A process, or a thread of one: what it reads from the clock, and where its tickets come from.
+/// A process, or a thread of one.
 struct Actor {
-    /// The next reading of the clock, if it is an earlier one than the clock says.
-    early_reading: Cell<Option<u64>>,
+    /// Its next reading of the clock, if it read it before it came to the time that it says now.
+    early_reading: Cell<Option<Time>>,
     announcer: Announcer,
 }
 
@@ -112,21 +123,21 @@ impl Actor {
         }
     }
 
-    /// One whose first reading of the clock was a moment ago, when less had become idle.
+    /// An actor whose first reading of the clock was a moment ago, when fewer slots were idle.
     fn late(self) -> Self {
-        self.early_reading.set(Some(CLOCK - 1));
+        self.early_reading.set(Some(CLOCK.saturating_sub(Nanos(1))));
         self
     }
 
-    fn read_clock(&self, table: &Table) -> u64 {
-        self.early_reading.take().unwrap_or_else(|| table.clock.load(Ordering::Relaxed))
+    fn read_clock(&self, table: &Table) -> Time {
+        self.early_reading.take().unwrap_or_else(|| Time(table.clock.load(Ordering::Relaxed)))
     }
 
     fn context<'a>(
         &'a self,
         table: &'a Table,
         predecessor: Option<Bucket<'a>>,
-    ) -> Context<'a, impl Fn() -> u64> {
+    ) -> Context<'a, impl Fn() -> Time> {
         Context {
             clock: || self.read_clock(table),
             announcer: &self.announcer,
@@ -139,10 +150,11 @@ impl Actor {
 
     fn decide(&self, table: &Table, key: u64, burst: u32) -> Decision {
         let context = self.context(table, None);
-        table.bucket(key).charge(one_cell(burst), &mut self.read_clock(table), &context).unwrap()
+        let mut now = Reading::at(self.read_clock(table));
+        table.bucket(key).charge(one_cell(burst), &mut now, &context).unwrap()
     }
 
-    /// Charges one cell. 1 when it was allowed.
+    /// Charges one cell. Returns 1 if it was allowed.
     fn charge(&self, table: &Table, key: u64, burst: u32) -> u64 {
         self.decide(table, key, burst).is_allowed().into()
     }
@@ -154,7 +166,7 @@ impl Actor {
     /// As `charge`, in a table that is moving to another one.
     fn charge_moving(&self, tables: &[Table; 2], key: u64, burst: u32) -> u64 {
         let [old, new] = tables;
-        let (charge, now) = (one_cell(burst), &mut { CLOCK });
+        let (charge, now) = (one_cell(burst), &mut Reading::at(CLOCK));
         let decision = match old.bucket(key).charge(charge, now, &self.context(old, None)) {
             Ok(decision) => decision,
             Err(Moved) => {
@@ -165,14 +177,14 @@ impl Actor {
         decision.is_allowed().into()
     }
 
-    /// Moves all buckets and says that it is done, as a resize does.
+    /// Moves all buckets and writes down that it is done, as a resize does.
     fn carry_all(&self, [old, new]: &[Table; 2]) {
         for slot in old.slots() {
             let word = seal(slot);
             if let Some(tat) = word.sealed_tat().filter(|tat| *tat > CLOCK) {
                 new.bucket(word.fingerprint()).carry(
                     tat,
-                    &mut { CLOCK },
+                    &mut Reading::at(CLOCK),
                     &self.context(new, None),
                 );
             }
@@ -180,14 +192,14 @@ impl Actor {
         new.complete.store(1, Ordering::Release);
     }
 
-    /// Forgives the key what it owes. Returns how many cells that were.
+    /// Forgives the key what it owes, and returns how many cells that was.
     fn reset(&self, table: &Table, key: u64) -> u64 {
         let tat = table.bucket(key).reset(&self.context(table, None)).unwrap();
-        tat.saturating_sub(CLOCK).div_ceil(T)
+        tat.saturating_since(CLOCK).div_ceil(T)
     }
 }
 
-/// Runs the actors of a model together, and returns what each allowed.
+/// Runs the actors of a model together, and returns how many cells each was allowed.
 fn together<M, const N: usize>(memory: &Arc<M>, actors: [fn(&M, Actor) -> u64; N]) -> [u64; N]
 where
     M: Send + Sync + 'static,
@@ -204,12 +216,12 @@ where
     allowed
 }
 
-/// Checks a model, with a step of the algorithm taken away or with none.
+/// Checks a model, with one step of the algorithm taken away or with all of them.
 fn model(mutation: Option<Mutation>, body: fn()) {
     model_with(Changes { mutation, ..Changes::default() }, || check(body));
-    // loom remembers one access to each slot, and so misses that somebody could have come between
-    // two loads of one actor. As exchanges they are never reordered, but each order of them is
-    // gone through.
+    // loom remembers one access to each slot, and so misses that another actor could have come
+    // between two loads of one actor. Loads as exchanges are never reordered, but loom goes
+    // through every order of them.
     #[cfg(gcra_loom)]
     model_with(Changes { mutation, loads_are_exchanges: true, ..Changes::default() }, || {
         check(body)
@@ -234,7 +246,8 @@ fn check(body: fn()) {
     shuttle::check_pct(body, runs / 2, 3);
 }
 
-/// Each property, and the mutations that it must notice, by which words of its.
+/// Each property, and the mutations that it must notice, with words of the message in which it
+/// says so.
 macro_rules! models {
     ($($name:ident: $body:ident { $($twin:ident = $mutation:ident, $words:literal;)* })*) => {
         $(
@@ -256,7 +269,7 @@ macro_rules! models {
 /// Two processes charge a bucket that exists.
 fn two_charges() {
     let table = Arc::new(Table::new());
-    table.put(0, K, CLOCK + T);
+    table.put(0, K, OWES_1);
     let allowed = together(&table, [|table, actor| actor.charge_twice(table, K, 3); 2]);
     assert_eq!(allowed.iter().sum::<u64>(), 2, "a burst of 3, of which 1 was used");
     assert_eq!(table.owed(K), 3);
@@ -265,8 +278,8 @@ fn two_charges() {
 /// Two processes meet a new key at once.
 fn two_first_comers() {
     let table = Arc::new(Table::new());
-    // Different processes may see different slots free: let the lines differ.
-    table.put(0, OTHER, CLOCK + T);
+    // Let the lines differ, so that processes may see different slots free.
+    table.put(0, OTHER, OWES_1);
     let allowed = together(&table, [|table, actor| actor.charge(table, K, 1); 2]);
     assert_eq!(allowed.iter().sum::<u64>(), 1, "a burst of 1");
     assert_eq!(table.owed(K), 1);
@@ -275,8 +288,8 @@ fn two_first_comers() {
 /// Two first-comers, and a third process that takes the only idle slots for another key.
 fn first_comers_and_reclaim() {
     let table = Arc::new(Table::new());
-    table.put(0, OTHER, 50);
-    table.put(1, OTHER + 1, 500);
+    table.put(0, OTHER, IDLE);
+    table.put(1, OTHER + 1, LIVE);
     let first_comer: fn(&Table, Actor) -> u64 = |table, actor| actor.charge(table, K, 1);
     let [one, two, other] = together(
         &table,
@@ -286,12 +299,19 @@ fn first_comers_and_reclaim() {
     assert_eq!((table.owed(K), table.owed(OTHER + 2)), (1, 1));
 }
 
-/// One comes to an idle bucket of its own key, which another key is about to take.
+/// Three other keys in the slots after the first, each owing a little more than the one before it.
+fn put_others(table: &Table) {
+    for position in 1..4 {
+        let more = Nanos(position as u64);
+        table.put(position, OTHER + position as u64, LIVE.saturating_add(more));
+    }
+}
+
+/// A process charges an idle bucket, whose slot another key is about to take.
 fn charge_against_reclaim() {
     let table = Arc::new(Table::new());
-    table.put(0, K, 50);
-    (1..4)
-        .for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
+    table.put(0, K, IDLE);
+    put_others(&table);
     let [mine, other] = together(
         &table,
         [
@@ -299,8 +319,8 @@ fn charge_against_reclaim() {
             |table, actor| actor.charge(table, OTHER, 1),
         ],
     );
-    // Four slots, all needed: whoever comes second evicts somebody, possibly the other. That is
-    // counted.
+    // All four slots are needed: the one that comes second evicts a bucket, perhaps the other
+    // one's. That is counted.
     let forgiven = u64::from(table.counters.counted().evictions.evicted_live > 1);
     assert!(mine == 1 || mine == 1 + forgiven, "{mine} allowed");
     assert_eq!(other, 1);
@@ -310,9 +330,8 @@ fn charge_against_reclaim() {
 fn charge_against_eviction() {
     let table = Arc::new(Table::new());
     // The first cell of the other key leads to the same TAT as K has.
-    table.put(0, K, CLOCK + T);
-    (1..4)
-        .for_each(|position| table.put(position, OTHER + position as u64, 900 + position as u64));
+    table.put(0, K, OWES_1);
+    put_others(&table);
     let [mine, other] = together(
         &table,
         [|table, actor| actor.charge(table, K, 2), |table, actor| actor.charge(table, OTHER, 2)],
@@ -324,24 +343,25 @@ fn charge_against_eviction() {
         assert_eq!((owed, owed_other), (0, 1), "K was evicted after its charge, with all it owed");
         assert_eq!(table.forgiven(), 2);
     } else {
-        // K was evicted, came back and evicted in its turn: the least is the other one, or a
-        // stranger.
+        // K was evicted, came back and evicted the bucket that owed least: the other actor's or a
+        // stranger's.
         assert!(owed == 1 && owed_other <= 1, "{owed} {owed_other}");
     }
 }
 
-/// First-comers of one key that see different slots free, so that their announcements lie apart.
+/// Several processes meet a new key and see different slots free, so that their announcements are
+/// apart.
 fn apart<const N: usize>(actors: [fn(&Table, Actor) -> u64; N]) {
     let table = Arc::new(Table::new());
     table.put(0, OTHER, CLOCK);
     table.put(1, OTHER + 1, CLOCK);
-    table.put(3, OTHER + 2, 500);
+    table.put(3, OTHER + 2, LIVE);
     let allowed = together(&table, actors);
     assert_eq!(allowed.iter().sum::<u64>(), 1, "a burst of 1");
     assert_eq!(table.owed(K), 1);
 }
 
-/// A moment ago the first line was not idle yet: this one announces in the second.
+/// A moment ago the first line was not idle yet, so this actor announces in the second.
 const EARLIER: fn(&Table, Actor) -> u64 = |table, actor| actor.late().charge(table, K, 1);
 const NOW: fn(&Table, Actor) -> u64 = |table, actor| actor.charge(table, K, 1);
 
@@ -349,13 +369,13 @@ fn announcements_apart() {
     apart([EARLIER, NOW]);
 }
 
-/// With a third, an announcement is removed while its author sleeps, and made again: only the
-/// ticket tells the second from the first.
+/// With a third actor, an announcement is removed while its author is stopped, and made again.
+/// Only the ticket tells the second from the first.
 fn announced_again() {
     apart([EARLIER, NOW, EARLIER]);
 }
 
-/// An announcement of a dead process lies in the higher slot while two come for its key.
+/// A dead process has left an announcement in the last slot, and two processes come for its key.
 fn abandoned_announcement() {
     let table = Arc::new(Table::new());
     table.slots().nth(3).unwrap().store(Word::pending(K, 9 << 8));
@@ -364,12 +384,12 @@ fn abandoned_announcement() {
     assert_eq!(table.owed(K), 1);
 }
 
-/// Two come for a key whose announcer sleeps, and a third takes its announcement for another key,
-/// because it is old.
+/// Two processes come for a key whose announcer is stopped, and a third takes the announcement for
+/// another key, because it is old.
 fn announcement_taken() {
     let table = Arc::new(Table::new());
     table.slots().next().unwrap().store(Word::pending(K, 9 << 8));
-    (1..3).for_each(|position| table.put(position, OTHER + position as u64, 500));
+    (1..3).for_each(|position| table.put(position, OTHER + position as u64, LIVE));
     let [one, two, other] =
         together(&table, [NOW, NOW, |table, actor| actor.charge(table, OTHER, 1)]);
     let forgiven = table.counters.counted().evictions.evicted_live;
@@ -385,12 +405,12 @@ fn an_old_announcement_is_taken_by_another_key() {
     });
 }
 
-/// Requests under two limits: a cell of the first is given back when the second denies.
+/// Requests under two limits: the cell of the first is given back when the second denies.
 fn refund_after_denial() {
     let table = Arc::new(Table::new());
     table.put(0, K, CLOCK);
-    table.put(2, OTHER, CLOCK + T);
-    // Two of K may pass, and one more of OTHER.
+    table.put(2, OTHER, OWES_1);
+    // Two cells of K are allowed, and one more of OTHER.
     let both: fn(&Table, Actor) -> u64 = |table, actor| {
         let first = actor.decide(table, K, 2);
         if !first.is_allowed() {
@@ -406,21 +426,26 @@ fn refund_after_denial() {
     let [one, two, plain] = allowed;
     assert_eq!(one + two, 1);
     assert!(one + two + plain <= 2, "a burst of 2");
-    // What was allowed is owed; a refund that came too late leaves one more.
+    // What was allowed is owed. A refund that came too late leaves one cell more.
     assert!(table.owed(K) >= one + two + plain, "{allowed:?} allowed, {} owed", table.owed(K));
 }
 
 /// A key is reset while it is charged, and while another key takes its idle slot.
 fn reset_against_charges() {
     let table = Arc::new(Table::new());
-    table.put(0, K, 50);
-    (1..4).for_each(|position| table.put(position, OTHER + position as u64, 900));
+    table.put(0, K, IDLE);
+    (1..4).for_each(|position| table.put(position, OTHER + position as u64, LIVE));
     let [other, reset] = together(
         &table,
         [
             |table, actor| actor.charge_twice(table, OTHER, 1),
             |table, actor| {
-                table.bucket(K).reset(&actor.context(table, None)).unwrap().saturating_sub(CLOCK)
+                table
+                    .bucket(K)
+                    .reset(&actor.context(table, None))
+                    .unwrap()
+                    .saturating_since(CLOCK)
+                    .0
             },
         ],
     );
@@ -428,12 +453,12 @@ fn reset_against_charges() {
     assert_eq!(table.owed(OTHER), 1);
 
     let table = Arc::new(Table::new());
-    table.put(0, K, CLOCK + 2 * T);
+    table.put(0, K, OWES_2);
     let [mine, forgiven] = together(
         &table,
         [|table, actor| actor.charge_twice(table, K, 3), |table, actor| actor.reset(table, K)],
     );
-    // Every cell is owed or was forgiven: 2 before, and those allowed now.
+    // Every cell is owed or was forgiven: the 2 before, and those allowed now.
     assert_eq!(table.owed(K) + forgiven, 2 + mine, "what was not forgiven is owed");
     assert!(mine <= 3 && mine >= 1);
 }
@@ -442,7 +467,7 @@ fn reset_against_charges() {
 fn move_against_charges() {
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
-    tables[0].put(0, K, CLOCK + T);
+    tables[0].put(0, K, OWES_1);
     let [mine, _] = together(
         &tables,
         [
@@ -479,32 +504,32 @@ fn move_against_first_comers() {
     assert_eq!(tables[1].owed(K), 1);
 }
 
-/// A bucket is sealed, and before it is carried over it is opened in the new table, used up there,
-/// drained and reclaimed.
+/// A bucket is sealed. Before it is carried over, it is opened in the new table, used up, drained
+/// and reclaimed there.
 fn carry_against_a_drained_bucket() {
-    const LATER: u64 = CLOCK + 10 * T;
+    const LATER: Time = CLOCK.saturating_add(T.saturating_mul(10));
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
-    tables[0].put(0, K, CLOCK + T);
+    tables[0].put(0, K, OWES_1);
     tables[0].slots().for_each(|slot| {
         seal(slot);
     });
-    // An agent has inherited one cell and charged another one.
-    tables[1].put(0, K, CLOCK + 2 * T);
-    (1..SLOTS)
-        .for_each(|position| tables[1].put(position, OTHER + position as u64, LATER + 50 * T));
+    // A process has inherited one cell and charged another one.
+    tables[1].put(0, K, OWES_2);
+    let live = LATER.saturating_add(LIVE.saturating_since(CLOCK));
+    (1..SLOTS).for_each(|position| tables[1].put(position, OTHER + position as u64, live));
     let [too_many, _] = together(
         &tables,
         [
             |[_, new], actor| {
-                new.clock.store(LATER, Ordering::Relaxed);
+                new.clock.store(LATER.0, Ordering::Relaxed);
                 // K has drained, and its slot is needed.
                 let _ = actor.charge(new, OTHER, 2);
-                // A decision by a reading of the clock from before, when K had used up its burst.
-                let now = &mut { CLOCK };
+                // A decision by an older reading of the clock, when K had used up its burst.
+                let now = &mut Reading::at(CLOCK);
                 let decision =
                     new.bucket(K).charge(one_cell(2), now, &actor.context(new, None)).unwrap();
-                u64::from(decision.is_allowed() && *now == CLOCK)
+                u64::from(decision.is_allowed() && now.time() == CLOCK)
             },
             |tables, actor| {
                 actor.carry_all(tables);
@@ -515,12 +540,12 @@ fn carry_against_a_drained_bucket() {
     assert_eq!(too_many, 0, "a burst of 2 by readings of one moment");
 }
 
-/// A key is reset in the new table as soon as all was carried over, while an agent still comes
-/// through the old one.
+/// A key is reset in the new table as soon as all was carried over, while a process still uses the
+/// old one.
 fn reset_after_a_move() {
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
-    tables[0].put(0, K, CLOCK + 2 * T);
+    tables[0].put(0, K, OWES_2);
     let [mine, forgiven] = together(
         &tables,
         [
@@ -575,8 +600,8 @@ models! {
     }
 }
 
-/// Eight slots, four actors, six keys: now and then all slots are live. Each charges, and gives
-/// back some of it.
+/// Four actors charge six keys in eight slots, and give some of the cells back. Now and then all
+/// slots are live.
 #[cfg(gcra_shuttle)]
 fn many_keys() {
     use shuttle::rand::Rng as _;
@@ -584,7 +609,7 @@ fn many_keys() {
     const KEYS: u64 = 6;
     const BURST: u32 = 2;
     let table = Arc::new(Table::new());
-    (0..3).for_each(|position| table.put(position, OTHER + 10 + position as u64, 900));
+    (0..3).for_each(|position| table.put(position, OTHER + 10 + position as u64, LIVE));
     let actor: fn(&Table, Actor) -> u64 = |table, actor| {
         let mut kept = 0;
         for _ in 0..6 {
@@ -620,8 +645,9 @@ fn many_keys() {
     let strangers_forgiven =
         3 - (0..3).filter(|stranger| table.tat(OTHER + 10 + stranger).is_some()).count() as u64;
     let total: u64 = (K..K + KEYS).map(allowed).sum();
+    let stranger_owed = LIVE.saturating_since(CLOCK).div_ceil(T);
     assert_eq!(
-        owed + table.forgiven() - strangers_forgiven * 80,
+        owed + table.forgiven() - strangers_forgiven * stranger_owed,
         total,
         "cells of some key were lost"
     );
@@ -636,7 +662,7 @@ fn many_keys_move() {
     const BURST: u32 = 3;
     let tables = Arc::new([Table::new(), Table::new()]);
     tables[0].successor.store(1, Ordering::Relaxed);
-    (0..3).for_each(|position| tables[0].put(2 * position, K + position as u64, CLOCK + T));
+    (0..3).for_each(|position| tables[0].put(2 * position, K + position as u64, OWES_1));
     let actor: fn(&[Table; 2], Actor) -> u64 = |tables, actor| {
         let random = |_| shuttle::rand::thread_rng().gen_range(0..KEYS);
         (0..6)
@@ -670,7 +696,8 @@ models! {
         opening_without_the_inheritance_among_many_keys_is_caught = NothingInherited, "of key";
     }
     a_drained_bucket_of_eight_slots_is_not_carried: carry_against_a_drained_bucket {
-        carrying_what_has_drained_into_eight_slots_is_caught = CarriesWhatHasDrained, "by readings of one moment";
+        carrying_what_has_drained_into_eight_slots_is_caught = CarriesWhatHasDrained,
+            "by readings of one moment";
     }
     a_reset_after_a_move_of_eight_slots_holds: reset_after_a_move {
         inheriting_after_a_move_of_eight_slots_is_caught = InheritsAfterTheMove, "and once";

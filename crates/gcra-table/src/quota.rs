@@ -1,134 +1,164 @@
-//! GCRA: how many cells may pass, and when. Pure arithmetic on nanoseconds.
+//! GCRA: how many cells may come, and when. Pure arithmetic on times.
 
 use core::fmt;
 use core::num::{NonZeroU32, NonZeroU64};
 
-/// The longest time, in nanoseconds, that a quota may take to drain: four years of 365 days.
-///
-/// No bucket ever owes more than this, so a TAT further in the future than this is a damaged one.
-pub const MAX_DRAIN_NS: u64 = 4 * 365 * 86_400 * 1_000_000_000;
+use crate::time::{Nanos, Time};
 
-/// A limit in the terms of GCRA: one cell every emission interval, and how many may come at once.
+/// The longest time that a quota may take to drain, and the largest debt: four years of 365 days.
 ///
-/// "100 per second, up to 20 at once" lets twenty cells pass together and then one every 10 ms;
-/// after a pause of any length it is twenty again, never twenty-one.
+/// No bucket ever owes more than this, so a TAT that is further in the future is a damaged one.
+pub const MAX_DRAIN: Nanos = Nanos::from_secs(4 * 365 * DAY_S);
+
+const DAY_S: u64 = 86_400;
+
+/// A rate and a burst in the terms of GCRA: one cell every emission interval, and how many may
+/// come at once.
 ///
-/// The algorithm is the virtual scheduling form of ITU-T I.371 (annex A): per key one TAT, the
-/// theoretical arrival time of the next cell.
+/// "100 per second, up to 20 at once" allows 20 cells together and then one every 10 ms. After a
+/// pause of any length it is 20 again, never 21. In numbers:
+///
+/// ```
+/// use gcra_table::{Admission, Nanos, Quota, Rate, Time};
+///
+/// let quota = Quota::new(Nanos::from_millis(10), 20)?;
+/// assert_eq!(quota, "100/s".parse::<Rate>()?.quota(Some(20))?);
+///
+/// assert_eq!(quota.emission_interval(), Nanos::from_millis(10)); // T: the time for a cell
+/// assert_eq!(quota.drain_time(), Nanos::from_millis(200));       // 20 * T
+/// assert_eq!(quota.burst_tolerance(), Nanos::from_millis(190));  // tau = 19 * T
+///
+/// // An idle key sends 20 cells at once; the 21st conforms one emission interval later.
+/// let now = Time(1_000_000_000);
+/// let Admission::Conforming { tat } = quota.admit(Time::ZERO, now, 20) else { unreachable!() };
+/// assert_eq!(tat.saturating_since(now), quota.drain_time());
+/// let wait = Nanos::from_millis(10);
+/// assert_eq!(quota.admit(tat, now, 1), Admission::Early { wait });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The algorithm is the virtual scheduling form of ITU-T I.371 (annex A): for each key one TAT,
+/// the theoretical arrival time of its next cell. A cell *conforms* if it does not come too early
+/// for that.
+///
+/// # How much a key may owe
+///
+/// What a key owes is the time until its TAT. By cells that conform it never owes more than the
+/// drain time. A caller that wants to charge a key for something else, so that it stays denied for
+/// longer, gives the quota a larger [cap on the debt](Self::with_most_owed) and charges by
+/// [`up_to_cap`](Self::up_to_cap).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Quota {
-    emission_interval_ns: NonZeroU64,
+    emission_interval: NonZeroU64,
     burst: NonZeroU32,
-    penalty_ns: u64,
-    /// Follows from the three numbers above, as they were before [`punishing`](Self::punishing).
+    /// At least the drain time.
+    most_owed: Nanos,
+    /// Follows from the three numbers above, as they were before [`up_to_cap`](Self::up_to_cap).
     salt: u64,
 }
 
 impl Quota {
-    /// One cell every `emission_interval_ns`, at most `burst` of them at once.
+    /// One cell every `emission_interval`, at most `burst` of them at once.
     ///
     /// # Errors
     ///
-    /// `burst` emission intervals are longer than [`MAX_DRAIN_NS`].
-    pub const fn new(
-        emission_interval_ns: NonZeroU64,
-        burst: NonZeroU32,
-    ) -> Result<Self, QuotaError> {
-        match emission_interval_ns.get().checked_mul(burst.get() as u64) {
-            Some(drain_ns) if drain_ns <= MAX_DRAIN_NS => Ok(Self {
-                emission_interval_ns,
-                burst,
-                penalty_ns: 0,
-                salt: salt(emission_interval_ns, burst, 0),
+    /// The interval or the burst is zero, or a full burst takes longer than [`MAX_DRAIN`] to
+    /// drain.
+    pub const fn new(emission_interval: Nanos, burst: u32) -> Result<Self, QuotaError> {
+        let Some(interval) = NonZeroU64::new(emission_interval.0) else {
+            return Err(QuotaError::ZeroInterval);
+        };
+        let Some(cells) = NonZeroU32::new(burst) else {
+            return Err(QuotaError::ZeroBurst);
+        };
+        match emission_interval.0.checked_mul(burst as u64) {
+            Some(drain_ns) if drain_ns <= MAX_DRAIN.0 => Ok(Self {
+                emission_interval: interval,
+                burst: cells,
+                most_owed: Nanos(drain_ns),
+                salt: salt(interval, cells, Nanos::ZERO),
             }),
-            _ => Err(QuotaError { emission_interval_ns, burst }),
+            _ => Err(QuotaError::DrainTooLong { emission_interval, burst }),
         }
     }
 
-    /// The same quota for keys that may owe up to `penalty_ns` more than a full burst, because
-    /// they were charged for something else than cells that conformed
-    /// ([`punishing`](Self::punishing)). What a key owes beyond that is forgiven when it is used.
+    /// The same rate and burst, for keys that may owe up to `most_owed`. What a key owes beyond
+    /// that is forgiven when it is used. A cap below the [drain time](Self::drain_time) means the
+    /// drain time, which is also the cap of a [new](Self::new) quota.
+    ///
+    /// Quotas that differ in the cap do not share buckets.
     ///
     /// # Errors
     ///
-    /// All that is longer than [`MAX_DRAIN_NS`].
-    pub const fn with_penalty(self, penalty_ns: u64) -> Result<Self, QuotaError> {
-        match self.drain_ns().checked_add(penalty_ns) {
-            Some(most) if most <= MAX_DRAIN_NS => Ok(Self {
-                penalty_ns,
-                salt: salt(self.emission_interval_ns, self.burst, penalty_ns),
-                ..self
-            }),
-            _ => Err(QuotaError {
-                emission_interval_ns: self.emission_interval_ns,
-                burst: self.burst,
-            }),
+    /// `most_owed` is longer than [`MAX_DRAIN`].
+    pub const fn with_most_owed(self, most_owed: Nanos) -> Result<Self, QuotaError> {
+        if most_owed.0 > MAX_DRAIN.0 {
+            return Err(QuotaError::DebtTooLarge { most_owed });
         }
+        let beyond_drain = most_owed.saturating_sub(self.drain_time());
+        Ok(Self {
+            most_owed: Nanos(self.drain_time().0 + beyond_drain.0),
+            salt: salt(self.emission_interval, self.burst, beyond_drain),
+            ..self
+        })
     }
 
-    /// How much more than a full burst a key may owe, in nanoseconds.
+    /// The quota that charges the same buckets up to the [cap on the debt](Self::with_most_owed):
+    /// its rate is the same, and its burst is as large as the cap allows.
+    ///
+    /// Cells charged by it may lead a key beyond the drain time of `self`. Cells charged by `self`
+    /// are denied until that has drained.
     #[must_use]
-    pub const fn penalty_ns(self) -> u64 {
-        self.penalty_ns
-    }
-
-    /// The quota to charge a penalty by: of the same rate, with a burst that reaches up to the
-    /// penalty's end.
-    #[must_use]
-    pub const fn punishing(self) -> Self {
-        let more = self.penalty_ns / self.emission_interval_ns.get();
+    pub const fn up_to_cap(self) -> Self {
+        let cells = self.most_owed.0 / self.emission_interval.get();
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
-        let more = if more > u32::MAX as u64 { u32::MAX } else { more as u32 };
-        Self { burst: self.burst.saturating_add(more), ..self }
+        let cells = if cells > u32::MAX as u64 { u32::MAX } else { cells as u32 };
+        // The cap is not below the drain time, so this is not below the burst.
+        match NonZeroU32::new(cells) {
+            Some(burst) => Self { burst, ..self },
+            None => self,
+        }
     }
 
     /// What tells the buckets of this quota from those that the same keys have under other
     /// numbers.
     ///
     /// A TAT means something only together with the emission interval and the burst that led to
-    /// it: a bucket that two quotas charge would be found damaged by the one with the shorter
-    /// drain time, again and again, and each repair would forgive what the other one had
-    /// charged. So no two quotas share a bucket.
+    /// it. If two quotas shared a bucket, the one with the shorter drain time would find it
+    /// damaged, again and again, and each repair would forgive what the other one had charged.
     #[inline]
     pub(crate) const fn salt(self) -> u64 {
         self.salt
     }
 
-    /// The TAT that a key has at least under this quota, when at `changed_ns` this quota took the
-    /// place of `before`, under which the key has the TAT `tat`.
+    /// The TAT that a key has at least under this quota, if at `changed` this quota took the place
+    /// of `before`, under which the key has the TAT `tat`. All are times of one table.
     ///
     /// What the key owed at the change counts in cells: 15 cells of a burst of 20 are 15 cells of
-    /// a burst of 40. They drain at the new rate, and are never more than the new burst. All
-    /// times are nanoseconds of the table's clock.
+    /// a burst of 40. They drain at the new rate, and are never more than the new burst.
     #[must_use]
-    pub const fn carry_over(self, before: Self, tat: u64, changed_ns: u64) -> u64 {
-        let owed_ns = tat.saturating_sub(changed_ns);
-        // A process that still has the numbers before may have charged the key since; it owed no
-        // more than this then.
-        let most_ns = before.most_owed_ns();
-        let owed_ns = if owed_ns < most_ns { owed_ns } else { most_ns } as u128;
+    pub const fn carry_over(self, before: Self, tat: Time, changed: Time) -> Time {
+        let owed = tat.saturating_since(changed).0;
+        // A process that still uses the quota before may have charged the key since. At the change
+        // it owed no more than this.
+        let most = before.most_owed.0;
+        let owed = if owed < most { owed } else { most } as u128;
         // Rounded up, so that a change never forgives a part of a cell.
-        let owed_ns = (owed_ns * self.emission_interval_ns.get() as u128)
-            .div_ceil(before.emission_interval_ns.get() as u128);
-        if owed_ns == 0 {
-            return 0;
+        let owed = (owed * self.emission_interval.get() as u128)
+            .div_ceil(before.emission_interval.get() as u128);
+        if owed == 0 {
+            return Time::ZERO;
         }
-        let most_ns = self.drain_ns();
+        let most = self.drain_time().0;
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
-        let owed_ns = if owed_ns < most_ns as u128 { owed_ns as u64 } else { most_ns };
-        changed_ns.saturating_add(owed_ns)
+        let owed = if owed < most as u128 { owed as u64 } else { most };
+        changed.saturating_add(Nanos(owed))
     }
 
-    /// The most that a key can owe, in nanoseconds.
+    /// The time for a cell, T.
     #[must_use]
-    pub const fn most_owed_ns(self) -> u64 {
-        self.drain_ns() + self.penalty_ns
-    }
-
-    /// The time per cell, T, in nanoseconds.
-    #[must_use]
-    pub const fn emission_interval_ns(self) -> u64 {
-        self.emission_interval_ns.get()
+    pub const fn emission_interval(self) -> Nanos {
+        Nanos(self.emission_interval.get())
     }
 
     /// How many cells an idle key may send at once.
@@ -137,68 +167,72 @@ impl Quota {
         self.burst.get()
     }
 
-    /// How long a full burst takes to drain, `burst * T`, in nanoseconds: the most a key can owe.
+    /// How long a full burst takes to drain, `burst * T`: the most that a key owes by cells that
+    /// conform.
     #[must_use]
-    pub const fn drain_ns(self) -> u64 {
-        // `new` checked this product.
-        self.cost_ns(self.burst.get())
+    pub const fn drain_time(self) -> Nanos {
+        // `new` checked this product, and `up_to_cap` stays below the cap.
+        self.cost(self.burst.get())
     }
 
-    /// The burst tolerance, τ = `(burst - 1) * T`, in nanoseconds: how early a cell may come.
+    /// The burst tolerance, τ = `(burst - 1) * T`: how early a cell may come.
     #[must_use]
-    pub const fn burst_tolerance_ns(self) -> u64 {
-        self.cost_ns(self.burst.get() - 1)
+    pub const fn burst_tolerance(self) -> Nanos {
+        self.cost(self.burst.get() - 1)
     }
 
-    /// What `cells` cells add to a TAT. No more than `burst` of them are ever asked for.
-    const fn cost_ns(self, cells: u32) -> u64 {
-        self.emission_interval_ns.get() * cells as u64
+    /// The cap on the debt: the most that a key can owe.
+    #[must_use]
+    pub const fn most_owed(self) -> Nanos {
+        self.most_owed
     }
 
-    /// Whether `cells` more cells conform at `now` for a key whose TAT is `tat`, and what comes of
-    /// it.
-    ///
-    /// All times are nanoseconds of one clock. Zero cells always conform: that is a peek.
+    /// What `cells` cells add to a TAT. They are never more than `burst`.
+    const fn cost(self, cells: u32) -> Nanos {
+        Nanos(self.emission_interval.get() * cells as u64)
+    }
+
+    /// Whether `cells` more cells conform at `now` for a key whose TAT is `tat`, and what follows
+    /// from that. Both are times of one clock. Zero cells always conform: that is a peek.
     #[must_use]
     #[inline]
-    pub const fn admit(self, tat: u64, now: u64, cells: u32) -> Admission {
-        let tat = if tat > now { tat } else { now };
+    pub const fn admit(self, tat: Time, now: Time, cells: u32) -> Admission {
+        let tat = if tat.0 > now.0 { tat } else { now };
         if cells == 0 {
-            // Even where a penalty has made the key owe more than its burst.
+            // Also for a key that owes more than its burst.
             return Admission::Conforming { tat };
         }
         if cells > self.burst.get() {
             return Admission::Oversize;
         }
-        let cost_ns = self.cost_ns(cells);
-        // Conforming when `tat - now <= τ - (cells - 1) * T`, written without a difference that
-        // could go below 0.
-        let room_ns = self.drain_ns() - cost_ns;
-        match (tat - now).saturating_sub(room_ns) {
-            0 => Admission::Conforming { tat: tat.saturating_add(cost_ns) },
-            wait_ns => Admission::Early { wait_ns },
+        let cost = self.cost(cells);
+        // Conforming if `tat - now <= τ - (cells - 1) * T`, written so that no difference falls
+        // below 0.
+        let space = self.drain_time().0 - cost.0;
+        match (tat.0 - now.0).saturating_sub(space) {
+            0 => Admission::Conforming { tat: tat.saturating_add(cost) },
+            wait => Admission::Early { wait: Nanos(wait) },
         }
     }
 
-    /// How many single cells would still conform at once for a key that owes `owed_ns` (its TAT
-    /// minus now).
+    /// How many single cells would still conform at once, for a key that owes `owed`.
     #[must_use]
-    pub const fn remaining(self, owed_ns: u64) -> u32 {
-        let cells = self.drain_ns().saturating_sub(owed_ns) / self.emission_interval_ns.get();
+    pub const fn remaining(self, owed: Nanos) -> u32 {
+        let cells = self.drain_time().saturating_sub(owed).0 / self.emission_interval.get();
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "at most `burst`: `drain_ns` is `burst` intervals"
+            reason = "at most `burst`: the drain time is `burst` intervals"
         )]
         let cells = cells as u32;
         cells
     }
 }
 
-/// A number that differs wherever the numbers of two quotas differ (or with a chance of 2^-64 does
-/// not).
-const fn salt(emission_interval_ns: NonZeroU64, burst: NonZeroU32, penalty_ns: u64) -> u64 {
-    let salt = scramble(emission_interval_ns.get());
-    scramble(scramble(salt ^ burst.get() as u64) ^ penalty_ns)
+/// A number that differs wherever the numbers of two quotas differ (except by a chance of 2^-64).
+/// `beyond_drain` is how far the cap on the debt lies above the drain time.
+const fn salt(emission_interval: NonZeroU64, burst: NonZeroU32, beyond_drain: Nanos) -> u64 {
+    let salt = scramble(emission_interval.get());
+    scramble(scramble(salt ^ burst.get() as u64) ^ beyond_drain.0)
 }
 
 /// The output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
@@ -214,38 +248,64 @@ const fn scramble(number: u64) -> u64 {
 /// What [`Quota::admit`] says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Admission {
-    /// The cells conform; this is the TAT once they are charged.
+    /// The cells conform.
     Conforming {
-        /// Nanoseconds of the clock that `now` was read from.
-        tat: u64,
+        /// The TAT once they are charged, by the clock that `now` was read from.
+        tat: Time,
     },
     /// The cells come too early. Nothing is charged.
     Early {
-        /// After how many nanoseconds they would conform, if nothing else is charged until then.
-        wait_ns: u64,
+        /// How long it takes until they conform, if nothing else is charged until then.
+        wait: Nanos,
     },
-    /// More cells than the burst: they can never conform. Nothing is charged.
+    /// The cells are more than the burst, so that they can never conform. Nothing is charged.
     Oversize,
 }
 
-/// A quota that takes longer than [`MAX_DRAIN_NS`] to drain.
+/// Why numbers are not a quota.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct QuotaError {
-    emission_interval_ns: NonZeroU64,
-    burst: NonZeroU32,
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The emission interval is zero.
+    ZeroInterval,
+    /// The burst is zero.
+    ZeroBurst,
+    /// A full burst takes longer than [`MAX_DRAIN`] to drain.
+    DrainTooLong {
+        /// The time for a cell.
+        emission_interval: Nanos,
+        /// The cells of a full burst.
+        burst: u32,
+    },
+    /// A key could owe more than [`MAX_DRAIN`].
+    DebtTooLarge {
+        /// The cap that was asked for.
+        most_owed: Nanos,
+    },
 }
 
 impl fmt::Display for QuotaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let days = u128::from(self.emission_interval_ns.get()) * u128::from(self.burst.get())
-            / (86_400 * 1_000_000_000);
-        write!(
-            f,
-            "a burst of {} takes {days} days to drain at this rate; at most {} days can be counted, so lower \
-             the burst or raise the rate",
-            self.burst,
-            MAX_DRAIN_NS / (86_400 * 1_000_000_000),
-        )
+        const DAY_NS: u64 = DAY_S * 1_000_000_000;
+        let most = MAX_DRAIN.0 / DAY_NS;
+        match self {
+            Self::ZeroInterval => f.write_str("the time between two cells is zero"),
+            Self::ZeroBurst => f.write_str("a burst of 0 allows nothing; the smallest is 1"),
+            Self::DrainTooLong { emission_interval, burst } => {
+                let drain_ns = u128::from(emission_interval.0) * u128::from(*burst);
+                write!(
+                    f,
+                    "a burst of {burst} takes {} days to drain at this rate; at most {most} days \
+                     can be counted, so lower the burst or raise the rate",
+                    drain_ns / u128::from(DAY_NS)
+                )
+            }
+            Self::DebtTooLarge { most_owed } => write!(
+                f,
+                "a debt of {} days is too large; at most {most} days can be counted",
+                most_owed.0 / DAY_NS
+            ),
+        }
     }
 }
 
@@ -255,14 +315,24 @@ impl core::error::Error for QuotaError {}
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
+    const fn ms(milliseconds: u64) -> Nanos {
+        Nanos::from_millis(milliseconds)
+    }
+
+    const fn at_ms(milliseconds: u64) -> Time {
+        Time(ms(milliseconds).0)
+    }
+
+    fn every(interval: Nanos, burst: u32) -> Quota {
+        Quota::new(interval, burst).unwrap()
+    }
 
     /// 100 per second, up to 20 at once.
     fn quota() -> Quota {
-        Quota::new(NonZeroU64::new(10 * MS).unwrap(), NonZeroU32::new(20).unwrap()).unwrap()
+        every(ms(10), 20)
     }
 
-    fn conforming(admission: Admission) -> u64 {
+    fn conforming(admission: Admission) -> Time {
         match admission {
             Admission::Conforming { tat } => tat,
             other => panic!("{other:?}"),
@@ -271,114 +341,129 @@ mod tests {
 
     #[test]
     fn an_idle_key_has_its_burst_and_not_one_more() {
-        let now = 7_000 * MS;
-        let mut tat = 0;
+        let now = at_ms(7_000);
+        let mut tat = Time::ZERO;
         for _ in 0..20 {
             tat = conforming(quota().admit(tat, now, 1));
         }
-        assert_eq!(tat, now + 200 * MS);
-        assert_eq!(quota().admit(tat, now, 1), Admission::Early { wait_ns: 10 * MS });
-        assert_eq!(quota().admit(tat, now + 10 * MS - 1, 1), Admission::Early { wait_ns: 1 });
-        assert_eq!(
-            quota().admit(tat, now + 10 * MS, 1),
-            Admission::Conforming { tat: now + 210 * MS }
-        );
+        assert_eq!(tat, at_ms(7_200));
+        assert_eq!(quota().admit(tat, now, 1), Admission::Early { wait: ms(10) });
+        let almost = at_ms(7_010).saturating_sub(Nanos(1));
+        assert_eq!(quota().admit(tat, almost, 1), Admission::Early { wait: Nanos(1) });
+        let then = quota().admit(tat, at_ms(7_010), 1);
+        assert_eq!(then, Admission::Conforming { tat: at_ms(7_210) });
     }
 
     #[test]
     fn quotas_with_other_numbers_have_another_salt() {
-        let quota = |interval: u64, burst: u32| {
-            Quota::new(NonZeroU64::new(interval).unwrap(), NonZeroU32::new(burst).unwrap())
-                .unwrap()
-        };
         let mut salts: Vec<_> = (1..40)
-            .flat_map(|interval| (1..40).map(move |burst| quota(interval, burst)))
+            .flat_map(|interval| (1..40).map(move |burst| every(Nanos(interval), burst)))
             .flat_map(|quota| {
-                (0..4).map(move |penalty| quota.with_penalty(penalty).unwrap().salt())
+                let caps = (0..4).map(move |beyond| quota.drain_time() + Nanos(beyond));
+                caps.map(move |cap| quota.with_most_owed(cap).unwrap().salt())
             })
             .collect();
         let count = salts.len();
         salts.sort_unstable();
         salts.dedup();
         assert_eq!(salts.len(), count);
-        let quota = quota(10 * MS, 20).with_penalty(MS).unwrap();
+    }
+
+    /// Tables in use depend on these values.
+    #[test]
+    fn the_salts_stay_what_they_are() {
+        assert_eq!(quota().salt(), 0xac01_e717_2611_619c);
+        assert_eq!(quota().with_most_owed(ms(1_200)).unwrap().salt(), 0x775f_4f78_fd5e_15dc);
+        assert_eq!(every(Nanos::from_secs(86), 1_000).salt(), 0xff6f_9a73_912f_f7b9);
+    }
+
+    #[test]
+    fn up_to_the_cap_the_same_buckets_are_charged() {
+        let capped = quota().with_most_owed(ms(1_205)).unwrap();
+        assert_eq!((capped.burst(), capped.drain_time()), (20, ms(200)));
+        let wide = capped.up_to_cap();
         assert_eq!(
-            quota.salt(),
-            quota.punishing().salt(),
-            "a penalty is charged to the same bucket"
+            (wide.burst(), wide.drain_time(), wide.salt()),
+            (120, ms(1_200), capped.salt())
         );
+        assert_eq!((wide.most_owed(), capped.most_owed()), (ms(1_205), ms(1_205)));
+        assert_eq!(wide.up_to_cap(), wide);
+        assert_eq!(quota().up_to_cap(), quota());
+        assert_eq!(quota().with_most_owed(Nanos::ZERO), Ok(quota()), "a cap below the drain time");
+        assert_eq!(every(Nanos(1), 1).with_most_owed(ms(5_000)).unwrap().up_to_cap().burst(), {
+            u32::MAX
+        });
     }
 
     #[test]
     fn a_debt_is_carried_over_in_cells() {
-        let every = |interval_ms: u64, burst: u32| {
-            Quota::new(NonZeroU64::new(interval_ms * MS).unwrap(), NonZeroU32::new(burst).unwrap())
-                .unwrap()
+        let every_ms = |interval: u64, burst: u32| every(ms(interval), burst);
+        let changed = at_ms(1_000);
+        let owed = |new: Quota, cells: u64| {
+            new.carry_over(quota(), changed.saturating_add(ms(10 * cells)), changed)
         };
-        let changed = 1_000 * MS;
-        let owed =
-            |new: Quota, cells: u64| new.carry_over(quota(), changed + cells * 10 * MS, changed);
+        let later = |milliseconds: u64| changed.saturating_add(ms(milliseconds));
+        assert_eq!(owed(every_ms(5, 40), 20), later(20 * 5), "20 of 40 are left at once");
+        assert_eq!(owed(every_ms(100, 20), 15), later(15 * 100), "15 of 20 are 15 of 20");
+        assert_eq!(owed(every_ms(10, 5), 15), later(5 * 10), "and never more than the burst");
+        assert_eq!(owed(quota(), 15), later(15 * 10));
+        assert_eq!(owed(quota(), 0), Time::ZERO);
+        let none = quota().carry_over(quota(), Time::ZERO, changed);
+        assert_eq!(none, Time::ZERO, "there was no bucket");
+        let part = changed.saturating_add(Nanos(1));
         assert_eq!(
-            owed(every(5, 40), 20),
-            changed + 20 * 5 * MS,
-            "a blocked key has 20 of 40 at once"
-        );
-        assert_eq!(owed(every(100, 20), 15), changed + 15 * 100 * MS, "15 of 20 are 15 of 20");
-        assert_eq!(owed(every(10, 5), 15), changed + 5 * 10 * MS, "and never more than the burst");
-        assert_eq!(owed(quota(), 15), changed + 15 * 10 * MS);
-        assert_eq!(owed(quota(), 0), 0);
-        assert_eq!(quota().carry_over(quota(), 0, changed), 0, "there was no bucket");
-        assert_eq!(
-            every(3, 40).carry_over(every(2, 40), changed + 1, changed),
-            changed + 2,
+            every_ms(3, 40).carry_over(every_ms(2, 40), part, changed),
+            changed.saturating_add(Nanos(2)),
             "rounded up"
         );
-        let longest = Quota::new(NonZeroU64::new(MAX_DRAIN_NS).unwrap(), NonZeroU32::MIN).unwrap();
-        assert_eq!(longest.carry_over(longest, u64::MAX, 0), MAX_DRAIN_NS);
-        assert_eq!(longest.carry_over(every(1, 1), u64::MAX, 0), MAX_DRAIN_NS, "one cell");
-        // An agent with the numbers before has gone on charging: no more than its burst was owed
-        // at the change.
-        assert_eq!(
-            every(20, 100).carry_over(quota(), changed + 900 * MS, changed),
-            changed + 20 * 20 * MS
-        );
+        let (longest, end) = (every(MAX_DRAIN, 1), Time(u64::MAX));
+        assert_eq!(longest.carry_over(longest, end, Time::ZERO), Time(MAX_DRAIN.0));
+        let one_cell = longest.carry_over(every_ms(1, 1), end, Time::ZERO);
+        assert_eq!(one_cell, Time(MAX_DRAIN.0));
+        // A process with the quota before has gone on charging. At the change no more than its
+        // burst was owed.
+        assert_eq!(every_ms(20, 100).carry_over(quota(), later(900), changed), later(20 * 20));
     }
 
     #[test]
     fn a_cost_is_charged_whole_or_not_at_all() {
-        assert_eq!(quota().admit(0, 0, 20), Admission::Conforming { tat: 200 * MS });
-        assert_eq!(quota().admit(1, 0, 20), Admission::Early { wait_ns: 1 });
-        assert_eq!(quota().admit(0, 0, 21), Admission::Oversize);
-        assert_eq!(quota().admit(0, 0, u32::MAX), Admission::Oversize);
+        let admit = |tat: Time, cells: u32| quota().admit(tat, Time::ZERO, cells);
+        assert_eq!(admit(Time::ZERO, 20), Admission::Conforming { tat: at_ms(200) });
+        assert_eq!(admit(Time(1), 20), Admission::Early { wait: Nanos(1) });
+        assert_eq!(admit(Time::ZERO, 21), Admission::Oversize);
+        assert_eq!(admit(Time::ZERO, u32::MAX), Admission::Oversize);
     }
 
     #[test]
     fn a_peek_charges_nothing() {
-        assert_eq!(quota().admit(200 * MS, 0, 0), Admission::Conforming { tat: 200 * MS });
-        assert_eq!(quota().admit(0, 5, 0), Admission::Conforming { tat: 5 });
-        let beyond = Admission::Conforming { tat: 900 * MS };
-        assert_eq!(
-            quota().admit(900 * MS, 0, 0),
-            beyond,
-            "owes more than its burst, by a penalty"
-        );
+        let peek = |tat: Time, now: Time| conforming(quota().admit(tat, now, 0));
+        assert_eq!(peek(at_ms(200), Time::ZERO), at_ms(200));
+        assert_eq!(peek(Time::ZERO, Time(5)), Time(5));
+        assert_eq!(peek(at_ms(900), Time::ZERO), at_ms(900), "owes more than its burst");
     }
 
     #[test]
     fn remaining_counts_whole_cells() {
-        assert_eq!(quota().remaining(0), 20);
-        assert_eq!(quota().remaining(1), 19);
-        assert_eq!(quota().remaining(190 * MS), 1);
-        assert_eq!(quota().remaining(190 * MS + 1), 0);
-        assert_eq!(quota().remaining(u64::MAX), 0);
+        assert_eq!(quota().remaining(Nanos::ZERO), 20);
+        assert_eq!(quota().remaining(Nanos(1)), 19);
+        assert_eq!(quota().remaining(ms(190)), 1);
+        assert_eq!(quota().remaining(ms(190) + Nanos(1)), 0);
+        assert_eq!(quota().remaining(Nanos::MAX), 0);
     }
 
     #[test]
-    fn the_longest_quota_is_four_years() {
-        let year = NonZeroU64::new(365 * 86_400 * 1_000 * MS).unwrap();
-        assert!(Quota::new(year, NonZeroU32::new(4).unwrap()).is_ok());
-        let error = Quota::new(year, NonZeroU32::new(5).unwrap()).unwrap_err();
+    fn what_is_not_a_quota_is_an_error() {
+        let year = Nanos::from_secs(365 * DAY_S);
+        assert!(Quota::new(year, 4).is_ok());
+        let error = Quota::new(year, 5).unwrap_err();
+        assert_eq!(error, QuotaError::DrainTooLong { emission_interval: year, burst: 5 });
         assert!(error.to_string().contains("takes 1825 days"), "{error}");
-        assert!(Quota::new(NonZeroU64::MAX, NonZeroU32::MAX).is_err());
+        assert!(Quota::new(Nanos::MAX, u32::MAX).is_err());
+        assert_eq!(Quota::new(Nanos::ZERO, 1), Err(QuotaError::ZeroInterval));
+        assert_eq!(Quota::new(year, 0), Err(QuotaError::ZeroBurst));
+        let most_owed = MAX_DRAIN + Nanos(1);
+        let error = quota().with_most_owed(most_owed).unwrap_err();
+        assert_eq!(error, QuotaError::DebtTooLarge { most_owed });
+        assert!(error.to_string().contains("1460 days"), "{error}");
     }
 }

@@ -1,23 +1,24 @@
 //! Rates as people write them: `100/s`, `0.5/s`, `1/10s`, `100/250ms`, `1000/d`.
 
 use core::fmt;
-use core::num::{NonZeroU32, NonZeroU64};
+use core::num::NonZeroU64;
 use core::str::FromStr;
 
 use crate::quota::{Quota, QuotaError};
+use crate::time::Nanos;
 
-/// Cells per time, parsed from text.
+/// A number of cells in a period of time, parsed from text.
 ///
-/// `COUNT/PERIOD`: the count is a positive decimal number, the period a unit (`ms`, `s`, `m`, `h`,
-/// `d`) with an optional whole number before it. [`Display`](fmt::Display) says it in words: "100
-/// per second".
+/// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit (`ms`,
+/// `s`, `m`, `h` or `d`) with an optional whole number before it. [`Display`](fmt::Display) writes
+/// the rate in words: "100 per second".
 ///
 /// ```
-/// use gcra_table::Rate;
+/// use gcra_table::{Nanos, Rate};
 ///
 /// let rate: Rate = "100/250ms".parse()?;
 /// assert_eq!(rate.to_string(), "100 per 250 milliseconds");
-/// assert_eq!(rate.quota(None)?.emission_interval_ns(), 2_500_000);
+/// assert_eq!(rate.quota(None)?.emission_interval(), Nanos(2_500_000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,16 +28,16 @@ pub struct Rate {
     scale: u64,
     units: NonZeroU64,
     unit: Unit,
-    emission_interval_ns: NonZeroU64,
+    emission_interval: Nanos,
 }
 
 impl Rate {
-    /// The quota of this rate with this burst. Without one, the burst is the rate's own count,
-    /// rounded down and at least 1: `100/s` may send 100 at once.
+    /// The quota of this rate with this burst. If none is given, the burst is the count of the
+    /// rate, rounded down and at least 1: a client with `100/s` may send 100 at once.
     ///
     /// The emission interval is the period divided by the count, rounded up to whole nanoseconds,
-    /// so that rounding never admits more. (It admits less by under 0.1 % up to a million per
-    /// second.)
+    /// so that rounding never allows more. (Up to a million per second it allows less by under
+    /// 0.1 %.)
     ///
     /// # Errors
     ///
@@ -44,8 +45,8 @@ impl Rate {
     pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
         let burst = burst.unwrap_or_else(|| self.own_count());
         let burst =
-            u32::try_from(burst).ok().and_then(NonZeroU32::new).ok_or(RateError::Burst(burst))?;
-        Quota::new(self.emission_interval_ns, burst).map_err(RateError::Drain)
+            u32::try_from(burst).ok().filter(|burst| *burst > 0).ok_or(RateError::Burst(burst))?;
+        Quota::new(self.emission_interval, burst).map_err(RateError::Quota)
     }
 
     fn own_count(&self) -> u64 {
@@ -59,7 +60,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, RateError> {
         let error = |problem| RateError::Text { text: text.into(), problem };
         let (count, period) =
-            text.trim().split_once('/').ok_or_else(|| error(Problem::NoSlash))?;
+            text.trim().split_once('/').ok_or_else(|| error(RateProblem::NoSlash))?;
 
         let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
         let digits = [whole, fraction].concat();
@@ -67,36 +68,34 @@ impl FromStr for Rate {
             || count.ends_with('.')
             || !digits.bytes().all(|byte| byte.is_ascii_digit())
         {
-            return Err(error(Problem::Count));
+            return Err(error(RateProblem::Count));
         }
-        let mantissa = digits.parse().map_err(|_| error(Problem::TooPrecise))?;
-        let mantissa = NonZeroU64::new(mantissa).ok_or_else(|| error(Problem::Zero))?;
+        let mantissa = digits.parse().map_err(|_| error(RateProblem::TooPrecise))?;
+        let mantissa = NonZeroU64::new(mantissa).ok_or_else(|| error(RateProblem::Zero))?;
         let scale = u32::try_from(fraction.len())
             .ok()
             .and_then(|places| 10_u64.checked_pow(places))
-            .ok_or_else(|| error(Problem::TooPrecise))?;
+            .ok_or_else(|| error(RateProblem::TooPrecise))?;
 
         let unit_at =
-            period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(Problem::Unit))?;
+            period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(RateProblem::Unit))?;
         let (units, unit) = period.split_at(unit_at);
         let units: u64 = if units.is_empty() { Ok(1) } else { units.parse() }
-            .map_err(|_| error(Problem::Period))?;
-        let units = NonZeroU64::new(units).ok_or_else(|| error(Problem::Period))?;
-        let unit = Unit::parse(unit).ok_or_else(|| error(Problem::Unit))?;
+            .map_err(|_| error(RateProblem::Period))?;
+        let units = NonZeroU64::new(units).ok_or_else(|| error(RateProblem::Period))?;
+        let unit = Unit::parse(unit).ok_or_else(|| error(RateProblem::Unit))?;
 
         let period_ns =
-            units.get().checked_mul(unit.ns()).ok_or_else(|| error(Problem::Period))?;
+            units.get().checked_mul(unit.ns()).ok_or_else(|| error(RateProblem::Period))?;
         let interval_ns =
             (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
-        let emission_interval_ns = u64::try_from(interval_ns)
-            .ok()
-            .and_then(NonZeroU64::new)
-            .ok_or_else(|| error(Problem::Period))?;
-        // More than one cell per nanosecond can't be told apart from one.
+        let emission_interval =
+            u64::try_from(interval_ns).map(Nanos).map_err(|_| error(RateProblem::Period))?;
+        // More than one cell per nanosecond would count as one per nanosecond.
         if u128::from(mantissa.get()) > u128::from(period_ns) * u128::from(scale) {
-            return Err(error(Problem::TooFast));
+            return Err(error(RateProblem::TooFast));
         }
-        Ok(Self { mantissa, scale, units, unit, emission_interval_ns })
+        Ok(Self { mantissa, scale, units, unit, emission_interval })
     }
 }
 
@@ -160,7 +159,7 @@ impl Unit {
     }
 }
 
-/// Why a rate or a burst can't be used. The text says what would be right.
+/// Why a rate or a burst is not valid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RateError {
@@ -169,25 +168,25 @@ pub enum RateError {
         /// What was given.
         text: Box<str>,
         /// What is wrong with it.
-        problem: Problem,
+        problem: RateProblem,
     },
-    /// A burst of zero, or above `u32::MAX`.
+    /// The burst is zero, or above `u32::MAX`.
     Burst(u64),
-    /// The burst takes too long to drain.
-    Drain(QuotaError),
+    /// The rate and the burst are valid, but not together.
+    Quota(QuotaError),
 }
 
 /// What is wrong with the text of a rate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum RateProblem {
     /// There is no `/`.
     NoSlash,
     /// The count is not a positive decimal number.
     Count,
     /// The count is zero.
     Zero,
-    /// The count has more digits than can be held.
+    /// The count has more digits than can be kept.
     TooPrecise,
     /// The number before the unit is zero or too large.
     Period,
@@ -197,35 +196,35 @@ pub enum Problem {
     TooFast,
 }
 
+impl fmt::Display for RateProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSlash => "it has no '/'",
+            Self::Count => "the part before the '/' is not a positive number",
+            Self::Zero => "it would never allow anything",
+            Self::TooPrecise => "the number before the '/' has too many digits",
+            Self::Period => {
+                "the number before the unit must be at least 1, and the period below 584 years"
+            }
+            Self::Unit => "the period must end in ms, s, m, h or d",
+            Self::TooFast => "the largest rate is 1000000/ms",
+        })
+    }
+}
+
 impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text { text, problem } => {
-                let problem = match problem {
-                    Problem::NoSlash => "it has no '/'",
-                    Problem::Count => "what stands before the '/' is not a positive number",
-                    Problem::Zero => "nothing could ever pass; to block everything write 'deny'",
-                    Problem::TooPrecise => "the number before the '/' has too many digits",
-                    Problem::Period => {
-                        "the number before the unit must be at least 1, and the period below 584 years"
-                    }
-                    Problem::Unit => "the period must end in ms, s, m, h or d",
-                    Problem::TooFast => {
-                        "more than 1000000/ms can't be told apart; for no limit write 'unlimited'"
-                    }
-                };
-                write!(
-                    f,
-                    "'{text}' is not a rate: {problem} (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)"
-                )
-            }
-            Self::Burst(0) => {
-                f.write_str("a burst of 0 would let nothing pass; the smallest is 1")
-            }
+            Self::Text { text, problem } => write!(
+                f,
+                "'{text}' is not a rate: {problem} (rates are COUNT/PERIOD, like 100/s, 0.5/s, \
+                 10/m, 1000/d or 100/250ms)"
+            ),
+            Self::Burst(0) => f.write_str("a burst of 0 allows nothing; the smallest is 1"),
             Self::Burst(burst) => {
                 write!(f, "a burst of {burst} is too large; the largest is {}", u32::MAX)
             }
-            Self::Drain(error) => error.fmt(f),
+            Self::Quota(error) => error.fmt(f),
         }
     }
 }
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
 
     fn interval(text: &str) -> u64 {
-        text.parse::<Rate>().unwrap().emission_interval_ns.get()
+        text.parse::<Rate>().unwrap().emission_interval.0
     }
 
     #[test]
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_burst_is_the_rates_own_count_unless_given() {
+    fn the_burst_is_the_count_of_the_rate_unless_given() {
         let burst =
             |rate: &str, burst| rate.parse::<Rate>().unwrap().quota(burst).unwrap().burst();
         assert_eq!(burst("100/s", None), 100);
@@ -288,23 +287,23 @@ mod tests {
             other => panic!("{text}: {other:?}"),
         };
         for text in ["", "100", "s"] {
-            assert_eq!(problem(text), Problem::NoSlash, "{text}");
+            assert_eq!(problem(text), RateProblem::NoSlash, "{text}");
         }
         for text in ["/s", "-1/s", "1e3/s", "1./s", "./s", "a/s", "+1/s", "1_0/s", "١/s"] {
-            assert_eq!(problem(text), Problem::Count, "{text}");
+            assert_eq!(problem(text), RateProblem::Count, "{text}");
         }
         for text in ["0/s", "0.0/s"] {
-            assert_eq!(problem(text), Problem::Zero, "{text}");
+            assert_eq!(problem(text), RateProblem::Zero, "{text}");
         }
         for text in ["1/", "1/5", "1/x", "1/sec", "1/1 s", "1/s/s", "1/-5s", "1/1.5s"] {
-            assert_eq!(problem(text), Problem::Unit, "{text}");
+            assert_eq!(problem(text), RateProblem::Unit, "{text}");
         }
         for text in ["1/0s", "1/99999999999999999999s", "1/999999999999d", "0.0000000001/d"] {
-            assert_eq!(problem(text), Problem::Period, "{text}");
+            assert_eq!(problem(text), RateProblem::Period, "{text}");
         }
-        assert_eq!(problem("99999999999999999999/s"), Problem::TooPrecise);
-        assert_eq!(problem("0.00000000000000000001/s"), Problem::TooPrecise);
-        assert_eq!(problem("1000001/ms"), Problem::TooFast);
+        assert_eq!(problem("99999999999999999999/s"), RateProblem::TooPrecise);
+        assert_eq!(problem("0.00000000000000000001/s"), RateProblem::TooPrecise);
+        assert_eq!(problem("1000001/ms"), RateProblem::TooFast);
     }
 
     #[test]
@@ -314,7 +313,7 @@ mod tests {
         assert_eq!(rate.quota(Some(1 << 32)), Err(RateError::Burst(1 << 32)));
         assert!(matches!(
             "1/d".parse::<Rate>().unwrap().quota(Some(10_000)),
-            Err(RateError::Drain(_))
+            Err(RateError::Quota(_))
         ));
     }
 }

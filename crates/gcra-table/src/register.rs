@@ -1,34 +1,35 @@
-//! Which numbers a limit has had: the header keeps them, so that a process that starts with other
-//! numbers than the one before it finds what its clients owe.
+//! Which quotas a limit has had. The header keeps them, so that a process that starts with another
+//! quota than the one before it finds what its keys owe.
 //!
-//! An entry is written once and then stands for good, until its place is needed for another. It
-//! has a checksum, which is written last: an entry whose writer was killed does not fit its
-//! checksum, and counts as free. No decision depends on an entry that is missing: debts are then
-//! forgiven when numbers change.
+//! An entry is written once and then stays until its place is needed for another. It has a
+//! checksum, which is written last: the entry of a writer that was killed does not fit its
+//! checksum, and counts as free. No decision depends on an entry that is missing: then a debt is
+//! forgiven when the quota changes.
 
-use core::num::{NonZeroU32, NonZeroU64};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 
 use crate::hash::SipHasher;
 use crate::quota::Quota;
+use crate::time::{Nanos, Time};
 
-/// How many entries the header has room for.
+/// How many entries the header has space for.
 pub(crate) const ENTRIES: usize = 1024;
 
 /// How many limits of its configuration a process should [register](crate::Table::put_in_force).
 pub const MAX_REGISTERED: usize = ENTRIES / 2;
 
-/// How often an entry is written again when another process wrote to the same place.
+/// How often an entry is written again if another process wrote to the same place.
 const ATTEMPTS: usize = 8;
 
-/// Numbers of a limit, and since when: see the fields of [`Registered`].
+/// A quota of a limit, and since when: see the fields of [`Registered`].
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Entry {
     /// The hash of the other words, or something else while the entry is being written.
     check: AtomicU64,
-    /// Limit, emission interval, burst (and 2^32 for an exception), penalty, since.
+    /// Limit; emission interval; burst (and 2^32 for an override); how far the cap on the debt is
+    /// above the drain time; since when.
     words: [AtomicU64; 5],
     _reserved: [AtomicU64; 2],
 }
@@ -36,47 +37,46 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 /// How much later than ours the clock reading of another process may be.
-const CLOCK_SLACK_NS: u64 = 10_000_000_000;
+const CLOCK_SLACK: Nanos = Nanos::from_secs(10);
 
-/// Marks the burst of an exception's numbers.
-const EXCEPTION: u64 = 1 << 32;
+/// Marks the burst of an override's quota.
+const OVERRIDE: u64 = 1 << 32;
 
 /// What an entry holds while it is being written.
 const WRITING: u64 = 1;
 
-/// Numbers that a limit has, or has had.
+/// A quota that a limit has, or has had.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Registered {
     /// The limit's [id](crate::limit_id), or 0.
     pub limit: u64,
-    /// Whether the numbers hold for exceptions, which may have any number of them at the same
-    /// time.
-    pub is_exception: bool,
-    /// The numbers.
+    /// Whether this is the quota of an override: of some of the keys under the limit. A limit may
+    /// have any number of these at the same time.
+    pub is_override: bool,
+    /// The quota.
     pub quota: Quota,
-    /// Since when, in nanoseconds of the table's clock.
-    pub since_ns: u64,
+    /// Since when.
+    pub since: Time,
 }
 
 impl Registered {
     fn to_words(self) -> [u64; 5] {
-        let exception = if self.is_exception { EXCEPTION } else { 0 };
+        let mark = if self.is_override { OVERRIDE } else { 0 };
         [
             self.limit,
-            self.quota.emission_interval_ns(),
-            u64::from(self.quota.burst()) | exception,
-            self.quota.penalty_ns(),
-            self.since_ns,
+            self.quota.emission_interval().0,
+            u64::from(self.quota.burst()) | mark,
+            self.quota.most_owed().saturating_sub(self.quota.drain_time()).0,
+            self.since.0,
         ]
     }
 
-    fn from_words([limit, interval_ns, burst, penalty_ns, since_ns]: [u64; 5]) -> Option<Self> {
-        let cells = NonZeroU32::new(u32::try_from(burst & !EXCEPTION).ok()?)?;
-        let quota = Quota::new(NonZeroU64::new(interval_ns)?, cells)
-            .ok()?
-            .with_penalty(penalty_ns)
-            .ok()?;
-        Some(Self { limit, is_exception: burst & EXCEPTION != 0, quota, since_ns })
+    fn from_words([limit, interval, burst, beyond_drain, since]: [u64; 5]) -> Option<Self> {
+        let cells = u32::try_from(burst & !OVERRIDE).ok()?;
+        let quota = Quota::new(Nanos(interval), cells).ok()?;
+        let most_owed = quota.drain_time().saturating_add(Nanos(beyond_drain));
+        let quota = quota.with_most_owed(most_owed).ok()?;
+        Some(Self { limit, is_override: burst & OVERRIDE != 0, quota, since: Time(since) })
     }
 }
 
@@ -85,46 +85,45 @@ impl Registered {
 pub(crate) struct Register<'a> {
     entries: &'a [Entry],
     hasher: SipHasher,
-    now: u64,
+    now: Time,
 }
 
 impl<'a> Register<'a> {
-    pub(crate) fn new(entries: &'a [Entry], hasher: SipHasher, now: u64) -> Self {
+    pub(crate) fn new(entries: &'a [Entry], hasher: SipHasher, now: Time) -> Self {
         Self { entries, hasher, now }
     }
 
-    /// All that is registered, in no order. What is damaged is left out.
+    /// All quotas that are registered, in no particular order. Damaged entries are left out.
     pub(crate) fn all(self) -> impl Iterator<Item = Registered> {
         self.entries.iter().filter_map(move |entry| self.read(entry))
     }
 
-    /// Writes down that a limit has these numbers from now on, unless it has them already, and
-    /// returns the others that it had before, each with the time when it had them last: the
-    /// earliest first.
-    pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
+    /// Writes down that a limit has this quota from now on, unless it has it already, and returns
+    /// the others that it had before, each with the time when it had it last: the earliest first.
+    pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         let mut history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
-            let since_ns = self.now;
-            self.write(Registered { limit, is_exception: false, quota, since_ns });
-            history.push((quota, since_ns));
+            let since = self.now;
+            self.write(Registered { limit, is_override: false, quota, since });
+            history.push((quota, since));
         }
-        // Numbers that came and went several times count once, so that they don't push out others;
-        // and those that are in force again are not past.
-        let mut past: Vec<(Quota, u64)> = Vec::new();
+        // A quota that came and went several times counts once, so that it does not push out
+        // others; and one that is in force again is not an earlier one.
+        let mut earlier: Vec<(Quota, Time)> = Vec::new();
         for pair in history.windows(2) {
-            past.retain(|(before, _)| *before != pair[0].0);
-            past.push((pair[0].0, pair[1].1));
+            earlier.retain(|(before, _)| *before != pair[0].0);
+            earlier.push((pair[0].0, pair[1].1));
         }
-        past.retain(|(before, _)| *before != quota);
-        past
+        earlier.retain(|(before, _)| *before != quota);
+        earlier
     }
 
-    /// Writes down that some exceptions of a limit have these numbers.
-    pub(crate) fn add_exception(self, limit: u64, quota: Quota) {
+    /// Writes down that an override of a limit has this quota.
+    pub(crate) fn add_override(self, limit: u64, quota: Quota) {
         let known =
-            |entry: Registered| entry.is_exception && entry.limit == limit && entry.quota == quota;
+            |entry: Registered| entry.is_override && entry.limit == limit && entry.quota == quota;
         if !self.all().any(known) {
-            self.write(Registered { limit, is_exception: true, quota, since_ns: self.now });
+            self.write(Registered { limit, is_override: true, quota, since: self.now });
         }
     }
 
@@ -132,19 +131,19 @@ impl<'a> Register<'a> {
     pub(crate) fn take_over(self, other: Register<'_>) {
         let mut missing: Vec<_> =
             other.all().filter(|entry| !self.all().any(|ours| ours == *entry)).collect();
-        missing.sort_by_key(|entry| entry.since_ns);
+        missing.sort_by_key(|entry| entry.since);
         missing.into_iter().for_each(|entry| self.write(entry));
     }
 
-    /// The numbers of a limit, each with the time from which it had them, the earliest first.
-    fn history(self, limit: u64) -> Vec<(Quota, u64)> {
+    /// The quotas of a limit, each with the time from which it had it, the earliest first.
+    fn history(self, limit: u64) -> Vec<(Quota, Time)> {
         let mut history: Vec<_> = self
             .all()
-            .filter(|entry| entry.limit == limit && !entry.is_exception)
-            .map(|entry| (entry.quota, entry.since_ns))
+            .filter(|entry| entry.limit == limit && !entry.is_override)
+            .map(|entry| (entry.quota, entry.since))
             .collect();
-        history.sort_by_key(|(_, since_ns)| *since_ns);
-        // Processes that start at the same time write the same.
+        history.sort_by_key(|(_, since)| *since);
+        // Processes that start at the same time write the same quota.
         history.dedup_by_key(|(quota, _)| *quota);
         history
     }
@@ -157,8 +156,8 @@ impl<'a> Register<'a> {
         }
         // A time far in the future is damage that the checksum does not show. (Another process may
         // have read its clock after we have read ours.)
-        let latest_ns = self.now.saturating_add(CLOCK_SLACK_NS);
-        Registered::from_words(words).filter(|registered| registered.since_ns <= latest_ns)
+        let latest = self.now.saturating_add(CLOCK_SLACK);
+        Registered::from_words(words).filter(|registered| registered.since <= latest)
     }
 
     fn check(self, words: [u64; 5]) -> u64 {
@@ -193,22 +192,21 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// The entry to write to: one that holds nothing; else numbers that are no longer in force,
-    /// the earliest; else one whose writer was killed, or is writing now; else the earliest of
-    /// all.
+    /// The entry to write to: one that holds nothing; else the earliest quota that is no longer in
+    /// force; else an entry whose writer was killed, or is writing now; else the earliest of all.
     fn free_entry(self) -> Option<&'a Entry> {
-        let mut latest: HashMap<u64, u64> = HashMap::new();
-        for entry in self.all().filter(|entry| !entry.is_exception) {
-            let since_ns = latest.entry(entry.limit).or_default();
-            *since_ns = entry.since_ns.max(*since_ns);
+        let mut latest: HashMap<u64, Time> = HashMap::new();
+        for entry in self.all().filter(|entry| !entry.is_override) {
+            let since = latest.entry(entry.limit).or_default();
+            *since = entry.since.max(*since);
         }
         let order = |entry: &&Entry| match self.read(entry) {
-            None if entry.check.load(Ordering::Relaxed) == WRITING => (2, 0),
-            None => (0, 0),
-            Some(Registered { limit, is_exception, since_ns, .. }) => {
-                let is_past =
-                    !is_exception && latest.get(&limit).is_some_and(|latest| *latest > since_ns);
-                (if is_past { 1 } else { 3 }, since_ns)
+            None if entry.check.load(Ordering::Relaxed) == WRITING => (2, Time::ZERO),
+            None => (0, Time::ZERO),
+            Some(Registered { limit, is_override, since, .. }) => {
+                let is_earlier =
+                    !is_override && latest.get(&limit).is_some_and(|latest| *latest > since);
+                (if is_earlier { 1 } else { 3 }, since)
             }
         };
         self.entries.iter().min_by_key(order)
@@ -230,46 +228,40 @@ mod tests {
     }
 
     fn quota(burst: u32) -> Quota {
-        Quota::new(NonZeroU64::new(1_000).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+        Quota::new(Nanos(1_000), burst).unwrap()
     }
 
     fn at(entries: &[Entry], now: u64) -> Register<'_> {
-        Register::new(entries, SipHasher::new(b"0123456789abcdef"), now)
+        Register::new(entries, SipHasher::new(b"0123456789abcdef"), Time(now))
+    }
+
+    /// The quotas that were put in force before this one, each with the end of it.
+    fn put(entries: &[Entry], now: u64, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
+        let earlier = at(entries, now).put_in_force(limit, quota);
+        earlier.into_iter().map(|(quota, end)| (quota, end.0)).collect()
     }
 
     #[test]
     fn a_limit_has_a_history() {
         let entries = entries(16);
-        assert_eq!(at(&entries, 10).put_in_force(7, quota(1)), []);
-        assert_eq!(at(&entries, 20).put_in_force(7, quota(1)), [], "nothing has changed");
-        assert_eq!(at(&entries, 25).put_in_force(8, quota(9)), [], "another limit");
-        assert_eq!(at(&entries, 30).put_in_force(7, quota(2)), [(quota(1), 30)]);
-        assert_eq!(
-            at(&entries, 40).put_in_force(7, quota(2)),
-            [(quota(1), 30)],
-            "a second process"
-        );
-        let penalized = quota(2).with_penalty(5).unwrap();
-        assert_eq!(at(&entries, 50).put_in_force(7, penalized), [(quota(1), 30), (quota(2), 50)]);
-        assert_eq!(
-            at(&entries, 60).put_in_force(7, quota(1)),
-            [(quota(2), 50), (penalized, 60)],
-            "and back"
-        );
+        assert_eq!(put(&entries, 10, 7, quota(1)), []);
+        assert_eq!(put(&entries, 20, 7, quota(1)), [], "nothing has changed");
+        assert_eq!(put(&entries, 25, 8, quota(9)), [], "another limit");
+        assert_eq!(put(&entries, 30, 7, quota(2)), [(quota(1), 30)]);
+        assert_eq!(put(&entries, 40, 7, quota(2)), [(quota(1), 30)], "a second process");
+        let capped = quota(2).with_most_owed(quota(2).drain_time() + Nanos(5)).unwrap();
+        assert_eq!(put(&entries, 50, 7, capped), [(quota(1), 30), (quota(2), 50)]);
+        assert_eq!(put(&entries, 60, 7, quota(1)), [(quota(2), 50), (capped, 60)], "and back");
         for flip in 0..50 {
-            at(&entries, 100 + flip).put_in_force(9, quota(1 + u32::try_from(flip % 2).unwrap()));
+            put(&entries, 100 + flip, 9, quota(1 + u32::try_from(flip % 2).unwrap()));
         }
+        assert_eq!(put(&entries, 200, 9, quota(3)), [(quota(1), 149), (quota(2), 200)]);
+        at(&entries, 70).add_override(7, quota(3));
+        at(&entries, 80).add_override(7, quota(3));
+        let overrides: Vec<_> = at(&entries, 90).all().filter(|entry| entry.is_override).collect();
         assert_eq!(
-            at(&entries, 200).put_in_force(9, quota(3)),
-            [(quota(1), 149), (quota(2), 200)]
-        );
-        at(&entries, 70).add_exception(7, quota(3));
-        at(&entries, 80).add_exception(7, quota(3));
-        let exceptions: Vec<_> =
-            at(&entries, 90).all().filter(|entry| entry.is_exception).collect();
-        assert_eq!(
-            exceptions,
-            [Registered { limit: 7, is_exception: true, quota: quota(3), since_ns: 70 }]
+            overrides,
+            [Registered { limit: 7, is_override: true, quota: quota(3), since: Time(70) }]
         );
     }
 
@@ -277,44 +269,44 @@ mod tests {
     fn a_full_register_keeps_what_is_in_force() {
         let entries = entries(4);
         for now in 0..100 {
-            at(&entries, now).put_in_force(7, quota(1 + u32::try_from(now).unwrap()));
+            put(&entries, now, 7, quota(1 + u32::try_from(now).unwrap()));
         }
-        at(&entries, 100).put_in_force(8, quota(5));
+        put(&entries, 100, 8, quota(5));
         for now in 101..200 {
-            at(&entries, now).put_in_force(7, quota(1 + u32::try_from(now).unwrap()));
+            put(&entries, now, 7, quota(1 + u32::try_from(now).unwrap()));
         }
-        assert_eq!(at(&entries, 200).put_in_force(8, quota(6)), [(quota(5), 200)]);
-        assert_eq!(at(&entries, 201).put_in_force(7, quota(1)).last(), Some(&(quota(200), 201)));
+        assert_eq!(put(&entries, 200, 8, quota(6)), [(quota(5), 200)]);
+        assert_eq!(put(&entries, 201, 7, quota(1)).last(), Some(&(quota(200), 201)));
     }
 
     #[test]
     fn what_is_damaged_or_half_written_counts_as_free() {
         let entries = entries(4);
-        at(&entries, 10).put_in_force(7, quota(1));
+        put(&entries, 10, 7, quota(1));
         for word in 0..5 {
             let seen = entries[0].words[word].fetch_xor(1 << 20, Ordering::Relaxed);
             assert_eq!(at(&entries, 20).all().count(), 0, "word {word}");
             entries[0].words[word].store(seen, Ordering::Relaxed);
         }
         assert_eq!(at(&entries, 20).all().count(), 1);
-        at(&entries, CLOCK_SLACK_NS + 20).put_in_force(8, quota(1));
+        put(&entries, CLOCK_SLACK.0 + 20, 8, quota(1));
         assert_eq!(at(&entries, 20).all().count(), 2);
         assert_eq!(at(&entries, 19).all().count(), 1, "from the future");
         entries[0].check.store(WRITING, Ordering::Relaxed);
-        assert_eq!(at(&entries, 19).put_in_force(7, quota(2)), []);
+        assert_eq!(put(&entries, 19, 7, quota(2)), []);
         assert_eq!(at(&entries, 19).all().count(), 1);
     }
 
     #[test]
     fn a_register_takes_over_another() {
         let (old, new) = (entries(8), entries(8));
-        at(&old, 10).put_in_force(7, quota(1));
-        at(&new, 20).put_in_force(7, quota(2));
+        put(&old, 10, 7, quota(1));
+        put(&new, 20, 7, quota(2));
         for _ in 0..2 {
             at(&new, 30).take_over(at(&old, 30));
             assert_eq!(at(&new, 30).all().count(), 2);
         }
-        assert_eq!(at(&new, 40).put_in_force(7, quota(3)), [(quota(1), 20), (quota(2), 40)]);
+        assert_eq!(put(&new, 40, 7, quota(3)), [(quota(1), 20), (quota(2), 40)]);
     }
 
     #[test]
@@ -325,13 +317,13 @@ mod tests {
                 let entries = &entries;
                 scope.spawn(move || {
                     for limit in 0..4 {
-                        let _ = at(entries, now).put_in_force(limit, quota(1));
+                        let _ = put(entries, now, limit, quota(1));
                     }
                 });
             }
         });
         for limit in 0..4 {
-            assert_eq!(at(&entries, 20).put_in_force(limit, quota(2)), [(quota(1), 20)]);
+            assert_eq!(put(&entries, 20, limit, quota(2)), [(quota(1), 20)]);
         }
     }
 }

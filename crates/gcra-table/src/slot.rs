@@ -1,10 +1,11 @@
-//! One slot of the table: 16 bytes that say whose bucket this is and what it owes.
+//! One slot of the table: 16 bytes that say which key's bucket this is and what the key owes.
 
 use core::fmt;
 
 use crate::sync::{AtomicU128, Ordering};
+use crate::time::Time;
 
-/// Slots in a line: four fill one cache line. The loom models make do with fewer.
+/// Slots in a line: four fill one cache line. The loom models use fewer.
 pub(crate) const LINE_SLOTS: usize = if cfg!(gcra_loom) { 2 } else { 4 };
 
 /// The slots that share a cache line, and so are fetched together.
@@ -21,10 +22,10 @@ const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 ///
 /// # Orderings
 ///
-/// Whose bucket it is and what it owes change together, and nothing else in memory is guarded by a
-/// slot. So loads and exchanges need atomicity and no more: all are `Relaxed`. The order *between*
-/// slots matters in two places, and `bucket.rs` puts a fence in each: opening a bucket
-/// (sequentially consistent), and sealing a slot (release, and acquire where a seal is met).
+/// The key and what it owes change together, and a slot guards nothing else in memory. So loads
+/// and exchanges need atomicity and no more: all are `Relaxed`. The order *between* slots matters
+/// in two places, and there is a fence in each: opening a bucket (`opening.rs`, sequentially
+/// consistent), and sealing a slot (`seal.rs`, a release, with an acquire where a seal is met).
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Slot(AtomicU128);
@@ -35,8 +36,8 @@ impl Slot {
         Self(AtomicU128::new(0))
     }
 
-    /// Whether slots are changed by an instruction of this CPU. The library's substitute is a lock
-    /// of one process, which means nothing to the others.
+    /// Whether an instruction of this CPU changes a slot whole. The substitute of portable-atomic
+    /// is a lock within one process, which other processes do not see.
     #[cfg(not(gcra_model))]
     pub(crate) fn is_lock_free() -> bool {
         AtomicU128::is_lock_free()
@@ -45,24 +46,24 @@ impl Slot {
     #[inline]
     pub(crate) fn load(&self) -> Word {
         #[cfg(not(gcra_model))]
-        return Word(crate::region::load(&self.0));
+        return Word(crate::cpu::load(&self.0));
         #[cfg(gcra_model)]
         Word(self.0.load(Ordering::Relaxed))
     }
 
-    /// Puts `new` in the place of `current`. False when the slot holds something else by now.
+    /// Puts `new` in the place of `current`. False if the slot holds something else by now.
     #[inline]
     pub(crate) fn exchange(&self, current: Word, new: Word) -> bool {
         self.0.compare_exchange(current.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Only for tests and broken models: changes the slot without asking what it holds.
+    /// Only for tests and for mutations: changes the slot, whatever it holds.
     #[cfg(any(gcra_model, test))]
     pub(crate) fn store(&self, word: Word) {
         self.0.store(word.0, Ordering::Relaxed);
     }
 
-    /// Only for a broken model: an exchange that looks at the TAT and not at whose it is.
+    /// Only for a mutation: an exchange that compares the TAT and not the key.
     #[cfg(gcra_model)]
     pub(crate) fn exchange_low_half(&self, current: Word, new: Word) -> bool {
         let low = |word: Word| word.0 & u128::from(u64::MAX);
@@ -71,14 +72,14 @@ impl Slot {
     }
 }
 
-/// What a slot holds: the fingerprint in the upper half, and in the lower one of three things,
-/// told apart by its two highest bits.
+/// What a slot holds: the fingerprint of a key in the upper half, and in the lower half one of
+/// three things, which its two highest bits tell apart.
 ///
 /// | bits 63, 62 | it is | bits 61..0 |
 /// |---|---|---|
 /// | 0 0 | a *confirmed* bucket | its TAT |
-/// | 1 any | an *announcement*: someone is about to open the bucket | a ticket |
-/// | 0 1 | *sealed*: the slot never changes again, its bucket lives on in a larger or smaller table | the last TAT |
+/// | 1 any | an *announcement*: a process is about to open the bucket | a ticket |
+/// | 0 1 | *sealed*: the slot never changes again; its bucket is in the successor | the last TAT |
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Word(u128);
 
@@ -87,24 +88,25 @@ const SEALED: u64 = 1 << 62;
 const VALUE: u64 = SEALED - 1;
 
 impl Word {
-    /// A slot never used: no key has fingerprint 0.
+    /// A slot that was never used: no key has fingerprint 0.
     pub(crate) const EMPTY: Self = Self(0);
 
     /// A bucket. No TAT reaches bit 62: clocks and drain times stay far below 146 years.
-    pub(crate) const fn confirmed(fingerprint: u64, tat: u64) -> Self {
-        Self::new(fingerprint, tat & VALUE)
+    pub(crate) const fn confirmed(fingerprint: u64, tat: Time) -> Self {
+        Self::new(fingerprint, tat.0 & VALUE)
     }
 
-    /// The announcement of a bucket. `ticket` is below 2^62 and, in this slot, never used twice.
+    /// The announcement of a bucket. `ticket` is below 2^62, and no ticket is used twice in a
+    /// slot.
     pub(crate) const fn pending(fingerprint: u64, ticket: u64) -> Self {
         Self::new(fingerprint, ticket & VALUE | PENDING)
     }
 
-    /// What becomes of the word when its slot is sealed: a bucket keeps its TAT, an announcement
-    /// is dropped.
+    /// What the word becomes when its slot is sealed: a bucket keeps its TAT, an announcement is
+    /// dropped.
     pub(crate) const fn sealed(self) -> Self {
         match self.tat() {
-            Some(tat) => Self::new(self.fingerprint(), tat | SEALED),
+            Some(tat) => Self::new(self.fingerprint(), tat.0 | SEALED),
             None => Self::new(0, SEALED),
         }
     }
@@ -124,9 +126,9 @@ impl Word {
 
     /// The TAT of a confirmed bucket.
     #[inline]
-    pub(crate) const fn tat(self) -> Option<u64> {
+    pub(crate) const fn tat(self) -> Option<Time> {
         let (_, low) = self.halves();
-        if low & !VALUE == 0 { Some(low) } else { None }
+        if low & !VALUE == 0 { Some(Time(low)) } else { None }
     }
 
     /// The ticket of an announcement.
@@ -136,9 +138,9 @@ impl Word {
     }
 
     /// The last TAT of a sealed slot.
-    pub(crate) const fn sealed_tat(self) -> Option<u64> {
+    pub(crate) const fn sealed_tat(self) -> Option<Time> {
         let (_, low) = self.halves();
-        if low & !VALUE == SEALED { Some(low & VALUE) } else { None }
+        if low & !VALUE == SEALED { Some(Time(low & VALUE)) } else { None }
     }
 }
 
@@ -153,64 +155,6 @@ impl fmt::Debug for Word {
     }
 }
 
-/// How many slots a table has: a power of two from 8 to 2^30 (16 bytes each).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Slots(u32);
-
-impl Slots {
-    /// 2^20 slots, 16 MiB: room for half a million keys active within one drain time.
-    pub const DEFAULT: Self = Self(1 << 20);
-    const MIN: u64 = 8;
-    const MAX: u64 = 1 << 30;
-
-    /// At least `slots` slots: rounded up to a power of two.
-    ///
-    /// # Errors
-    ///
-    /// Fewer than 8 or more than 2^30.
-    pub fn new(slots: u64) -> Result<Self, SlotsError> {
-        if !(Self::MIN..=Self::MAX).contains(&slots) {
-            return Err(SlotsError(slots));
-        }
-        u32::try_from(slots.next_power_of_two()).map(Self).map_err(|_| SlotsError(slots))
-    }
-
-    /// Exactly as many as a file says it has.
-    pub(crate) fn exactly(slots: u64) -> Option<Self> {
-        Self::new(slots).ok().filter(|rounded| u64::from(rounded.0) == slots)
-    }
-
-    /// The number of slots.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// The bytes these slots take.
-    #[must_use]
-    pub const fn bytes(self) -> u64 {
-        self.0 as u64 * 16
-    }
-}
-
-/// A number of slots that no table can have.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SlotsError(u64);
-
-impl fmt::Display for SlotsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} slots: a table has from {} to {} (16 bytes each; twice the keys active within burst/rate is plenty)",
-            self.0,
-            Slots::MIN,
-            Slots::MAX
-        )
-    }
-}
-
-impl core::error::Error for SlotsError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,24 +163,14 @@ mod tests {
     fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
         let parts =
             |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
-        let bucket = Word::confirmed(u64::MAX, 5);
-        assert_eq!(parts(bucket), (u64::MAX, Some(5), None, None));
-        assert_eq!(parts(bucket.sealed()), (u64::MAX, None, None, Some(5)));
+        let bucket = Word::confirmed(u64::MAX, Time(5));
+        assert_eq!(parts(bucket), (u64::MAX, Some(Time(5)), None, None));
+        assert_eq!(parts(bucket.sealed()), (u64::MAX, None, None, Some(Time(5))));
         let announced = Word::pending(3, 0);
         assert_eq!(parts(announced), (3, None, Some(0), None));
-        assert_eq!(parts(announced.sealed()), (0, None, None, Some(0)));
-        assert_eq!(parts(Word::EMPTY), (0, Some(0), None, None));
-        assert_eq!(parts(Word::confirmed(1, u64::MAX)), (1, Some((1 << 62) - 1), None, None));
-    }
-
-    #[test]
-    fn slots_are_rounded_up_and_bounded() {
-        assert_eq!(Slots::new(8).unwrap().get(), 8);
-        assert_eq!(Slots::new(9).unwrap().get(), 16);
-        assert_eq!(Slots::new(1_000_000).unwrap(), Slots::DEFAULT);
-        assert_eq!(Slots::new(1 << 30).unwrap().bytes(), 16 << 30);
-        for slots in [0, 7, (1 << 30) + 1, u64::MAX] {
-            assert_eq!(Slots::new(slots), Err(SlotsError(slots)));
-        }
+        assert_eq!(parts(announced.sealed()), (0, None, None, Some(Time::ZERO)));
+        assert_eq!(parts(Word::EMPTY), (0, Some(Time::ZERO), None, None));
+        let largest = Word::confirmed(1, Time(u64::MAX));
+        assert_eq!(parts(largest), (1, Some(Time((1 << 62) - 1)), None, None));
     }
 }

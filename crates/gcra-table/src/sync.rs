@@ -2,7 +2,7 @@
 //!
 //! `--cfg gcra_model --cfg gcra_loom` builds the models with loom (every interleaving, and the
 //! older values that relaxed loads may see), `--cfg gcra_model --cfg gcra_shuttle` with shuttle
-//! (random interleavings of larger models). The cfgs have names of our own because a bare `loom`
+//! (random interleavings of larger models). The cfgs have names of their own because a bare `loom`
 //! would reach the dependencies too.
 
 #[cfg(not(gcra_model))]
@@ -21,8 +21,8 @@ pub(crate) use model::{Ordering, fence};
 /// A 128-bit word for the checkers, which have none: two halves of 32 bits each in one 64-bit
 /// word.
 ///
-/// The models keep fingerprints below 2^32 and times below 2^30, so nothing is lost; that is
-/// checked.
+/// The models keep fingerprints below 2^32 and times below 2^30, so nothing is lost. `pack` checks
+/// that.
 #[cfg(gcra_model)]
 #[derive(Debug)]
 pub(crate) struct AtomicU128(model::AtomicU64);
@@ -34,7 +34,7 @@ impl AtomicU128 {
     }
 
     pub(crate) fn load(&self, order: Ordering) -> u128 {
-        if crate::bucket::changes().loads_are_exchanges {
+        if crate::mutation::changes().loads_are_exchanges {
             return Self::unpack(self.0.fetch_add(0, order));
         }
         Self::unpack(self.0.load(order))
@@ -53,7 +53,7 @@ impl AtomicU128 {
             .map_err(Self::unpack)
     }
 
-    /// Only for a broken variant: a store that asks nobody.
+    /// Only for mutations: a store, whatever is there.
     pub(crate) fn store(&self, word: u128, order: Ordering) {
         self.0.store(Self::pack(word), order);
     }

@@ -5,39 +5,50 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::attached::{Attachment, ReloadAnswer};
-use crate::bucket::{Announcer, Bucket, Charge, Context, Counted, Decision, Evictions, Moved};
+use crate::bucket::Bucket;
+use crate::charge::Charge;
 use crate::clock::{self, Clock, ManualClock};
+use crate::context::{Context, Moved};
+use crate::counters::{Counted, Evictions};
+use crate::cpu::prefetch;
+use crate::decision::Decision;
 use crate::hash::SipHasher;
 use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
-use crate::open::{self, FileId, OpenError, Opened, TableFile, Who};
+use crate::key::{KeyHash, KeyHasher};
+use crate::open::{self, FileId, Opened, Role, TableFile};
+use crate::open_error::{OpenError, OpenErrorKind};
+use crate::processes::{Attachment, ReloadAnswer};
 use crate::quota::Quota;
-use crate::region::{self, Region};
+use crate::region::Region;
 use crate::register::{Register, Registered};
-use crate::slot::{Line, Slot, Slots};
+use crate::slot::{Line, Slot};
+use crate::slots::Slots;
+use crate::ticket::Announcer;
+use crate::time::{Nanos, Reading, Time};
 
-/// From a table to the last of those that took over from it, one after the other. A process that
-/// beats is never more than two behind; what is longer was made by hand.
+/// How many tables may have taken over from each other, one after another, before the last one is
+/// not looked for. A process that beats is never more than two behind; a longer chain was made by
+/// hand.
 const MAX_MOVES: usize = 16;
 
 /// Buckets of many keys, shared by every process that has the file open.
 ///
-/// Everything takes `&self`, and nothing locks or waits. Decisions take a reading of
-/// [`now`](Self::now), so that one reading can serve many.
+/// Everything takes `&self`, and no decision locks or waits. Decisions take a
+/// [`reading`](Self::reading) of the clock, so that one reading can serve many of them.
 ///
-/// A long-lived process calls [`beat`](Self::beat) about once a second, and then asks for the
-/// [`successor`](Self::successor).
+/// A long-lived process calls [`beat`](Self::beat) about once a second, and after that
+/// [`successor`](Self::successor), because another process may have resized the table.
 #[derive(Debug)]
 pub struct Table {
     region: Region,
     hasher: SipHasher,
     clock: Clock,
     announcer: Announcer,
-    /// How this process is listed as one that uses the table; an inspector is not.
+    /// How this process is listed as one that uses the table. An inspector is not listed.
     attachment: Option<Attachment>,
     file: Option<Origin>,
     successor: OnceLock<Arc<Table>>,
-    /// By the table's clock, when a successor that could not be opened is tried again.
+    /// When a successor that could not be opened is tried again, by the table's clock.
     retry_ns: AtomicU64,
 }
 
@@ -47,82 +58,44 @@ pub(crate) struct Origin {
     pub(crate) path: PathBuf,
     pub(crate) file: FileId,
     pub(crate) header: Header,
-    pub(crate) who: Who,
+    pub(crate) role: Role,
 }
 
 /// What the name of a table leads to: see [`Table::name`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Name {
-    /// This table, or the one that takes over from it.
+    /// To this table, or to the one that takes over from it.
     Ours,
-    /// Nothing: the file was removed.
+    /// To nothing: the file was removed.
     Nothing,
-    /// Another file, which has been put into its place.
+    /// To another file, which was put in its place.
     AnotherFile,
 }
 
-/// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
-#[derive(Clone, Debug)]
-pub struct KeyHasher(SipHasher);
-
-impl KeyHasher {
-    /// Appends bytes to the key. Where one piece ends and the next begins makes no difference, so
-    /// pieces of varying length want their length in front.
-    #[inline]
-    pub fn write(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
-    }
-
-    /// The hash of all that was written.
-    #[inline]
-    #[must_use]
-    pub fn finish(&self) -> KeyHash {
-        KeyHash(self.0.finish())
-    }
-}
-
-/// A key, hashed for one table and its successors.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct KeyHash(u64);
-
-/// A number that stands for the name of a limit, which may have several parts: the same in every
-/// table and process, and never 0.
-#[must_use]
-pub fn limit_id(name: &[&[u8]]) -> u64 {
-    // No secret: what leads to a bucket is the hash of this and the key, with the table's own hash
-    // key.
-    let mut hasher = SipHasher::new(&[0; 16]);
-    for part in name {
-        hasher.write(&(part.len() as u64).to_le_bytes());
-        hasher.write(part);
-    }
-    hasher.finish().max(1)
-}
-
 impl Table {
-    /// Opens the table file at `path`, or makes one with `slots` slots ([`Slots::DEFAULT`]
-    /// without). Without `slots`, a file that is there may have any number of them.
+    /// Opens the table file at `path`, or makes one with `slots` slots. Without `slots`, a new one
+    /// has [`Slots::DEFAULT`] and one that exists may have any number.
     ///
-    /// The file belongs on a tmpfs (`/dev/shm`, `/run`): on a disk the kernel would write it back
-    /// for ever.
+    /// The file belongs on a tmpfs (`/dev/shm`, `/run`). On a disk the kernel would keep writing
+    /// it back.
     ///
     /// # Errors
     ///
-    /// The file is not a table of this user, has another size or layout, can be changed by others,
-    /// or could not be made. The error is a sentence for the operator that says how to go on.
+    /// The file is not a table of this user, has another size or layout, can be changed by other
+    /// users, or could not be made.
     pub fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(Self, Opened), OpenError> {
         let (file, opened) = open::open_or_create(path, slots)?;
-        Ok((Self::attach(path, &file, Who::Agent)?, opened))
+        Ok((Self::attach(path, &file, Role::Decider)?, opened))
     }
 
-    /// Opens a table that exists, to look at it or to change single keys, beside processes that
-    /// use it. It is not counted as one of them, and root may inspect a table of any user.
+    /// Opens a table that exists, to look at it or to change single keys while other processes use
+    /// it. This process is not listed as one of them, and root may inspect a table of any user.
     ///
     /// # Errors
     ///
-    /// As for [`open_or_create`](Self::open_or_create), and where there is no file.
+    /// As for [`open_or_create`](Self::open_or_create), and if there is no file.
     pub fn inspect(path: &Path) -> Result<Self, OpenError> {
-        Self::attach(path, &open::inspect(path)?, Who::Inspector)
+        Self::attach(path, &open::inspect(path)?, Role::Inspector)
     }
 
     /// A table of this process alone.
@@ -134,8 +107,8 @@ impl Table {
         Self::with_clock(slots, Clock::Boot { base_ns: 0 })
     }
 
-    /// A table of this process alone whose time stands still unless it is told to go on, for tests
-    /// and simulations.
+    /// A table of this process alone whose clock stands still until it is advanced, for tests and
+    /// simulations.
     ///
     /// # Errors
     ///
@@ -151,13 +124,15 @@ impl Table {
         Ok(Self::new(Region::in_memory(slots)?, &hash_key, clock, None))
     }
 
-    pub(crate) fn attach(path: &Path, file: &TableFile, who: Who) -> Result<Self, OpenError> {
+    pub(crate) fn attach(path: &Path, file: &TableFile, role: Role) -> Result<Self, OpenError> {
         let TableFile { file, id, header, slots } = file;
-        let region = Region::map(file, *slots).map_err(|error| OpenError::mapping(path, error))?;
+        let region = Region::map(file, *slots).map_err(|source| {
+            OpenError::new(path, OpenErrorKind::Io { doing: "map it", source })
+        })?;
         let clock = Clock::Boot { base_ns: header.base_ns };
-        let origin = Origin { path: path.to_owned(), file: *id, header: header.clone(), who };
+        let origin = Origin { path: path.to_owned(), file: *id, header: header.clone(), role };
         let mut table = Self::new(region, &header.hash_key, clock, Some(origin));
-        if who == Who::Agent {
+        if role == Role::Decider {
             table.attachment = Some(Attachment::new(table.announcer.attachment()));
             table.beat();
         }
@@ -179,12 +154,18 @@ impl Table {
         }
     }
 
-    /// The table's time in nanoseconds: the same for all processes, never backwards, and going on
-    /// over reboots.
+    /// The table's time: the same for all processes. It never goes back, and goes on over reboots.
     #[inline]
     #[must_use]
-    pub fn now(&self) -> u64 {
-        self.clock.now_ns()
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// A reading of the table's clock, for the decisions that are to be made now.
+    #[inline]
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        Reading::at(self.now())
     }
 
     /// Hashes a key (SipHash-1-3 with the table's random key).
@@ -196,15 +177,15 @@ impl Table {
         hasher.finish()
     }
 
-    /// As [`hash`](Self::hash), for a key that lies in pieces.
+    /// As [`hash`](Self::hash), for a key that is in pieces.
     #[inline]
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
         KeyHasher(self.hasher)
     }
 
-    /// The key that stands for `key` under the limit with this [id](limit_id): several limits on
-    /// one client have buckets of their own.
+    /// The key that stands for `key` under the limit with this [id](crate::limit_id), so that
+    /// several limits with one quota have buckets of their own.
     #[inline]
     #[must_use]
     pub fn derive(&self, key: KeyHash, limit_id: u64) -> KeyHash {
@@ -218,50 +199,50 @@ impl Table {
     /// quota. Worth it when a few other keys are decided in between.
     #[inline]
     pub fn prefetch(&self, key: KeyHash, quota: Quota) {
-        let [first, second] = self.candidate_lines(fingerprint(key, quota));
-        region::prefetch(first);
-        region::prefetch(second);
+        let [first, second] = self.candidate_lines(key.fingerprint(quota));
+        prefetch(first);
+        prefetch(second);
     }
 
-    /// Decides about `cells` cells of `key` at `now`, and charges them if they conform. Zero cells
-    /// is a peek.
+    /// Decides about `cells` cells of `key`, and charges them if they are allowed. Zero cells are
+    /// a peek.
     ///
-    /// A key has a bucket for each quota that it is charged by: the numbers of the quota tell them
-    /// apart, and what is charged by one is not seen by another.
+    /// A key has a bucket for each quota by which it is charged. The numbers of the quota tell
+    /// them apart, and what is charged by one quota is not seen by another.
     ///
-    /// `now` is a reading of this table's clock, taken after the cells came, and can serve many
-    /// decisions. It is brought forward when the clock had to be read again (a new bucket must
-    /// not be opened with an old reading).
+    /// `now` is a [`reading`](Self::reading) of this table's clock, taken after the cells came. It
+    /// is advanced if the clock had to be read again: see [`Reading`].
     ///
     /// Lock-free: only a process that got further can make another one try again.
     #[inline]
-    pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut u64) -> Decision {
-        self.charge_owing(key, quota, cells, now, 0)
+    pub fn charge(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut Reading) -> Decision {
+        self.charge_owing(key, quota, cells, now, Time::ZERO)
     }
 
-    /// As [`charge`](Self::charge), for a key that is taken to have at least the TAT `least_tat`,
-    /// in nanoseconds of the table's clock: what it owed under other numbers, as
-    /// [`Quota::carry_over`] has brought it over to these. 0 for nothing.
+    /// As [`charge`](Self::charge), for a key that is taken to have at least the TAT `least_tat`:
+    /// what it owed under another quota, as [`Quota::carry_over`] has carried it over to this one.
+    /// [`Time::ZERO`] for nothing.
     #[inline]
     pub fn charge_owing(
         &self,
         key: KeyHash,
         quota: Quota,
         cells: u32,
-        now: &mut u64,
-        least_tat: u64,
+        now: &mut Reading,
+        least_tat: Time,
     ) -> Decision {
         let charge = Charge { quota, cells, least_tat };
-        let fingerprint = fingerprint(key, quota);
-        match self.bucket(fingerprint).try_charge(charge, *now) {
+        let fingerprint = key.fingerprint(quota);
+        match self.bucket(fingerprint).try_charge(charge, now.time()) {
             Some(decision) => decision,
             None => self.charge_anyhow(fingerprint, charge, now),
         }
     }
 
-    /// Where there is no bucket yet, or not here any more, or where somebody else was faster.
+    /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
+    /// another process was faster.
     #[cold]
-    fn charge_anyhow(&self, fingerprint: u64, charge: Charge, now: &mut u64) -> Decision {
+    fn charge_anyhow(&self, fingerprint: u64, charge: Charge, now: &mut Reading) -> Decision {
         let mut table = self;
         let mut decided = table.bucket(fingerprint).charge(charge, now, &table.context(None));
         for _ in 0..MAX_MOVES {
@@ -279,24 +260,24 @@ impl Table {
     }
 
     /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this
-    /// number of cells, because another limit denies the request.
+    /// number of cells, for example because the same cells are denied under another limit.
     ///
-    /// False when it was too late: somebody else has used the key since, and the cells stay
-    /// charged. Never too generous, and at worst too strict by these cells until they drain.
+    /// False if it was too late: another process has used the key since, and the cells stay
+    /// charged. This is never too generous, and at worst too strict by these cells until they
+    /// drain.
     pub fn refund(&self, key: KeyHash, quota: Quota, cells: u32, decision: &Decision) -> bool {
-        let cost_ns = quota.emission_interval_ns().saturating_mul(u64::from(cells));
-        let bucket = self.bucket(fingerprint(key, quota));
-        decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost_ns))
+        let cost = quota.emission_interval().saturating_mul(u64::from(cells));
+        let bucket = self.bucket(key.fingerprint(quota));
+        decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost))
     }
 
-    /// The TAT of `key` under this quota, in nanoseconds of the table's clock; 0 when there is no
-    /// bucket. Charges nothing.
+    /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
     #[must_use]
-    pub fn tat(&self, key: KeyHash, quota: Quota) -> u64 {
-        let fingerprint = fingerprint(key, quota);
+    pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
+        let fingerprint = key.fingerprint(quota);
         let mut table = self;
-        // What it was at least, where the bucket is on its way.
-        let mut last = 0;
+        // The least that it can be, while the bucket is on its way to another table.
+        let mut last = Time::ZERO;
         for _ in 0..=MAX_MOVES {
             let bucket = table.bucket(fingerprint);
             match bucket.tat(&table.context(None)) {
@@ -307,7 +288,7 @@ impl Table {
                         break;
                     };
                     if next.is_complete() {
-                        last = 0;
+                        last = Time::ZERO;
                     }
                     table = next;
                 }
@@ -316,53 +297,52 @@ impl Table {
         last
     }
 
-    /// What `key` owes under this quota at `now`, in nanoseconds: after that time it has its full
-    /// burst. Charges nothing.
+    /// What `key` owes under this quota at `now`: after that time it has its full burst again.
+    /// Charges nothing.
     #[must_use]
-    pub fn owed_ns(&self, key: KeyHash, quota: Quota, now: u64) -> u64 {
-        self.tat(key, quota).saturating_sub(now)
+    pub fn owed(&self, key: KeyHash, quota: Quota, now: Time) -> Nanos {
+        self.tat(key, quota).saturating_since(now)
     }
 
-    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`, in
-    /// nanoseconds.
+    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`.
     ///
-    /// `None` while the table is being resized: then a reset could be undone by the move. From
-    /// when the resize is done a reset holds, also against processes that have not noticed the
-    /// resize yet.
+    /// `None` while the table is being resized, when the move could undo a reset. Once the resize
+    /// is done a reset holds, also against processes that have not noticed the resize yet.
     #[must_use]
-    pub fn reset(&self, key: KeyHash, quota: Quota, now: u64) -> Option<u64> {
-        // Acquire: the reset passes on that the move to this table is complete.
+    pub fn reset(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
+        // These load with acquire: the reset passes on that the move to this table is complete.
         if self.is_superseded() || !self.is_complete() {
             return None;
         }
-        let bucket = self.bucket(fingerprint(key, quota));
-        bucket.reset(&self.context(None)).ok().map(|tat| tat.saturating_sub(now))
+        let bucket = self.bucket(key.fingerprint(quota));
+        bucket.reset(&self.context(None)).ok().map(|tat| tat.saturating_since(now))
     }
 
-    /// Writes down that the limit with this [id](limit_id) has these numbers from now on, unless
-    /// it has them already, and returns the others that it had before in this table: the
-    /// earliest first, each with the time in nanoseconds of the table's clock when it had them
-    /// last. What keys owe by those can be [carried over](Quota::carry_over).
+    /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,
+    /// unless it has it already, and returns the others that it had before in this table: the
+    /// earliest first, each with the time when it had it last. What keys owe by those can be
+    /// [carried over](Quota::carry_over).
     ///
-    /// There is room for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
-    /// numbers. When there are more, the earliest are forgotten.
+    /// There is space for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
+    /// quotas. If there are more, the earliest are forgotten.
     #[must_use]
-    pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
+    pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         self.register().put_in_force(limit, quota)
     }
 
-    /// Writes down that exceptions of the limit with this [id](limit_id) have these numbers.
-    pub fn add_exception(&self, limit: u64, quota: Quota) {
-        self.register().add_exception(limit, quota);
+    /// Writes down that an override of the limit with this [id](crate::limit_id), for some of its
+    /// keys, has this quota.
+    pub fn add_override(&self, limit: u64, quota: Quota) {
+        self.register().add_override(limit, quota);
     }
 
-    /// All numbers that limits have, or have had, in no order.
+    /// All quotas that limits have, or have had, in no particular order.
     #[must_use]
     pub fn registered(&self) -> Vec<Registered> {
         self.register().all().collect()
     }
 
-    /// Takes over what the register of the table before this one says.
+    /// Copies what the register of the table before this one says.
     pub(crate) fn take_over_register(&self, old: &Self) {
         self.register().take_over(old.register());
     }
@@ -371,22 +351,22 @@ impl Table {
         Register::new(self.region.register(), self.hasher, self.now())
     }
 
-    /// What it has cost so far that the table was too small, counted over all processes since it
+    /// What it has cost so far that the table was too small: counted over all processes since it
     /// was made, and through all resizes.
     #[must_use]
     pub fn evictions(&self) -> Evictions {
         self.counted().evictions
     }
 
-    /// Operations, over all processes, that others got ahead of so often that the cells were
-    /// denied undecided. Not expected ever.
+    /// How many operations, of all processes, gave up because others got ahead of them too often;
+    /// their cells were denied. This is not expected to happen.
     #[must_use]
     pub fn gave_up(&self) -> u64 {
         self.counted().gave_up
     }
 
-    /// What was counted in this table, in those before it, and in the one that takes over from it,
-    /// once that is open here.
+    /// What was counted in this table, in those before it, and in those that take over from it, as
+    /// far as they are open here.
     fn counted(&self) -> Counted {
         let mut sum = self.counted_until_here();
         let mut table = self;
@@ -395,7 +375,7 @@ impl Table {
                 break;
             };
             let before = sum.with(next.shared().inherited.counted(), u64::max);
-            sum = before.with(next.shared().counters.0.counted(), u64::saturating_add);
+            sum = before.with(next.shared().counters.counted(), u64::saturating_add);
             table = next;
         }
         sum
@@ -404,10 +384,10 @@ impl Table {
     /// What was counted in this table and in those before it.
     pub(crate) fn counted_until_here(&self) -> Counted {
         let Shared { inherited, counters, .. } = self.shared();
-        inherited.counted().with(counters.0.counted(), u64::saturating_add)
+        inherited.counted().with(counters.counted(), u64::saturating_add)
     }
 
-    /// How many buckets it has room for.
+    /// How many slots it has, one for each bucket.
     #[must_use]
     pub fn slots(&self) -> Slots {
         self.region.slots()
@@ -419,54 +399,54 @@ impl Table {
         self.region.len() as u64
     }
 
-    /// Writes down that time has come this far and that this process is alive.
+    /// Writes down how far time has come, and that this process is alive.
     ///
-    /// Called about once a second. It lets limits of hours and days go on after a reboot (where
-    /// the file survives one), and others see who uses the table.
+    /// To be called about once a second. It lets limits of hours and days go on after a reboot (if
+    /// the file survives one), and it lets others see which processes use the table.
     pub fn beat(&self) {
         let now = self.now();
-        self.shared().last_ns.store(now, Ordering::Relaxed);
+        self.shared().last_ns.store(now.0, Ordering::Relaxed);
         self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
         if let Some(attachment) = &self.attachment {
-            attachment.beat(self.process_entries(), &self.shared().unlisted_beats.0, now);
+            attachment.beat(self.process_entries(), &self.shared().unlisted_beats, now);
         }
     }
 
     /// Asks all processes that use the table to read their configuration again. Returns the number
     /// of the request, for [`Process::answer_to`](crate::Process::answer_to).
     pub fn ask_to_reload(&self) -> u64 {
-        self.shared().reload_asked.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        self.shared().reload_asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// The number of the last request to reload, if this process has not answered it. A process
-    /// that attaches later than that has to answer too: it may have read its configuration before
-    /// the request.
+    /// that attaches later has to answer too: it may have read its configuration before the
+    /// request.
     ///
-    /// Cheap, so that it can be asked several times a second.
+    /// This is cheap, and can be called several times a second.
     #[must_use]
     pub fn reload_asked(&self) -> Option<u64> {
-        let asked = self.shared().reload_asked.0.load(Ordering::Relaxed);
+        let asked = self.shared().reload_asked.load(Ordering::Relaxed);
         let mine = self.attachment.as_ref()?;
         mine.has_to_answer(asked).then_some(asked)
     }
 
-    /// Answers a request to reload, where others can read it.
+    /// Answers a request to reload. Other processes can read the answer.
     pub fn answer_reload(&self, asked: u64, answer: &ReloadAnswer) {
         if let Some(attachment) = &self.attachment {
             attachment.answer(self.process_entries(), asked, answer);
         }
     }
 
-    /// The table that all buckets of this one have moved to because it was resized; `None` when
+    /// The table to which all buckets of this one have moved because it was resized; `None` if
     /// this is the one to use.
     ///
-    /// Asked after each [`beat`](Self::beat). While the buckets are on their way this opens the
-    /// other table, and decisions made with this one find each key where it is; afterwards
-    /// this one only costs time and memory.
+    /// To be called after each [`beat`](Self::beat). While the buckets are moving, this opens the
+    /// other table, and decisions made with this one find each key in the table where it is.
+    /// Afterwards, using this one only costs time and memory.
     ///
     /// # Errors
     ///
-    /// The other table can't be opened. Keys that have moved are denied until it can.
+    /// The other table cannot be opened. Keys that have moved are denied until it can.
     pub fn successor(&self) -> Result<Option<Arc<Self>>, OpenError> {
         if !self.is_superseded() {
             return Ok(None);
@@ -481,22 +461,22 @@ impl Table {
         Ok(Some(next.clone()))
     }
 
-    /// What the table's name leads to now. Other processes find the table by its name only, so one
-    /// that uses a file which has lost it shares no limits with those that are started later.
-    /// A file in memory has no name to lose.
+    /// What the table's name leads to now. Other processes find the table by its name only, so a
+    /// process whose file has lost the name shares no limits with those that start later. A table
+    /// in memory has no name to lose.
     ///
-    /// If the name leads to another table of this user, an agent writes down there that it goes on
-    /// without it ([`has_strangers`](Self::has_strangers)).
+    /// If the name leads to another table of this user, a process that decides writes down there
+    /// that it does not use it ([`has_strangers`](Self::has_strangers)).
     #[must_use]
     pub fn name(&self) -> Name {
-        let Some(Origin { path, file, header, who }) = &self.file else {
+        let Some(Origin { path, file, header, role }) = &self.file else {
             return Name::Ours;
         };
-        // In this order: a resize tells of the successor before it takes the name away. And agents
-        // move to the successor a moment before it gets the name.
+        // In this order: a resize announces the successor before it takes the name away. And
+        // processes move to the successor a moment before it gets the name.
         if FileId::at(path).is_ok_and(|found| found == *file)
             || self.is_superseded()
-            || open::is_about_to_be_renamed(path, *file, header, *who)
+            || open::is_about_to_be_renamed(path, *file, header, *role)
         {
             return Name::Ours;
         }
@@ -504,27 +484,27 @@ impl Table {
             // Just renamed.
             Ok(found) if found == *file => Name::Ours,
             Ok(_) => {
-                if *who == Who::Agent {
+                if *role == Role::Decider {
                     open::mark_strangers(path);
                 }
                 Name::AnotherFile
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Name::Nothing,
-            // It can't be told, so nothing is claimed.
+            // It is not known, so nothing is claimed.
             Err(_) => Name::Ours,
         }
     }
 
-    /// Whether, within the last seconds, an agent said that it uses a file that had the name of
-    /// this one before: it shares no limits with those that use this one.
+    /// Whether, within the last seconds, a process wrote down that it uses a file that had the
+    /// name of this one before. It shares no limits with the processes that use this one.
     #[must_use]
     pub fn has_strangers(&self) -> bool {
-        const RECENT_NS: u64 = 5_000_000_000;
+        const RECENT: Nanos = Nanos::from_secs(5);
         let said_ns = self.shared().strangers_ns.load(Ordering::Relaxed);
-        said_ns != 0 && clock::boottime_ns().abs_diff(said_ns) < RECENT_NS
+        said_ns != 0 && clock::boottime_ns().abs_diff(said_ns) < RECENT.0
     }
 
-    /// Whether nothing is being carried over to this table any more.
+    /// Whether all buckets of the table before this one are here.
     fn is_complete(&self) -> bool {
         let generation = self.origin().map_or(0, |origin| origin.header.generation);
         generation == 0 || self.shared().complete.load(Ordering::Acquire) != 0
@@ -539,23 +519,24 @@ impl Table {
         if let Some(next) = self.successor.get() {
             return Ok(next);
         }
-        let Some(Origin { path, file, header, who }) = &self.file else {
-            return Err(OpenError::no_successor(Path::new("(in memory)")));
+        let Some(Origin { path, file, header, role }) = &self.file else {
+            return Err(open::no_successor(Path::new("(in memory)")));
         };
-        let file = open::open_successor(path, *file, header, *who)?;
-        let next = Self::attach(path, &file, *who)?;
+        let file = open::open_successor(path, *file, header, *role)?;
+        let next = Self::attach(path, &file, *role)?;
         Ok(self.successor.get_or_init(|| Arc::new(next)))
     }
 
-    /// As [`open_successor`](Self::open_successor), for the middle of a decision: tried ten times
-    /// a second at most.
+    /// As [`open_successor`](Self::open_successor), for the middle of a decision: it tries at most
+    /// ten times a second.
     fn opened_successor(&self) -> Option<&Self> {
         if self.successor.get().is_none() {
             let now = self.now();
-            if now < self.retry_ns.load(Ordering::Relaxed) {
+            if now.0 < self.retry_ns.load(Ordering::Relaxed) {
                 return None;
             }
-            self.retry_ns.store(now.saturating_add(100_000_000), Ordering::Relaxed);
+            let retry = now.saturating_add(Nanos::from_millis(100));
+            self.retry_ns.store(retry.0, Ordering::Relaxed);
         }
         self.open_successor().ok().map(Arc::as_ref)
     }
@@ -575,11 +556,11 @@ impl Table {
     pub(crate) fn context<'a>(
         &'a self,
         predecessor: Option<Bucket<'a>>,
-    ) -> Context<'a, impl Fn() -> u64> {
+    ) -> Context<'a, impl Fn() -> Time> {
         Context {
             clock: || self.now(),
             announcer: &self.announcer,
-            counters: &self.shared().counters.0,
+            counters: &self.shared().counters,
             successor: &self.shared().successor,
             complete: &self.shared().complete,
             predecessor,
@@ -612,13 +593,6 @@ impl Table {
     }
 }
 
-/// What is written into the slot of a key's bucket under a quota. Never 0, which marks slots that
-/// were never used.
-#[inline]
-fn fingerprint(key: KeyHash, quota: Quota) -> u64 {
-    (key.0 ^ quota.salt()).max(1)
-}
-
 impl Drop for Table {
     fn drop(&mut self) {
         if let Some(attachment) = &self.attachment {
@@ -631,18 +605,17 @@ impl Drop for Table {
 mod tests {
     use super::*;
     use crate::slot::{LINE_SLOTS, Word};
-    use core::num::{NonZeroU32, NonZeroU64};
 
-    const T: u64 = 1_000_000_000;
+    const T: Nanos = Nanos::from_secs(1);
+    const HOUR: Nanos = Nanos::from_secs(3_600);
 
-    /// One cell a second: no test takes that long, so its outcome does not depend on how long it
-    /// takes.
+    /// One cell a second.
     fn quota(burst: u32) -> Quota {
         every(T, burst)
     }
 
-    fn every(interval_ns: u64, burst: u32) -> Quota {
-        Quota::new(NonZeroU64::new(interval_ns).unwrap(), NonZeroU32::new(burst).unwrap()).unwrap()
+    fn every(interval: Nanos, burst: u32) -> Quota {
+        Quota::new(interval, burst).unwrap()
     }
 
     fn table(slots: u64) -> Table {
@@ -651,7 +624,7 @@ mod tests {
 
     /// All words of the table that carry this key's fingerprint under this quota.
     fn words_of(table: &Table, key: KeyHash, quota: Quota) -> Vec<Word> {
-        let fingerprint = fingerprint(key, quota);
+        let fingerprint = key.fingerprint(quota);
         table
             .each_slot()
             .map(Slot::load)
@@ -668,13 +641,13 @@ mod tests {
             assert!(!core::ptr::eq(first, second));
         }
         let key = table.hash(b"a");
-        let mut now = table.now();
+        let mut now = table.reading();
         for _ in 0..3 {
             assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
         }
         let denied = table.charge(key, quota(3), 1, &mut now);
         assert!(!denied.is_allowed());
-        assert!(denied.owed_ns() <= 3 * T);
+        assert!(denied.owed() <= T.saturating_mul(3));
         assert_eq!(words_of(&table, key, quota(3)).len(), 1);
     }
 
@@ -682,11 +655,11 @@ mod tests {
     fn a_peek_or_an_oversize_cost_opens_no_bucket() {
         let table = table(8);
         let key = table.hash(b"a");
-        let mut now = table.now();
+        let mut now = table.reading();
         assert!(table.charge(key, quota(3), 0, &mut now).is_allowed());
         let oversize = table.charge(key, quota(3), 4, &mut now);
         assert!(!oversize.is_allowed());
-        assert_eq!(oversize.retry_after_ns(), None);
+        assert_eq!(oversize.retry_after(), None);
         assert_eq!(words_of(&table, key, quota(3)), []);
     }
 
@@ -694,13 +667,13 @@ mod tests {
     fn idle_slots_are_reclaimed_and_nothing_is_evicted() {
         let table = table(8);
         for n in 0..1_000_u32 {
-            let mut now = table.now();
+            let mut now = table.reading();
             assert!(
                 table
-                    .charge(table.hash(&n.to_ne_bytes()), every(1_000, 1), 1, &mut now)
+                    .charge(table.hash(&n.to_ne_bytes()), every(Nanos(1_000), 1), 1, &mut now)
                     .is_allowed()
             );
-            while table.now() <= now + 1_000 {}
+            while table.now() <= now.time().saturating_add(Nanos(1_000)) {}
         }
         assert_eq!(table.evictions(), Evictions::default());
     }
@@ -708,8 +681,8 @@ mod tests {
     #[test]
     fn with_all_slots_live_the_one_that_owes_least_goes_and_is_counted() {
         let table = table(8);
-        let hour = every(3_600_000_000_000, 10);
-        let mut now = table.now();
+        let hour = every(HOUR, 10);
+        let mut now = table.reading();
         let keys: Vec<_> = (0..8_u32).map(|n| table.hash(&n.to_ne_bytes())).collect();
         for (n, key) in keys.iter().enumerate() {
             for _ in 0..=n {
@@ -721,24 +694,24 @@ mod tests {
         assert!(keys[1..].iter().all(|key| words_of(&table, *key, hour).len() == 1));
         let evictions = table.evictions();
         assert_eq!(evictions.evicted_live, 1);
-        assert_eq!(evictions.forgiven_ns.div_ceil(hour.emission_interval_ns()), 1);
+        assert_eq!(evictions.forgiven.div_ceil(hour.emission_interval()), 1);
     }
 
-    /// So that who comes back finds its own.
+    /// So that a key that comes back soon finds its own.
     #[test]
     fn of_idle_slots_the_oldest_goes() {
         let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
         let keys: Vec<_> = (0..9_u32).map(|n| table.hash(&n.to_ne_bytes())).collect();
         for key in &keys[..8] {
-            assert!(table.charge(*key, quota(1), 1, &mut table.now()).is_allowed());
+            assert!(table.charge(*key, quota(1), 1, &mut table.reading()).is_allowed());
             // All before it are idle by now, and yet a slot never used is taken.
-            clock.advance(1_000_000_000);
+            clock.advance(T);
         }
         let known = |table: &Table| -> Vec<_> {
             keys.iter().map(|key| words_of(table, *key, quota(1)).len()).collect()
         };
         assert_eq!(known(&table), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
-        assert!(table.charge(keys[8], quota(1), 1, &mut table.now()).is_allowed());
+        assert!(table.charge(keys[8], quota(1), 1, &mut table.reading()).is_allowed());
         assert_eq!(known(&table), [0, 1, 1, 1, 1, 1, 1, 1, 1]);
         assert_eq!(table.evictions(), Evictions::default());
     }
@@ -750,24 +723,26 @@ mod tests {
         let table = table(8);
         let key = table.hash(b"a");
         let read_long_ago = table.now();
-        let brief = every(1_000, 3);
-        let mut now = read_long_ago;
+        let brief = every(Nanos(1_000), 3);
+        let mut now = Reading::at(read_long_ago);
         for _ in 0..3 {
             assert!(table.charge(key, brief, 1, &mut now).is_allowed());
         }
         let drained = words_of(&table, key, brief)[0].tat().unwrap();
         while table.now() <= drained {}
-        // Everyone's slots are taken by keys that owe a lot.
-        let hour = every(3_600_000_000_000, 1);
+        // All slots are taken by keys that owe a lot.
+        let hour = every(HOUR, 1);
         for n in 0..8_u32 {
             assert!(
-                table.charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.now()).is_allowed()
+                table
+                    .charge(table.hash(&n.to_ne_bytes()), hour, 1, &mut table.reading())
+                    .is_allowed()
             );
         }
         assert_eq!(words_of(&table, key, brief), []);
-        // One slot is free at any time, so that none has to be looked for with another reading.
+        // One slot is free at any time, so that it is found without another reading.
         assert!(table.reset(table.hash(&0_u32.to_ne_bytes()), hour, table.now()).is_some());
-        let late = table.charge(key, brief, 1, &mut { read_long_ago });
+        let late = table.charge(key, brief, 1, &mut Reading::at(read_long_ago));
         assert!(late.is_allowed());
         assert!(words_of(&table, key, brief)[0].tat().unwrap() > drained, "the TAT went back");
     }
@@ -781,14 +756,14 @@ mod tests {
             Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
         new.hasher = old.hasher;
         let (key, quota) = (old.hash(b"a"), quota(5));
-        let bucket = fingerprint(key, quota);
-        let one = Charge { quota, cells: 1, least_tat: 0 };
+        let bucket = key.fingerprint(quota);
+        let one = Charge { quota, cells: 1, least_tat: Time::ZERO };
         let read_long_ago = old.now();
-        let now = &mut { read_long_ago };
+        let now = &mut Reading::at(read_long_ago);
         assert!(old.charge(key, quota, 1, now).is_allowed());
         old.shared().successor.store(1, Ordering::Relaxed);
         let tat = old.bucket(bucket).seal();
-        let charge = |now: &mut u64| {
+        let charge = |now: &mut Reading| {
             let context = new.context(Some(old.bucket(bucket)));
             new.bucket(bucket).charge(one, now, &context).unwrap().is_allowed()
         };
@@ -796,15 +771,15 @@ mod tests {
         // It drains, and others need its slot.
         for n in 0..50_u32 {
             clock.advance(T);
-            let _ = new.charge(new.hash(&n.to_ne_bytes()), quota, 1, &mut new.now());
+            let _ = new.charge(new.hash(&n.to_ne_bytes()), quota, 1, &mut new.reading());
         }
         assert_eq!(words_of(&new, key, quota), []);
         // The resizer goes on.
-        new.bucket(bucket).carry(tat, &mut { read_long_ago }, &new.context(None));
+        new.bucket(bucket).carry(tat, &mut Reading::at(read_long_ago), &new.context(None));
         // And a process that was stopped as long.
-        let mut now = read_long_ago;
+        let mut now = Reading::at(read_long_ago);
         while charge(&mut now) {
-            assert!(now > read_long_ago, "another cell by that reading of the clock");
+            assert!(now.time() > read_long_ago, "another cell by that reading of the clock");
         }
     }
 
@@ -812,18 +787,18 @@ mod tests {
     fn a_tat_beyond_the_quota_heals() {
         let table = table(8);
         let key = table.hash(b"a");
-        let mut now = table.now();
+        let mut now = table.reading();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
-        let fingerprint = fingerprint(key, quota(3));
+        let fingerprint = key.fingerprint(quota(3));
         let slot =
             table.each_slot().find(|slot| slot.load().fingerprint() == fingerprint).unwrap();
-        slot.store(Word::confirmed(fingerprint, u64::MAX));
+        slot.store(Word::confirmed(fingerprint, Time(u64::MAX)));
         // It counts as owing τ now: one cell, and then one each T.
-        let mut now = table.now();
+        let mut now = table.reading();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
-        let denied = table.charge(key, quota(3), 1, &mut table.now());
+        let denied = table.charge(key, quota(3), 1, &mut table.reading());
         assert!(!denied.is_allowed());
-        assert!(denied.retry_after_ns().unwrap() <= T);
+        assert!(denied.retry_after().unwrap() <= T);
     }
 
     #[test]
@@ -833,13 +808,13 @@ mod tests {
             let word = u64::from_ne_bytes([byte; 8]);
             for slot in table.region.lines().iter().flat_map(|line| &line.slots) {
                 slot.store(if word >> 63 == 0 {
-                    Word::confirmed(word, word)
+                    Word::confirmed(word, Time(word))
                 } else {
                     Word::pending(word, word)
                 });
             }
             let key = table.hash(b"a");
-            let mut now = table.now();
+            let mut now = table.reading();
             let allowed =
                 (0..10).filter(|_| table.charge(key, quota(3), 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 3, "{byte:x}");
@@ -852,11 +827,11 @@ mod tests {
     fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
         let table = table(8);
         let key = table.hash(b"a");
-        let fingerprint = fingerprint(key, quota(3));
+        let fingerprint = key.fingerprint(quota(3));
         let [_, second] = table.candidate_lines(fingerprint);
         second.slots[LINE_SLOTS - 1].store(Word::pending(fingerprint, 12345));
         second.slots[0].store(Word::pending(fingerprint, 12346));
-        assert!(table.charge(key, quota(3), 1, &mut table.now()).is_allowed());
+        assert!(table.charge(key, quota(3), 1, &mut table.reading()).is_allowed());
         let words = words_of(&table, key, quota(3));
         assert_eq!(words.len(), 1);
         assert!(words[0].tat().is_some());
@@ -867,17 +842,17 @@ mod tests {
         for slot in full.region.lines().iter().flat_map(|line| &line.slots) {
             slot.store(Word::pending(99, 0));
         }
-        assert!(full.charge(full.hash(b"b"), quota(3), 1, &mut full.now()).is_allowed());
+        assert!(full.charge(full.hash(b"b"), quota(3), 1, &mut full.reading()).is_allowed());
         assert_eq!(full.evictions(), Evictions::default());
     }
 
-    /// Four threads, and so many keys for so few slots that buckets are opened and reclaimed all
+    /// Four threads, and enough keys for these few slots that buckets are opened and reclaimed all
     /// the time.
     #[test]
     fn under_constant_reclaiming_each_key_keeps_its_bound_and_one_bucket() {
         const KEYS: usize = 24;
         const BURST: u32 = 3;
-        const INTERVAL_NS: u64 = 50_000;
+        const INTERVAL: Nanos = Nanos(50_000);
         let table = table(64);
         let keys: Vec<_> = (0..KEYS).map(|n| table.hash(&n.to_ne_bytes())).collect();
         let start = table.now();
@@ -886,9 +861,9 @@ mod tests {
             for _ in 0..1_000_000 {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let key = (random >> 16) as usize % KEYS;
-                let mut now = table.now();
+                let mut now = table.reading();
                 allowed[key] += u64::from(
-                    table.charge(keys[key], every(INTERVAL_NS, BURST), 1, &mut now).is_allowed(),
+                    table.charge(keys[key], every(INTERVAL, BURST), 1, &mut now).is_allowed(),
                 );
             }
             allowed
@@ -897,15 +872,15 @@ mod tests {
             let threads: Vec<_> = (1..=4).map(|seed| scope.spawn(move || hammer(seed))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let elapsed_ns = table.now() - start;
+        let elapsed = table.now().saturating_since(start);
         let forgiven =
-            table.evictions().forgiven_ns.div_ceil(INTERVAL_NS) + table.evictions().evicted_live;
+            table.evictions().forgiven.div_ceil(INTERVAL) + table.evictions().evicted_live;
         for (number, key) in keys.iter().enumerate() {
             let allowed: u64 = allowed.iter().map(|thread| thread[number]).sum();
-            let bound = u64::from(BURST) + elapsed_ns / INTERVAL_NS + forgiven;
+            let bound = u64::from(BURST) + elapsed.0 / INTERVAL.0 + forgiven;
             assert!(allowed <= bound, "key {number}: {allowed} allowed, {bound} would be right");
             assert!(allowed > 0);
-            let words = words_of(&table, *key, every(INTERVAL_NS, BURST));
+            let words = words_of(&table, *key, every(INTERVAL, BURST));
             assert!(words.len() <= 1, "{words:?}");
         }
     }

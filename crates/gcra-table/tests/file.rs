@@ -1,16 +1,18 @@
-//! The table file: who makes it, who joins it, and what is refused with which sentence.
+//! The table file: which process makes it, which join it, and which files are refused.
+//!
+//! Some tests need a mount, a namespace, a cgroup or another user. Where that is not allowed, they
+//! say so and check less, unless `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gcra_table::{Name, Opened, Quota, Slots, Table};
+use gcra_table::{FaultKind, Name, Nanos, OpenError, OpenErrorKind, Opened, Quota, Slots, Table};
 use tempfile::TempDir;
 
 /// Where the lines begin.
@@ -25,8 +27,16 @@ fn slots() -> Slots {
 
 /// One cell an hour: what is charged in a test stays charged.
 fn hourly(burst: u32) -> Quota {
-    Quota::new(NonZeroU64::new(3_600_000_000_000).unwrap(), NonZeroU32::new(burst).unwrap())
-        .unwrap()
+    Quota::new(HOUR, burst).unwrap()
+}
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+/// Says that a part of a test cannot be done here. With `GCRA_NO_SKIPS` that is a failure.
+fn skip(why: &str) {
+    assert!(std::env::var_os("GCRA_NO_SKIPS").is_none(), "{why}");
+    // Not by `eprintln`, which shows only what failing tests say.
+    let _ = writeln!(io::stderr(), "\n*** SKIPPED in tests/file.rs: {why}\n");
 }
 
 /// A directory, on tmpfs as in production, and a path in it.
@@ -40,16 +50,32 @@ fn open(path: &Path) -> (Table, Opened) {
     Table::open_or_create(path, Some(slots())).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn refusal(path: &Path) -> String {
+/// The error with which the file is refused, which leaves it as it was.
+fn refused(path: &Path) -> OpenError {
     let before = fs::symlink_metadata(path).map(|metadata| metadata.len()).ok();
-    let error = Table::open_or_create(path, Some(slots())).expect_err("it was opened").to_string();
-    assert!(error.contains(path.to_str().unwrap()), "names the file: {error}");
-    assert_eq!(
-        fs::symlink_metadata(path).map(|metadata| metadata.len()).ok(),
-        before,
-        "it was changed"
-    );
+    let error = Table::open_or_create(path, Some(slots())).expect_err("it was opened");
+    assert_eq!(error.path(), path);
+    let after = fs::symlink_metadata(path).map(|metadata| metadata.len()).ok();
+    assert_eq!(after, before, "it was changed");
     error
+}
+
+/// The text of that error, without the path.
+fn refusal(path: &Path) -> String {
+    without_path(&refused(path))
+}
+
+fn without_path(error: &OpenError) -> String {
+    let begin = format!("table {}: ", error.path().display());
+    error.to_string().strip_prefix(&begin).expect("the path is named").to_owned()
+}
+
+/// The error of the system behind an error.
+fn cause(error: &OpenError) -> io::ErrorKind {
+    match error.kind() {
+        OpenErrorKind::Io { source, .. } | OpenErrorKind::Proc { source, .. } => source.kind(),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -64,13 +90,16 @@ fn the_first_makes_it_and_the_others_join_it() {
 
     let key = first.hash(b"a");
     assert_eq!(key, second.hash(b"a"));
-    assert!(first.charge(key, hourly(2), 1, &mut first.now()).is_allowed());
-    assert!(second.charge(key, hourly(2), 1, &mut second.now()).is_allowed());
-    assert!(!first.charge(key, hourly(2), 1, &mut first.now()).is_allowed());
+    assert!(first.charge(key, hourly(2), 1, &mut first.reading()).is_allowed());
+    assert!(second.charge(key, hourly(2), 1, &mut second.reading()).is_allowed());
+    assert!(!first.charge(key, hourly(2), 1, &mut first.reading()).is_allowed());
 
     drop((first, second));
     let (third, _) = open(&path);
-    assert!(!third.charge(key, hourly(2), 1, &mut third.now()).is_allowed(), "it was forgotten");
+    assert!(
+        !third.charge(key, hourly(2), 1, &mut third.reading()).is_allowed(),
+        "it was forgotten"
+    );
 }
 
 #[test]
@@ -80,25 +109,19 @@ fn two_tables_hash_differently() {
     assert_ne!(open(&first).0.hash(b"a"), open(&second).0.hash(b"a"));
 }
 
-/// The sentences that an operator gets, whole.
 #[test]
-fn what_is_no_table_is_refused() {
+fn a_file_that_is_not_a_table_is_refused() {
     let (directory, path) = place();
-    let name = path.display();
     for content in [&b""[..], b"short", &[b'x'; 8192], &[0; 5120], &[0xff; 5120]] {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(
-            refusal(&path),
-            format!("{name} is no table of gcra-spoa; choose another file with --table")
-        );
+        let error = refused(&path);
+        assert!(matches!(error.kind(), OpenErrorKind::Foreign), "{error:?}");
         assert_eq!(fs::read(&path).unwrap(), content);
     }
     fs::remove_file(&path).unwrap();
 
-    let kind = |kind: &str| {
-        format!("table {name} is {kind}; name a regular file, or one that does not exist yet")
-    };
+    let kind = |kind: &str| format!("it is {kind}");
     fs::create_dir(&path).unwrap();
     assert_eq!(refusal(&path), kind("a directory"));
     fs::remove_dir(&path).unwrap();
@@ -115,66 +138,45 @@ fn what_is_no_table_is_refused() {
     let real = directory.path().join("real");
     drop(open(&real));
     symlink(&real, &path).unwrap();
-    let link = "is a symbolic link, which could lead anywhere; name the file itself";
-    assert_eq!(refusal(&path), format!("table {name} {link}"));
+    assert_eq!(refusal(&path), "it is a symbolic link");
     fs::remove_file(&path).unwrap();
 
     fs::hard_link(&real, &path).unwrap();
-    let links =
-        "has 2 names (hard links), so another could be opened by mistake; remove the others";
-    assert_eq!(refusal(&path), format!("table {name} {links}"));
+    assert!(matches!(refused(&path).kind(), OpenErrorKind::Links { count: 2 }));
 }
 
 #[test]
 fn a_table_that_others_may_touch_is_refused() {
     let (_directory, path) = place();
-    let name = path.display();
     drop(open(&path));
     for (mode, shown) in [(0o620, "0620"), (0o604, "0604"), (0o4600, "4600")] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        let why = "so others could read the hash key or change the buckets; if nobody did";
-        assert_eq!(
-            refusal(&path),
-            format!("table {name} has mode {shown}, {why}, 'chmod 600 {name}'")
-        );
+        assert_eq!(refusal(&path), format!("it has mode {shown} instead of 0600"));
     }
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
-        return eprintln!("not root: the refusal of another owner's table was not tried");
+        return skip("only root can make a table of another owner");
     }
-    let how = "run all agents of a table as one user, or choose another file with --table";
-    assert_eq!(
-        refusal(&path),
-        format!("table {name} belongs to user 12345, and this is user 0; {how}")
-    );
-    // Looking at it is another matter.
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(refusal(&path), format!("it belongs to user 12345, and this is user {user}"));
+    // Root may look at it.
     assert_eq!(Table::inspect(&path).unwrap().slots(), slots());
 }
-
-const ANEW: &str = "stop every agent that uses it and remove it, and a new one is made";
 
 #[test]
 fn a_table_of_another_size_or_layout_is_refused() {
     let (_directory, path) = place();
-    let name = path.display();
     drop(open(&path));
-    let error =
-        Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err().to_string();
-    let how = "leave --slots out to take what it has, or change it with";
-    let command = format!("gcra-spoa table resize --table {name} --slots 128");
-    assert_eq!(
-        error,
-        format!("table {name} has 64 slots, and --slots asks for 128; {how} '{command}'")
-    );
+    let error = Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err();
+    assert_eq!(without_path(&error), "it has 64 slots, and 128 were asked for");
     assert_eq!(Table::open_or_create(&path, None).unwrap().0.slots(), slots());
 
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let whole = file.metadata().unwrap().len();
     for length in [whole - 1, whole + 4096, HEADER_BYTES, 4096, 128] {
         file.set_len(length).unwrap();
-        let cut =
-            format!("is {length} bytes long and its header says {whole}: it was cut or grown");
-        assert_eq!(refusal(&path), format!("table {name} {cut}; {ANEW}"));
+        let cut = format!("it is {length} bytes long, and its header says {whole}");
+        assert_eq!(refusal(&path), cut);
     }
     file.set_len(whole).unwrap();
 
@@ -185,18 +187,13 @@ fn a_table_of_another_size_or_layout_is_refused() {
         file.write_all_at(&before, 0).unwrap();
         sentence
     };
-    assert_eq!(
-        refusal_with(8, &[9]),
-        format!("table {name} has layout 9, and this version reads layout 4; {ANEW}")
-    );
+    assert_eq!(refusal_with(8, &[9]), "it has layout 9, and this version reads layout 4");
     assert_eq!(
         refusal_with(40, &[0; 8]),
-        format!(
-            "table {name} was made by a build that hashes keys differently, or its header is damaged; {ANEW}"
-        )
+        "it was made by a build that hashes keys differently, or its header is damaged"
     );
-    let damaged = |how: &str| format!("table {name} has a damaged header: {how}; {ANEW}");
-    let slots = "its number of slots is none that a table can have";
+    let damaged = |how: &str| format!("its header is damaged: {how}");
+    let slots = "no table can have its number of slots";
     for number in [0, 7, 65, 1 << 40, u64::MAX] {
         assert_eq!(refusal_with(16, &u64::to_ne_bytes(number)), damaged(slots), "{number}");
     }
@@ -210,7 +207,7 @@ fn a_table_of_another_size_or_layout_is_refused() {
     drop(open(&path));
 }
 
-/// Random bytes in the header are refused or used, and never more than that.
+/// A header with random bytes is refused or used, and does no harm.
 #[test]
 fn a_header_of_random_bytes_does_no_harm() {
     let (_directory, path) = place();
@@ -224,8 +221,8 @@ fn a_header_of_random_bytes_does_no_harm() {
         let byte = u8::try_from(random >> 56).unwrap();
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&before, 0).unwrap();
-        // One byte of the fixed fields, or eight of those that change, or of the first entries of
-        // processes.
+        // One byte of the fixed fields; or eight bytes of the fields that change, or of the first
+        // entries of processes.
         let (at, length) = match random >> 32 & 3 {
             0 | 1 => ((random >> 34) % 128, 1),
             2 => (1024 + (random >> 34) % 192, 8),
@@ -234,7 +231,7 @@ fn a_header_of_random_bytes_does_no_harm() {
         file.write_all_at(&vec![byte; length], at).unwrap();
         match Table::open_or_create(&path, Some(slots())) {
             Ok((table, _)) => {
-                let _ = table.charge(table.hash(b"a"), hourly(1), 1, &mut table.now());
+                let _ = table.charge(table.hash(b"a"), hourly(1), 1, &mut table.reading());
                 table.beat();
                 assert!(table.successor().is_err() || table.successor().unwrap().is_none());
                 let _ = (table.processes(), table.check(), table.occupancy());
@@ -249,7 +246,7 @@ fn a_header_of_random_bytes_does_no_harm() {
 struct Mount(PathBuf);
 
 impl Mount {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn new(path: PathBuf, options: &str) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mut mount = Command::new("mount");
@@ -266,62 +263,44 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_missing_directory_a_full_and_a_read_only_file_system_are_told() {
+fn a_missing_directory_and_a_full_or_read_only_file_system_are_errors() {
     let (directory, _) = place();
     let missing = directory.path().join("none/table");
-    assert_eq!(
-        refusal(&missing),
-        format!(
-            "table {}: could not create it: the directory {} does not exist",
-            missing.display(),
-            directory.path().join("none").display()
-        )
-    );
+    let error = refused(&missing);
+    assert_eq!(without_path(&error), "could not create it");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    let none = directory.path().join("none");
+    assert_eq!(why, format!("the directory {} does not exist", none.display()));
 
     let Some(mount) = Mount::new(directory.path().join("small"), "size=512k") else {
-        return eprintln!("not allowed to mount: full and read-only file systems were not tried");
+        return skip("not allowed to mount a full and a read-only file system");
     };
     let path = mount.0.join("table");
-    let error = Table::open_or_create(&path, Some(Slots::DEFAULT)).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        format!(
-            "table {}: could not reserve its space: No space left on device (os error 28); ask for fewer --slots (16 \
-             bytes each) or make room",
-            path.display()
-        )
-    );
+    let error = Table::open_or_create(&path, Some(Slots::DEFAULT)).unwrap_err();
+    assert_eq!(without_path(&error), "could not reserve its space");
+    assert_eq!(cause(&error), io::ErrorKind::StorageFull);
     assert!(!path.exists());
     // What fits is all there: filling the rest takes nothing from it.
     let (table, _) = open(&path);
     fs::write(mount.0.join("filler"), vec![1; 1 << 20]).unwrap_err();
     for n in 0..10_000_u32 {
-        let _ = table.charge(table.hash(&n.to_ne_bytes()), hourly(1), 1, &mut table.now());
+        let _ = table.charge(table.hash(&n.to_ne_bytes()), hourly(1), 1, &mut table.reading());
     }
     assert_eq!(table.occupancy().live, 64);
     drop(table);
 
     let mut remount = Command::new("mount");
     assert!(remount.args(["-o", "remount,ro"]).arg(&mount.0).status().unwrap().success());
-    let choose = "choose with --table a file in a directory that this user may write to";
-    assert_eq!(
-        refusal(&path),
-        format!(
-            "table {}: could not open it: Read-only file system (os error 30); {choose}",
-            path.display()
-        )
-    );
-    let new = mount.0.join("new");
-    assert_eq!(
-        refusal(&new),
-        format!(
-            "table {}: could not create it: Read-only file system (os error 30); {choose}",
-            new.display()
-        )
-    );
+    for (path, doing) in
+        [(path, "could not open it"), (mount.0.join("new"), "could not create it")]
+    {
+        let error = refused(&path);
+        assert_eq!(without_path(&error), doing);
+        assert_eq!(cause(&error), io::ErrorKind::ReadOnlyFilesystem);
+    }
 }
 
-/// What a child says that opens the table, started by `sh -c SETUP; exec CHILD`.
+/// What a child that opens the table says, started by `sh -c SETUP; exec CHILD`.
 fn child_under(setup: &str, path: &Path, slots: u64) -> String {
     let binary = std::env::current_exe().unwrap();
     let script =
@@ -338,34 +317,46 @@ fn opening_child() {
     if let Ok(path) = std::env::var("GCRA_TABLE_OPEN") {
         let slots =
             Slots::new(std::env::var("GCRA_TABLE_SLOTS").unwrap().parse().unwrap()).unwrap();
+        if let Ok(left) = std::env::var("GCRA_TABLE_ADDRESS_SPACE") {
+            limit_address_space(left.parse().unwrap());
+        }
         match Table::open_or_create(Path::new(&path), Some(slots)) {
             Ok((_, opened)) => println!("opened: {opened:?}"),
-            Err(error) => println!("refused: {error}"),
+            Err(error) => println!("refused: {error}: {:?}", std::error::Error::source(&error)),
         }
     }
 }
 
-#[test]
-fn too_little_address_space_is_told() {
-    let (_directory, path) = place();
-    let said = child_under("ulimit -v 200000", &path, 1 << 24);
-    let sentence = format!(
-        "refused: table {}: could not map it: Cannot allocate memory (os error 12); its slots take 16 bytes of address \
-         space each: raise the limit (LimitAS=, ulimit -v) or ask for fewer --slots",
-        path.display()
-    );
-    assert!(said.contains(&sentence), "{said}");
+/// Leaves this process only `left` more bytes of address space than it uses now.
+fn limit_address_space(left: u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let used_kib: u64 = used.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = Some(used_kib * 1024 + left);
+    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
 }
 
 #[test]
-fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
+fn too_little_address_space_is_an_error() {
+    let (_directory, path) = place();
+    // 32 MiB of slots, and half of that left.
+    let setup = format!("export GCRA_TABLE_ADDRESS_SPACE={}", 16 << 20);
+    let said = child_under(&setup, &path, 1 << 21);
+    let sentence = format!("refused: table {}: could not map it: ", path.display());
+    assert!(said.contains(&sentence) && said.contains("code: 12"), "{said}");
+}
+
+#[test]
+fn too_little_memory_in_the_cgroup_is_an_error_before_it_kills() {
     let (_directory, path) = place();
     // Version 1 or 2 of the cgroups, whichever this machine has.
     let setup = "
         for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
             group=$root/gcra-test-$$
             mkdir $group || continue
-            if echo 33554432 >$group/memory.max || echo 33554432 >$group/memory.limit_in_bytes; then
+            bytes=33554432
+            if echo $bytes >$group/memory.max || echo $bytes >$group/memory.limit_in_bytes; then
                 (while kill -0 $$; do sleep 0.2; done; sleep 0.2; rmdir $group) >/dev/null &
                 echo $$ >$group/cgroup.procs && break
             fi
@@ -374,24 +365,22 @@ fn too_little_memory_in_the_cgroup_is_told_before_it_kills() {
         test \"$(cat $group/cgroup.procs 2>/dev/null)\" || { echo no cgroup; exit; }";
     let said = child_under(setup, &path, 1 << 22);
     if said.contains("no cgroup") {
-        return eprintln!("not allowed to make a cgroup: its memory limit was not tried");
+        return skip("not allowed to make a cgroup with a memory limit");
     }
     let begin = format!(
-        "refused: table {} takes 67371008 bytes of memory, and the cgroup's limit leaves ",
+        "refused: table {}: it takes 67371008 bytes of memory, and the cgroup's limit leaves ",
         path.display()
     );
     assert!(said.contains(&begin), "{said}");
-    assert!(
-        said.contains(": raise it (MemoryMax=) or ask for fewer --slots (16 bytes each)"),
-        "{said}"
-    );
     assert!(child_under(setup, &path, 1 << 12).contains("opened: Created"));
 }
 
-/// As [`child_under`], in namespaces of its own. `None` where that is not allowed.
+/// As [`child_under`], in namespaces of its own. `None` if that is not allowed.
 fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
     let setup = format!(
-        "test \"$inner\" || {{ inner=1 exec unshare {unshare} sh -c \"$inside\" \"$0\"; exit; }}\n{setup}\n\
+        "test \"$inner\" ||\n\
+         {{ inner=1 exec unshare {unshare} sh -c \"$inside\" \"$0\"; exit; }}\n\
+         {setup}\n\
          echo inside"
     );
     let script =
@@ -403,7 +392,10 @@ fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
     said.contains("inside").then_some(said)
 }
 
-/// Any difference is refused, however small, and however long nobody has used the table.
+/// Any difference is refused, however small, and however long the table has not been used.
+///
+/// The kernel refuses an offset that would make a clock negative, so only a machine that has run
+/// for longer could set a clock back. All offsets here are ahead.
 #[test]
 fn another_clock_is_refused() {
     let (_directory, path) = place();
@@ -411,73 +403,65 @@ fn another_clock_is_refused() {
     let child =
         |offset: &str, path: &Path| child_unshared(&format!("-T --boottime {offset}"), "", path);
     let Some(said) = child("0", &path) else {
-        return eprintln!(
-            "SKIPPED: not allowed to make a time namespace, so no other clock was tried"
-        );
+        return skip("not allowed to make a time namespace with another clock");
     };
     assert!(said.contains("opened: Joined"), "{said}");
-    let sentence = |path: &Path, theirs: &str, ours: &str| {
+    let sentence = |theirs: &str, ours: &str| {
         format!(
-            "table {} is used with the clock of another time namespace: there CLOCK_BOOTTIME is {theirs} s ahead of the \
-             machine's, and here {ours} s; run all agents of a table in one time namespace, or {ANEW}",
-            path.display()
+            "it is used with the clock of another time namespace, where CLOCK_BOOTTIME is \
+             {theirs} s ahead of the machine's; here it is {ours} s"
         )
     };
-    // The kernel refuses a clock that would be below zero, and takes a second back as soon as the
-    // machine is up.
-    for offset in ["1", "4", "-1", "3600", "25920000"] {
+    for offset in ["1", "4", "3600", "25920000"] {
         let before = fs::read(&path).unwrap();
         let said = child(offset, &path).unwrap();
-        assert!(said.contains(&sentence(&path, "0", offset)), "{offset}: {said}");
+        assert!(said.contains(&sentence("0", offset)), "{offset}: {said}");
         assert_eq!(fs::read(&path).unwrap(), before, "it was changed");
     }
     drop(table);
     let said = child("25920000", &path).unwrap();
-    assert!(said.contains(&sentence(&path, "0", "25920000")), "nobody uses it: {said}");
+    assert!(said.contains(&sentence("0", "25920000")), "no process uses it: {said}");
 
-    // And behind the others: the table is made by those whose clock is ahead.
+    // And behind the others: the table is made by processes whose clock is ahead.
     for offset in ["1", "3600"] {
         fs::remove_file(&path).unwrap();
         let said = child(offset, &path).unwrap();
         assert!(said.contains("opened: Created"), "{said}");
-        assert_eq!(refusal(&path), sentence(&path, offset, "0"));
+        assert_eq!(refusal(&path), sentence(offset, "0"));
         assert!(child(offset, &path).unwrap().contains("opened: Joined"));
     }
 }
 
 #[test]
-fn without_proc_the_missing_file_and_the_remedy_are_named() {
+fn without_proc_the_missing_file_is_named() {
     let (_directory, path) = place();
     drop(open(&path));
     let sentence = |path: &Path| {
-        format!(
-            "refused: table {}: could not read /proc/sys/kernel/random/boot_id, without which no clock is shared: No such \
-             file or directory (os error 2); mount /proc, and all of it (ProcSubset=all)",
-            path.display()
-        )
+        let file = "/proc/sys/kernel/random/boot_id";
+        format!("refused: table {}: could not read {file}, which its clock needs", path.display())
     };
     for mount in ["mount -t tmpfs none /proc", "mount -t proc -o subset=pid proc /proc"] {
         let Some(said) = child_unshared("-m", &format!("{mount} || exit"), &path) else {
-            eprintln!("SKIPPED: not allowed to '{mount}'");
+            skip(&format!("not allowed to '{mount}'"));
             continue;
         };
         assert!(said.contains(&sentence(&path)), "{mount}: {said}");
-        // Nor is one made.
+        // And none is made.
         let other = path.with_extension("other");
         let said = child_unshared("-m", mount, &other).unwrap();
         assert!(said.contains(&sentence(&other)) && !other.exists(), "{mount}: {said}");
     }
 }
 
-/// What a boot takes over is not believed blindly: a time out of range would admit everything.
+/// The time in the header is checked after a boot too: one that is out of range would allow
+/// everything.
 #[test]
 fn a_damaged_time_is_refused_after_a_boot_too() {
     let (_directory, path) = place();
     drop(open(&path));
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let header = fs::read(&path).unwrap();
-    let sentence =
-        format!("table {} has a damaged header: its time is out of range; {ANEW}", path.display());
+    let sentence = "its header is damaged: its time is out of range";
     for last in [(1 << 61) + 1, (1 << 62) + 5, (1 << 62) - 2_000_000_000, u64::MAX] {
         for is_reboot in [false, true] {
             file.write_all_at(&header, 0).unwrap();
@@ -496,14 +480,14 @@ fn a_damaged_time_is_refused_after_a_boot_too() {
     drop(open(&path));
 }
 
-/// A container can have a boot id of its own. While somebody is alive in the table its time must
-/// not be set anew.
+/// A container can have a boot id of its own. As long as a process is alive in the table, its time
+/// must not be set anew.
 #[test]
 fn another_boot_id_beside_a_live_process_is_no_boot() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+    assert!(table.charge(key, hourly(1), 1, &mut table.reading()).is_allowed());
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let fixed = || {
         let mut bytes = [0; 128];
@@ -528,20 +512,18 @@ fn another_boot_id_beside_a_live_process_is_no_boot() {
             mount --bind \"$GCRA_TABLE_OPEN.id\" /proc/sys/kernel/random/boot_id || exit";
         match child_unshared("-m", setup, &path) {
             Some(said) => assert!(said.contains("opened: Joined"), "{said}"),
-            None => eprintln!(
-                "SKIPPED: not allowed to mount, so no other boot id was tried in a container"
-            ),
+            None => skip("not allowed to mount another boot id"),
         }
         if let Some(said) = child_unshared("-m -T --boottime 3600", setup, &path) {
             assert!(said.contains("with the clock of another time namespace"), "{said}");
         }
         assert_eq!(fixed(), before, "the header of a table in use was rewritten");
-        // The same from the other side: the table has another id than we.
+        // The same from the other side: the table has another id than this process.
         file.write_all_at(&[0xab; 16], 96).unwrap();
         let other = fixed();
         let (joined, opened) = open(&path);
         assert_eq!((opened, fixed()), (Opened::Joined, other));
-        assert!(!joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed());
+        assert!(!joined.charge(key, hourly(1), 1, &mut joined.reading()).is_allowed());
     });
 }
 
@@ -563,8 +545,8 @@ fn wall_of(file: &fs::File) -> [u8; 8] {
 fn reboot(path: &Path, away_s: i64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     file.write_all_at(&[0xab; 16], 96).unwrap();
-    // The machine's clock begins anew, so with the old base it is not the time at which the table
-    // was last used.
+    // The machine's clock begins anew: with the old base it does not say the time at which the
+    // table was last used.
     file.write_all_at(&i64::to_ne_bytes(86_400_000_000_000), 112).unwrap();
     let wall = u64::from_ne_bytes(wall_of(&file)).saturating_add_signed(-away_s * 1_000_000_000);
     file.write_all_at(&wall.to_ne_bytes(), 1032).unwrap();
@@ -573,21 +555,24 @@ fn reboot(path: &Path, away_s: i64) {
 #[test]
 fn after_a_reboot_limits_of_hours_go_on() {
     const HOUR: i64 = 3600;
-    // Ten an hour, all used up; the machine was away for so long; that many have come back.
+    // One cell an hour and a burst of ten, all used up. For each time that the machine was off:
+    // how many are allowed again.
     for (away_s, back) in [
         (0, 0),
         (HOUR, 1),
         (5 * HOUR + HOUR / 2, 5),
         (30 * HOUR, 10),
-        // The wall clock was set back meanwhile: no time away, the limit is too strict by that.
+        // The wall clock was set back meanwhile: the time counts as none, so the limit is too
+        // strict.
         (-24 * HOUR, 0),
-        // Or forward by years: a week at most.
+        // Or forward by years: it counts as a week.
         (3 * 365 * 24 * HOUR, 10),
     ] {
         let (_directory, path) = place();
         let (table, _) = open(&path);
         let key = table.hash(b"a");
-        let mut now = table.now();
+        let before = table.now();
+        let mut now = table.reading();
         assert_eq!(
             (0..11).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count(),
             10
@@ -597,26 +582,30 @@ fn after_a_reboot_limits_of_hours_go_on() {
         reboot(&path, away_s);
         let (table, opened) = open(&path);
         assert_eq!(opened, Opened::Joined);
-        assert!(table.now() >= now, "time went back");
+        assert!(table.now() >= before, "time went back");
         let (other, _) = open(&path);
-        assert!(other.now().abs_diff(table.now()) < 10_000_000_000, "both have the same time");
-        let mut now = table.now();
+        let earlier = table.now();
+        let between = other.now();
+        assert!((earlier..=table.now()).contains(&between), "both have the same time");
+        let mut now = table.reading();
         let allowed =
             (0..20).filter(|_| table.charge(key, hourly(10), 1, &mut now).is_allowed()).count();
         assert_eq!(allowed, back, "{away_s} s away");
     }
-    // A week is also the most that a limit of months is forgiven.
+    // A limit of months is forgiven a week at most.
     let (_directory, path) = place();
     let (table, _) = open(&path);
+    let began = Instant::now();
     let before = table.now();
+    table.beat();
     drop(table);
     reboot(&path, 3 * 365 * 24 * HOUR);
-    let week_ns = 7 * 86_400 * 1_000_000_000;
-    assert!((week_ns..week_ns + 60_000_000_000).contains(&(open(&path).0.now() - before)));
+    let passed = Duration::from(open(&path).0.now().saturating_since(before));
+    let week = Duration::from_secs(7 * 86_400);
+    assert!((week..=week + began.elapsed()).contains(&passed), "{passed:?}");
 }
 
-/// Whatever stands in the slots, the table answers, and what it did wrong is over after one drain
-/// time.
+/// Whatever is in the slots, the table answers, and after one drain time its answers are right.
 #[test]
 fn slots_of_random_bytes_heal() {
     let (_directory, path) = place();
@@ -635,15 +624,14 @@ fn slots_of_random_bytes_heal() {
         file.write_all_at(&fill, HEADER_BYTES).unwrap();
         let (table, _) = open(&path);
         // A millisecond to drain.
-        let quota =
-            Quota::new(NonZeroU64::new(100_000).unwrap(), NonZeroU32::new(10).unwrap()).unwrap();
+        let quota = Quota::new(Nanos(100_000), 10).unwrap();
         for n in 0..100_u32 {
-            let _ = table.charge(table.hash(&n.to_ne_bytes()), quota, 1, &mut table.now());
+            let _ = table.charge(table.hash(&n.to_ne_bytes()), quota, 1, &mut table.reading());
         }
         std::thread::sleep(Duration::from_millis(2));
         for n in 0..5_u32 {
             let key = table.hash(&n.to_ne_bytes());
-            let mut now = table.now();
+            let mut now = table.reading();
             let allowed =
                 (0..11).filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
             assert_eq!(allowed, 10, "key {n} in round {round}");
@@ -658,7 +646,7 @@ fn a_resized_table_keeps_what_is_owed() {
     for n in 0..20_u32 {
         for _ in 0..=n % 3 {
             let key = table.hash(&n.to_ne_bytes());
-            assert!(table.charge(key, hourly(3), 1, &mut table.now()).is_allowed());
+            assert!(table.charge(key, hourly(3), 1, &mut table.reading()).is_allowed());
         }
     }
     assert!(table.successor().unwrap().is_none());
@@ -666,15 +654,12 @@ fn a_resized_table_keeps_what_is_owed() {
     let resized = resize(256).unwrap();
     assert_eq!((resized.from.get(), resized.to.get()), (64, 256));
     assert_eq!((resized.carried, resized.evicted), (20, 0));
-    assert_eq!(
-        resize(256).unwrap_err().to_string(),
-        format!("table {} has 256 slots already", path.display())
-    );
+    assert_eq!(without_path(&resize(256).unwrap_err()), "it has 256 slots already");
 
-    // Who has the old file open finds the buckets, and is told where to go.
+    // A process that has the old file open finds the buckets, and the new table.
     let owed = |table: &Table, n: u32| {
-        let owed = table.owed_ns(table.hash(&n.to_ne_bytes()), hourly(3), table.now());
-        owed.div_ceil(hourly(3).emission_interval_ns())
+        let owed = table.owed(table.hash(&n.to_ne_bytes()), hourly(3), table.now());
+        owed.div_ceil(HOUR)
     };
     let next = table.successor().unwrap().unwrap();
     let (joined, opened) = Table::open_or_create(&path, None).unwrap();
@@ -685,14 +670,14 @@ fn a_resized_table_keeps_what_is_owed() {
         }
         let key = table.hash(&n.to_ne_bytes());
         let left = (0..3)
-            .filter(|_| table.charge(key, hourly(3), 1, &mut table.now()).is_allowed())
+            .filter(|_| table.charge(key, hourly(3), 1, &mut table.reading()).is_allowed())
             .count();
         assert_eq!(left, 2 - n as usize % 3);
-        assert!(!joined.charge(key, hourly(3), 1, &mut joined.now()).is_allowed());
+        assert!(!joined.charge(key, hourly(3), 1, &mut joined.reading()).is_allowed());
     }
-    assert_eq!((joined.check(), table.check()), (vec![], vec![]));
+    assert!(joined.check().is_empty() && table.check().is_empty());
 
-    // Twice more, past the one who still has the first file; smaller than what is live.
+    // Twice more, while a process still has the first file; to fewer slots than are live.
     let evicted = resize(8).unwrap().evicted;
     assert!(evicted >= 12, "{evicted}");
     assert_eq!(Table::open_or_create(&path, None).unwrap().0.occupancy().live, 8);
@@ -703,16 +688,16 @@ fn a_resized_table_keeps_what_is_owed() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
 }
 
-/// A resize that was killed after each of its steps, and what the next one makes of it.
+/// A resize that was killed after each of its steps, and what the next one does then.
 #[test]
 fn an_interrupted_resize_can_be_finished() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
     let next = path.with_extension("next");
 
-    // The new file was made, and nobody told.
+    // The new file was made, and not announced.
     let mut leftover = fs::read(&path).unwrap();
     leftover[48] += 1;
     fs::write(&next, leftover).unwrap();
@@ -720,8 +705,8 @@ fn an_interrupted_resize_can_be_finished() {
     let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
     assert_eq!(resize(128).unwrap().carried, 1);
 
-    // Told, and no bucket moved: a file made by hand from the one before, with the flag in its
-    // predecessor.
+    // Announced, and no bucket moved: a file made by hand from the one before it, in which the
+    // flag is set.
     let current = table.successor().unwrap().unwrap();
     let mut header = fs::read(&path).unwrap();
     header[48] += 1;
@@ -740,22 +725,18 @@ fn an_interrupted_resize_can_be_finished() {
     assert!(current.is_being_resized());
     assert_eq!(current.reset(key, hourly(2), current.now()), None);
     assert!(
-        current.charge(key, hourly(2), 1, &mut current.now()).is_allowed(),
+        current.charge(key, hourly(2), 1, &mut current.reading()).is_allowed(),
         "the second of two"
     );
-    let other = format!(
-        "table {0}: a resize to 32 slots was interrupted; finish it first: 'gcra-spoa table resize --table {0} --slots 32'",
-        path.display()
-    );
-    assert_eq!(resize(64).unwrap_err().to_string(), other);
+    assert_eq!(without_path(&resize(64).unwrap_err()), "a resize to 32 slots was interrupted");
     assert_eq!(resize(32).unwrap().carried, 1);
     for table in [&table, &*current, &open_any(&path)] {
-        assert!(!table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+        assert!(!table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
     }
     assert_eq!(resize(64).unwrap().carried, 1);
 }
 
-/// The other end of the tests that interrupt a resize: it stays in its notice until it is killed.
+/// The other end of the tests that interrupt a resize.
 #[test]
 fn resizing_child() {
     if let Ok(path) = std::env::var("GCRA_TABLE_RESIZE") {
@@ -812,44 +793,38 @@ fn one_resize_runs_at_a_time_and_a_dead_one_is_finished() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
     let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
     let first = begin_resize(&table, &path, FOR_EVER_MS);
-    let busy = format!(
-        "table {0} is being resized to 128 slots by another process; wait until that has ended, and if it was stopped, \
-         continue or end it (fuser {0}.next names it)",
-        path.display()
-    );
+    let busy = "another process is resizing it to 128 slots";
     for slots in [128, 256] {
-        // It takes the lock a moment after it has told the others.
-        let mut refusal = resize(slots).expect_err("two at once").to_string();
-        while refusal != busy {
-            assert!(refusal.contains("interrupted"), "{refusal}");
-            refusal = resize(slots).expect_err("two at once").to_string();
+        // It takes the lock a moment after it has announced the new file.
+        loop {
+            let error = resize(slots).expect_err("two at once");
+            match error.kind() {
+                OpenErrorKind::ResizeInterrupted { .. } => {}
+                _ => break assert_eq!(without_path(&error), busy),
+            }
         }
     }
-    // Nobody takes the half-made file for a table, whoever asks for it by name.
+    // The half-made file is not a table yet, also if it is opened by its name.
     let half = successor(&path);
-    let unfinished = format!(
-        "table {} is the successor of a table whose resize is not finished, so it lacks buckets; name that table, and \
-         finish its resize with 'gcra-spoa table resize', or {ANEW}",
-        half.display()
-    );
-    assert_eq!(Table::inspect(&half).unwrap_err().to_string(), unfinished);
-    assert_eq!(Table::open_or_create(&half, None).unwrap_err().to_string(), unfinished);
+    for error in
+        [Table::inspect(&half), Table::open_or_create(&half, None).map(|(table, _)| table)]
+    {
+        let error = error.unwrap_err();
+        assert!(matches!(error.kind(), OpenErrorKind::Unfinished), "{error}");
+    }
 
     first.signal(rustix::process::Signal::STOP);
-    assert_eq!(resize(128).unwrap_err().to_string(), busy, "a stopped one goes on");
+    assert_eq!(without_path(&resize(128).unwrap_err()), busy, "a stopped one can continue");
     drop(first);
-    let interrupted = format!(
-        "table {0}: a resize to 128 slots was interrupted; finish it first: 'gcra-spoa table resize --table {0} --slots 128'",
-        path.display()
-    );
-    assert_eq!(resize(256).unwrap_err().to_string(), interrupted);
+    let interrupted = "a resize to 128 slots was interrupted";
+    assert_eq!(without_path(&resize(256).unwrap_err()), interrupted);
     assert_eq!(resize(128).unwrap().carried, 1);
     assert!(!half.exists());
     for table in [&table, &open_any(&path)] {
-        let mut now = table.now();
+        let mut now = table.reading();
         let allowed =
             (0..3).filter(|_| table.charge(key, hourly(2), 1, &mut now).is_allowed()).count();
         assert_eq!(allowed, usize::from(table.slots().get() == 64), "the second of two, once");
@@ -860,22 +835,22 @@ fn successor(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// What lies at the successor's name is renamed only if it is the file that the buckets were
-/// carried to.
+/// The file at the successor's name is renamed only if it is the one to which the buckets were
+/// carried.
 #[test]
 fn a_file_in_the_successors_place_does_not_get_the_name() {
     for _ in 0..20 {
         let (_directory, path) = place();
         let (table, _) = open(&path);
         let key = table.hash(b"a");
-        assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+        assert!(table.charge(key, hourly(1), 1, &mut table.reading()).is_allowed());
         let inode =
             |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
         let before = inode(&path);
         let mut child = begin_resize(&table, &path, 1_000);
         child.signal(rustix::process::Signal::STOP);
         if inode(&path) != before || !successor(&path).exists() {
-            // This machine was too slow: it had finished. Once more.
+            // This machine was too slow, and the resize had finished. Once more.
             continue;
         }
         let half = fs::read(successor(&path)).unwrap();
@@ -885,18 +860,13 @@ fn a_file_in_the_successors_place_does_not_get_the_name() {
         child.signal(rustix::process::Signal::CONT);
         let mut output = String::new();
         std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut output).unwrap();
-        let sentence = format!(
-            "resized: table {0}: while it was resized, somebody removed or replaced it or {0}.next, so the new file did \
-             not get its name; stop every agent that uses it, remove both, and a new one is made",
-            path.display()
-        );
-        if !output.contains(&sentence) {
-            // It was replaced before the other process opened it, and so is the file that the
-            // buckets were carried to.
+        if !output.contains("so the new file did not get its name") {
+            // It was replaced before the other process opened it, so the buckets were carried to
+            // it.
             assert!(output.contains("resized: done") || output.contains("is gone"), "{output}");
             let joined = open_any(&path);
             assert!(
-                !joined.charge(key, hourly(1), 1, &mut joined.now()).is_allowed(),
+                !joined.charge(key, hourly(1), 1, &mut joined.reading()).is_allowed(),
                 "a bucket was lost"
             );
             continue;
@@ -904,12 +874,12 @@ fn a_file_in_the_successors_place_does_not_get_the_name() {
         assert_eq!(inode(&path), before);
         return;
     }
-    eprintln!("SKIPPED: this machine is too slow to replace a file within a second");
+    skip("this machine is too slow to replace a file within a second");
 }
 
-/// A resize is done when the table is too small, so when most is evicted.
+/// A table is resized when it is too small, which is when most is evicted.
 #[test]
-fn evictions_during_a_resize_are_counted_once_whoever_dies() {
+fn evictions_during_a_resize_are_counted_once_whichever_process_dies() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let mut fresh = 0_u32;
@@ -917,7 +887,7 @@ fn evictions_during_a_resize_are_counted_once_whoever_dies() {
         for _ in 0..keys {
             fresh += 1;
             let key = table.hash(&fresh.to_ne_bytes());
-            assert!(table.charge(key, hourly(1), 1, &mut table.now()).is_allowed());
+            assert!(table.charge(key, hourly(1), 1, &mut table.reading()).is_allowed());
         }
     };
     // Until every slot is live: from then on each new key costs one.
@@ -941,7 +911,7 @@ fn evictions_during_a_resize_are_counted_once_whoever_dies() {
     for table in [&table, &joined, &*next] {
         let evictions = table.evictions();
         assert!((before + 60..before + 70).contains(&evictions.evicted_live), "{evictions:?}");
-        assert!(evictions.forgiven_ns >= during.forgiven_ns, "the counter went back");
+        assert!(evictions.forgiven >= during.forgiven, "the counter went back");
     }
     assert_eq!(table.evictions(), joined.evictions());
     // And once more.
@@ -951,27 +921,27 @@ fn evictions_during_a_resize_are_counted_once_whoever_dies() {
     assert_eq!(open_any(&path).evictions(), joined.successor().unwrap().unwrap().evictions());
 }
 
-/// An agent that has not noticed the resize yet does not bring back what a reset forgave.
+/// A process that has not noticed the resize yet does not bring back what a reset forgave.
 #[test]
-fn a_reset_after_a_resize_holds_for_agents_on_the_old_file() {
+fn a_reset_after_a_resize_holds_for_processes_on_the_old_file() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
     let allowed = |table: &Table| {
-        let mut now = table.now();
+        let mut now = table.reading();
         (0..9).filter(|_| table.charge(key, hourly(5), 1, &mut now).is_allowed()).count()
     };
     assert_eq!(allowed(&table), 5);
     Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
     assert_eq!(table.reset(key, hourly(5), table.now()), None, "not in the old file");
     let inspected = Table::inspect(&path).unwrap();
-    assert!(inspected.reset(key, hourly(5), inspected.now()).unwrap() > 0);
-    assert_eq!(table.owed_ns(key, hourly(5), table.now()), 0);
+    assert!(inspected.reset(key, hourly(5), inspected.now()).unwrap() > Nanos::ZERO);
+    assert_eq!(table.owed(key, hourly(5), table.now()), Nanos::ZERO);
     assert_eq!(allowed(&table), 5, "the old debt came back");
     assert_eq!(allowed(&inspected), 0);
 }
 
-/// A header that makes a file its own successor costs nothing.
+/// A header that makes a file its own successor does no harm.
 #[test]
 fn a_table_is_not_its_own_successor() {
     let (_directory, path) = place();
@@ -985,16 +955,13 @@ fn a_table_is_not_its_own_successor() {
         let lines = fs::metadata(&path).unwrap().len() - 64 * 16;
         file.write_all_at(&sealed_slots(&sealed), lines).unwrap();
         if generation == u64::MAX {
-            let how = "no table was resized that often";
-            assert_eq!(
-                refusal(&path),
-                format!("table {} has a damaged header: {how}; {ANEW}", path.display())
-            );
+            let damaged = "its header is damaged: no table was resized that often";
+            assert_eq!(refusal(&path), damaged);
         } else {
             let (table, _) = open(&path);
             for n in 0..100_u32 {
                 let key = table.hash(&n.to_ne_bytes());
-                assert!(!table.charge(key, hourly(5), 1, &mut table.now()).is_allowed());
+                assert!(!table.charge(key, hourly(5), 1, &mut table.reading()).is_allowed());
                 assert!(table.successor().is_err());
             }
             let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -1021,7 +988,7 @@ fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {
     assert_eq!(first.name(), Name::Ours);
     fs::remove_file(&path).unwrap();
     assert_eq!(first.name(), Name::Nothing);
-    // Something that is no table is left alone.
+    // A file that is not a table is left alone.
     fs::write(&path, [b'x'; 8192]).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     assert_eq!(first.name(), Name::AnotherFile);
@@ -1033,7 +1000,7 @@ fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {
     assert!(!second.has_strangers());
     assert_eq!(first.name(), Name::AnotherFile);
     assert!(second.has_strangers() && Table::inspect(&path).unwrap().has_strangers());
-    // A resize replaces the file as well, and all move along.
+    // A resize replaces the file as well, and the processes that use it follow.
     let before = fs::read(&path).unwrap();
     Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
     assert_eq!(second.name(), Name::Ours);
@@ -1054,7 +1021,7 @@ fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {
 fn a_copy_with_holes_has_its_space_reserved_before_it_is_used() {
     let (directory, _) = place();
     let Some(mount) = Mount::new(directory.path().join("small"), "size=4m") else {
-        return eprintln!("SKIPPED: not allowed to mount, so a full file system was not tried");
+        return skip("not allowed to mount a full file system");
     };
     let (path, copy) = (mount.0.join("table"), mount.0.join("copy"));
     drop(Table::open_or_create(&path, Some(Slots::new(1 << 16).unwrap())).unwrap());
@@ -1069,7 +1036,7 @@ fn a_copy_with_holes_has_its_space_reserved_before_it_is_used() {
             .unwrap()
             .success()
     );
-    assert!(child_under("", &again, 1 << 16).contains("opened: Joined"), "there is room");
+    assert!(child_under("", &again, 1 << 16).contains("opened: Joined"), "there is space");
     assert!(
         fs::metadata(&again)
             .map(|metadata| std::os::unix::fs::MetadataExt::blocks(&metadata))
@@ -1078,21 +1045,16 @@ fn a_copy_with_holes_has_its_space_reserved_before_it_is_used() {
     );
     fs::write(mount.0.join("filler"), vec![1; 4 << 20]).unwrap_err();
     let said = child_under("", &copy, 1 << 16);
-    let sentence = format!(
-        "refused: table {}: could not reserve its space: No space left on device (os error 28); ask for fewer --slots (16 \
-         bytes each) or make room",
-        copy.display()
-    );
-    assert!(said.contains(&sentence), "{said}");
+    let sentence = format!("refused: table {}: could not reserve its space", copy.display());
+    assert!(said.contains(&sentence) && said.contains("code: 28"), "{said}");
 }
 
 #[test]
-fn a_limit_of_file_sizes_is_told_before_it_kills() {
+fn a_limit_of_file_sizes_is_an_error_before_it_kills() {
     let (_directory, path) = place();
-    let sentence = format!("refused: table {} takes a file of ", path.display());
-    let how = "raise it (LimitFSIZE=, ulimit -f) or ask for fewer --slots (16 bytes each)";
+    let sentence = format!("refused: table {}: it takes a file of ", path.display());
     let said = child_under("ulimit -f 1024", &path, 1 << 20);
-    assert!(said.contains(&sentence) && said.contains(how), "{said}");
+    assert!(said.contains(&sentence), "{said}");
     assert!(!path.exists());
     // A whole table can be used, and a copy with holes is refused.
     drop(open(&path));
@@ -1104,11 +1066,11 @@ fn a_limit_of_file_sizes_is_told_before_it_kills() {
     file.set_len(length).unwrap();
     file.write_all_at(&header, 0).unwrap();
     let said = child_under("ulimit -f 0", &path, 64);
-    assert!(said.contains(&sentence) && said.contains(how), "{said}");
+    assert!(said.contains(&sentence), "{said}");
 }
 
 #[test]
-fn whatever_the_umask_the_file_is_one_that_is_accepted() {
+fn with_any_umask_the_file_can_be_used() {
     for umask in ["0777", "0077", "0000"] {
         let (_directory, path) = place();
         let said = child_under(&format!("umask {umask}"), &path, 64);
@@ -1122,18 +1084,15 @@ fn without_its_successor_a_moved_key_is_denied() {
     let (_directory, path) = place();
     let (table, _) = open(&path);
     let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
+    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
     Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
     fs::remove_file(&path).unwrap();
-    assert!(!table.charge(key, hourly(2), 1, &mut table.now()).is_allowed());
-    let gone = "was being resized, and the file that takes over from it is gone";
-    assert_eq!(
-        table.successor().unwrap_err().to_string(),
-        format!("table {} {gone}; {ANEW}", path.display())
-    );
+    assert!(!table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
+    let gone = "it was being resized, and the file that takes over from it is gone";
+    assert_eq!(without_path(&table.successor().unwrap_err()), gone);
 }
 
-/// Its sealed slots stay sealed for ever, and nothing but this tells of it.
+/// Its sealed slots stay sealed, and nothing else shows that.
 #[test]
 fn a_table_whose_successor_is_gone_is_at_fault() {
     let (_directory, path) = place();
@@ -1142,16 +1101,17 @@ fn a_table_whose_successor_is_gone_is_at_fault() {
     let faults = || {
         let table = Table::inspect(&path).unwrap();
         let faults = table.check();
-        assert!(faults.iter().all(|fault| !fault.heals()));
-        assert_eq!(table.successor_fault(), faults.first().cloned());
-        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+        assert!(faults.iter().all(|fault| !fault.heals() && fault.slot().is_none()));
+        let texts = faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let successor_fault = table.successor_fault().map(|fault| fault.to_string());
+        assert_eq!(successor_fault, texts.first().cloned());
+        texts
     };
     assert_eq!(faults(), [""; 0], "the resize runs");
     drop(child);
     assert_eq!(faults(), [""; 0], "another resize can finish it");
 
-    let gone = "it is being resized, and the file that takes over from it is gone; stop every agent that uses it and \
-                remove it, and a new one is made";
+    let gone = "it is being resized, and the file that takes over from it is gone";
     // A copy of the table has the table's own generation, so it is not its successor.
     let whole = fs::read(successor(&path)).unwrap();
     fs::write(successor(&path), fs::read(&path).unwrap()).unwrap();
@@ -1159,13 +1119,17 @@ fn a_table_whose_successor_is_gone_is_at_fault() {
     fs::remove_file(successor(&path)).unwrap();
     assert_eq!(faults(), [gone]);
     symlink("elsewhere", successor(&path)).unwrap();
-    let [fault] = &faults()[..] else { panic!("one fault") };
-    assert!(
-        fault.starts_with("it is being resized, and its successor can't be opened: "),
-        "{fault}"
-    );
+    let Some(fault) = Table::inspect(&path).unwrap().successor_fault() else { panic!("a fault") };
+    match fault.kind() {
+        FaultKind::SuccessorUnusable(why) => {
+            assert!(matches!(why.kind(), OpenErrorKind::Symlink), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let sentence = "it is being resized, and its successor cannot be opened: ";
+    assert!(faults()[0].starts_with(sentence), "{fault}");
 
-    // The file put back, all is well.
+    // With the file put back there is no fault.
     fs::remove_file(successor(&path)).unwrap();
     fs::write(successor(&path), whole).unwrap();
     fs::set_permissions(successor(&path), Permissions::from_mode(0o600)).unwrap();
@@ -1176,7 +1140,7 @@ fn open_any(path: &Path) -> Table {
     Table::open_or_create(path, None).unwrap().0
 }
 
-/// The other end of the tests with processes: this test binary, started again.
+/// The other end of the test with eight processes: this test binary, started again.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("GCRA_TABLE_CHILD") else {
@@ -1188,7 +1152,7 @@ fn child() {
     }
     let key = table.hash(b"hot");
     let allowed = (0..200_000)
-        .filter(|_| table.charge(key, hourly(10_000), 1, &mut table.now()).is_allowed())
+        .filter(|_| table.charge(key, hourly(10_000), 1, &mut table.reading()).is_allowed())
         .count();
     println!("allowed {allowed}");
 }
@@ -1212,7 +1176,7 @@ fn processes_that_charge_together_share_one_limit() {
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success());
             for line in String::from_utf8(output.stdout).unwrap().lines() {
-                // The test harness writes its own words in front.
+                // The test harness may write its own words in front.
                 if line.ends_with("created") {
                     created += 1;
                 }
@@ -1225,9 +1189,9 @@ fn processes_that_charge_together_share_one_limit() {
     }
 }
 
-/// Each open table is a process as far as the file can tell.
+/// Each open table counts as a process.
 #[test]
-fn there_is_room_to_list_512_processes_and_more_of_them_work() {
+fn up_to_512_processes_are_listed_and_more_of_them_work() {
     let (_directory, path) = place();
     let looker = open(&path).0;
     let mut others: Vec<_> = (1..Table::MOST_PROCESSES + 3).map(|_| open(&path).0).collect();
@@ -1235,11 +1199,11 @@ fn there_is_room_to_list_512_processes_and_more_of_them_work() {
     let key = looker.hash(b"a");
     for table in &others {
         table.beat();
-        let _ = table.charge(key, hourly(1000), 1, &mut table.now());
+        let _ = table.charge(key, hourly(1000), 1, &mut table.reading());
     }
     assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 6));
-    let left =
-        (0..1000).filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.now()).is_allowed());
+    let left = (0..1000)
+        .filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.reading()).is_allowed());
     assert_eq!(left.count(), 1000 - others.len(), "all were charged");
 
     others.truncate(256);
@@ -1248,7 +1212,7 @@ fn there_is_room_to_list_512_processes_and_more_of_them_work() {
     assert_eq!((looker.processes().len(), last.unlisted_beats()), (258, 6));
 }
 
-/// The other end of the creation races: one line on standard input names each table.
+/// The other end of the races to make a table. Each line of its standard input names a table.
 #[test]
 fn racing_child() {
     if std::env::var("GCRA_TABLE_RACE").is_err() {
@@ -1261,7 +1225,7 @@ fn racing_child() {
             OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         }
         let allowed =
-            table.charge(table.hash(b"hot"), hourly(7), 1, &mut table.now()).is_allowed();
+            table.charge(table.hash(b"hot"), hourly(7), 1, &mut table.reading()).is_allowed();
         println!("race {opened:?} {allowed}");
     }
 }
@@ -1316,7 +1280,7 @@ fn fifty_processes_race_for_a_new_table_a_hundred_times() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-/// Who cuts a table that is in use kills who uses it. The next start says why.
+/// A process that cuts a table in use kills the processes that use it. The next one says why.
 #[test]
 fn a_live_table_that_is_cut_ends_its_processes_and_is_refused_afterwards() {
     use std::os::unix::process::ExitStatusExt as _;
@@ -1334,5 +1298,5 @@ fn a_live_table_that_is_cut_ends_its_processes_and_is_refused_afterwards() {
     writeln!(child.stdin.as_mut().unwrap(), "{}", path.display()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(7), "SIGBUS: {output:?}");
-    assert!(refusal(&path).contains("it was cut or grown"));
+    assert!(matches!(refused(&path).kind(), OpenErrorKind::Length { found: 4096, .. }));
 }

@@ -1,13 +1,13 @@
-//! How much memory this process may still take, as far as its cgroup says.
+//! How much memory the cgroup of this process has left.
 //!
-//! A tmpfs file is memory. Where a cgroup allows less than a table takes, reserving its space does
-//! not fail: the kernel kills somebody. So it is asked first.
+//! A file on a tmpfs is memory. If the cgroup allows less than a table takes, reserving the space
+//! does not fail: the kernel kills a process instead. So the limit is read first.
 
 use std::fs;
 use std::path::Path;
 
-/// The bytes left below the tightest memory limit over this process; `None` where there is none,
-/// or it can't be read.
+/// The bytes left below the tightest memory limit of this process; `None` if there is no limit, or
+/// it cannot be read.
 pub(crate) fn memory_left() -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     left_in(&cgroups, Path::new("/sys/fs/cgroup"))
@@ -48,7 +48,7 @@ fn left_in(cgroups: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// The least that is left in the group at `path` and in those above it.
+/// The least that is left in the group at `path` and in the groups above it.
 fn left_up_from(root: &Path, path: &str, names: &Names) -> Option<u64> {
     let group = root.join(path.trim_start_matches('/'));
     group
@@ -59,10 +59,10 @@ fn left_up_from(root: &Path, path: &str, names: &Names) -> Option<u64> {
 }
 
 fn left(group: &Path, names: &Names) -> Option<u64> {
-    // "max" is no number, and so no limit.
+    // "max" is not a number, and means that there is no limit.
     let read = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, usage) = (read(names.limit)?, read(names.usage)?);
-    // Cached files give way; files on a tmpfs count as cached, and don't.
+    // The kernel can drop cached files. Files on a tmpfs count as cached, but it cannot drop them.
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let counter = |name: &str| {
         let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
@@ -71,8 +71,8 @@ fn left(group: &Path, names: &Names) -> Option<u64> {
             .and_then(|(_, value)| value.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    let yielding = counter(names.cached).saturating_sub(counter(names.shmem));
-    Some(limit.saturating_sub(usage.saturating_sub(yielding)))
+    let droppable = counter(names.cached).saturating_sub(counter(names.shmem));
+    Some(limit.saturating_sub(usage.saturating_sub(droppable)))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(
             left("0::/service\n"),
             Some(4500),
-            "cached files give way, those on a tmpfs don't"
+            "cached files can be dropped, except those on a tmpfs"
         );
 
         write(at("memory/box/memory.limit_in_bytes"), "3000\n");

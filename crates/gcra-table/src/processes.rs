@@ -1,20 +1,20 @@
-//! Who uses the table: each process has an entry in the header and writes there, once a second,
-//! that it is alive.
+//! The processes that use the table. Each has an entry in the header, and writes there once a
+//! second that it is alive.
 //!
-//! For people to look at. No decision depends on it, and nothing is done to a process because of
-//! what an entry says: every process of the user can write there what it likes.
+//! The entries are for people to look at. No decision depends on them, and nothing is done to a
+//! process because of what an entry says: every process of the user can write anything there.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::header::{ProcessEntry, TEXT_WORDS};
+use crate::time::{Nanos, Time};
 
-/// An entry that was not written for so long belongs to a process that died, or to one that is
-/// stopped.
-const ALIVE_NS: u64 = 5_000_000_000;
+/// A process that has not written its entry for this long is dead or stopped.
+const ALIVE: Nanos = Nanos::from_secs(5);
 
-/// No place among the entries.
+/// Not a place among the entries.
 const UNLISTED: u32 = u32::MAX;
 
 /// A process's place among the [`ProcessEntry`]s.
@@ -22,8 +22,8 @@ const UNLISTED: u32 = u32::MAX;
 pub(crate) struct Attachment {
     number: u32,
     pid_namespace: u64,
-    /// The index of its entry, or [`UNLISTED`]. It changes when another process took the entry
-    /// while this one was stopped.
+    /// The index of its entry, or [`UNLISTED`]. It changes if another process took the entry while
+    /// this one was stopped.
     entry: AtomicU32,
     /// The last request to reload that this process has answered.
     answered: AtomicU64,
@@ -31,8 +31,8 @@ pub(crate) struct Attachment {
 
 /// A process that uses the table: see [`Table::processes`](crate::Table::processes).
 ///
-/// All of it is what the process wrote itself, or what any other process of the same user wrote
-/// there.
+/// All of this is what the process wrote itself, or what another process of the same user wrote in
+/// its place.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Process {
     /// Its place in the list.
@@ -42,10 +42,10 @@ pub struct Process {
     pub attachment: u32,
     /// Its process id in its own namespace.
     pub pid: u32,
-    /// Whether its process id means the same process to the caller.
+    /// Whether its process id names the same process to the caller.
     pub pid_namespace: PidNamespace,
-    /// Nanoseconds since it was last alive; `None` when it has left.
-    pub silent_ns: Option<u64>,
+    /// How long ago it was last alive; `None` if it has left.
+    pub silent: Option<Nanos>,
     answered: u64,
     answer: Option<ReloadAnswer>,
 }
@@ -54,10 +54,10 @@ impl Process {
     /// Whether it was alive within the last 5 seconds.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.silent_ns.is_some_and(|silent_ns| silent_ns < ALIVE_NS)
+        self.silent.is_some_and(|silent| silent < ALIVE)
     }
 
-    /// What it answered to this request to reload, or to a later one.
+    /// Its answer to this request to reload, or to a later one.
     #[must_use]
     pub fn answer_to(&self, asked: u64) -> Option<&ReloadAnswer> {
         let is_later = self.answered.wrapping_sub(asked) <= u64::MAX / 2;
@@ -65,32 +65,31 @@ impl Process {
     }
 }
 
-/// What a process says when it was [asked to reload](crate::Table::ask_to_reload).
+/// The answer of a process that was [asked to reload](crate::Table::ask_to_reload).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReloadAnswer {
-    /// What its configuration says is in force.
+    /// Its configuration, read again, is in force.
     InForce,
-    /// Its configuration was refused, for this reason; what was in force before stays. In the
-    /// table the reason is cut after 192 bytes, and what comes from there has printable characters
-    /// only.
+    /// Its configuration was refused for this reason, and the one before stays in force. The table
+    /// keeps the first 192 bytes of the reason, and only printable characters are read from it.
     Refused(String),
-    /// It has no configuration that it could read again.
+    /// It has no configuration that can be read again.
     NothingToReload,
 }
 
-/// Whether a process has its id from the caller's pid namespace.
+/// Whether a process is in the pid namespace of the caller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PidNamespace {
-    /// Its id names the same process to the caller.
+    /// It is: its id names the same process to the caller.
     Ours,
     /// It is in another one, such as another container's.
     Another,
-    /// One of the two has no /proc to tell.
+    /// Unknown, because one of the two has no /proc.
     Unknown,
 }
 
 impl Attachment {
-    /// Takes no entry yet: the first beat does.
+    /// Takes no entry yet; the first beat does.
     pub(crate) fn new(number: u16) -> Self {
         Self {
             number: u32::from(number),
@@ -100,24 +99,24 @@ impl Attachment {
         }
     }
 
-    /// Writes down that the process is alive. One that has no entry takes a free one; where there
-    /// is none, the process works all the same and its beat is counted in `unlisted`.
-    pub(crate) fn beat(&self, entries: &[ProcessEntry], unlisted: &AtomicU64, now: u64) {
+    /// Writes down that the process is alive. A process that has no entry takes a free one. If
+    /// there is none, the process works all the same, and its beat is counted in `unlisted`.
+    pub(crate) fn beat(&self, entries: &[ProcessEntry], unlisted: &AtomicU64, now: Time) {
         if let Some(mine) = self.entry(entries) {
-            mine.beat_ns.store(now.max(1), Ordering::Relaxed);
+            mine.beat_ns.store(now.0.max(1), Ordering::Relaxed);
             return;
         }
         let entry = self.claim(entries, now);
         self.entry.store(entry.unwrap_or(UNLISTED), Ordering::Relaxed);
         if entry.is_some() {
-            // The new entry has no answer yet, so the request is answered again.
+            // The new entry has no answer yet, so that the request must be answered again.
             self.answered.store(0, Ordering::Relaxed);
         } else {
             unlisted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether a request to reload waits for an answer of this process.
+    /// Whether this process has to answer this request to reload.
     pub(crate) fn has_to_answer(&self, asked: u64) -> bool {
         asked != 0 && asked != self.answered.load(Ordering::Relaxed)
     }
@@ -132,7 +131,7 @@ impl Attachment {
             }
             ReloadAnswer::NothingToReload => (NOTHING_TO_RELOAD, ""),
         };
-        // A reader that finds the same number before and after its look has seen a whole answer.
+        // A reader that finds the same number before and after reading has a whole answer.
         mine.answered.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         mine.outcome.store(outcome, Ordering::Relaxed);
@@ -142,7 +141,7 @@ impl Attachment {
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
         }
-        // At most 192.
+        // This is at most 192.
         mine.length.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
         mine.answered.store(asked, Ordering::Release);
     }
@@ -158,7 +157,7 @@ impl Attachment {
         (entry.number.load(Ordering::Relaxed) == self.number).then_some(entry)
     }
 
-    fn claim(&self, entries: &[ProcessEntry], now: u64) -> Option<u32> {
+    fn claim(&self, entries: &[ProcessEntry], now: Time) -> Option<u32> {
         let claim_if = |is_free: &dyn Fn(u64) -> bool| {
             entries.iter().position(|entry| {
                 let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
@@ -167,15 +166,15 @@ impl Attachment {
                         .beat_ns
                         .compare_exchange(
                             beat_ns,
-                            now.max(1),
+                            now.0.max(1),
                             Ordering::Relaxed,
                             Ordering::Relaxed,
                         )
                         .is_ok()
             })
         };
-        // The process of an entry that was not left may be stopped, and is better kept in the
-        // list.
+        // The entry of a process that has not left is taken last: the process may be stopped, and
+        // is better kept in the list.
         let claimed = claim_if(&|beat_ns| beat_ns == 0)
             .or_else(|| claim_if(&|beat_ns| !is_recent(beat_ns, now)))?;
         let entry = &entries[claimed];
@@ -187,20 +186,20 @@ impl Attachment {
     }
 }
 
-/// The values of `outcome`; 0 is none.
+/// The values of `outcome`; 0 means that there is no answer.
 const IN_FORCE: u32 = 1;
 const REFUSED: u32 = 2;
 const NOTHING_TO_RELOAD: u32 = 3;
 
-/// All processes whose entries were not taken by others, also those that have left.
-pub(crate) fn listed(entries: &[ProcessEntry], now: u64) -> Vec<Process> {
+/// All processes whose entries were not taken by others, including those that have left.
+pub(crate) fn listed(entries: &[ProcessEntry], now: Time) -> Vec<Process> {
     let ours = our_pid_namespace();
     let used = |entry: &&ProcessEntry| entry.pid.load(Ordering::Relaxed) != 0;
     let with_places = entries.iter().enumerate().filter(|(_, entry)| used(entry));
     with_places.map(|(place, entry)| look_at(entry, place, now, ours)).collect()
 }
 
-fn look_at(entry: &ProcessEntry, place: usize, now: u64, ours: u64) -> Process {
+fn look_at(entry: &ProcessEntry, place: usize, now: Time, ours: u64) -> Process {
     let beat_ns = entry.beat_ns.load(Ordering::Relaxed);
     let attachment = entry.number.load(Ordering::Relaxed);
     let answered = entry.answered.load(Ordering::Acquire);
@@ -228,26 +227,25 @@ fn look_at(entry: &ProcessEntry, place: usize, now: u64, ours: u64) -> Process {
             _ => PidNamespace::Another,
         },
         // Its reading may be a moment after ours.
-        silent_ns: (beat_ns != 0).then(|| now.abs_diff(beat_ns)),
+        silent: (beat_ns != 0).then(|| Nanos(now.0.abs_diff(beat_ns))),
         answered,
         answer: answer.filter(|_| is_whole),
     }
 }
 
-/// What can be shown on a terminal; a question mark stands for anything else.
+/// The text with a question mark in the place of each character that a terminal would not show.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let is_printable = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
     text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()
 }
 
-fn is_recent(beat_ns: u64, now: u64) -> bool {
+fn is_recent(beat_ns: u64, now: Time) -> bool {
     // Its reading may be a moment after ours.
-    beat_ns != 0 && beat_ns.abs_diff(now) < ALIVE_NS
+    beat_ns != 0 && beat_ns.abs_diff(now.0) < ALIVE.0
 }
 
-/// The inode number of the pid namespace that this process has its id from; 0 when there is no
-/// /proc to tell.
+/// The inode number of the pid namespace of this process; 0 if there is no /proc.
 fn our_pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
@@ -256,9 +254,11 @@ fn our_pid_namespace() -> u64 {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    const fn at_s(number: u64) -> Time {
+        Time(Nanos::from_secs(number).0)
+    }
 
-    fn alive(entries: &[ProcessEntry], now: u64) -> Vec<Process> {
+    fn alive(entries: &[ProcessEntry], now: Time) -> Vec<Process> {
         listed(entries, now).into_iter().filter(Process::is_alive).collect()
     }
 
@@ -271,48 +271,47 @@ mod tests {
             attachment.beat(&entries, &unlisted, now);
             attachment
         };
-        let first = attach(1, 100 * SECOND);
-        let second = attach(2, 100 * SECOND);
-        assert_eq!(alive(&entries, 102 * SECOND).len(), 2);
-        let seen = &alive(&entries, 102 * SECOND)[0];
+        let first = attach(1, at_s(100));
+        let second = attach(2, at_s(100));
+        assert_eq!(alive(&entries, at_s(102)).len(), 2);
+        let seen = &alive(&entries, at_s(102))[0];
         assert_eq!((seen.place, seen.attachment, seen.pid), (0, 1, std::process::id()));
-        assert_eq!(seen.silent_ns, Some(2 * SECOND));
+        assert_eq!(seen.silent, Some(Nanos::from_secs(2)));
         assert_eq!(unlisted.load(Ordering::Relaxed), 0);
 
-        let third = attach(3, 101 * SECOND);
-        assert_eq!(unlisted.load(Ordering::Relaxed), 1, "no room");
+        let third = attach(3, at_s(101));
+        assert_eq!(unlisted.load(Ordering::Relaxed), 1, "no entry is free");
         third.leave(&entries);
         assert_eq!(
-            alive(&entries, 102 * SECOND).len(),
+            alive(&entries, at_s(102)).len(),
             2,
-            "one without an entry leaves those of others"
+            "a process without an entry does not clear another's"
         );
         second.leave(&entries);
-        assert_eq!(alive(&entries, 102 * SECOND).len(), 1);
-        third.beat(&entries, &unlisted, 102 * SECOND);
-        assert_eq!(alive(&entries, 102 * SECOND).len(), 2, "there is room now");
+        assert_eq!(alive(&entries, at_s(102)).len(), 1);
+        third.beat(&entries, &unlisted, at_s(102));
+        assert_eq!(alive(&entries, at_s(102)).len(), 2, "an entry is free now");
         assert_eq!(unlisted.load(Ordering::Relaxed), 1);
 
-        // The first was stopped, and its entry went to a fourth; when it goes on it finds another
-        // one.
-        assert_eq!(alive(&entries, 106 * SECOND).len(), 1);
-        let fourth = attach(4, 106 * SECOND);
+        // The first was stopped, and a fourth took its entry. When it continues it takes another.
+        assert_eq!(alive(&entries, at_s(106)).len(), 1);
+        let fourth = attach(4, at_s(106));
         third.leave(&entries);
-        first.beat(&entries, &unlisted, 107 * SECOND);
-        fourth.beat(&entries, &unlisted, 107 * SECOND);
-        assert_eq!(alive(&entries, 107 * SECOND).len(), 2);
+        first.beat(&entries, &unlisted, at_s(107));
+        fourth.beat(&entries, &unlisted, at_s(107));
+        assert_eq!(alive(&entries, at_s(107)).len(), 2);
         first.leave(&entries);
         fourth.leave(&entries);
-        assert_eq!(alive(&entries, 107 * SECOND), []);
+        assert_eq!(alive(&entries, at_s(107)), []);
     }
 
     #[test]
     fn a_process_of_another_pid_namespace_is_told_apart() {
         let entries = [ProcessEntry::default()];
-        Attachment::new(1).beat(&entries, &AtomicU64::new(0), SECOND);
+        Attachment::new(1).beat(&entries, &AtomicU64::new(0), at_s(1));
         let seen = |namespace| {
             entries[0].pid_namespace.store(namespace, Ordering::Relaxed);
-            alive(&entries, SECOND)[0].pid_namespace
+            alive(&entries, at_s(1))[0].pid_namespace
         };
         assert_eq!(seen(our_pid_namespace()), PidNamespace::Ours);
         assert_eq!(seen(our_pid_namespace() + 1), PidNamespace::Another);
@@ -323,9 +322,9 @@ mod tests {
     fn an_answer_is_read_whole_and_has_printable_characters_only() {
         let entries = [ProcessEntry::default()];
         let attachment = Attachment::new(1);
-        attachment.beat(&entries, &AtomicU64::new(0), SECOND);
-        let answer = |asked| listed(&entries, SECOND)[0].answer_to(asked).cloned();
-        assert!(!attachment.has_to_answer(0), "nobody has ever asked");
+        attachment.beat(&entries, &AtomicU64::new(0), at_s(1));
+        let answer = |asked| listed(&entries, at_s(1))[0].answer_to(asked).cloned();
+        assert!(!attachment.has_to_answer(0), "there was no request yet");
         assert!(attachment.has_to_answer(1));
         assert_eq!(answer(1), None);
 
@@ -335,7 +334,7 @@ mod tests {
         attachment.answer(&entries, 3, &ReloadAnswer::NothingToReload);
         assert_eq!(answer(2), Some(ReloadAnswer::NothingToReload), "a later one counts");
 
-        // Cut in the middle of a character, so before it.
+        // The limit is in the middle of a character, so the text is cut before it.
         let long = format!("{}ä and more", "x".repeat(191));
         attachment.answer(&entries, 4, &ReloadAnswer::Refused(long));
         assert_eq!(answer(4), Some(ReloadAnswer::Refused("x".repeat(191))));
@@ -343,7 +342,7 @@ mod tests {
         attachment.answer(&entries, 5, &ReloadAnswer::Refused(hostile.to_owned()));
         assert_eq!(answer(5), Some(ReloadAnswer::Refused("?[2J 'ä' ??\"\\".to_owned())));
 
-        // What others may write.
+        // What other processes may write.
         entries[0].length.store(u32::MAX, Ordering::Relaxed);
         entries[0].text.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(answer(5), Some(ReloadAnswer::Refused("\u{fffd}".repeat(192))));
@@ -358,15 +357,19 @@ mod tests {
         let entries = [ProcessEntry::default()];
         let unlisted = AtomicU64::new(0);
         let (stopped, other) = (Attachment::new(1), Attachment::new(2));
-        stopped.beat(&entries, &unlisted, SECOND);
+        stopped.beat(&entries, &unlisted, at_s(1));
         stopped.answer(&entries, 7, &ReloadAnswer::InForce);
-        other.beat(&entries, &unlisted, 10 * SECOND);
-        assert_eq!(listed(&entries, 10 * SECOND)[0].answer_to(7), None, "that was another's");
+        other.beat(&entries, &unlisted, at_s(10));
+        assert_eq!(
+            listed(&entries, at_s(10))[0].answer_to(7),
+            None,
+            "the answer of another process"
+        );
         stopped.answer(&entries, 8, &ReloadAnswer::InForce);
-        assert_eq!(listed(&entries, 10 * SECOND)[0].answer_to(7), None, "it has no entry now");
+        assert_eq!(listed(&entries, at_s(10))[0].answer_to(7), None, "it has no entry now");
         assert!(!stopped.has_to_answer(8));
         other.leave(&entries);
-        stopped.beat(&entries, &unlisted, 11 * SECOND);
+        stopped.beat(&entries, &unlisted, at_s(11));
         assert!(stopped.has_to_answer(8));
     }
 }

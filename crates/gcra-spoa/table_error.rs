@@ -1,0 +1,286 @@
+//! The errors of the table in sentences for operators: what is wrong, where, and which flag,
+//! command or setting makes it right. The table itself knows none of these.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use gcra_table::{Fault, FaultKind, OpenError, OpenErrorKind, RateError, RateProblem};
+use rustix::io::Errno;
+
+/// Why the table cannot be used, for an operator.
+#[derive(Debug)]
+pub(crate) struct TableError(pub(crate) OpenError);
+
+/// The sentence has the error of the system in it, so there is no source to be added.
+impl Error for TableError {}
+
+impl From<OpenError> for TableError {
+    fn from(error: OpenError) -> Self {
+        Self(error)
+    }
+}
+
+const BEGIN_ANEW: &str = "stop every agent that uses it and remove it, and a new one is made";
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Sentence(&self.0).fmt(f)
+    }
+}
+
+/// The sentence for an error.
+struct Sentence<'a>(&'a OpenError);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, kind) = (self.0.path().display(), self.0.kind());
+        match kind {
+            OpenErrorKind::Foreign => {
+                return write!(
+                    f,
+                    "{path} is not a table of gcra-spoa; choose another file with --table"
+                );
+            }
+            OpenErrorKind::Missing => {
+                return write!(f, "there is no table {path}; agents make it when they start");
+            }
+            OpenErrorKind::Slots { found, asked } => {
+                let (found, asked) = (found.get(), asked.get());
+                return write!(
+                    f,
+                    "table {path} has {found} slots, and --slots asks for {asked}; leave --slots \
+                     out to take what it has, or change it with 'gcra-spoa table resize --table \
+                     {path} --slots {asked}'"
+                );
+            }
+            OpenErrorKind::Damaged { .. } | OpenErrorKind::Layout { .. } | OpenErrorKind::Hash => {
+                return write!(f, "{}; {BEGIN_ANEW}", self.0);
+            }
+            _ => write!(f, "{}", self.0)?,
+        }
+        match kind {
+            OpenErrorKind::Io { source, .. } => {
+                write!(f, ": {source}")?;
+                match source.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::NOSPC) => {
+                        f.write_str("; ask for fewer --slots (16 bytes each), or free some space")
+                    }
+                    Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => f.write_str(
+                        "; choose with --table a file in a directory that this user may write to",
+                    ),
+                    Some(Errno::NOMEM) => f.write_str(
+                        "; its slots take 16 bytes of address space each: raise the limit \
+                         (LimitAS=, ulimit -v), or ask for fewer --slots",
+                    ),
+                    _ => Ok(()),
+                }
+            }
+            OpenErrorKind::Proc { source, .. } => {
+                write!(f, ": {source}")?;
+                match source.kind() {
+                    io::ErrorKind::NotFound => {
+                        f.write_str("; mount /proc, and all of it (ProcSubset=all)")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            OpenErrorKind::NoTmpfile => f.write_str("; put it on a tmpfs such as /dev/shm"),
+            OpenErrorKind::FileSize { .. } => f.write_str(
+                "; raise it (LimitFSIZE=, ulimit -f), or ask for fewer --slots (16 bytes each)",
+            ),
+            OpenErrorKind::Memory { .. } => {
+                f.write_str("; raise it (MemoryMax=), or ask for fewer --slots (16 bytes each)")
+            }
+            OpenErrorKind::Symlink => {
+                f.write_str(", which could lead anywhere; name the file itself")
+            }
+            OpenErrorKind::NotAFile { .. } => {
+                f.write_str("; name a regular file, or one that does not exist yet")
+            }
+            OpenErrorKind::Owner { .. } => f.write_str(
+                "; run all agents of a table as one user, or choose another file with --table",
+            ),
+            OpenErrorKind::Mode { .. } => write!(
+                f,
+                ", so others could read the hash key or change the buckets; if nobody did, \
+                 'chmod 600 {path}'"
+            ),
+            OpenErrorKind::Links { .. } => {
+                f.write_str(", so another could be opened by mistake; remove the others")
+            }
+            OpenErrorKind::Length { .. } => {
+                write!(f, ": it was cut or has grown; {BEGIN_ANEW}")
+            }
+            OpenErrorKind::Clock { .. } => {
+                write!(f, "; run all agents of a table in one time namespace, or {BEGIN_ANEW}")
+            }
+            OpenErrorKind::Unlinked => f.write_str("; try again"),
+            OpenErrorKind::Unfinished => write!(
+                f,
+                "; name that table, and finish its resize with 'gcra-spoa table resize', or \
+                 {BEGIN_ANEW}"
+            ),
+            OpenErrorKind::NoSuccessor => write!(f, "; {BEGIN_ANEW}"),
+            OpenErrorKind::SuccessorTaken => f.write_str("; move it away"),
+            OpenErrorKind::ResizeRuns { .. } => write!(
+                f,
+                "; wait until it has ended, and if it was stopped, continue or end it (fuser \
+                 {path}.next names it)"
+            ),
+            OpenErrorKind::ResizeInterrupted { to } => write!(
+                f,
+                "; finish it first: 'gcra-spoa table resize --table {path} --slots {}'",
+                to.get()
+            ),
+            OpenErrorKind::Displaced => write!(
+                f,
+                "; stop every agent that uses it, remove it and {path}.next, and a new one is made"
+            ),
+            OpenErrorKind::Locked => write!(
+                f,
+                ": one that is attaching to it or has resized it; if that process is stopped, \
+                 continue or end it (fuser {path} names it)"
+            ),
+            OpenErrorKind::Contended => f.write_str("; find out which program removes it"),
+            // The fact alone.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with a table that can be opened, for an operator.
+pub(crate) fn fault(fault: &Fault) -> String {
+    match fault.kind() {
+        FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
+        FaultKind::SuccessorUnusable(why) => {
+            format!("it is being resized, and its successor cannot be opened: {}", Sentence(why))
+        }
+        _ => fault.to_string(),
+    }
+}
+
+/// Why a rate or a burst is not valid, for an operator.
+pub(crate) fn rate(error: &RateError) -> String {
+    match error {
+        RateError::Text { problem: RateProblem::Zero, .. } => {
+            format!("{error}; to block everything write 'deny'")
+        }
+        RateError::Text { problem: RateProblem::TooFast, .. } => {
+            format!("{error}; for no limit write 'unlimited'")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gcra_table::{Rate, Slots};
+    use std::path::Path;
+
+    /// Every sentence names the table, the facts, and what to do.
+    #[test]
+    fn each_error_says_what_to_do() {
+        let slots = |slots: u64| Slots::new(slots).unwrap();
+        let io = |code: i32| OpenErrorKind::Io {
+            doing: "open it",
+            source: io::Error::from_raw_os_error(code),
+        };
+        let proc = OpenErrorKind::Proc {
+            file: "/proc/x",
+            source: io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()),
+        };
+        for (kind, sentence) in [
+            (
+                io(Errno::NOSPC.raw_os_error()),
+                "table /t: could not open it: No space left on device (os error 28); ask for \
+                 fewer --slots (16 bytes each), or free some space",
+            ),
+            (
+                io(Errno::ROFS.raw_os_error()),
+                "table /t: could not open it: Read-only file system (os error 30); choose with \
+                 --table a file in a directory that this user may write to",
+            ),
+            (
+                io(Errno::NOMEM.raw_os_error()),
+                "table /t: could not open it: Cannot allocate memory (os error 12); its slots \
+                 take 16 bytes of address space each: raise the limit (LimitAS=, ulimit -v), or \
+                 ask for fewer --slots",
+            ),
+            (
+                proc,
+                "table /t: could not read /proc/x, which its clock needs: No such file or \
+                 directory (os error 2); mount /proc, and all of it (ProcSubset=all)",
+            ),
+            (
+                OpenErrorKind::Memory { needed: 10, left: 5 },
+                "table /t: it takes 10 bytes of memory, and the cgroup's limit leaves 5; raise it \
+                 (MemoryMax=), or ask for fewer --slots (16 bytes each)",
+            ),
+            (
+                OpenErrorKind::FileSize { needed: 10, limit: 5 },
+                "table /t: it takes a file of 10 bytes, and the limit for a file is 5; raise it \
+                 (LimitFSIZE=, ulimit -f), or ask for fewer --slots (16 bytes each)",
+            ),
+            (
+                OpenErrorKind::Foreign,
+                "/t is not a table of gcra-spoa; choose another file with --table",
+            ),
+            (OpenErrorKind::Missing, "there is no table /t; agents make it when they start"),
+            (
+                OpenErrorKind::Symlink,
+                "table /t: it is a symbolic link, which could lead anywhere; name the file itself",
+            ),
+            (
+                OpenErrorKind::Mode { found: 0o644 },
+                "table /t: it has mode 0644 instead of 0600, so others could read the hash key or \
+                 change the buckets; if nobody did, 'chmod 600 /t'",
+            ),
+            (
+                OpenErrorKind::Owner { found: 5, expected: 0 },
+                "table /t: it belongs to user 5, and this is user 0; run all agents of a table as \
+                 one user, or choose another file with --table",
+            ),
+            (
+                OpenErrorKind::Damaged { how: "its time is out of range" },
+                "table /t: its header is damaged: its time is out of range; stop every agent that \
+                 uses it and remove it, and a new one is made",
+            ),
+            (
+                OpenErrorKind::Slots { found: slots(64), asked: slots(128) },
+                "table /t has 64 slots, and --slots asks for 128; leave --slots out to take what \
+                 it has, or change it with 'gcra-spoa table resize --table /t --slots 128'",
+            ),
+            (
+                OpenErrorKind::ResizeRuns { to: slots(64) },
+                "table /t: another process is resizing it to 64 slots; wait until it has ended, \
+                 and if it was stopped, continue or end it (fuser /t.next names it)",
+            ),
+            (
+                OpenErrorKind::ResizeInterrupted { to: slots(64) },
+                "table /t: a resize to 64 slots was interrupted; finish it first: 'gcra-spoa \
+                 table resize --table /t --slots 64'",
+            ),
+            (
+                OpenErrorKind::Locked,
+                "table /t: another process has held its lock for 5 s: one that is attaching to it \
+                 or has resized it; if that process is stopped, continue or end it (fuser /t \
+                 names it)",
+            ),
+            (OpenErrorKind::SameSlots { slots: slots(64) }, "table /t: it has 64 slots already"),
+        ] {
+            let error = TableError(OpenError::new(Path::new("/t"), kind));
+            assert_eq!(error.to_string(), sentence);
+            assert!(error.source().is_none());
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_not_valid_has_a_remedy() {
+        let sentence = |text: &str| rate(&text.parse::<Rate>().unwrap_err());
+        assert!(sentence("0/s").ends_with("; to block everything write 'deny'"));
+        assert!(sentence("1000001/ms").ends_with("; for no limit write 'unlimited'"));
+        assert!(sentence("fast").starts_with("'fast' is not a rate: it has no '/'"));
+    }
+}

@@ -1,0 +1,51 @@
+//! Keys, hashed for a table.
+
+use crate::hash::SipHasher;
+use crate::quota::Quota;
+
+/// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
+#[derive(Clone, Debug)]
+pub struct KeyHasher(pub(crate) SipHasher);
+
+impl KeyHasher {
+    /// Appends bytes to the key. It makes no difference where one piece ends and the next begins,
+    /// so a piece of varying length should have its length in front.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// The hash of all that was written.
+    #[inline]
+    #[must_use]
+    pub fn finish(&self) -> KeyHash {
+        KeyHash(self.0.finish())
+    }
+}
+
+/// A key, hashed for one table and its successors.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct KeyHash(pub(crate) u64);
+
+impl KeyHash {
+    /// What the slot of the key's bucket under a quota holds. Never 0, which marks slots that were
+    /// never used.
+    #[inline]
+    pub(crate) fn fingerprint(self, quota: Quota) -> u64 {
+        (self.0 ^ quota.salt()).max(1)
+    }
+}
+
+/// A number that stands for the name of a limit, which may have several parts. It is the same in
+/// every table and process, and never 0.
+#[must_use]
+pub fn limit_id(name: &[&[u8]]) -> u64 {
+    // This is not a secret: the hash of it and the key, with the hash key of the table, leads to a
+    // bucket.
+    let mut hasher = SipHasher::new(&[0; 16]);
+    for part in name {
+        hasher.write(&(part.len() as u64).to_le_bytes());
+        hasher.write(part);
+    }
+    hasher.finish().max(1)
+}

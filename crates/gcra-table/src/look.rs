@@ -1,0 +1,121 @@
+//! The eight slots that may hold a key, as a process has seen them.
+
+use core::cmp;
+
+use crate::quota::MAX_DRAIN;
+use crate::slot::{LINE_SLOTS, Word};
+use crate::ticket::is_stale;
+use crate::time::Time;
+
+/// The slots that may hold a key.
+pub(crate) const CANDIDATES: usize = 2 * LINE_SLOTS;
+
+/// The eight slots as they were seen, one after another, and what there was of the key: a bit for
+/// each position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    words: [Word; CANDIDATES],
+    /// The confirmed slot of the key. (Damage can make it more than one.)
+    buckets: u8,
+    announcements: u8,
+    /// Slots of any key that were moved to another table.
+    sealed: u8,
+}
+
+impl Look {
+    /// What there is of the key with this fingerprint, when `load` loads the slot at a position.
+    #[inline]
+    pub(crate) fn at(fingerprint: u64, load: impl Fn(usize) -> Word) -> Self {
+        let mut look =
+            Self { words: [Word::EMPTY; CANDIDATES], buckets: 0, announcements: 0, sealed: 0 };
+        for position in 0..CANDIDATES {
+            let word = load(position);
+            look.words[position] = word;
+            let mine = word.fingerprint() == fingerprint;
+            look.buckets |= u8::from(mine & word.tat().is_some()) << position;
+            look.announcements |= u8::from(mine & word.ticket().is_some()) << position;
+            look.sealed |= u8::from(word.sealed_tat().is_some()) << position;
+        }
+        look
+    }
+
+    /// What the slot at this position held.
+    #[inline]
+    pub(crate) fn word(&self, position: usize) -> Word {
+        self.words[position]
+    }
+
+    /// The position of the key's bucket, and its TAT.
+    #[inline]
+    pub(crate) fn bucket(&self) -> Option<(usize, Time)> {
+        let position = positions(self.buckets).next()?;
+        self.words[position].tat().map(|tat| (position, tat))
+    }
+
+    /// The key's announcements, the lowest position first.
+    #[inline]
+    pub(crate) fn announcements(&self) -> impl Iterator<Item = (usize, Word)> {
+        positions(self.announcements).map(|position| (position, self.words[position]))
+    }
+
+    /// Whether one of the slots is sealed.
+    #[inline]
+    pub(crate) fn has_seals(&self) -> bool {
+        self.sealed != 0
+    }
+
+    /// The position of the slot to reclaim, if one can be: in the line that has more such slots,
+    /// so that both fill evenly, the one with the smallest TAT, so that a key that comes back soon
+    /// still finds its own. If both lines have equally many, the smallest TAT of both decides.
+    #[inline]
+    pub(crate) fn reclaimable(&self, now: Time) -> Option<usize> {
+        let mut best: [Option<(Time, usize)>; 2] = [None; 2];
+        let mut free = [0; 2];
+        for (position, word) in self.words.iter().enumerate() {
+            if is_reclaimable(*word, now) {
+                let line = position / LINE_SLOTS;
+                free[line] += 1;
+                let used = (word.tat().unwrap_or_default(), position);
+                best[line] = Some(best[line].map_or(used, |best| best.min(used)));
+            }
+        }
+        let [first, second] = best;
+        match free[0].cmp(&free[1]) {
+            cmp::Ordering::Greater => first,
+            cmp::Ordering::Less => second,
+            cmp::Ordering::Equal => first.into_iter().chain(second).min_by_key(|(tat, _)| *tat),
+        }
+        .map(|(_, position)| position)
+    }
+
+    /// The position of the bucket with the smallest TAT, of any key; `None` if all slots are
+    /// announcements.
+    #[cold]
+    pub(crate) fn least_owing(&self) -> Option<usize> {
+        let words = self.words.iter().enumerate();
+        let owing = words.filter_map(|(position, word)| word.tat().map(|tat| (tat, position)));
+        owing.min().map(|(_, position)| position)
+    }
+}
+
+/// Whether any key may take the slot, because nothing is forgotten with it.
+pub(crate) fn is_reclaimable(word: Word, now: Time) -> bool {
+    match (word.tat(), word.ticket()) {
+        // A sound TAT is at most the longest drain time ahead of the clock; `now` may be an older
+        // reading.
+        (Some(tat), _) => tat <= now || tat.0 - now.0 > 2 * MAX_DRAIN.0,
+        (None, Some(ticket)) => is_stale(ticket, now),
+        // Sealed in a table that is not being resized: the slot is damaged.
+        (None, None) => true,
+    }
+}
+
+/// The positions of the bits that are set, the lowest first.
+#[inline]
+fn positions(mut bits: u8) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let lowest = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (lowest < CANDIDATES).then_some(lowest)
+    })
+}

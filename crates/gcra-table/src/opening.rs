@@ -1,0 +1,195 @@
+//! Opening a bucket for a key that has none.
+//!
+//! Two processes that meet a new key at once must not each open a bucket for it. So a bucket is
+//! opened in two steps, with a look between them:
+//!
+//! 1. *Announce*: exchange a reclaimable slot for {K, pending, ticket}. No ticket is ever used
+//!    twice.
+//! 2. *Look*: a sequentially consistent fence, and then a load of all eight slots.
+//! 3. *Confirm*: exchange the announcement, that very word, for {K, now + n * T}. This is allowed
+//!    only if the announcement was seen before the fence, if the look after it showed no confirmed
+//!    K, and only for the announcement of K in the lowest position, after every other one of K was
+//!    removed.
+//!
+//! An announcement belongs to no process. Any process that needs K confirms the lowest one, its own or
+//! not, for its own cells. Its author then finds that its word is gone and starts over, as does
+//! any process whose word was removed. So no process waits for another.
+//!
+//! # What a process killed there leaves behind
+//!
+//! * *Before the announcement*: nothing.
+//! * *Between the announcement and the confirmation*: a pending slot, and no cell charged. The
+//!   next process that needs K completes it. A process that needs the slot for another key takes
+//!   it over once it is [stale](crate::ticket::is_stale).
+//! * *After the confirmation*: a bucket, with the cells charged. At most those cells were charged
+//!   and never answered.
+//!
+//! # No key is ever confirmed in two slots
+//!
+//! Say P confirms K in x and Q confirms it in y. Each of them saw the announcement that it
+//! confirms, fenced, and looked. The two fences have an order; say P's is first. Then Q's look
+//! sees x as P saw it before its fence, or later than that, never earlier. What can x be by then?
+//!
+//! 1. *Still announced.* If y is the lower position, Q must remove the announcement in x before it
+//!    confirms y, and as the ticket never comes back, P's exchange fails. If x is the lower
+//!    position, Q confirms x or nothing.
+//! 2. *Confirmed.* Then Q does not confirm.
+//! 3. *Gone.* Either P never confirms it, or it was confirmed, became idle and was reclaimed: then
+//!    it is not a bucket of K any more.
+//!
+//! In all cases there is at most one confirmed slot of K at any moment. The models in `model.rs`
+//! go through the interleavings, and fail if the fence, the look, the removal, or the uniqueness
+//! of the tickets is taken away.
+//!
+//! # A key's TAT never goes back
+//!
+//! A bucket may be reclaimed and opened again. The TAT of a new bucket is counted from a reading
+//! of the clock that was taken after the look. An older reading would not do: the process may have
+//! been stopped since it took it, while the bucket drained and was reclaimed, so that the look
+//! misses it. Each cell moves the TAT on by T, and a cell conforms only if the TAT is within τ of
+//! its now; so of the cells with clock readings in an interval of length t, at most `burst + t /
+//! T` are allowed. Two operations take a TAT back on purpose: a refund, which undoes a charge on
+//! which no other was built, and a reset.
+//!
+//! # A table too small
+//!
+//! If all eight slots are live, the confirmed one with the smallest TAT is taken: it owes least,
+//! while the keys that are being denied owe most. Its key starts over with a full burst. This is
+//! the one way in which too much is allowed, and it is counted.
+
+use crate::bucket::{Bucket, ROUNDS};
+use crate::context::Context;
+use crate::look::{Look, is_reclaimable};
+use crate::mutation::{Mutation, broken};
+use crate::slot::Word;
+use crate::sync::{Ordering, fence};
+use crate::time::{Reading, Time};
+
+/// What came of opening a bucket.
+pub(crate) enum Opening<D> {
+    /// It was opened with this TAT.
+    Opened(Time),
+    /// It was not needed.
+    Decided(D),
+    /// There is one by now.
+    Exists,
+    /// It is in the successor of the table.
+    Moved,
+    GaveUp,
+}
+
+impl Bucket<'_> {
+    /// Opens the bucket that a first look did not find, with the TAT that `first_tat` gives for a
+    /// reading of the clock from after the last look; or does not open it, if that decides so.
+    #[inline]
+    pub(crate) fn open<C: Fn() -> Time, D>(
+        &self,
+        mut look: Look,
+        now: &mut Reading,
+        context: &Context<'_, C>,
+        first_tat: impl Fn(Time) -> Result<Time, D>,
+    ) -> Opening<D> {
+        // The announcement that was there before the fence.
+        let mut known: Option<(usize, Word)> = None;
+        for round in 0..ROUNDS {
+            if !broken(Mutation::NoLook) && look.bucket().is_some() {
+                // Another process was faster. What we announced must not stay: it would be in the
+                // way until it is stale.
+                self.remove_announcements(&look, None);
+                return Opening::Exists;
+            }
+            if context.is_moved(&look) {
+                return Opening::Moved;
+            }
+            if let Some(lowest) = look.announcements().next() {
+                // Step 3. Only the lowest may be confirmed, and the others must go first.
+                if self.remove_announcements(&look, Some(lowest.0)) {
+                    // The fence came after it was seen, and this look after the fence.
+                    if known == Some(lowest) {
+                        // The TAT is counted from a reading that was taken after the look.
+                        context.refresh(now);
+                        match first_tat(now.time()) {
+                            Err(decision) => return Opening::Decided(decision),
+                            Ok(tat) => {
+                                let bucket = self.confirmed(tat);
+                                if self.slot(lowest.0).exchange(lowest.1, bucket) {
+                                    return Opening::Opened(tat);
+                                }
+                            }
+                        }
+                    }
+                    known = Some(lowest);
+                }
+            } else {
+                if round > 0 {
+                    // Ours was taken. Perhaps it looked old to the other process, and its own
+                    // looks to us as if from the future: our reading is old.
+                    context.refresh(now);
+                }
+                // Nothing is announced for cells that do not conform.
+                if let Err(decision) = first_tat(now.time()) {
+                    return Opening::Decided(decision);
+                }
+                // Step 1.
+                known = self.announce(&look, now, context);
+                if broken(Mutation::NoLook)
+                    && let (Some((position, announced)), Ok(tat)) = (known, first_tat(now.time()))
+                    && self.slot(position).exchange(announced, self.confirmed(tat))
+                {
+                    return Opening::Opened(tat);
+                }
+            }
+            // Step 2. An announcement that is not known before the fence is not confirmed in the
+            // next round, so the fence can be spared.
+            if known.is_some() && !broken(Mutation::NoFence) {
+                fence(Ordering::SeqCst);
+            }
+            look = self.look();
+        }
+        Opening::GaveUp
+    }
+
+    /// Announces the bucket in the best slot: one that can be reclaimed, else the one that owes
+    /// least. `None` if that slot has changed meanwhile.
+    #[inline]
+    fn announce<C: Fn() -> Time>(
+        &self,
+        look: &Look,
+        now: &mut Reading,
+        context: &Context<'_, C>,
+    ) -> Option<(usize, Word)> {
+        let position = look.reclaimable(now.time()).or_else(|| {
+            // A slot may have become idle since the caller read the clock.
+            context.refresh(now);
+            look.reclaimable(now.time())
+        });
+        // If all eight are fresh announcements: one that other keys are unlikely to choose as
+        // well.
+        let position = position
+            .unwrap_or_else(|| look.least_owing().unwrap_or_else(|| self.arbitrary_position()));
+        let victim = look.word(position);
+        let announced = Word::pending(self.fingerprint(), context.announcer.ticket(now.time()));
+        if !self.slot(position).exchange(victim, announced) {
+            return None;
+        }
+        // A process killed here has evicted a bucket that is not counted.
+        if let Some(tat) = victim.tat()
+            && !is_reclaimable(victim, now.time())
+        {
+            context.counters.evicted(tat.saturating_since(now.time()));
+        }
+        Some((position, announced))
+    }
+
+    /// Removes this key's announcements that were seen, except the one at `keep`. False if one of
+    /// them has changed since.
+    #[inline]
+    fn remove_announcements(&self, look: &Look, keep: Option<usize>) -> bool {
+        if broken(Mutation::KeepOthers) {
+            return true;
+        }
+        look.announcements()
+            .filter(|(position, _)| Some(*position) != keep)
+            .all(|(position, announced)| self.slot(position).exchange(announced, Word::EMPTY))
+    }
+}
