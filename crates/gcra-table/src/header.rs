@@ -2,7 +2,7 @@
 //! processes use it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The
-//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/TABLE.md
+//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/internals/TABLE.md
 //! lists every byte.
 
 use core::mem::offset_of;
@@ -18,7 +18,7 @@ pub(crate) const HEADER_BYTES: usize = 0x40000;
 /// Where in the first page the fields that change lie.
 pub(crate) const SHARED_AT: usize = 1024;
 
-/// The meaning of every byte of the file. Changed together with docs/TABLE.md.
+/// The meaning of every byte of the file. Changed together with docs/internals/TABLE.md.
 pub(crate) const LAYOUT: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
@@ -210,7 +210,7 @@ const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_A
 const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
-// Every field is where docs/TABLE.md says.
+// Every field is where docs/internals/TABLE.md says.
 const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, inherited) == 1056);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, strangers_ns) == 1080);

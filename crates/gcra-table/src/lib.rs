@@ -55,7 +55,7 @@
 //!   and `open`;
 //! * the table: `key`, `processes`, `table`, `resize`, and `inspect`.
 //!
-//! docs/TABLE.md describes every byte of the file.
+//! docs/internals/TABLE.md describes every byte of the file.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
