@@ -221,7 +221,8 @@ pub(crate) enum TableCommand {
         #[command(flatten)]
         at: At,
         /// The --rate of the agents
-        #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
+        #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
+        #[arg(allow_hyphen_values = true)]
         rate: Rate,
         /// The --burst of the agents, if they have one
         #[arg(long, value_name = "COUNT", value_parser = parse_burst)]

@@ -18,7 +18,6 @@ use crate::limiter::Limiter;
 use crate::policy::{Policies, file};
 use crate::stats::Stats;
 
-
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
     clock: ManualClock,

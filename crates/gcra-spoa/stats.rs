@@ -1,5 +1,5 @@
-//! Counters of decisions and of their clients: counted for each policy where decisions are made, and
-//! added up when they are read.
+//! Counters of decisions and of their clients: counted for each policy where decisions are made,
+//! and added up when they are read.
 //!
 //! Each worker counts on cache lines of its own, which no other thread writes: an addition is a
 //! load, an add and a store, without a locked instruction. A registry keeps the counters of a
@@ -451,8 +451,8 @@ mod tests {
         assert_eq!(named(Window::Now), []);
         assert_eq!(
             stats.end_minute().unwrap(),
-            "blocked in the last minute: 1000000 requests from at least 128 clients; no client had \
-             many"
+            "blocked in the last minute: 1000000 requests from at least 128 clients; no client \
+             had many"
         );
         assert_eq!(named(Window::Last), []);
         // Not at the beginning of a minute either.
@@ -506,8 +506,8 @@ mod tests {
         assert_eq!(
             stats.end_minute().as_deref(),
             Some(
-                "blocked in the last minute: 3 requests from 1 client; most came from a: 3 requests \
-                 (policy login)"
+                "blocked in the last minute: 3 requests from 1 client; most came from a: 3 \
+                 requests (policy login)"
             )
         );
         assert_eq!(policy.denied(Window::Now).heaviest.len(), 1);

@@ -31,8 +31,8 @@ pub fn read_config(path: &Path, text: &str) -> Result<[String; 2], Vec<String>> 
     file::parse(path, text).map(|policies| [policies.in_words(), policies.for_haproxy()])
 }
 
-/// An agent with the daemon's limiter, by the flags of a command line without `--config`, on a table
-/// in memory.
+/// An agent with the daemon's limiter, by the flags of a command line without `--config`, on a
+/// table in memory.
 ///
 /// `None` when the flags are not those of an agent, or there is no memory for the table.
 #[must_use]

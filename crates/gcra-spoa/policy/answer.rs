@@ -137,7 +137,7 @@ impl Answers {
                 },
                 (_, None) => {}
                 (Var::Remaining, Some(standing)) => {
-                    reply.set_var(self.scope, name, standing.remaining())?
+                    reply.set_var(self.scope, name, standing.remaining())?;
                 }
                 (Var::Limit, Some(standing)) => {
                     reply.set_var(self.scope, name, standing.limit.quota.burst())?;
@@ -149,7 +149,7 @@ impl Answers {
                     reply.set_var(self.scope, name, standing.wait_ns.div_ceil(1_000_000))?;
                 }
                 (Var::Reset, Some(standing)) => {
-                    reply.set_var(self.scope, name, seconds(standing.owed_ns))?
+                    reply.set_var(self.scope, name, seconds(standing.owed_ns))?;
                 }
                 (Var::RateLimit, Some(_)) => {
                     ratelimit(standings, &mut text);
@@ -169,8 +169,8 @@ const fn seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000)
 }
 
-/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again. The
-/// list has the order of the configuration, so that each member keeps its place.
+/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again.
+/// The list has the order of the configuration, so that each member keeps its place.
 fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for standing in standings {

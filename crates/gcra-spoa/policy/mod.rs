@@ -133,8 +133,8 @@ impl KeyParts {
         Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
     }
 
-    /// The part of a key that a value makes. An address makes its network, with the policy's prefix
-    /// length or `least_prefix`, whichever is longer.
+    /// The part of a key that a value makes. An address makes its network, with the policy's
+    /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
     fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
@@ -392,8 +392,8 @@ impl Policy {
         Some(overridden)
     }
 
-    /// Calls `value` for each value that makes a message's key, in order. `None` when an arg of the
-    /// key is missing.
+    /// Calls `value` for each value that makes a message's key, in order. `None` when an arg of
+    /// the key is missing.
     #[inline(always)]
     fn for_each_value<'a>(
         &self,

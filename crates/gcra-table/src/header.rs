@@ -2,8 +2,8 @@
 //! processes use it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The
-//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). docs/internals/TABLE.md
-//! lists every byte.
+//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]).
+//! docs/internals/TABLE.md lists every byte.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -36,8 +36,8 @@ pub(crate) struct Header {
     pub(crate) boot_id: [u8; 16],
     /// Added to the boot's clock, gives the table's.
     pub(crate) base_ns: i64,
-    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all processes
-    /// that use the table.
+    /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all
+    /// processes that use the table.
     pub(crate) clock_offset_ns: i64,
 }
 
@@ -164,8 +164,8 @@ pub(crate) struct Shared {
     pub(crate) complete: AtomicU32,
     /// What the tables before this one have counted.
     pub(crate) inherited: Counters,
-    /// CLOCK_BOOTTIME when a process last wrote down that it uses another file, which had the name
-    /// of this one before.
+    /// CLOCK_BOOTTIME when a process last wrote down that it uses another file, which had the
+    /// name of this one before.
     pub(crate) strangers_ns: AtomicU64,
     /// Written by evictions, so on a cache line of their own, like each of the two after them.
     pub(crate) counters: Counters,
@@ -192,8 +192,8 @@ pub(crate) struct ProcessEntry {
     pub(crate) number: AtomicU32,
     /// The inode number of its pid namespace; 0 if that is unknown.
     pub(crate) pid_namespace: AtomicU64,
-    /// The value of `reload_asked` that it has answered; 0 if it has answered none, or is about to
-    /// write an answer.
+    /// The value of `reload_asked` that it has answered; 0 if it has answered none, or is about
+    /// to write an answer.
     pub(crate) answered: AtomicU64,
     /// Its answer: see [`ReloadAnswer`](crate::ReloadAnswer).
     pub(crate) outcome: AtomicU32,

@@ -11,9 +11,9 @@
 //!    K, and only for the announcement of K in the lowest position, after every other one of K was
 //!    removed.
 //!
-//! An announcement belongs to no process. Any process that needs K confirms the lowest one, its own or
-//! not, for its own cells. Its author then finds that its word is gone and starts over, as does
-//! any process whose word was removed. So no process waits for another.
+//! An announcement belongs to no process. Any process that needs K confirms the lowest one, its
+//! own or not, for its own cells. Its author then finds that its word is gone and starts over, as
+//! does any process whose word was removed. So no process waits for another.
 //!
 //! # What a process killed there leaves behind
 //!

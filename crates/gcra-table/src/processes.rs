@@ -22,8 +22,8 @@ const UNLISTED: u32 = u32::MAX;
 pub(crate) struct Attachment {
     number: u32,
     pid_namespace: u64,
-    /// The index of its entry, or [`UNLISTED`]. It changes if another process took the entry while
-    /// this one was stopped.
+    /// The index of its entry, or [`UNLISTED`]. It changes if another process took the entry
+    /// while this one was stopped.
     entry: AtomicU32,
     /// The last request to reload that this process has answered.
     answered: AtomicU64,

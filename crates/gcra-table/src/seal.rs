@@ -10,8 +10,8 @@
 //!    sealed: every process that comes for one of their keys goes to the successor.
 //! 2. *Read* the last TAT of the key from the sealed slots. They never change again, so it does
 //!    not matter how often this is done, or by how many processes.
-//! 3. *Open* the bucket in the successor with that TAT (`opening.rs`), and not with an idle one.
-//!    A process killed before this leaves a debt that is only in the sealed slot, where the next
+//! 3. *Open* the bucket in the successor with that TAT (`opening.rs`), and not with an idle one. A
+//!    process killed before this leaves a debt that is only in the sealed slot, where the next
 //!    process that comes for the key, or the resizer, finds it.
 //!
 //! In all cases a cell that was charged here counts in the successor, and none counts twice.

@@ -33,8 +33,8 @@ struct Batch<'b, 'a, H: Handler> {
     prepared: ArrayVec<Option<H::Prepared>, BATCH>,
     /// How many of the first requests are answered.
     answered: usize,
-    /// The late reply to the request that is being answered. It is here and not in the `Reply`, so
-    /// that it is not dropped while a panic unwinds: it may panic itself.
+    /// The late reply to the request that is being answered. It is here and not in the `Reply`,
+    /// so that it is not dropped while a panic unwinds: it may panic itself.
     later: Option<LateAnswer>,
 }
 

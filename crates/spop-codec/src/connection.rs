@@ -59,10 +59,10 @@ pub struct Limits {
     /// size stay below that, or if HAProxy is known to be older. Default: 815, with which they do
     /// in HAProxy's default buffer.
     pub max_ack_size: u32,
-    /// The largest payload that may come in pieces, in bytes; 0 to offer no such payloads. HAProxy
-    /// up to 3.0 cuts a message that is larger than a frame. If the agent does not offer to
-    /// accept the pieces, it closes the connection with everything that is in flight on it. Later
-    /// versions never cut. Default: 1 MiB.
+    /// The largest payload that may come in pieces, in bytes; 0 to offer no such payloads.
+    /// HAProxy up to 3.0 cuts a message that is larger than a frame. If the agent does not
+    /// offer to accept the pieces, it closes the connection with everything that is in flight
+    /// on it. Later versions never cut. Default: 1 MiB.
     pub max_payload_size: u32,
     /// How long after the connection was opened its HELLO must have come. Default: 10 s.
     pub hello_timeout: Duration,

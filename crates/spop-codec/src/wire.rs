@@ -37,8 +37,8 @@ pub(crate) mod kind {
 /// them.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct FrameId {
-    /// STREAM-ID. HAProxy up to 3.0 counts the streams of the process from 0; later versions count
-    /// those of a connection: 1, 3, 5.
+    /// STREAM-ID. HAProxy up to 3.0 counts the streams of the process from 0; later versions
+    /// count those of a connection: 1, 3, 5.
     pub stream: u64,
     /// FRAME-ID. HAProxy up to 3.0 counts the events of a stream: 1, 2, 3. Later versions always
     /// send 1.
