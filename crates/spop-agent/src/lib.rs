@@ -119,37 +119,7 @@
 //! * Without late replies, nothing is allocated for a request, and nothing is handed to another
 //!   task.
 //!
-//! # Coming from another library
-//!
-//! | | negasus/haproxy-spoe-go | here |
-//! |---|---|---|
-//! | serve | `agent.New(handler, logger).Serve(listener)` | `Agent::new(handler).serve(listener)` |
-//! | a message | `req.Messages.GetByName("m")` | `request.message(b"m")` |
-//! | by index | `req.Messages.GetByIndex(0)` | `request.messages().next()` |
-//! | an arg | `mes.KV.Get("ip")`, an `interface{}` | `message.arg(b"ip")`, a [`Value`] |
-//! | set | `req.Actions.SetVar(action.ScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
-//! | unset | `req.Actions.UnsetVar(action.ScopeSession, "score")` | `reply.unset_var(Scope::Session, SCORE)` |
-//! | ids | `req.EngineID`, `req.StreamID`, `req.FrameID` | [`Request::engine_id`], [`Request::id`] |
-//! | wait | block: each NOTIFY has its goroutine | [`Reply::later`] |
-//! | stop | close the listener | [`Agent::serve_until`] |
-//!
-//! | | dropmorepackets/haproxy-go | here |
-//! |---|---|---|
-//! | serve | `agent := spop.Agent{Handler: h}; agent.Serve(listener)` | `Agent::new(handler).serve(listener)` |
-//! | handler | `HandleSPOE(ctx, writer, message)`, once for each message | once for each NOTIFY, with all its messages |
-//! | an arg | `for message.KV.Next(entry)`, `entry.NameEquals("ip")`, `entry.ValueAddr()` | `message.arg(b"ip")?.as_ip()` |
-//! | into a struct | `message.KV.Unmarshal(&args)` | one `arg` and one `as_…` for each field |
-//! | set | `writer.SetInt64(encoding.VarScopeSession, "score", 20)` | `reply.set_var(Scope::Session, SCORE, 20_i64)` |
-//! | headers | `encoding.AcquireKVScanner` over the bytes | `message.arg(b"headers")?.headers()` |
-//! | stop | cancel `BaseContext` | [`Agent::serve_until`] |
-//!
-//! | | the crate `spop` | here |
-//! |---|---|---|
-//! | frames | `Framed::new(stream, SpopCodec)`, and a `match` on frame types | [`Agent`] does all but NOTIFY; the crate `spop-codec` has the frames |
-//! | messages | `FramePayload::ListOfMessages(messages)` | `request.messages()` |
-//! | an arg | `message.get("ip")`, a `TypedData` that owns | `message.arg(b"ip")`, a [`Value`] that borrows |
-//! | answer | `Ack::new(stream_id, frame_id).set_var(VarScope::Session, "score", 20)`, then `socket.send` | `reply.set_var(Scope::Session, SCORE, 20_u32)` |
-//! | health checks, DISCONNECT, limits | in the agent's code | done |
+#![doc = include_str!("../MIGRATING.md")]
 #![forbid(unsafe_code)]
 
 mod accept;

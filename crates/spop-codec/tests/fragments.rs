@@ -117,7 +117,11 @@ fn ended(frames: &[Vec<u8>]) -> Status {
 
 proptest! {
     #[test]
-    fn pieces_of_any_size_make_the_notify(bytes in 0_usize..5_000, size in 90_usize..2_000, stream in 0_u8..200) {
+    fn pieces_of_any_size_make_the_notify(
+        bytes in 0_usize..5_000,
+        size in 90_usize..2_000,
+        stream in 0_u8..200,
+    ) {
         let mut connection = connection(Limits::default(), 16380);
         let frames = pieces(stream, &payload(bytes), size);
         let notifies = converse(&mut connection, &frames).unwrap();

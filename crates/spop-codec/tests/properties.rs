@@ -10,6 +10,9 @@ use spop_codec::{
     Scope, Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
+/// The names of variables.
+const NAME: &str = "[A-Za-z0-9_.]{1,56}";
+
 /// A value that owns its bytes.
 #[derive(Clone, Debug)]
 enum Owned {
@@ -29,7 +32,8 @@ impl Owned {
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![9 => prop::collection::vec(any::<u8>(), 0..20), 1 => prop::collection::vec(any::<u8>(), 230..2400)]
+    let of = |length| prop::collection::vec(any::<u8>(), length);
+    prop_oneof![9 => of(0..20), 1 => of(230..2400)]
 }
 
 fn values() -> impl Strategy<Value = Owned> {
@@ -91,7 +95,10 @@ fn hello_frame() -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_notify_reads_back_in_order_with_empty_and_repeated_names(id in ids(), messages in messages()) {
+    fn a_notify_reads_back_in_order_with_empty_and_repeated_names(
+        id in ids(),
+        messages in messages(),
+    ) {
         let mut out = vec![0; 200_000];
         let length = write_notify(&mut out, id, &messages).unwrap();
         let (frame, used) = decode(&out, 1 << 20).unwrap().unwrap();
@@ -106,7 +113,8 @@ proptest! {
                 prop_assert_eq!((arg.name, arg.value), (&name[..], value.value()));
             }
             for (name, _) in args {
-                let first = args.iter().find(|(other, _)| other == name).map(|(_, value)| value.value());
+                let first = args.iter().find(|(other, _)| other == name);
+                let first = first.map(|(_, value)| value.value());
                 prop_assert_eq!(message.arg(name), first);
             }
         }
@@ -126,7 +134,7 @@ proptest! {
     #[test]
     fn an_ack_reads_back_and_never_passes_its_limit(
         id in ids(),
-        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(values())), 0..12),
+        actions in prop::collection::vec((scopes(), NAME, prop::option::of(values())), 0..12),
         limit in 0_u32..3_000,
         space in 0_usize..3_000,
     ) {
@@ -168,9 +176,10 @@ proptest! {
         prop_assert_eq!(ack.id, id);
         prop_assert_eq!(ack.actions().count(), taken.len());
         for (action, (scope, name, value)) in ack.actions().zip(taken) {
+            let name = name.as_str().as_bytes();
             let expected = match value {
-                Some(value) => Action::SetVar { scope, name: name.as_str().as_bytes(), value: value.value() },
-                None => Action::UnsetVar { scope, name: name.as_str().as_bytes() },
+                Some(value) => Action::SetVar { scope, name, value: value.value() },
+                None => Action::UnsetVar { scope, name },
             };
             prop_assert_eq!(action, expected);
         }
@@ -183,7 +192,7 @@ proptest! {
     #[test]
     fn actions_encoded_before_are_those_written_one_by_one(
         id in ids(),
-        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", prop::option::of(any::<bool>())), 0..6),
+        actions in prop::collection::vec((scopes(), NAME, prop::option::of(any::<bool>())), 0..6),
         first in any::<bool>(),
         limit in 0_u32..300,
         space in 0_usize..300,
@@ -237,7 +246,7 @@ proptest! {
     #[test]
     fn an_ack_resumed_after_each_action_is_the_one_written_in_one_go(
         id in ids(),
-        actions in prop::collection::vec((scopes(), "[A-Za-z0-9_.]{1,56}", any::<u32>()), 0..6),
+        actions in prop::collection::vec((scopes(), NAME, any::<u32>()), 0..6),
         limit in 25_u32..300,
     ) {
         let (mut one, mut other) = ([0; 400], [0; 400]);
@@ -263,9 +272,11 @@ proptest! {
         let whole = write_notify(&mut out, id, &messages).unwrap();
         prop_assert_eq!(write_notify(&mut out[..space], id, &messages).is_ok(), space >= whole);
         let whole = encode_agent_hello(&mut out, 16380, "pipelining").unwrap();
-        prop_assert_eq!(encode_agent_hello(&mut out[..space], 16380, "pipelining").is_ok(), space >= whole);
+        let hello = encode_agent_hello(&mut out[..space], 16380, "pipelining");
+        prop_assert_eq!(hello.is_ok(), space >= whole);
         let whole = encode_agent_disconnect(&mut out, Status::NORMAL, "normal").unwrap();
-        prop_assert_eq!(encode_agent_disconnect(&mut out[..space], Status::NORMAL, "normal").is_ok(), space >= whole);
+        let disconnect = encode_agent_disconnect(&mut out[..space], Status::NORMAL, "normal");
+        prop_assert_eq!(disconnect.is_ok(), space >= whole);
     }
 
     #[test]
@@ -305,7 +316,11 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(input in prop::collection::vec(any::<u8>(), 0..200), frame_type in any::<u8>(), running: bool) {
+    fn no_bytes_panic(
+        input in prop::collection::vec(any::<u8>(), 0..200),
+        frame_type in any::<u8>(),
+        running: bool,
+    ) {
         let _ = decode(&input, 16380);
         HeaderList::new(&input).for_each(drop);
         // As the rest of a frame, so that more than its LENGTH is read.
@@ -315,7 +330,9 @@ proptest! {
         if let Ok(Some((frame, _))) = decode(&frame, 16380) {
             let _ = format!("{frame:?}");
             match frame {
-                Frame::Notify(notify) => notify.messages().for_each(|message| message.args().for_each(drop)),
+                Frame::Notify(notify) => {
+                    notify.messages().for_each(|message| message.args().for_each(drop));
+                }
                 Frame::Ack(ack) => ack.actions().for_each(drop),
                 _ => {}
             }
@@ -339,7 +356,9 @@ proptest! {
         }
         if let Ok(Some((Frame::Notify(notify), used))) = decode(&out[..length], 1 << 20) {
             prop_assert_eq!(used, length);
-            notify.messages().for_each(|message| assert_eq!(message.args().len(), message.args().count()));
+            for message in notify.messages() {
+                prop_assert_eq!(message.args().len(), message.args().count());
+            }
         }
     }
 }
