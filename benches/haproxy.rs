@@ -218,7 +218,7 @@ fn run(row: &Row, seconds: u64) -> Figures {
     match row.setup.load {
         Load::Allowed => assert!(denied == 0.0, "{denied} requests were denied"),
         Load::Heavy | Load::Light if row.setup.limits() => {
-            assert!(denied > 0.0, "nothing was denied")
+            assert!(denied > 0.0, "nothing was denied");
         }
         Load::Heavy | Load::Light => {}
     }

@@ -118,7 +118,6 @@
 //!   two reads of at most 64 KiB each.
 //! * Without late replies, nothing is allocated for a request, and nothing is handed to another
 //!   task.
-//!
 #![doc = include_str!("../MIGRATING.md")]
 #![forbid(unsafe_code)]
 
