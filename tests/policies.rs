@@ -173,7 +173,7 @@ fn a_charge_costs_one_cell_where_numbers_come_back() {
 }
 
 #[test]
-fn networks_share_a_bucket_and_exceptions_do_not() {
+fn networks_share_a_bucket_and_overrides_do_not() {
     let directory = directory();
     let many: String =
         (0..100_000_u32).map(|n| format!("{}\n", Ipv4Addr::from(0x0a00_0000 + n * 7))).collect();

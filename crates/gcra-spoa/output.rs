@@ -36,7 +36,7 @@ pub(crate) fn print(
 ///
 /// # Errors
 ///
-/// As for [`print`].
+/// As for [`print()`].
 pub(crate) fn write_stdout(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // 'gcra-spoa table info | head -1' has read enough.

@@ -111,7 +111,7 @@ pub(crate) enum Rule {
     Limits(Vec<Limit>),
 }
 
-/// Whom an exception is for.
+/// What an override is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Whom {
     Net(IpAddr, u8),
@@ -141,13 +141,13 @@ impl Policy {
     /// Whether the other one has the same keys, and the same buckets for them.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
         let ceiling = |policy: &Self| policy.penalty.map(|(_, ceiling_ns)| ceiling_ns);
-        self.exceptions().eq(other.exceptions())
+        self.all_overrides().eq(other.all_overrides())
             && (&self.rule, &self.key, self.prefixes, self.lowercase, ceiling(self))
                 == (&other.rule, &other.key, other.prefixes, other.lowercase, ceiling(other))
     }
 
-    /// All exceptions. Of those for the same the last one counts.
-    pub(crate) fn exceptions(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
+    /// All overrides, those of lists too. Of several for the same values the last one counts.
+    pub(crate) fn all_overrides(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
         let listed = self.listed.iter().map(|(whom, list)| (whom, &self.list_rules[*list]));
         self.overrides.iter().map(|(whom, rule)| (whom, rule)).chain(listed)
     }
@@ -205,7 +205,7 @@ impl Rule {
         Self::Limits(limits)
     }
 
-    fn of_an_exception(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
+    fn of_an_override(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
         match random.below(6) {
             0 => Self::Deny,
             1 => Self::Unlimited,
@@ -250,7 +250,7 @@ fn v6(network: u16, last: u16) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, last).into()
 }
 
-/// Exceptions that some of the clients below are in, nested ones among them.
+/// Overrides that are for some of the clients below, some of them within others.
 fn whoms() -> Vec<Whom> {
     vec![
         Whom::Net(v4(64), 26),
@@ -279,11 +279,11 @@ impl Policy {
         if random.one_in(2) {
             for _ in 0..random.below(4) {
                 let whom = whoms.swap_remove(random.below(whoms.len()));
-                overrides.push((whom, Rule::of_an_exception(random, most_limits, &mut taken)));
+                overrides.push((whom, Rule::of_an_override(random, most_limits, &mut taken)));
             }
         }
         if random.one_in(3) {
-            list_rules.push(Rule::of_an_exception(random, most_limits, &mut taken));
+            list_rules.push(Rule::of_an_override(random, most_limits, &mut taken));
             for _ in 0..1 + random.below(3) {
                 listed.push((whoms.swap_remove(random.below(whoms.len())), 0));
             }
@@ -314,7 +314,7 @@ impl Policy {
 
     /// A penalty whose ceiling has room for it under each limit, as a configuration must have.
     fn raise_ceiling(&mut self) {
-        let rules = self.exceptions().map(|(_, rule)| rule).chain([&self.rule]);
+        let rules = self.all_overrides().map(|(_, rule)| rule).chain([&self.rule]);
         let longest = rules.flat_map(Rule::limits).map(|limit| limit.interval_ns).max();
         if let (Some((cells, ceiling_ns)), Some(longest)) = (&mut self.penalty, longest) {
             let least = -(-*cells * longest).div_euclid(1_000_000_000) * 1_000_000_000;
@@ -420,7 +420,7 @@ impl Config {
                 3..6 => {
                     // Other numbers under the same names.
                     let mut taken: Vec<_> = policy
-                        .exceptions()
+                        .all_overrides()
                         .map(|(_, rule)| rule)
                         .chain([&policy.rule])
                         .flat_map(Rule::limits)

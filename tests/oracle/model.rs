@@ -515,7 +515,7 @@ impl Model {
             match choice {
                 Choice::Pass if cells > 0 => tat.1 = tat.1.min(to + room),
                 Choice::Deny | Choice::Punish if !is_oversize => {
-                    tat.0 = tat.0.max(from + room + 1)
+                    tat.0 = tat.0.max(from + room + 1);
                 }
                 _ => {}
             }
@@ -754,12 +754,12 @@ fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String
     let mut found = None;
     let mut key = String::new();
     for part in parts {
-        let exception = if found.is_none() { exception(policy, part) } else { None };
+        let narrower = if found.is_none() { override_for(policy, part) } else { None };
         key += &match (part, policy.lowercase) {
             (Part::Ip(ip), _) => {
                 let ip = ip.to_canonical();
                 let groups = if ip.is_ipv4() { policy.prefixes.0 } else { policy.prefixes.1 };
-                match exception.map_or(0, |(_, bits)| bits) {
+                match narrower.map_or(0, |(_, bits)| bits) {
                     bits if bits > groups => format!("{}/{bits}!", network(ip, bits)),
                     _ => network(ip, groups).to_string(),
                 }
@@ -768,14 +768,14 @@ fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String
             (part, _) => format!("{part:?}"),
         };
         key.push(',');
-        found = found.or(exception);
+        found = found.or(narrower);
     }
     Some((found.map_or(&policy.rule, |(rule, _)| rule), key))
 }
 
-/// The rule of the exception for a value, and for an address the length of its network.
-fn exception<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
-    let found = policy.exceptions().filter_map(|(whom, rule)| {
+/// The rule of the override for a value, and for an address the prefix length of its network.
+fn override_for<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
+    let found = policy.all_overrides().filter_map(|(whom, rule)| {
         let bits = match (whom, part) {
             (Whom::Net(net, bits), Part::Ip(ip)) => {
                 let ip = ip.to_canonical();
