@@ -81,11 +81,13 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A directory of its own for a table and sockets: in memory, if this machine lets us.
+/// A directory of its own for a table, sockets and lists: in memory, if there is enough of it. A
+/// container often has a /dev/shm of 64 MiB.
 pub fn directory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .expect("a directory can be made in /dev/shm or in $TMPDIR")
+    let is_enough = rustix::fs::statvfs("/dev/shm")
+        .is_ok_and(|shm| shm.f_bavail.saturating_mul(shm.f_frsize) >= 256 << 20);
+    let in_memory = is_enough.then(|| tempfile::tempdir_in("/dev/shm")).and_then(Result::ok);
+    in_memory.unwrap_or_else(|| tempfile::tempdir().expect("$TMPDIR can be written to"))
 }
 
 /// A port on which no process listens now. It is below the ports that the kernel gives to clients
