@@ -150,7 +150,7 @@ impl<'a> RawFrame<'a> {
     #[inline(always)]
     fn ids(self) -> Result<(FrameId, Reader<'a>), DecodeError> {
         let mut reader = self.after_flags;
-        let id = FrameId { stream: reader.varint()?, frame: reader.varint()? };
+        let id = FrameId { stream: reader.id()?, frame: reader.id()? };
         Ok((id, reader))
     }
 

@@ -58,6 +58,21 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads an id, which is a varint that is seldom a small one: as [`varint`](Self::varint), but
+    /// with one load for up to eight bytes, where the frame has so many left.
+    #[inline]
+    pub(crate) fn id(&mut self) -> Result<u64, DecodeError> {
+        if let Some(bytes) = self.rest.first_chunk()
+            && !varint::is_whole(bytes[0])
+            && let Some((value, length)) = varint::decode_in_word(u64::from_le_bytes(*bytes))
+            && let Some(rest) = self.rest.get(length..)
+        {
+            self.rest = rest;
+            return Ok(value);
+        }
+        self.varint()
+    }
+
     /// Reads the rest of a varint that has more bytes than its `first`.
     fn long_varint(&mut self, first: u8) -> Result<u64, DecodeError> {
         let mut value = u64::from(first);

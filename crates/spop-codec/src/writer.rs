@@ -89,11 +89,12 @@ impl<'b> Writer<'b> {
 
     #[inline]
     pub(crate) fn varint(&mut self, value: u64) -> Result<(), BufferFull> {
-        match varint::short(value) {
-            Some(byte) => self.u8(byte),
+        match varint::encode_in_word(value) {
+            Some((bytes, 1)) => self.u8(bytes[0]),
+            Some((bytes, length)) => self.prefix(&bytes, length),
             None => {
                 let (bytes, length) = varint::encode(value);
-                self.prefix(&bytes, length)
+                self.any_bytes(bytes.get(..length).ok_or(BufferFull)?)
             }
         }
     }
