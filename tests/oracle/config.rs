@@ -312,10 +312,14 @@ impl Policy {
         }
     }
 
-    /// A penalty whose ceiling has room for it under each limit, as a configuration must have.
-    fn raise_ceiling(&mut self) {
+    /// Makes the penalty one that a configuration may have: there is a limit, and the ceiling has
+    /// space for the penalty under each limit.
+    fn fit_penalty(&mut self) {
         let rules = self.all_overrides().map(|(_, rule)| rule).chain([&self.rule]);
         let longest = rules.flat_map(Rule::limits).map(|limit| limit.interval_ns).max();
+        if longest.is_none() {
+            self.penalty = None;
+        }
         if let (Some((cells, ceiling_ns)), Some(longest)) = (&mut self.penalty, longest) {
             let least = -(-*cells * longest).div_euclid(1_000_000_000) * 1_000_000_000;
             *ceiling_ns = least.max(*ceiling_ns);
@@ -395,7 +399,7 @@ impl Config {
             }
             policies.push(Policy::random(random, policies.len(), message, most_limits));
         }
-        policies.iter_mut().for_each(Policy::raise_ceiling);
+        policies.iter_mut().for_each(Policy::fit_penalty);
         Self { policies, text: None }
     }
 
@@ -435,7 +439,7 @@ impl Config {
                 }
                 _ => {}
             }
-            policy.raise_ceiling();
+            policy.fit_penalty();
         }
         config
     }
