@@ -250,11 +250,12 @@ impl Model {
                     let charged =
                         (cells.min(&claim.limit.burst) + punished) * self.interval(claim.limit);
                     let latest = asked.iter().map(|asked| asked.window.1).max()?;
-                    let tat = tats.get(&claim.bucket).copied().unwrap_or(claim.tat);
-                    let lowest = if tat.0 == 0 { claim.tat.0 } else { tat.0 };
+                    // What was carried over to it is in the bucket only if it was charged, which
+                    // is not known.
+                    let tat = tats.get(&claim.bucket).copied().unwrap_or((0, 0));
                     tats.insert(
                         claim.bucket.clone(),
-                        (lowest, tat.1.max(claim.tat.1).max(latest) + charged),
+                        (tat.0, tat.1.max(claim.tat.1).max(latest) + charged),
                     );
                 }
             }

@@ -41,7 +41,8 @@ pub(crate) fn encode_in_word(value: u64) -> Option<([u8; 8], usize)> {
     let mut word = (value | 0xf0) & 0xff;
     let mut value = (value - TWO_BYTES) >> 4;
     let mut bits = 8;
-    // 49 bits are left, so after six shifts by seven `value` is below 128, and `bits` is 56 at most.
+    // 49 bits are left, so after six shifts by seven `value` is below 128, and `bits` is at most
+    // 56.
     while value >= 128 {
         word |= ((value | 0x80) & 0xff) << bits;
         value = (value - 128) >> 7;
