@@ -121,13 +121,15 @@ mod tests {
             let (long, length) = encode(value);
             match encode_in_word(value) {
                 Some((bytes, 1)) => {
-                    assert_eq!((u64::from(bytes[0]), value < TWO_BYTES), (value, true))
+                    assert_eq!((u64::from(bytes[0]), value < TWO_BYTES), (value, true));
                 }
                 Some((bytes, in_word)) => {
                     assert_eq!((&bytes[..in_word], in_word), (&long[..length], length), "{value}");
                     assert_eq!(in_word, super::length(value), "{value}");
                     // Whatever stands behind it.
-                    for behind in [0, u64::MAX.checked_shl(8 * in_word as u32).unwrap_or(0)] {
+                    for behind in
+                        [0, !0_u64.checked_shl(8 * u32::try_from(in_word).unwrap()).unwrap_or(0)]
+                    {
                         let word = u64::from_le_bytes(bytes) | behind;
                         assert_eq!(decode_in_word(word), Some((value, in_word)), "{value}");
                     }
