@@ -127,9 +127,8 @@ mod tests {
                     assert_eq!((&bytes[..in_word], in_word), (&long[..length], length), "{value}");
                     assert_eq!(in_word, super::length(value), "{value}");
                     // Whatever stands behind it.
-                    for behind in
-                        [0, !0_u64.checked_shl(8 * u32::try_from(in_word).unwrap()).unwrap_or(0)]
-                    {
+                    let bits = u32::try_from(8 * in_word).unwrap();
+                    for behind in [0, u64::MAX.checked_shl(bits).unwrap_or(0)] {
                         let word = u64::from_le_bytes(bytes) | behind;
                         assert_eq!(decode_in_word(word), Some((value, in_word)), "{value}");
                     }
