@@ -46,13 +46,22 @@ enum Work {
     Decode,
     /// The table decides about one cell each of `keys` keys in turn.
     Decide { keys: usize, burst: u32 },
-    /// The real agent answers NOTIFYs, of which `together` arrive at once.
-    Answer { together: usize },
+    /// The real agent answers NOTIFYs, of which `together` arrive at once, with a limit of flags
+    /// or of this configuration file.
+    Answer { together: usize, config: Option<&'static str> },
 }
+
+/// The usual case, which has a shorter path through a decision (`Usual` in
+/// crates/gcra-spoa/in_force.rs).
+const USUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 128\n";
+
+/// The same limit with an override that no key has: what the shorter path saves.
+const UNUSUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 128\n\
+                       [policy.check.overrides]\n\"192.0.2.1\" = \"unlimited\"\n";
 
 const GENEROUS: u32 = 1_000_000_000;
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 9] = [
     Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 325 },
     Row {
         name: "decide: known key, allowed",
@@ -75,20 +84,32 @@ const ROWS: [Row; 7] = [
     Row {
         name: "the agent: 2000 NOTIFYs together",
         count: 100_000,
-        work: Work::Answer { together: 2000 },
+        work: Work::Answer { together: 2000, config: None },
         bound: 1130,
     },
     Row {
         name: "the agent: 32 NOTIFYs together",
         count: 32_000,
-        work: Work::Answer { together: 32 },
+        work: Work::Answer { together: 32, config: None },
         bound: 1250,
     },
     Row {
         name: "the agent: one NOTIFY at a time",
         count: 4_000,
-        work: Work::Answer { together: 1 },
+        work: Work::Answer { together: 1, config: None },
         bound: 5000,
+    },
+    Row {
+        name: "2000 together, a limit of a file",
+        count: 100_000,
+        work: Work::Answer { together: 2000, config: Some(USUAL) },
+        bound: 1500,
+    },
+    Row {
+        name: "2000 together, not the usual case",
+        count: 100_000,
+        work: Work::Answer { together: 2000, config: Some(UNUSUAL) },
+        bound: 2500,
     },
 ];
 
@@ -151,22 +172,18 @@ impl Work {
         valgrind
             .arg("--tool=callgrind")
             .arg(format!("--callgrind-out-file={}", profile.display()));
-        if let Self::Answer { together } = self {
+        if let Self::Answer { together, config } = self {
             let directory = support::directory();
-            valgrind
-                .arg(env!("CARGO_BIN_EXE_gcra-spoa"))
-                .arg("--table")
-                .arg(directory.path().join("table"));
-            valgrind.args([
-                "--rate",
-                "100/s",
-                "--burst",
-                "20",
-                "--listen",
-                "127.0.0.1:0",
-                "--drain",
-                "0",
-            ]);
+            let path = |name: &str| directory.path().join(name);
+            valgrind.arg(env!("CARGO_BIN_EXE_gcra-spoa")).arg("--table").arg(path("table"));
+            valgrind.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
+            match config {
+                None => valgrind.args(["--rate", "100/s", "--burst", "20"]),
+                Some(config) => {
+                    fs::write(path("gcra-spoa.toml"), config).unwrap();
+                    valgrind.arg("--config").arg(path("gcra-spoa.toml"))
+                }
+            };
             let agent = Agent::start_command(&mut valgrind);
             let mut stream = Spop::connect(&agent.address).into_stream();
             Notifies::new(count, 1).exchange(&mut stream, together);
