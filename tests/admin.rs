@@ -161,7 +161,7 @@ fn what_was_asked_is_what_is_told() {
             .collect::<Vec<_>>()
     };
     assert_eq!(top("top_blocked"), [("192.0.2.1", 30)]);
-    assert_eq!(top("top_admitted"), [("192.0.2.1", 10), ("2001:db8::", 6)]);
+    assert_eq!(top("top_allowed"), [("192.0.2.1", 10), ("2001:db8::", 6)]);
     assert_eq!(status["policies"][0]["top_is_exact"], true);
 }
 

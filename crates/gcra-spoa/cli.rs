@@ -17,8 +17,8 @@ use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
 use crate::key::Key;
-use crate::policy::answer::Answers;
-use crate::policy::{self, Hashing, KeyParts, Limit, Overrides, Policies, Policy, Rule};
+use crate::policy::variables::Answers;
+use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::table_error;
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
@@ -496,7 +496,6 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
     let key = KeyParts::exact(args.key.iter().map(|name| name.as_bytes().into()).collect());
     let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
     let overrides = Overrides::default();
-    let hashing = Hashing::of(&key, cost.as_deref(), None, &overrides);
     let policy = Policy {
         name: "default".into(),
         message: None,
@@ -507,7 +506,6 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         overrides,
         observes: false,
         penalty: None,
-        hashing,
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
     Ok(Policies { list: vec![policy], answers, files: Vec::new(), digest: 0 })

@@ -4,9 +4,9 @@ use arrayvec::ArrayVec;
 use gcra_table::{Admission, Decision, KeyHash, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
+use crate::answer::Standing;
 use crate::earlier::least_tat;
 use crate::in_force::InForce;
-use crate::policy::answer::Standing;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Rule};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
@@ -61,9 +61,9 @@ struct Charge<'t, 'p, 'm> {
     message: Option<Message<'m>>,
 }
 
-/// The bucket of one limit.
+/// A limit that a message has to satisfy, and the key that it counts by.
 #[derive(Clone, Copy, Debug)]
-struct Bucket<'p> {
+struct Claim<'p> {
     limit: &'p Limit,
     key: KeyHash,
     /// The TAT that the key has at least, by what it owed under earlier policies.
@@ -71,7 +71,7 @@ struct Bucket<'p> {
 }
 
 impl<'p> Charge<'_, 'p, '_> {
-    fn bucket(&self, limit: &'p Limit) -> Bucket<'p> {
+    fn claim(&self, limit: &'p Limit) -> Claim<'p> {
         let key = limit.key(self.table, self.question.key);
         let least_tat = match &self.message {
             None => Time::ZERO,
@@ -80,7 +80,7 @@ impl<'p> Charge<'_, 'p, '_> {
                 least_tat(&self.in_force.earlier, self.table, policy, rule, limit, key, message)
             }
         };
-        Bucket { limit, key, least_tat }
+        Claim { limit, key, least_tat }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is.
@@ -90,18 +90,18 @@ impl<'p> Charge<'_, 'p, '_> {
         limits: &'p [Limit],
         standings: Option<&mut Standings<'p>>,
     ) -> Option<Reason> {
-        let buckets: ArrayVec<_, MAX_LIMITS> =
-            limits.iter().take(MAX_LIMITS).map(|limit| self.bucket(limit)).collect();
-        let (said, reason) = match &buckets[..] {
-            [bucket] => {
-                let (decision, reason) = self.charge(*bucket);
-                let mut standing = standing_of(bucket.limit, &decision);
+        let claims: ArrayVec<_, MAX_LIMITS> =
+            limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
+        let (said, reason) = match &claims[..] {
+            [claim] => {
+                let (decision, reason) = self.charge(*claim);
+                let mut standing = standing_of(claim.limit, &decision);
                 if reason.is_some() {
-                    self.punish(*bucket, &mut standing);
+                    self.punish(*claim, &mut standing);
                 }
                 (ArrayVec::from_iter([standing]), reason)
             }
-            buckets => self.charge_all(buckets),
+            claims => self.charge_all(claims),
         };
         if let Some(standings) = standings {
             let space = standings.remaining_capacity();
@@ -113,7 +113,7 @@ impl<'p> Charge<'_, 'p, '_> {
     /// Charges one bucket, unless it denies the cells.
     fn charge(
         &mut self,
-        Bucket { limit, key, least_tat }: Bucket<'p>,
+        Claim { limit, key, least_tat }: Claim<'p>,
     ) -> (Decision, Option<Reason>) {
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, limit.quota, cells, self.now, least_tat);
@@ -127,14 +127,14 @@ impl<'p> Charge<'_, 'p, '_> {
     /// faster between the look and the charge, what was charged already is given back.
     fn charge_all(
         &mut self,
-        buckets: &[Bucket<'p>],
+        claims: &[Claim<'p>],
     ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
-        for bucket in buckets {
-            let (mut standing, denied) = self.look(*bucket);
+        for claim in claims {
+            let (mut standing, denied) = self.look(*claim);
             if denied.is_some() {
-                self.punish(*bucket, &mut standing);
+                self.punish(*claim, &mut standing);
             }
             standings.push(standing);
             reason = reason.or(denied);
@@ -143,20 +143,20 @@ impl<'p> Charge<'_, 'p, '_> {
             return (standings, reason);
         }
         let mut charged = ArrayVec::<Decision, MAX_LIMITS>::new();
-        for (place, bucket) in buckets.iter().enumerate() {
-            let (decision, denied) = self.charge(*bucket);
-            standings[place] = standing_of(bucket.limit, &decision);
+        for (place, claim) in claims.iter().enumerate() {
+            let (decision, denied) = self.charge(*claim);
+            standings[place] = standing_of(claim.limit, &decision);
             if denied.is_none() {
                 charged.push(decision);
                 continue;
             }
-            self.punish(*bucket, &mut standings[place]);
-            for (place, (bucket, decision)) in buckets.iter().zip(&charged).enumerate() {
-                let Bucket { limit, key, .. } = *bucket;
+            self.punish(*claim, &mut standings[place]);
+            for (place, (claim, decision)) in claims.iter().zip(&charged).enumerate() {
+                let Claim { limit, key, .. } = *claim;
                 // If it is too late to give the cells back, the limit is too strict for a moment,
                 // and never too generous.
                 let _ = self.table.refund(key, limit.quota, self.question.cells, decision);
-                standings[place] = self.look(*bucket).0;
+                standings[place] = self.look(*claim).0;
             }
             return (standings, denied);
         }
@@ -164,42 +164,40 @@ impl<'p> Charge<'_, 'p, '_> {
     }
 
     /// What a charge would say now.
-    fn look(
-        &self,
-        Bucket { limit, key, least_tat }: Bucket<'p>,
-    ) -> (Standing<'p>, Option<Reason>) {
+    fn look(&self, Claim { limit, key, least_tat }: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
         let tat = self.table.tat(key, limit.quota).max(least_tat);
-        let mut owed_ns = tat.saturating_since(self.now.time()).0;
-        if owed_ns > limit.quota.most_owed().0 {
+        let mut owed = tat.saturating_since(self.now.time());
+        if owed > limit.quota.most_owed() {
             // The slot is damaged, or was charged at a later reading of the clock. The charge will
             // find out.
-            owed_ns = limit.quota.burst_tolerance().0;
+            owed = limit.quota.burst_tolerance();
         }
-        self.ask(limit, owed_ns)
+        self.ask(limit, owed)
     }
 
     /// What a limit says about the cells of a key that owes this much.
-    fn ask(&self, limit: &'p Limit, owed_ns: u64) -> (Standing<'p>, Option<Reason>) {
-        let admission = limit.quota.admit(Time(owed_ns), Time::ZERO, self.question.cells);
-        let (wait_ns, reason) = match admission {
-            Admission::Conforming { .. } => (0, None),
-            Admission::Early { wait } => (wait.0, Some(Reason::Limit)),
-            Admission::Oversize => (limit.quota.drain_time().0, Some(Reason::Oversize)),
+    fn ask(&self, limit: &'p Limit, owed: Nanos) -> (Standing<'p>, Option<Reason>) {
+        // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
+        let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
+        let (wait, reason) = match limit.quota.admit(tat, now, self.question.cells) {
+            Admission::Conforming { .. } => (Nanos::ZERO, None),
+            Admission::Early { wait } => (wait, Some(Reason::Limit)),
+            Admission::Oversize => (limit.quota.drain_time(), Some(Reason::Oversize)),
         };
-        (Standing { limit, owed_ns, wait_ns }, reason)
+        (Standing { limit, owed, wait }, reason)
     }
 
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
-    fn punish(&mut self, bucket: Bucket<'p>, standing: &mut Standing<'p>) {
+    fn punish(&mut self, claim: Claim<'p>, standing: &mut Standing<'p>) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
-        let Bucket { limit, key, least_tat } = bucket;
+        let Claim { limit, key, least_tat } = claim;
         let quota = limit.quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
         if decision.is_allowed() {
-            *standing = self.ask(limit, decision.owed().0).0;
+            *standing = self.ask(limit, decision.owed()).0;
         }
     }
 }
@@ -216,8 +214,7 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 
 /// What a limit says after a charge.
 fn standing_of<'p>(limit: &'p Limit, decision: &Decision) -> Standing<'p> {
-    // A cost above the burst never passes. One burst later it still does not.
+    // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { limit.quota.drain_time() };
-    let wait_ns = decision.retry_after().unwrap_or(never).0;
-    Standing { limit, owed_ns: decision.owed().0, wait_ns }
+    Standing { limit, owed: decision.owed(), wait: decision.retry_after().unwrap_or(never) }
 }

@@ -23,10 +23,10 @@ const MAX_EARLIER: usize = 8;
 pub(crate) struct Earlier {
     policies: Arc<Policies>,
     /// When the change was made, in nanoseconds of the table's clock.
-    ended_ns: Time,
+    ended: Time,
     /// When no key can owe anything under these policies any more: the longest drain time of the
     /// changed limits after the change.
-    until_ns: Time,
+    until: Time,
     /// Whether it is known which keys had an override. After a restart it is not.
     knows_overrides: bool,
     /// For each policy in force, the place of the earlier policy with its name, if the limits,
@@ -39,13 +39,13 @@ pub(crate) struct Earlier {
 struct Debt {
     quota: Quota,
     tat: Time,
-    ended_ns: Time,
+    ended: Time,
 }
 
 impl Debt {
     /// The TAT that the key has at least under this quota, which took the place of the old one.
     fn least_tat(self, quota: Quota) -> Time {
-        quota.carry_over(self.quota, self.tat, self.ended_ns)
+        quota.carry_over(self.quota, self.tat, self.ended)
     }
 }
 
@@ -101,11 +101,11 @@ impl Earlier {
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
         let mut changes = BTreeMap::<Time, Vec<(usize, usize, Quota)>>::new();
         for (place, number, limit) in registered(policies) {
-            for (quota, ended_ns) in table.put_in_force(limit.id, limit.quota) {
-                changes.entry(ended_ns).or_default().push((place, number, quota));
+            for (quota, ended) in table.put_in_force(limit.id, limit.quota) {
+                changes.entry(ended).or_default().push((place, number, quota));
             }
         }
-        let all = changes.into_iter().map(|(ended_ns, changed)| {
+        let all = changes.into_iter().map(|(ended, changed)| {
             let mut places = vec![None; policies.list.len()];
             let mut list: Vec<Policy> = Vec::new();
             for (place, number, quota) in changed {
@@ -119,7 +119,7 @@ impl Earlier {
                     }
                 }
             }
-            Self::new(Arc::new(policies.with_list(list)), ended_ns, false)
+            Self::new(Arc::new(policies.with_list(list)), ended, false)
                 .compared_with(policies, places)
         });
         let all = Self::recent(all, table.now());
@@ -127,8 +127,8 @@ impl Earlier {
         all
     }
 
-    fn new(policies: Arc<Policies>, ended_ns: Time, knows_overrides: bool) -> Self {
-        Self { policies, ended_ns, until_ns: Time::ZERO, knows_overrides, places: Vec::new() }
+    fn new(policies: Arc<Policies>, ended: Time, knows_overrides: bool) -> Self {
+        Self { policies, ended, until: Time::ZERO, knows_overrides, places: Vec::new() }
     }
 
     /// The same beside the policies in force, for which these places were found.
@@ -136,9 +136,8 @@ impl Earlier {
         let changed = in_force.list.iter().zip(&places).filter(|(_, old)| old.is_some());
         let drains =
             changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_time());
-        let until_ns =
-            drains.max().map_or(Time::ZERO, |drain_ns| self.ended_ns.saturating_add(drain_ns));
-        Self { until_ns, places, ..self }
+        let until = drains.max().map_or(Time::ZERO, |drain| self.ended.saturating_add(drain));
+        Self { until, places, ..self }
     }
 
     /// Those that may still matter, and at most [`MAX_EARLIER`] of them.
@@ -161,16 +160,14 @@ impl Earlier {
         let place_for = |policy: &Policy| {
             let place = *places.get(&*policy.name)?;
             let old = &self.policies.list[place];
-            let is_same = (&old.rule, &old.overrides, &old.key)
-                == (&policy.rule, &policy.overrides, &policy.key);
-            (!is_same).then_some(place)
+            (!old.has_buckets_of(policy)).then_some(place)
         };
         in_force.list.iter().map(place_for).collect()
     }
 
     /// Whether a key may still owe something under these policies.
     pub(crate) fn may_matter(&self, now: Time) -> bool {
-        now < self.until_ns
+        now < self.until
     }
 
     /// The bucket that the key of a message had then under the limit with this name. `None` when
@@ -203,7 +200,7 @@ impl Earlier {
     fn debt(&self, table: &Table, (key, quota): (KeyHash, Quota), before: Option<Debt>) -> Debt {
         let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota));
         let tat = table.tat(key, quota).max(least_tat);
-        Debt { quota, tat, ended_ns: self.ended_ns }
+        Debt { quota, tat, ended: self.ended }
     }
 }
 

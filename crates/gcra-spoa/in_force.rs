@@ -7,8 +7,8 @@ use gcra_table::{KeyHash, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{self, Earlier};
-use crate::policy::answer::Answers;
-use crate::policy::{Policies, Policy, Rule, key_for};
+use crate::policy::variables::Answers;
+use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, key_for};
 use crate::stats::{PolicyStats, Stats};
 
 /// The policies that decide now.
@@ -26,15 +26,48 @@ pub(crate) struct InForce {
 /// What belongs to one of the policies in force.
 #[derive(Debug)]
 pub(crate) struct Each {
+    pub(crate) hashing: Hashing,
     pub(crate) usual: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
+}
+
+/// How the key of a policy's messages is hashed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Hashing {
+    /// The values as they are, which takes the fewest steps.
+    Exact,
+    /// Addresses are grouped, strings are in lower case, some args are left out, or some values
+    /// have overrides. This is right for every policy.
+    Mapped,
+}
+
+impl Hashing {
+    fn of(policy: &Policy) -> Self {
+        // Every field is named, so that a new one can't be forgotten here.
+        let Policy {
+            key,
+            cost,
+            when,
+            overrides,
+            // These are no part of a key.
+            name: _,
+            message: _,
+            rule: _,
+            observes: _,
+            penalty: _,
+        } = policy;
+        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
+        let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
+        let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
+        if groups || leaves_out || !overrides.is_empty() { Self::Mapped } else { Self::Exact }
+    }
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
 /// it, no key owes anything under earlier policies, and only `blocked` is answered. Then a
 /// decision is one charge, and its answer is prepared.
 ///
-/// This saves a fifth of the agent's instructions for a request.
+/// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usual {
     limit_id: u64,
@@ -50,7 +83,6 @@ impl Usual {
             message: _,
             when: _,
             key: _,
-            hashing: _,
             cost: _,
             // This does its work on the verdict.
             observes: _,
@@ -58,16 +90,12 @@ impl Usual {
             overrides,
             penalty,
         } = policy;
-        match rule {
-            Rule::Limits(limits) if overrides.is_empty() && penalty.is_none() => match &limits[..]
-            {
-                [limit] if earlier.is_empty() && answers.others.is_empty() => {
-                    Some(Self { limit_id: limit.id, quota: limit.quota })
-                }
-                _ => None,
-            },
-            _ => None,
-        }
+        let Answers { scope: _, blocked: _, others } = answers;
+        let Rule::Limits(limits) = rule else { return None };
+        let [Limit { id, quota, label: _, text: _ }] = &limits[..] else { return None };
+        let is_usual =
+            overrides.is_empty() && penalty.is_none() && earlier.is_empty() && others.is_empty();
+        is_usual.then_some(Self { limit_id: *id, quota: *quota })
     }
 
     /// The key by which the limit counts, for a key of its policy.
@@ -81,6 +109,7 @@ impl InForce {
     /// A policy goes on with the counters that exist under its name.
     fn new(policies: Arc<Policies>, earlier: Vec<Earlier>, stats: &Stats) -> Self {
         let each = policies.list.iter().map(|policy| Each {
+            hashing: Hashing::of(policy),
             usual: Usual::of(policy, &earlier, &policies.answers),
             stats: stats.policy(&policy.name),
         });

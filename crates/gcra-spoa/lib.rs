@@ -4,6 +4,7 @@
 //! `README.md` beside this file lists the modules in reading order.
 
 mod admin;
+mod answer;
 mod check;
 mod cli;
 mod decide;

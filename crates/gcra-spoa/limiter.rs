@@ -10,10 +10,11 @@ use arrayvec::ArrayVec;
 use gcra_table::{KeyHash, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
+use crate::answer;
 use crate::decide::{Standings, decide};
 use crate::in_force::InForce;
 use crate::policy::Policy;
-use crate::policy::answer::Answers;
+use crate::policy::variables::Answers;
 use crate::question::{Question, Unanswerable};
 use crate::redact::write_name;
 use crate::stats::Lane;
@@ -88,7 +89,7 @@ impl Handler for Limiter {
     fn prepare(&self, round: &mut Round, request: &Request<'_>) -> Self::Prepared {
         let (table, policies) = (&round.table, &round.in_force.policies);
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
-        let question = Question::new(policies, table, &message)?;
+        let question = Question::new(&round.in_force, table, &message)?;
         if let Some(usual) = round.in_force.each[question.policy].usual {
             table.prefetch(usual.key(table, question.key), usual.quota);
             return Ok(question);
@@ -116,9 +117,10 @@ impl Handler for Limiter {
             && round.in_force.each[question.policy].usual.is_some()
         {
             let message = || request.messages().next();
-            let verdict = round.decide(question, message);
+            let Round { table, in_force, now, lane } = round;
+            let verdict = verdict_on(in_force, table, now, *lane, question, None, message);
             // It fits: the limit for ACKs is at least the size of this one.
-            let _ = reply.append(&round.in_force.blocked[usize::from(verdict.is_blocked())]);
+            let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
         }
         self.answer_any(round, first, request, reply);
@@ -144,7 +146,7 @@ impl Limiter {
         for message in request.messages() {
             let question = match first.take() {
                 Some(question) => question,
-                None => Question::new(policies, table, &message),
+                None => Question::new(in_force, table, &message),
             };
             match question {
                 Ok(question) => {
@@ -158,7 +160,8 @@ impl Limiter {
         }
         if let Some(verdict) = verdict {
             // If it does not fit, the check of the file counted wrong. What was written stays.
-            let _ = policies.answers.write(
+            let _ = answer::write(
+                &policies.answers,
                 verdict,
                 &policies.list[verdict.policy].name,
                 &standings,
@@ -178,19 +181,6 @@ impl Limiter {
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Round {
-    /// Decides about a message, and counts the verdict.
-    #[inline(always)]
-    fn decide<'m>(
-        &mut self,
-        question: Question,
-        message: impl Fn() -> Option<Message<'m>>,
-    ) -> Verdict {
-        let Self { table, in_force, now, lane } = self;
-        verdict_on(in_force, table, now, *lane, question, None, message)
     }
 }
 

@@ -3,13 +3,14 @@
 use gcra_table::{KeyHash, KeyHasher, Table};
 use spop_agent::{Args, Message, Value};
 
+use crate::in_force::{Hashing, InForce};
 use crate::key::{write_lowercase, write_narrowed, write_part};
-use crate::policy::{Hashing, Part, Policies, Policy, RuleAt};
+use crate::policy::{Part, Policy, RuleAt};
 
 /// What has to be decided about a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
-    /// The place of the policy.
+    /// The index of the policy.
     pub(crate) policy: usize,
     pub(crate) rule: RuleAt,
     pub(crate) cells: u32,
@@ -24,7 +25,7 @@ pub(crate) enum Unanswerable {
     NoMessage,
     /// No policy is for the message.
     Unmatched,
-    /// The policy at this place is for the message, but an arg of its key is missing or the cost
+    /// The policy with this index is for the message, but an arg of its key is missing or the cost
     /// is not a valid one.
     Undecided(usize),
 }
@@ -33,25 +34,26 @@ impl Question {
     /// Finds the policy for a message, and its key and its cost.
     #[inline(always)]
     pub(crate) fn new(
-        policies: &Policies,
+        in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
-        let place = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
-        let policy = &policies.list[place];
+        let policies = &in_force.policies;
+        let index = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
+        let policy = &policies.list[index];
         let cells = match &policy.cost {
             None => 1,
             Some(name) => cells(message.arg(name).unwrap_or(Value::Null))
-                .ok_or(Unanswerable::Undecided(place))?,
+                .ok_or(Unanswerable::Undecided(index))?,
         };
-        let (key, overridden) = match policy.hashing {
+        let (key, overridden) = match in_force.each[index].hashing {
             Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
             // A copy is lent, so that the other branch keeps the message in registers.
             Hashing::Mapped => hash_key(table.hasher(), policy, &message.clone()),
         }
-        .ok_or(Unanswerable::Undecided(place))?;
-        Ok(Self { policy: place, rule: RuleAt::new(overridden), cells, key })
+        .ok_or(Unanswerable::Undecided(index))?;
+        Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
     }
 }
 
@@ -73,7 +75,7 @@ fn hash_exact(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<
     Some(hasher.finish())
 }
 
-/// Hashes the key of a message, and finds the place of the rule that overrides the policy's for
+/// Hashes the key of a message, and finds the index of the rule that overrides the policy's for
 /// this key. `None` when an arg of the key is missing.
 #[inline(never)]
 pub(crate) fn hash_key(

@@ -78,12 +78,12 @@ impl Stripe {
         client: KeyHash,
         name: impl FnOnce(&mut String),
     ) {
-        let hitters = match outcome {
+        let heaviest = match outcome {
             Outcome::Allowed => &self.allowed,
             Outcome::Blocked | Outcome::WouldBlock => &self.denied,
         };
-        if hitters.samples(count) {
-            hitters.offer(client, name);
+        if heaviest.samples(count) {
+            heaviest.offer(client, name);
         }
     }
 }
@@ -107,7 +107,7 @@ impl PolicyStats {
         client: KeyHash,
         name: impl FnOnce(&mut String),
     ) {
-        let (stripe, count) = self.add(lane, outcome as usize);
+        let (stripe, count) = self.add(lane, outcome.index());
         stripe.decided(outcome, count, client, name);
     }
 
@@ -159,8 +159,8 @@ impl PolicyStats {
     fn heaviest<'a>(all: impl Iterator<Item = &'a Heaviest>, window: Window) -> Found {
         let mut complete = true;
         let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
-        for hitters in all {
-            complete &= hitters.collect(window, |client, name, estimate| {
+        for heaviest in all {
+            complete &= heaviest.collect(window, |client, name, estimate| {
                 let known = clients
                     .entry(client)
                     .or_insert_with(|| (name.to_owned(), Estimate::default()));
@@ -193,7 +193,7 @@ impl PolicyStats {
 
 /// How far the life of the process has come, as a load balancer needs to know it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stage {
+pub(crate) enum Readiness {
     Starting,
     Serving,
     /// It was asked to stop, and still answers requests.
@@ -209,7 +209,7 @@ pub(crate) struct Stats {
     started_wall: SystemTime,
     /// When the last full window of the heaviest clients began, and when the current one did.
     windows: Mutex<(Instant, Instant)>,
-    stage: AtomicU8,
+    readiness: AtomicU8,
     /// In milliseconds after the start.
     last_beat: AtomicU64,
     pub(crate) reloads: Reloads,
@@ -232,7 +232,7 @@ impl Stats {
             started: now,
             started_wall: SystemTime::now(),
             windows: Mutex::new((now, now)),
-            stage: AtomicU8::new(Stage::Starting as u8),
+            readiness: AtomicU8::new(Readiness::Starting as u8),
             last_beat: AtomicU64::new(0),
             reloads: Reloads::default(),
         }
@@ -328,9 +328,9 @@ impl Stats {
     pub(crate) fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_beat.store(now, Ordering::Relaxed);
-        let _ = self.stage.compare_exchange(
-            Stage::Starting as u8,
-            Stage::Serving as u8,
+        let _ = self.readiness.compare_exchange(
+            Readiness::Starting as u8,
+            Readiness::Serving as u8,
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -345,14 +345,14 @@ impl Stats {
 
     /// From now on the process is leaving.
     pub(crate) fn leave(&self) {
-        self.stage.store(Stage::Leaving as u8, Ordering::Relaxed);
+        self.readiness.store(Readiness::Leaving as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn stage(&self) -> Stage {
-        match self.stage.load(Ordering::Relaxed) {
-            0 => Stage::Starting,
-            1 => Stage::Serving,
-            _ => Stage::Leaving,
+    pub(crate) fn readiness(&self) -> Readiness {
+        match self.readiness.load(Ordering::Relaxed) {
+            0 => Readiness::Starting,
+            1 => Readiness::Serving,
+            _ => Readiness::Leaving,
         }
     }
 }
@@ -427,7 +427,7 @@ mod tests {
         let found = policy.denied(Window::Now);
         assert!(found.complete);
         let found: Vec<_> =
-            found.heaviest.iter().map(|hitter| (&*hitter.client, hitter.requests)).collect();
+            found.heaviest.iter().map(|heavy| (&*heavy.client, heavy.requests)).collect();
         assert_eq!(found, [("a", 200), ("b", 2)]);
         assert!(policy.allowed(Window::Now).heaviest.is_empty());
     }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::heaviest::{Found, HeavyClient, Window};
 use crate::limiter::Undecided;
-use crate::stats::{OUTCOMES, PolicyStats, Stage, Stats};
+use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats};
 
 /// How many of the heaviest clients are listed.
 const TOP: usize = 10;
@@ -77,7 +77,7 @@ pub(crate) struct Policy {
     /// The clients with the most requests that were blocked, or would have been.
     pub(crate) top_blocked: Vec<Client>,
     /// The clients with the most allowed requests.
-    pub(crate) top_admitted: Vec<Client>,
+    pub(crate) top_allowed: Vec<Client>,
     /// Every request was counted, so the numbers above are exact. Otherwise each is a cautious
     /// estimate, and clients of which too little is known are left out.
     pub(crate) top_is_exact: bool,
@@ -157,15 +157,15 @@ impl Watched {
     pub(crate) fn complaint(&self) -> Option<String> {
         let silent = self.stats.silent();
         // The housekeeping ends while the agent is leaving.
-        let is_stuck = silent > MAX_SILENCE && self.stats.stage() != Stage::Leaving;
+        let is_stuck = silent > MAX_SILENCE && self.stats.readiness() != Readiness::Leaving;
         is_stuck.then(|| format!("the worker has been stuck for {} s", silent.as_secs()))
     }
 
     /// Why the agent should get no requests, if that is so.
     pub(crate) fn excuse(&self) -> Option<String> {
-        match self.stats.stage() {
-            Stage::Serving => self.complaint(),
-            stage => Some(word(stage).to_owned()),
+        match self.stats.readiness() {
+            Readiness::Serving => self.complaint(),
+            readiness => Some(word(readiness).to_owned()),
         }
     }
 
@@ -177,7 +177,7 @@ impl Watched {
         let since_epoch = self.stats.started().duration_since(UNIX_EPOCH).unwrap_or_default();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            state: word(self.stats.stage()).to_owned(),
+            state: word(self.stats.readiness()).to_owned(),
             start_time_seconds: since_epoch.as_secs_f64(),
             uptime_seconds: self.stats.uptime().as_secs_f64(),
             window_seconds: self.stats.window().as_secs_f64(),
@@ -210,7 +210,7 @@ impl Watched {
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 top_is_exact: denied.complete && allowed.complete,
                 top_blocked: top(denied),
-                top_admitted: top(allowed),
+                top_allowed: top(allowed),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
@@ -258,11 +258,11 @@ impl Watched {
     }
 }
 
-fn word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Starting => "starting",
-        Stage::Serving => "serving",
-        Stage::Leaving => "leaving",
+fn word(readiness: Readiness) -> &'static str {
+    match readiness {
+        Readiness::Starting => "starting",
+        Readiness::Serving => "serving",
+        Readiness::Leaving => "leaving",
     }
 }
 

@@ -15,12 +15,6 @@ pub(crate) struct TableError(pub(crate) OpenError);
 /// The sentence has the error of the system in it, so there is no source to be added.
 impl Error for TableError {}
 
-impl From<OpenError> for TableError {
-    fn from(error: OpenError) -> Self {
-        Self(error)
-    }
-}
-
 const BEGIN_ANEW: &str = "stop every agent that uses it and remove it, and a new one is made";
 
 impl fmt::Display for TableError {

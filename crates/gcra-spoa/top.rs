@@ -238,7 +238,7 @@ impl Screen {
     fn clients(&self, which: Which) -> Vec<ClientRow> {
         let (title, list): (_, fn(&Policy) -> &[Client]) = match which {
             Blocked => ("MOST BLOCKED", |policy| &policy.top_blocked),
-            Allowed => ("MOST ALLOWED", |policy| &policy.top_admitted),
+            Allowed => ("MOST ALLOWED", |policy| &policy.top_allowed),
         };
         let several = self.now.policies.len() > 1;
         let mut clients: Vec<(u64, String)> = Vec::new();
@@ -450,7 +450,7 @@ mod tests {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             top_blocked: vec![client("192.0.2.1", blocked * factor), client("2001:db8:1:2::", 3)],
-            top_admitted: vec![client("sk_l…(24)#a1b2c3", allowed)],
+            top_allowed: vec![client("sk_l…(24)#a1b2c3", allowed)],
             top_is_exact: true,
         };
         let mut status = Status {

@@ -10,6 +10,18 @@ pub(crate) enum Outcome {
     Blocked,
 }
 
+impl Outcome {
+    /// Its index in [`OUTCOMES`](crate::stats::OUTCOMES).
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Allowed => 0,
+            Self::WouldBlock => 1,
+            Self::Blocked => 2,
+        }
+    }
+}
+
 /// Why a request is blocked, or would be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
@@ -36,7 +48,7 @@ impl Reason {
 /// counters, the answer and the log read this and nothing else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Verdict {
-    /// The place of the policy that decided.
+    /// The index of the policy that decided.
     pub(crate) policy: usize,
     pub(crate) outcome: Outcome,
     /// `None` when the outcome is [`Outcome::Allowed`].
@@ -44,7 +56,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict of the policy at this place: `reason` is why it denies the message, if it does.
+    /// The verdict of the policy with this index: `reason` is why it denies the message, if it does.
     #[inline]
     pub(crate) const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
         let outcome = match (reason, observes) {

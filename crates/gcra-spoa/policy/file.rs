@@ -8,12 +8,12 @@ use ahash::AHashMap;
 use spop_agent::{AckWriter, Limits, Scope, Value};
 use toml::de::{DeTable, DeValue};
 
-use crate::policy::answer::{Answers, Var};
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
-use crate::policy::{Hashing, KeyParts, Overrides, Policies, Policy, Rule, When, penalty, syntax};
+use crate::policy::variables::{Answers, Var};
+use crate::policy::{KeyParts, Overrides, Policies, Policy, Rule, When, penalty, syntax};
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -171,7 +171,6 @@ impl<'t> File<'t> {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             penalty::apply(&mut self.reader, at, name, penalty, rule.as_mut(), rules);
         }
-        let hashing = Hashing::of(&key, cost.as_deref(), when.as_ref(), &overrides);
         Some(Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
@@ -182,7 +181,6 @@ impl<'t> File<'t> {
             overrides,
             observes,
             penalty: penalty.map(|(_, penalty)| penalty),
-            hashing,
         })
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::policy::answer::Var;
 use crate::policy::describe::text;
+use crate::policy::variables::Var;
 use crate::policy::{Policies, Policy};
 
 const BACKEND: &str = "
@@ -86,11 +86,19 @@ spoe-agent gcra
                 }
             }
         }
-        if first.key.args.is_empty() {
+        if first.key.args.is_empty() && !args.iter().any(|arg| arg == "ip") {
             args.insert(0, "ip".to_owned());
         }
-        let cost = first.cost.iter().map(|cost| format!("{}=int(1)", text(cost)));
-        args.iter().map(|arg| format!("{arg}={}", sample(arg))).chain(cost).collect()
+        let mut costs: Vec<String> = Vec::new();
+        for policy in self.list.iter().filter(|policy| policy.message == first.message) {
+            for cost in policy.cost.iter().map(|cost| text(cost)) {
+                if !costs.contains(&cost) {
+                    costs.push(cost);
+                }
+            }
+        }
+        let costs = costs.iter().map(|cost| format!("{cost}=int(1)"));
+        args.iter().map(|arg| format!("{arg}={}", sample(arg))).chain(costs).collect()
     }
 
     fn frontend(&self) -> String {

@@ -4,7 +4,6 @@
 //! makes any number of them. Nothing here is text any more: what the operator wrote was checked
 //! when it was read.
 
-pub(crate) mod answer;
 mod describe;
 pub(crate) mod file;
 mod haproxy;
@@ -17,6 +16,7 @@ mod sources;
 mod syntax;
 #[cfg(test)]
 mod tests;
+pub(crate) mod variables;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +27,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
-use crate::policy::answer::Answers;
+use crate::policy::variables::Answers;
 use crate::watch::Seen;
 
 /// The most limits that a policy can have.
@@ -64,9 +64,8 @@ impl RuleAt {
 
 /// Which messages are limited, by which key, to what.
 ///
-/// A new field has to be considered in three places, and the compiler names them: where policies
-/// are made from a file (`policy::file`) and from flags, and where the usual case is recognized
-/// ([`Usual`](crate::in_force::Usual)).
+/// The compiler names every place where a new field has to be considered: they build a policy or
+/// take it apart, and name all fields.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Box<str>,
@@ -81,32 +80,6 @@ pub(crate) struct Policy {
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
-    pub(crate) hashing: Hashing,
-}
-
-/// How the key of a policy's messages is hashed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Hashing {
-    /// The values as they are, which takes the fewest steps.
-    Exact,
-    /// Addresses are grouped, strings are in lower case, some args are left out, or some values
-    /// have overrides. This is right for every policy.
-    Mapped,
-}
-
-impl Hashing {
-    /// Of a policy with these parts.
-    pub(crate) fn of(
-        key: &KeyParts,
-        cost: Option<&[u8]>,
-        when: Option<&When>,
-        overrides: &Overrides,
-    ) -> Self {
-        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
-        let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
-        let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
-        if groups || leaves_out || !overrides.is_empty() { Self::Mapped } else { Self::Exact }
-    }
 }
 
 /// An arg, and its values for which the policy is.
@@ -444,8 +417,29 @@ impl Policy {
             cost: self.cost.clone(),
             rule,
             overrides: Overrides::default(),
-            ..*self
+            observes: self.observes,
+            penalty: self.penalty,
         }
+    }
+
+    /// Whether the buckets of this policy are those of `other`, with the same debts in them.
+    pub(crate) fn has_buckets_of(&self, other: &Self) -> bool {
+        let Self {
+            // A policy is found by its name, and decides about the messages that it is for.
+            name: _,
+            message: _,
+            when: _,
+            key,
+            // The args of the cost and of `when` are no part of a key of all args, but a policy
+            // that gets or loses one gets other keys with it.
+            cost: _,
+            rule,
+            overrides,
+            observes: _,
+            // It is part of the quotas of the limits.
+            penalty: _,
+        } = self;
+        (key, rule, overrides) == (&other.key, &other.rule, &other.overrides)
     }
 
     /// All rules, including those of overrides.

@@ -38,7 +38,9 @@ impl<'p> Collector<'p> {
         let Some(table) = reader.table(value, what) else { return };
         for (key, value) in table {
             let (at, text) = (key.span().start, &**key.get_ref());
-            if let Some(dotted) = dotted(text, value) {
+            // The span of a key has its quotes in it.
+            let is_bare = key.span().len() == text.len();
+            if let Some(dotted) = dotted(text, value).filter(|_| is_bare) {
                 let what = format!("the key '{dotted}' needs quotes; write \"{dotted}\"");
                 reader.wrong(at, &what);
                 continue;

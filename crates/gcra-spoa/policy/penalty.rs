@@ -83,7 +83,12 @@ pub(super) fn apply(
         let most_owed = limit.quota.drain_time().saturating_add(Nanos(penalty.ceiling_ns));
         match limit.quota.with_most_owed(most_owed) {
             Ok(quota) => limit.quota = quota,
-            Err(error) => reader.wrong(at, &format!("with its penalty, {error}")),
+            Err(error) => {
+                let what = format!(
+                    "with the penalty of policy '{policy}', {error}; lower the ceiling or the burst"
+                );
+                reader.wrong(at, &what);
+            }
         }
     }
 }

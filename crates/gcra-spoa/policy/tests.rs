@@ -167,6 +167,24 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
          \"192.0.2.2\" = \"deny\"\n",
         &["4: the key '192.0.2.1' needs quotes; write \"192.0.2.1\""],
     );
+    // This key has quotes, and its value is a limit with a typing error.
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n\
+         \"192.0.2.1\" = { bust = 5, rate = \"10/s\" }\n",
+        &["4: 'bust' is not a key of a limit; did you mean 'burst'?"],
+    );
+}
+
+#[test]
+fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
+    let policies = parse(
+        "[policy.a]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"1/s\"\n\
+         [policy.b]\nmessage = \"m\"\nkey = [\"ip\"]\ncost = \"c\"\nlimits = \"1/s\"\n",
+    )
+    .unwrap();
+    let printed = policies.for_haproxy();
+    let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
+    assert_eq!(args, "plan=var(txn.plan) ip=src c=int(1)");
 }
 
 #[test]

@@ -15,10 +15,10 @@
 //! | carrying it over to the successor | `carry.rs` |
 //! | forgetting what the key owes | `reset.rs` |
 //!
-//! **Every operation ends.** It runs in rounds, and loses a round only to a process that got
+//! **Every operation ends.** It makes attempts, and loses one only to a process that got
 //! further: a charge loses to another charge (after `burst` of those it is a denial), an opening
 //! to an announcement, a removal or a confirmation in the same slots. No known schedule makes an
-//! operation lose more than a few rounds. If one should lose [`ROUNDS`], it gives up: the cells
+//! operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives up: the cells
 //! are denied, and that is counted.
 
 use crate::cpu::prefetch;
@@ -28,9 +28,9 @@ use crate::mutation::{Mutation, broken};
 use crate::slot::{LINE_SLOTS, Line, Slot, Word};
 use crate::time::Time;
 
-/// How many rounds an operation may lose before it gives up. The models need fewer, and fail
+/// How many attempts an operation may lose before it gives up. The models need fewer, and fail
 /// beyond that.
-pub(crate) const ROUNDS: u32 = if cfg!(gcra_model) { 24 } else { 10_000 };
+pub(crate) const MAX_ATTEMPTS: u32 = if cfg!(gcra_model) { 24 } else { 10_000 };
 
 /// The place of a key in the table: its fingerprint, and the slots where its bucket may be.
 ///

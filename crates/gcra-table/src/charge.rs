@@ -14,7 +14,7 @@
 //! were charged and perhaps never answered. In all cases the exchange and the decision agree on
 //! the TAT: no cell is allowed without being charged.
 
-use crate::bucket::{Bucket, ROUNDS};
+use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::context::{Context, Moved};
 use crate::decision::Decision;
 use crate::look::Look;
@@ -77,7 +77,7 @@ impl Bucket<'_> {
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let look = self.look();
             let Some((position, tat)) = look.bucket() else {
                 match self.open_and_charge(look, charge, now, context) {

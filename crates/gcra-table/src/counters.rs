@@ -27,7 +27,7 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) evictions: Evictions,
-    /// Operations that lost all their rounds and gave up.
+    /// Operations that lost all their attempts and gave up.
     pub(crate) gave_up: u64,
 }
 
@@ -52,11 +52,11 @@ impl Counters {
         self.forgiven_ns.fetch_add(owed.0, Ordering::Relaxed);
     }
 
-    /// An operation has lost all its rounds. No model may get here.
+    /// An operation has lost all its attempts. No model may get here.
     #[cold]
     pub(crate) fn gave_up(&self) {
         #[cfg(gcra_model)]
-        panic!("an operation lost all its rounds");
+        panic!("an operation lost all its attempts");
         #[cfg(not(gcra_model))]
         self.gave_up.fetch_add(1, Ordering::Relaxed);
     }

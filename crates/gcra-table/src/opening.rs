@@ -57,7 +57,7 @@
 //! while the keys that are being denied owe most. Its key starts over with a full burst. This is
 //! the one way in which too much is allowed, and it is counted.
 
-use crate::bucket::{Bucket, ROUNDS};
+use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::context::Context;
 use crate::look::{Look, is_reclaimable};
 use crate::mutation::{Mutation, broken};
@@ -91,7 +91,7 @@ impl Bucket<'_> {
     ) -> Opening<D> {
         // The announcement that was there before the fence.
         let mut known: Option<(usize, Word)> = None;
-        for round in 0..ROUNDS {
+        for attempt in 0..MAX_ATTEMPTS {
             if !broken(Mutation::NoLook) && look.bucket().is_some() {
                 // Another process was faster. What we announced must not stay: it would be in the
                 // way until it is stale.
@@ -121,7 +121,7 @@ impl Bucket<'_> {
                     known = Some(lowest);
                 }
             } else {
-                if round > 0 {
+                if attempt > 0 {
                     // Ours was taken. Perhaps it looked old to the other process, and its own
                     // looks to us as if from the future: our reading is old.
                     context.refresh(now);
@@ -140,7 +140,7 @@ impl Bucket<'_> {
                 }
             }
             // Step 2. An announcement that is not known before the fence is not confirmed in the
-            // next round, so the fence can be spared.
+            // next attempt, so the fence can be spared.
             if known.is_some() && !broken(Mutation::NoFence) {
                 fence(Ordering::SeqCst);
             }

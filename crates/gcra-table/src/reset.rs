@@ -18,7 +18,7 @@
 //!
 //! In both cases the key stays reset.
 
-use crate::bucket::{Bucket, ROUNDS};
+use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::context::{Context, Moved};
 use crate::mutation::{Mutation, broken};
 use crate::slot::Word;
@@ -31,7 +31,7 @@ impl Bucket<'_> {
     pub(crate) fn reset<C: Fn() -> Time>(&self, context: &Context<'_, C>) -> Result<Time, Moved> {
         // A process that sees the reset must see that the move before it is complete.
         fence(Ordering::Release);
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let look = self.look();
             match look.bucket() {
                 Some((position, tat)) => {

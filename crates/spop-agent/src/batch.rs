@@ -16,7 +16,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::handler::{Handler, LateAnswer, Reply, Request};
+use crate::handler::{Handler, LateFuture, Reply, Request};
 use crate::late::LateReplies;
 use crate::round::Round;
 use crate::shield::shielded;
@@ -35,7 +35,7 @@ struct Batch<'b, 'a, H: Handler> {
     answered: usize,
     /// The late reply to the request that is being answered. It is here and not in the `Reply`,
     /// so that it is not dropped while a panic unwinds: it may panic itself.
-    later: Option<LateAnswer>,
+    later: Option<LateFuture>,
 }
 
 /// Appends to the round one ACK for each request, in order, whose LENGTH is at most `limit`; or

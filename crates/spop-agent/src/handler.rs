@@ -109,11 +109,11 @@ pub struct Reply<'a> {
     id: FrameId,
     limit: u32,
     /// It belongs to the caller, so that a panic of the handler does not drop it.
-    later: &'a mut Option<LateAnswer>,
+    later: &'a mut Option<LateFuture>,
 }
 
 /// The future of a late reply.
-pub(crate) type LateAnswer = Pin<Box<dyn Future<Output = LateReply> + Send>>;
+pub(crate) type LateFuture = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {
     /// A reply to the NOTIFY with these ids, whose LENGTH is at most `limit`; `None` if `out` is
@@ -123,7 +123,7 @@ impl<'a> Reply<'a> {
         out: &'a mut [u8],
         id: FrameId,
         limit: u32,
-        later: &'a mut Option<LateAnswer>,
+        later: &'a mut Option<LateFuture>,
     ) -> Option<Self> {
         let ack = AckWriter::new(out, id, limit).ok()?;
         Some(Self { ack, id, limit, later })

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::buffers::Share;
 use crate::counters::Counters;
-use crate::handler::{LateAnswer, LateReply};
+use crate::handler::{LateFuture, LateReply};
 use crate::shield::shielded;
 
 /// The requests that wait, and the futures that will answer them. It allocates nothing while there
@@ -61,11 +61,11 @@ impl LateReplies {
     /// all memory that is kept has `limit` bytes at most.
     pub(crate) fn push(
         &mut self,
-        answer: LateAnswer,
+        answer: LateFuture,
         request: &Waiting<'_>,
         counters: &Arc<Counters>,
         limit: usize,
-    ) -> Result<(), LateAnswer> {
+    ) -> Result<(), LateFuture> {
         let mut share = Share::new(counters);
         let bytes = size_of::<WaitingRequest>()
             + size_of::<Sleep>()
@@ -101,7 +101,7 @@ impl LateReplies {
 /// A request that waits. It is counted from its creation until it is dropped.
 struct WaitingRequest {
     /// `None` after the request was answered.
-    answer: Option<LateAnswer>,
+    answer: Option<LateFuture>,
     deadline: Pin<Box<Sleep>>,
     fallback: Vec<u8>,
     asked: Instant,
@@ -111,7 +111,7 @@ struct WaitingRequest {
 
 impl WaitingRequest {
     fn new(
-        answer: LateAnswer,
+        answer: LateFuture,
         request: &Waiting<'_>,
         counters: &Arc<Counters>,
         share: Share,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use spop_codec::{Status, encode_agent_disconnect};
 
 use crate::end::End;
-use crate::handler::{Handler, LateAnswer};
+use crate::handler::{Handler, LateFuture};
 use crate::late::{LateReplies, Waiting};
 use crate::shared::Shared;
 use crate::shield::shielded;
@@ -80,7 +80,7 @@ impl<'r, H: Handler> Round<'r, H> {
     /// Makes a request wait for its late reply. The ACK of `length` bytes that was written last is
     /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then
     /// that ACK is the answer.
-    pub(crate) fn wait(&self, later: LateAnswer, length: usize, late: &mut LateReplies) -> bool {
+    pub(crate) fn wait(&self, later: LateFuture, length: usize, late: &mut LateReplies) -> bool {
         let Shared { counters, settings, .. } = self.shared;
         let waiting = Waiting {
             fallback: &self.output[self.written..self.written + length],

@@ -1,0 +1,125 @@
+//! The answer to a request: its variables, two of them header fields of
+//! draft-ietf-httpapi-ratelimit-headers-11.
+
+use std::fmt::Write as _;
+
+use gcra_table::Nanos;
+use spop_agent::{BufferFull, Reply};
+
+use crate::policy::Limit;
+use crate::policy::variables::{Answers, Var};
+use crate::verdict::Verdict;
+
+/// The state of a key under one limit, after a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'p> {
+    pub(crate) limit: &'p Limit,
+    pub(crate) owed: Nanos,
+    /// How long the client has to wait until the same request would be allowed; 0 when it was.
+    pub(crate) wait: Nanos,
+}
+
+impl Standing<'_> {
+    fn remaining(&self) -> u32 {
+        self.limit.quota.remaining(self.owed)
+    }
+}
+
+/// Sets the variables. `policy` is the name of the policy that gave the verdict; `standings` are
+/// those of all limits that were asked, in order.
+///
+/// # Errors
+///
+/// The ACK would be larger than HAProxy accepts. The variables before that are set.
+#[inline]
+pub(crate) fn write(
+    answers: &Answers,
+    verdict: Verdict,
+    policy: &str,
+    standings: &[Standing<'_>],
+    reply: &mut Reply<'_>,
+) -> Result<(), BufferFull> {
+    reply.set_var(answers.scope, answers.blocked, verdict.is_blocked())?;
+    if answers.others.is_empty() {
+        Ok(())
+    } else {
+        write_others(answers, verdict, policy, standings, reply)
+    }
+}
+
+fn write_others(
+    answers: &Answers,
+    verdict: Verdict,
+    policy: &str,
+    standings: &[Standing<'_>],
+    reply: &mut Reply<'_>,
+) -> Result<(), BufferFull> {
+    // The most restrictive one: the longest wait, or else the fewest requests left.
+    let tightest = standings.iter().max_by(|a, b| {
+        a.wait.cmp(&b.wait).then(b.remaining().cmp(&a.remaining())).then(a.owed.cmp(&b.owed))
+    });
+    // It allocates only where header fields are wanted.
+    let mut text = String::new();
+    for var in &answers.others {
+        let name = var.name();
+        match (var, tightest) {
+            (Var::WouldBlock, _) => reply.set_var(answers.scope, name, verdict.would_block())?,
+            (Var::Policy, _) => reply.set_var(answers.scope, name, policy)?,
+            (Var::Reason, _) => match verdict.reason {
+                Some(reason) => reply.set_var(answers.scope, name, reason.as_str())?,
+                None => reply.unset_var(answers.scope, name)?,
+            },
+            (_, None) => {}
+            (Var::Remaining, Some(standing)) => {
+                reply.set_var(answers.scope, name, standing.remaining())?;
+            }
+            (Var::Limit, Some(standing)) => {
+                reply.set_var(answers.scope, name, standing.limit.quota.burst())?;
+            }
+            (Var::RetryAfter, Some(standing)) => {
+                reply.set_var(answers.scope, name, standing.wait.secs_ceil())?;
+            }
+            (Var::RetryAfterMs, Some(standing)) => {
+                reply.set_var(answers.scope, name, standing.wait.millis_ceil())?;
+            }
+            (Var::Reset, Some(standing)) => {
+                reply.set_var(answers.scope, name, standing.owed.secs_ceil())?;
+            }
+            (Var::RateLimit, Some(_)) => {
+                ratelimit(standings, &mut text);
+                reply.set_var(answers.scope, name, &*text)?;
+            }
+            (Var::RateLimitPolicy, Some(_)) => {
+                ratelimit_policy(standings, &mut text);
+                reply.set_var(answers.scope, name, &*text)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again.
+/// The list has the order of the configuration, so that each member keeps its place.
+fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
+    text.clear();
+    for standing in standings {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let (label, remaining) = (&standing.limit.label, standing.remaining());
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "{comma}\"{label}\";r={remaining};t={}",
+            standing.owed.secs_ceil().max(1)
+        );
+    }
+}
+
+/// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again.
+fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
+    text.clear();
+    for Standing { limit, .. } in standings {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let window = limit.quota.drain_time().secs_ceil().max(1);
+        let _ = write!(text, "{comma}\"{}\";q={};w={window}", limit.label, limit.quota.burst());
+    }
+}
