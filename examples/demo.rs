@@ -99,7 +99,8 @@ fn main() {
         let tally = client.join().expect("the client ends");
         let elapsed = tally.last_answered - tally.first_sent;
         println!(
-            "{source}: {} of {} requests passed; {BURST} at once + {:.2} s x {PER_SECOND}/s = {}",
+            "{source}: {} of {} requests were allowed; {BURST} at once + {:.2} s x \
+             {PER_SECOND}/s = {}",
             tally.allowed,
             tally.allowed + tally.denied + tally.other,
             elapsed.as_secs_f64(),
@@ -109,7 +110,7 @@ fn main() {
     }
     let [first, second] = agents.map(Agent::stop);
     println!("The agents were asked {first} and {second} times. Everything is stopped.");
-    assert!(exact, "more requests passed than the limit allows, or some failed");
+    assert!(exact, "more requests were allowed than the limit says, or some failed");
 }
 
 /// What the limit allows in the time.

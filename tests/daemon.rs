@@ -235,7 +235,7 @@ fn the_log_says_what_was_started() {
         assert!(said(agent, &format!("table {}: 4096 slots, ", table.display())));
         assert!(said(agent, "listening on 127.0.0.1:"));
     }
-    assert!(said(&first, ", created") && said(&second, ", joined"));
+    assert!(said(&first, ", created") && said(&second, ", opened"));
 }
 
 #[test]

@@ -346,7 +346,7 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     assert!(error.contains("gcra-spoa.toml:2: '3/fortnight' is not a rate"), "{error}");
     assert!(
         error.contains(
-            "gcra-spoa.toml:3: 'mod' is not a key of policy 'api'; did you mean 'mode'?"
+            "gcra-spoa.toml:3: 'mod' is not a setting of policy 'api'; did you mean 'mode'?"
         ),
         "{error}"
     );
@@ -355,7 +355,7 @@ fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     // and an agent that gets a SIGHUP keeps its policies.
     followed.agent.process.signal(Signal::HUP);
     wait_until("it complains", || {
-        followed.said("was refused; the current policies stay in force") == 1
+        followed.said("was refused; the policies in force have not changed") == 1
     });
     assert_eq!((followed.said("gcra-spoa.toml:2"), followed.said("gcra-spoa.toml:3")), (1, 1));
     assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.1"))], 9), 3);
@@ -396,7 +396,7 @@ fn a_watched_file_is_read_again_when_it_changes() {
     assert_eq!(followed.passing("api", &partner, 9), 9);
     followed.write("[policy.api]\nlimits = \"3/fortnight\"\n");
     wait_until("it complains", || {
-        followed.said("was refused; the current policies stay in force") == 1
+        followed.said("was refused; the policies in force have not changed") == 1
     });
     assert_eq!(followed.passing("api", &partner, 9), 9);
 }

@@ -168,7 +168,7 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     let expected = |pids: &String| {
         let path = bad.display();
         format!(
-            "\nagents {pids} refused their files and keep their earlier policies: \
+            "\nagents {pids} refused their files and keep the policies in force: \
              {path}:2: '7/fortnight' is"
         )
     };
@@ -284,7 +284,7 @@ fn an_entry_that_names_another_process_does_it_no_harm() {
     let (is_success, said) = place.reload();
     assert!(!is_success, "{said}");
     assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
-    assert!(said.contains("keeps its earlier policies: ?[2J?]0;title?"), "{said}");
+    assert!(said.contains("keeps the policies in force: ?[2J?]0;title?"), "{said}");
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
     agent.process.signal(Signal::HUP);
     let of_config = format!("{}: {sentence}", place.config().display());
     wait_until("the file is refused", || said(&agent.process, &of_config) == 1);
-    assert_eq!(limit(&agent, 1), 5, "the current policies stay in force");
+    assert_eq!(limit(&agent, 1), 5, "the policies in force have not changed");
     assert!(agent.process.stop().success());
 }
 
@@ -482,10 +482,10 @@ fn many_signals_make_few_readings_and_few_lines() {
     // The same mistakes again.
     fs::write(place.config(), "[policy.check]\nlimits = \"7/fortnight\"\n").unwrap();
     for _ in 0..2 {
-        let before = said(&agent.process, "the current policies stay in force");
+        let before = said(&agent.process, "the policies in force have not changed");
         agent.process.signal(Signal::HUP);
         wait_until("it is refused", || {
-            said(&agent.process, "the current policies stay in force") > before
+            said(&agent.process, "the policies in force have not changed") > before
         });
     }
     assert_eq!(said(&agent.process, "7/fortnight"), 1);

@@ -73,8 +73,8 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert_eq!(status, 1);
     assert!(
         other_limit.ends_with(
-            ": no agent has used it with 10 per second, up to 10 at once; agents with --rate have \
-             used it with one request per 6.0 min, up to 10 at once"
+            ": no agent has used it with 10 per second, up to 10 at once; write the --rate and \
+             --burst of the agents: one request per 6.0 min, up to 10 at once"
         ),
         "{other_limit}"
     );
@@ -103,11 +103,11 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
 
     assert!(
         answer(&table, &["reset", "192.0.2.2", "192.0.2.9"])
-            .contains("192.0.2.2: forgiven 59 min\n")
+            .contains("192.0.2.2: a debt of 59 min was forgiven\n")
     );
     assert_eq!(
         answer(&table, &["reset", "192.0.2.9"]),
-        "192.0.2.9: owed nothing (or is not a key that was ever counted)\n"
+        "192.0.2.9: owed nothing, or no request with this key was ever counted\n"
     );
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
     assert_eq!(
@@ -205,7 +205,7 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
         "{said}"
     );
     let agent = Agent::start_with(&table, &["--rate", "2000/s", "--listen", "127.0.0.1:0"]);
-    assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, joined")));
+    assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, opened")));
 }
 
 /// The header says that another file takes over, but there is none.
@@ -264,7 +264,7 @@ fn check_finds_what_is_wrong() {
         format!("slot {elsewhere}: a live bucket where its key is never looked for"),
         format!("slot {other}: owes "),
         format!("slot {}: sealed, though the table is not being resized", (live + 192) % 4096),
-        "the table keeps working, and each heals when its bucket is idle".to_owned(),
+        "the table keeps working, and each fault heals when its bucket is idle".to_owned(),
     ] {
         assert!(said.contains(&fault), "{fault}: {said}");
     }
@@ -280,7 +280,8 @@ fn what_a_command_can_not_do_is_one_sentence() {
     let directory = directory();
     let table = directory.path().join("table");
     let missing = format!(
-        "gcra-spoa: there is no table {}; agents make it when they start",
+        "gcra-spoa: there is no table {}; start an agent, which creates it, or name the table \
+         of your agents with --table",
         table.display()
     );
     for args in [
@@ -312,7 +313,13 @@ fn what_a_command_can_not_do_is_one_sentence() {
     let (sentence, status) = complaint(&table, &["resize", "--slots", "4096"]);
     assert_eq!(
         (sentence, status),
-        (format!("gcra-spoa: table {}: it has 4096 slots already", table.display()), 1)
+        (
+            format!(
+                "gcra-spoa: table {}: it has 4096 slots already, so there is nothing to do",
+                table.display()
+            ),
+            1
+        )
     );
     assert!(agent.stop() == 0);
 }

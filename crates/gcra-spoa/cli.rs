@@ -25,7 +25,8 @@ use crate::table_error;
 ///
 /// HAProxy asks it about each request. It answers by setting the variable txn.gcra.blocked to true
 /// or false, and rules in haproxy.cfg deny the requests that are blocked. All agents that use the
-/// same table file share one limit, and the limit survives when they are restarted or killed.
+/// same table file share one limit, and what clients owe is kept when agents are restarted or
+/// killed.
 #[derive(Debug, Parser)]
 #[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
 #[command(
@@ -45,11 +46,11 @@ struct Args {
     burst: Option<u64>,
 
     /// The args of the message whose values make the key, by name, separated by commas [default:
-    /// all args of the message but the one of --cost, by type and value]
+    /// all args of the message except that of --cost, by type and value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
-    /// The arg that says how many cells a request costs: a whole number, charged as a whole or
+    /// The arg that says how many cells a request costs: a whole number, charged in full or
     /// not at all. A cost of 0 is never blocked and charges nothing, a cost above the burst
     /// is always blocked, and a message without the arg (or with null) costs 1. The arg is
     /// not part of the key
@@ -57,7 +58,7 @@ struct Args {
     cost: Option<String>,
 
     /// The variable that is set. HAProxy puts the scope and its prefix in front of the name, and
-    /// ignores the variable if the whole is longer than 63 characters
+    /// ignores the variable if all that is longer than 63 characters
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
@@ -74,13 +75,13 @@ struct Args {
     )]
     config: Option<PathBuf>,
 
-    /// Also read the file of --config again whenever it or a list that it names has changed. The
-    /// files are looked at once a second
+    /// Also read the file of --config again whenever it, or a list that it names, has changed. The
+    /// agent checks the files once a second
     #[arg(long)]
     watch: bool,
 
-    /// Where HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket), or
-    /// 'inherited' for the sockets that systemd has opened. May be given several times
+    /// The address that HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket),
+    /// or 'inherited' for the sockets that systemd has opened. May be given several times
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: Vec<ListenAddress>,
 
@@ -116,16 +117,16 @@ struct Args {
     threads: NonZeroUsize,
 
     /// How long an agent that is being stopped keeps answering before it disconnects, such as 3s.
-    /// Its health check fails during that time, so that HAProxy turns to another agent; twice the
-    /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
+    /// Its health check fails during that time, so that HAProxy asks another agent; twice the time
+    /// that the check takes (inter x fall) is enough. Use 0s for a single agent, because
     /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
     /// [default: 0s with --listen inherited, else 3s]
     #[arg(long, value_name = "TIME", value_parser = parse_drain)]
     drain: Option<Duration>,
 
-    /// Keep a worker awake for this time after each request, to wait for the next one: such as
-    /// 50us, or 0 to let it sleep at once. This saves the time of a wake-up, and uses a whole
-    /// core while requests come in. A number without a unit means microseconds
+    /// How long a worker stays awake after each request to wait for the next one, such as 50us; 0
+    /// lets it sleep at once. This saves the time that waking up takes, and uses a whole
+    /// core while requests arrive. A number without a unit means microseconds
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
     busy_poll: Duration,
 
@@ -137,7 +138,7 @@ struct Args {
 
     /// How much memory all connections together may use for incomplete frames and unread answers:
     /// a number of bytes, or a size such as 256K, 256M or 1G. A connection that needs more than
-    /// is left is closed. A connection whose frames arrive whole needs none
+    /// is left is closed. A connection whose frames arrive whole needs none of it
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     buffers: usize,
 
@@ -147,10 +148,10 @@ struct Args {
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
-    /// A host name under which --admin may be asked, such as limiter1.example.com, if it is not
-    /// an IP address, localhost or the name of the machine: the name in the targets of
-    /// Prometheus. May be given several times. Requests for other names get status 421,
-    /// because a web site could have sent them through the browser of a visitor
+    /// A host name that requests to --admin may use, such as limiter1.example.com, the name in
+    /// Prometheus' targets. IP addresses, localhost and the machine's own name are always
+    /// allowed. May be given several times. Requests under other names get status 421, because
+    /// a web site could have sent them through a visitor's browser
     #[arg(
         long,
         value_name = "NAME",
@@ -170,7 +171,7 @@ enum Command {
     #[command(subcommand)]
     Table(TableCommand),
     /// Watch an agent that was started with --admin: its rates, and the clients that are blocked
-    /// most. Press q to quit
+    /// most often. Press q to quit
     Top(Top),
     /// Check a configuration file and print what it means. The exit status is 1 if the file has
     /// mistakes
@@ -184,7 +185,7 @@ enum Command {
         print_haproxy: bool,
     },
     /// Check a configuration file, ask all agents of a table to read theirs again, and print their
-    /// answers. The exit status is 0 if it is in force in all agents that are alive
+    /// answers. The exit status is 0 if the file is in force in all agents that are alive
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]
@@ -197,7 +198,7 @@ enum Command {
 /// Which agent to watch, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// The address that the agent was given with --admin
+    /// The --admin address of the agent
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -213,7 +214,7 @@ pub(crate) struct Top {
 /// What can be done to a table from the command line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TableCommand {
-    /// Show how full the table is, which agents use it, and what it lost when it was full
+    /// Show how full the table is, which agents use it, and what was evicted when it was full
     Info(At),
     /// Show how many requests keys have left under the limit of agents with --rate
     #[command(after_help = KEY_HELP)]
@@ -231,7 +232,7 @@ pub(crate) enum TableCommand {
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<Key>,
     },
-    /// Forgive keys all that they owe under any limit, so that they have their full burst at once
+    /// Clear what keys owe under all limits, so that they have their full burst at once
     #[command(after_help = KEY_HELP)]
     Reset {
         #[command(flatten)]
@@ -321,13 +322,13 @@ Examples:
       Show how full the table is, and which agents use it. See 'gcra-spoa table --help'.
 
   gcra-spoa top
-      Show which clients are blocked now, by an agent with --admin 127.0.0.1:9101.
+      Show which clients an agent with --admin 127.0.0.1:9101 blocks now.
 
 haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
 The folder haproxy/ of the project has complete configurations.
 
-RUST_LOG=debug logs every connection. SIGTERM, SIGINT and SIGUSR1 stop the agent in order, and
+RUST_LOG=debug logs every connection. SIGTERM, SIGINT and SIGUSR1 stop the agent cleanly, and
 SIGHUP makes it read the file of --config again.
 Exit status: 0 after a stop by signal, 1 if the agent could not run, 2 for wrong usage.";
 

@@ -127,8 +127,8 @@ impl Housekeeping {
                         work.looks += 1;
                         if work.looks == LOOKS_UNTIL_SLOW {
                             log::warn!(
-                                "reading the configuration takes longer than 5 s; the current \
-                                 policies stay in force until it has been read"
+                                "reading the configuration takes longer than 5 s; the policies \
+                                 in force stay until it has been read"
                             );
                         }
                     }
@@ -158,8 +158,8 @@ impl Housekeeping {
     fn read(&self, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
         let Some(file) = self.file.clone() else {
             log::warn!(
-                "asked to reload, but the limit comes from the command line: there is no file to \
-                 read"
+                "asked to reload, but the limit comes from the command line, so there is no file \
+                 to read"
             );
             if let Some((table, number)) = asked {
                 table.answer_reload(number, &ReloadAnswer::NothingToReload);
@@ -305,11 +305,12 @@ impl Housekeeping {
                 let first = mistakes.first().cloned().unwrap_or_default();
                 if mistakes == *known {
                     log::error!(
-                        "{name} still has the same mistakes; the current policies stay in force"
+                        "{name} still has the same mistakes; the policies in force have not \
+                         changed"
                     );
                 } else {
                     mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
-                    log::error!("{name} was refused; the current policies stay in force");
+                    log::error!("{name} was refused; the policies in force have not changed");
                     *known = mistakes;
                 }
                 ReloadAnswer::Refused(first)
@@ -383,8 +384,8 @@ async fn stop_signal() -> io::Result<&'static str> {
     let ignore = async {
         ignored.recv().await;
         log::warn!(
-            "SIGUSR2 is ignored, this time and from now on; SIGTERM stops the agent, SIGHUP \
-             reloads its configuration"
+            "SIGUSR2 is ignored, now and later; SIGTERM stops the agent, and SIGHUP makes it \
+             read its configuration again"
         );
         std::future::pending::<Infallible>().await
     };

@@ -95,12 +95,12 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         table.slots().get(),
         match opened {
             Opened::Created => "created",
-            Opened::Joined => "joined with the buckets in it",
+            Opened::Joined => "opened with the buckets in it",
         }
     );
     if !cli::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
         log::warn!(
-            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it into \
+            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it in \
              /dev/shm or /run",
             config.table.display()
         );

@@ -163,7 +163,7 @@ fn of_table(table: &TableStatus) -> Vec<MetricFamily> {
         ),
         counters(
             "gcra_table_gave_up_total",
-            "Requests denied because others changed the bucket at every try.",
+            "Requests denied because other decisions changed the bucket at every try.",
             [counted(&[], table.gave_up)],
         ),
         gauges(

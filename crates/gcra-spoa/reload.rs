@@ -293,8 +293,8 @@ fn not_in_force(fate: &Fate) -> Option<(&'static str, [String; 2])> {
         Fate::Answered(ReloadAnswer::Refused(why)) => (
             "refused",
             [
-                format!("refused its file and keeps its earlier policies: {why}"),
-                format!("refused their files and keep their earlier policies: {why}"),
+                format!("refused its file and keeps the policies in force: {why}"),
+                format!("refused their files and keep the policies in force: {why}"),
             ],
         ),
         Fate::Answered(ReloadAnswer::NothingToReload) => (

@@ -108,7 +108,7 @@ fn trouble_in_words(table: &Table) -> Vec<String> {
     });
     if table.gave_up() > 0 {
         lines.push(format!(
-            "gave up: {} denied, because others changed the bucket at every try",
+            "gave up: {} denied, because other decisions changed the bucket at every try",
             Count(table.gave_up(), "request was", "requests were")
         ));
     }
@@ -211,7 +211,7 @@ fn check_known(path: &Path, table: &Table, rate: Rate, quota: Quota) -> anyhow::
     known.dedup();
     let known = match &known[..] {
         [] => "no agent with --rate has used it".to_owned(),
-        _ => format!("agents with --rate have used it with {}", known.join("; ")),
+        _ => format!("write the --rate and --burst of the agents: {}", known.join("; or ")),
     };
     bail!(
         "table {}: no agent has used it with {rate}, up to {} at once; {known}",
@@ -265,8 +265,10 @@ fn reset(path: &Path, table: &Table, key: &Key) -> anyhow::Result<Output> {
     }
     let name = &key.text;
     let words = match forgiven {
-        Nanos::ZERO => format!("{name}: owed nothing (or is not a key that was ever counted)"),
-        _ => format!("{name}: forgiven {}", short(forgiven)),
+        Nanos::ZERO => {
+            format!("{name}: owed nothing, or no request with this key was ever counted")
+        }
+        _ => format!("{name}: a debt of {} was forgiven", short(forgiven)),
     };
     Ok(Output { words, json: json!({ "key": name, "forgiven_ms": forgiven.millis_ceil() }) })
 }
@@ -304,9 +306,10 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
             "{}, and the first does not heal: keys whose slots have moved are denied",
             Count(count, "fault", "faults")
         ),
-        1 => "1 fault; the table keeps working, and it heals when the bucket is idle".to_owned(),
+        1 => "1 fault; the table keeps working, and the fault heals when its bucket is idle"
+            .to_owned(),
         count => format!(
-            "{count} faults; the table keeps working, and each heals when its bucket is idle"
+            "{count} faults; the table keeps working, and each fault heals when its bucket is idle"
         ),
     };
     words.push(format!("table {}: {verdict}", at.path().display()));

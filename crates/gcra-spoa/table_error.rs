@@ -37,7 +37,11 @@ impl fmt::Display for Sentence<'_> {
                 );
             }
             OpenErrorKind::Missing => {
-                return write!(f, "there is no table {path}; agents make it when they start");
+                return write!(
+                    f,
+                    "there is no table {path}; start an agent, which creates it, or name the \
+                     table of your agents with --table"
+                );
             }
             OpenErrorKind::Slots { found, asked } => {
                 let (found, asked) = (found.get(), asked.get());
@@ -97,8 +101,8 @@ impl fmt::Display for Sentence<'_> {
             ),
             OpenErrorKind::Mode { .. } => write!(
                 f,
-                ", so others could read the hash key or change the buckets; if nobody did, \
-                 'chmod 600 {path}'"
+                ", so others could read the hash key or change the buckets; choose another file \
+                 with --table, or, if it is a table and nobody did, 'chmod 600 {path}'"
             ),
             OpenErrorKind::Links { .. } => {
                 f.write_str(", so another could be opened by mistake; remove the others")
@@ -109,6 +113,7 @@ impl fmt::Display for Sentence<'_> {
             OpenErrorKind::Clock { .. } => {
                 write!(f, "; run all agents of a table in one time namespace, or {BEGIN_ANEW}")
             }
+            OpenErrorKind::SameSlots { .. } => f.write_str(", so there is nothing to do"),
             OpenErrorKind::Unlinked => f.write_str("; try again"),
             OpenErrorKind::Unfinished => write!(
                 f,
@@ -221,7 +226,11 @@ mod tests {
                 OpenErrorKind::Foreign,
                 "/t is not a table of gcra-spoa; choose another file with --table",
             ),
-            (OpenErrorKind::Missing, "there is no table /t; agents make it when they start"),
+            (
+                OpenErrorKind::Missing,
+                "there is no table /t; start an agent, which creates it, or name the table of \
+                 your agents with --table",
+            ),
             (
                 OpenErrorKind::Symlink,
                 "table /t: it is a symbolic link, which could lead anywhere; name the file itself",
@@ -229,7 +238,8 @@ mod tests {
             (
                 OpenErrorKind::Mode { found: 0o644 },
                 "table /t: it has mode 0644 instead of 0600, so others could read the hash key or \
-                 change the buckets; if nobody did, 'chmod 600 /t'",
+                 change the buckets; choose another file with --table, or, if it is a table and \
+                 nobody did, 'chmod 600 /t'",
             ),
             (
                 OpenErrorKind::Owner { found: 5, expected: 0 },
@@ -262,7 +272,10 @@ mod tests {
                  or has resized it; if that process is stopped, continue or end it (fuser /t \
                  names it)",
             ),
-            (OpenErrorKind::SameSlots { slots: slots(64) }, "table /t: it has 64 slots already"),
+            (
+                OpenErrorKind::SameSlots { slots: slots(64) },
+                "table /t: it has 64 slots already, so there is nothing to do",
+            ),
         ] {
             let error = TableError(OpenError::new(Path::new("/t"), kind));
             assert_eq!(error.to_string(), sentence);

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -99,8 +99,11 @@ fn fetch(address: SocketAddr) -> anyhow::Result<Status> {
         stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
         Ok(answer)
     };
-    let answer = ask().with_context(|| {
-        format!("no answer from {address}; is an agent with --admin {address} running?")
+    let answer = ask().map_err(|error| {
+        anyhow!(
+            "no answer from {address}: {error}; start an agent with --admin {address}, or name \
+             the address of another one"
+        )
     })?;
     let body = answer
         .windows(4)

@@ -25,7 +25,7 @@ const NO_POLICY: &str =
 /// before anything is read from it.
 pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
     let (text, state) = read_text(path, MAX_TOML_BYTES)
-        .map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
     let mut policies = parse(path, &text)?;
     policies.files.insert(0, (path.to_owned(), Some(state)));
     Ok(policies)
@@ -84,8 +84,13 @@ impl<'t> File<'t> {
     }
 
     fn scope(&mut self, value: &Node<'t>) -> Option<Scope> {
-        let scope = self.reader.string(value, "scope", "such as \"txn\"")?.parse::<Scope>();
-        scope.map_err(|error| self.reader.wrong(value.span().start, &error.to_string())).ok()
+        let name = self.reader.string(value, "scope", "such as \"txn\"")?;
+        let scope = name.parse().ok();
+        if scope.is_none() {
+            let known = ["proc", "sess", "txn", "req", "res"];
+            self.reader.unknown(value.span().start, "a scope", &name, &known);
+        }
+        scope
     }
 
     /// The variables that are set beside `blocked`.

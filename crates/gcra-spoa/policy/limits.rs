@@ -42,7 +42,7 @@ pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) 
         _ => {
             reader.wrong(
                 at,
-                "limits must be a list, such as [\"10/s burst 20\", \"1000/h\"], or \"deny\" or \
+                "limits must be a limit, such as \"10/s burst 20\", a list of limits, \"deny\" or \
                  \"unlimited\"",
             );
             None

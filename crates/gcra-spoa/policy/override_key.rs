@@ -32,15 +32,15 @@ impl FromStr for OverrideKey {
         match text.parse::<IpNet>() {
             Ok(net) if net == net.trunc() => Ok(Self::Net(canonical(net))),
             Ok(net) => Err(format!(
-                "'{text}' is an address and a prefix length; write {} for the network, or {}/{} \
-                 for the one address",
+                "'{text}' is not the first address of its network; write {} for the network, or \
+                 {}/{} for the one address",
                 net.trunc(),
                 net.addr(),
                 net.max_prefix_len()
             )),
             Err(_) if text.is_empty() => Err(format!(
-                "'' is empty; write an address, a network or a value, or \"{VALUE}\" for the \
-                 empty string"
+                "'' is empty; write an address, a network or a value, or {VALUE} for the empty \
+                 string"
             )),
             Err(_) if text != text.trim() => {
                 let trimmed = text.trim();
@@ -54,7 +54,7 @@ impl FromStr for OverrideKey {
                 match meant(text).or_else(|| is_nearly_an_address(text).then(general)) {
                     Some(right) => Err(format!(
                         "'{text}' is not an address or network; write {right} or \
-                         \"{VALUE}{text}\" for the text itself"
+                         {VALUE}{text} for the text itself"
                     )),
                     None => Ok(Self::Value(text.as_bytes().into())),
                 }

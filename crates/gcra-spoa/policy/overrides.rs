@@ -133,8 +133,8 @@ impl<'p> Collector<'p> {
         // client sends.
         match [";", "//"].into_iter().find(|mark| entry.starts_with(mark)) {
             Some(mark) => Err(format!(
-                "'{entry}' begins with {mark}; write # before a comment, or \"str:{entry}\" for \
-                 the text itself"
+                "'{entry}' begins with '{mark}'; write # before a comment, or str:{entry} for the \
+                 text itself"
             )),
             None => self.key(entry),
         }

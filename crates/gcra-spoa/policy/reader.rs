@@ -178,7 +178,7 @@ impl<'t> Reader<'t> {
     /// Each entry that was not taken out is a mistake.
     pub(super) fn no_more(&mut self, entries: Entries<'_, 't>) {
         for (key, _) in &entries.left {
-            let kind = format!("a key of {}", entries.what);
+            let kind = format!("a setting of {}", entries.what);
             self.unknown(key.span().start, &kind, key.get_ref(), entries.known);
         }
     }

@@ -71,8 +71,8 @@ fn bare_value(word: &str) -> String {
 }
 
 fn bare_key(word: &str) -> String {
-    if [";", "//"].into_iter().any(|mark| word.starts_with(mark)) {
-        return "a comment begins with #".to_owned();
+    if let Some(mark) = [";", "//"].into_iter().find(|mark| word.starts_with(mark)) {
+        return format!("a comment begins with #, not with {mark}");
     }
     if let Some((key, _)) = word.split_once(": ") {
         return format!("'{key}:' is not a key; write {key} = VALUE");
@@ -113,7 +113,7 @@ mod tests {
             ("key =\n", "there is no value; write one after the ="),
             ("a = 1\na = 2", "'a' is defined twice; keep only one of the two"),
             ("192.0.2.0/24 = 1", "write \"192.0.2.0/24\""),
-            ("// comment", "a comment begins with #"),
+            ("// comment", "a comment begins with #, not with //"),
             ("key: [\"ip\"]", "'key:' is not a key; write key = VALUE"),
             ("key ip", "this is not KEY = VALUE"),
             ("key = \"ip", "a string has no closing quote"),

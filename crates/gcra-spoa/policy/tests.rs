@@ -87,15 +87,15 @@ message = "api"
     )
     .unwrap_err();
     let expected = [
-        "1: a scope is one of proc, sess, txn, req, res",
-        "2: 'answers' is not a key of the file; did you mean 'answer'?",
+        "1: 'transaction' is not a scope; use one of proc, sess, txn, req, res",
+        "2: 'answers' is not a setting of the file; did you mean 'answer'?",
         "3: 'remaning' is not a variable; did you mean 'remaining'?",
         "3: answer names 'remaining' twice; once is enough",
-        "5: 'limit' is not a key of policy 'api'; did you mean 'limits'?",
+        "5: 'limit' is not a setting of policy 'api'; did you mean 'limits'?",
         "6: '10/fortnight' is not a rate: ",
         "6: '10/s brust 20' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
          burst 20\"",
-        "6: 'brust' is not a key of a limit; did you mean 'burst'?",
+        "6: 'brust' is not a setting of a limit; did you mean 'burst'?",
         "7: key has an empty name; write the names of args, such as [\"ip\", \"path\"]",
         "8: key and cost both name 'ip', so each cost would have a bucket of its own; leave it \
          out \
@@ -108,7 +108,7 @@ message = "api"
         "12: penalty has no ceiling, so a client could stay blocked without end; write ceiling = \
          \"10m\"",
         "14: '192.0.2.0/33' is not an address or network; write one, such as 192.0.2.1 or \
-         192.0.2.0/24, or \"str:192.0.2.0/33\" for the text itself",
+         192.0.2.0/24, or str:192.0.2.0/33 for the text itself",
         "15: '100/s brust' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
          burst 20\"",
         "16: cannot read the list nowhere.txt: No such file or directory (os error 2)",
@@ -313,7 +313,7 @@ fn what_is_nearly_an_address_is_a_mistake() {
             assert!(
                 mistakes.len() == 1
                     && mistakes[0].contains(&format!("'{text}' is not an address or network; "))
-                    && mistakes[0].contains("\"str:"),
+                    && mistakes[0].contains(", or str:"),
                 "{text:?}: {mistakes:?}"
             );
         }
@@ -338,7 +338,7 @@ fn what_is_nearly_an_address_is_a_mistake() {
         for outcome in with_override(text) {
             let mistakes = outcome.expect_err(text);
             let said = format!(
-                "'{text}' is not an address or network; write {meant}, or \"str:{text}\" for the \
+                "'{text}' is not an address or network; write {meant}, or str:{text} for the \
                  text itself"
             );
             assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
@@ -358,8 +358,8 @@ fn what_is_nearly_an_address_is_a_mistake() {
     for (text, said) in [
         (
             "1.2.3.4/24",
-            "'1.2.3.4/24' is an address and a prefix length; write 1.2.3.0/24 for the network, or \
-             1.2.3.4/32 for the one address",
+            "'1.2.3.4/24' is not the first address of its network; write 1.2.3.0/24 for the \
+             network, or 1.2.3.4/32 for the one address",
         ),
         ("2001:db8::1/32", "write 2001:db8::/32 for the network, or 2001:db8::1/128 for the"),
         (
@@ -382,8 +382,8 @@ fn a_comment_in_a_list_begins_with_a_hash() {
         let [_, list] = with_override(text);
         let mistakes = list.expect_err(text);
         let said = format!(
-            "line 1: '{text}' begins with {mark}; write # before a comment, or \"str:{text}\" \
-             for the text itself"
+            "line 1: '{text}' begins with '{mark}'; write # before a comment, or str:{text} for \
+             the text itself"
         );
         assert!(mistakes.len() == 1 && mistakes[0].ends_with(&said), "{text:?}: {mistakes:?}");
         let [_, list] = with_override(&format!("str:{text}"));

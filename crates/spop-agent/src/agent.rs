@@ -275,7 +275,7 @@ impl<H: Handler> Agent<H> {
         shared.enter(Stage::Stopping);
         if timeout(FAREWELL, all_gone.recv()).await.is_err() {
             let open = counters.snapshot().open;
-            log::warn!("connections that did not end in time, and are closed now: {open}");
+            log::warn!("{open} connection{} did not end in time and will be closed", plural(open));
         }
         shared.log.sum_up();
         let Snapshot { notifies, connections, health_checks, .. } = counters.snapshot();

@@ -137,7 +137,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     if !metadata.file_type().is_socket() {
-        let what = "there is a file with this name that is not a socket";
+        let what = "there is a file with this name that is not a socket; remove it, or choose \
+                    another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -151,7 +152,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
                         find out whether a process listens on it; remove it if none does";
             Err(io::Error::new(error.kind(), what))
         }
-        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "a process listens there")),
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
     }
 }
 
