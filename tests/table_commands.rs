@@ -298,7 +298,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
         (&["get", "a"][..], "--rate <COUNT/PERIOD>"),
         (&["get", "--rate", "1/s"], "<KEY>..."),
         (&["get", "--rate", "0/s", "a"], "write 'deny'"),
-        (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to drain"),
+        (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to pay off"),
         (&["reset", "int32:x"], "'x' is not a value of the type int32"),
         (&["resize"], "--slots <N>"),
         (&["resize", "--slots", "3"], "from 8 to 1073741824"),

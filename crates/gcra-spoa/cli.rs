@@ -756,7 +756,7 @@ mod tests {
             ("--rate 99999999999999999999/s", "too many digits"),
             ("--rate 100/s --burst 0", "the smallest is 1"),
             ("--rate 100/s --burst 1.5", "'1.5' is not a whole number of requests"),
-            ("--rate 1/d --burst 100000", "takes 100000 days to drain"),
+            ("--rate 1/d --burst 100000", "takes 100000 days to pay off"),
             ("--rate deny --burst 5", "--burst has no effect"),
             ("--rate 1/s --listen localhost", "IP:PORT"),
             ("--rate 1/s --slots 3", "from 8 to 1073741824"),

@@ -120,7 +120,7 @@ fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String
     };
     Some(format!(
         "the penalty of policy '{policy}' is never charged to the limit '{}': {cells} {takes} to \
-         drain, {more}; {remedy}",
+         pay off, {more}; {remedy}",
         limit.text
     ))
 }

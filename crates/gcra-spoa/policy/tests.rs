@@ -470,8 +470,8 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
         with("\"2/s burst 3\"", "{ ceiling = \"400ms\" }"),
         wrong(
             "the penalty of policy 'api' is never charged to the limit '2 per second, up to 3 at \
-             once': its 1 cell takes 500ms to drain, more than the ceiling; write a ceiling of at \
-             least \"500ms\""
+             once': its 1 cell takes 500ms to pay off, more than the ceiling; write a ceiling of \
+             at least \"500ms\""
         )
     );
     assert_eq!(with("\"2/s burst 3\"", "{ ceiling = \"500ms\" }"), Ok(()));
@@ -482,15 +482,16 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
         ),
         wrong(
             "the penalty of policy 'api' is never charged to the limit '1000 per day, up to 1000 \
-             at once': its 10 cells take 864s to drain, more than the ceiling; write a ceiling of \
-             at least \"864s\""
+             at once': its 10 cells take 864s to pay off, more than the ceiling; write a ceiling \
+             of at least \"864s\""
         )
     );
     assert_eq!(
         with("\"1/d\"", "{ cells = 31, ceiling = \"1d\" }"),
         wrong(
             "the penalty of policy 'api' is never charged to the limit '1 per day, up to 1 at \
-             once': its 31 cells take 31d to drain, more than any ceiling; write at most 30 cells"
+             once': its 31 cells take 31d to pay off, more than any ceiling; write at most 30 \
+             cells"
         )
     );
     assert_eq!(

@@ -50,7 +50,7 @@
 //! * arithmetic: `time`, `quota`, `rate`, and `decision`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, and `reset`, each of which begins with the argument why its step is right;
+//!   `charge`, and `reset`, each of which begins with the argument for why its step is correct;
 //! * the file: `hash`, `slots`, `register`, `header`, `region`, `clock`, `cgroup`, `open_error`,
 //!   and `open`;
 //! * the table: `key`, `processes`, `table`, `resize`, and `inspect`.

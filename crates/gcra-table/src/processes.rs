@@ -100,7 +100,7 @@ impl Attachment {
     }
 
     /// Writes down that the process is alive. A process that has no entry takes a free one. If
-    /// there is none, the process works all the same, and its beat is counted in `unlisted`.
+    /// there is none, the process still works, and its beat is counted in `unlisted`.
     pub(crate) fn beat(&self, entries: &[ProcessEntry], unlisted: &AtomicU64, now: Time) {
         if let Some(mine) = self.entry(entries) {
             mine.beat_ns.store(now.0.max(1), Ordering::Relaxed);

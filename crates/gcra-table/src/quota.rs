@@ -295,8 +295,8 @@ impl fmt::Display for QuotaError {
                 let drain_ns = u128::from(emission_interval.0) * u128::from(*burst);
                 write!(
                     f,
-                    "a burst of {burst} takes {} days to drain at this rate; at most {most} days \
-                     can be counted, so lower the burst or raise the rate",
+                    "a burst of {burst} takes {} days to pay off at this rate; at most {most} \
+                     days can be counted, so lower the burst or raise the rate",
                     drain_ns / u128::from(DAY_NS)
                 )
             }

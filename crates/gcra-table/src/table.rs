@@ -154,7 +154,8 @@ impl Table {
         }
     }
 
-    /// The table's time: the same for all processes. It never goes back, and goes on over reboots.
+    /// The table's time: the same for all processes. It never goes back, and continues across
+    /// reboots.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
@@ -304,7 +305,7 @@ impl Table {
         self.tat(key, quota).saturating_since(now)
     }
 
-    /// Forgives `key` all it owes under this quota, and returns how much that was at `now`.
+    /// Forgives `key` all that it owes under this quota, and returns how much that was at `now`.
     ///
     /// `None` while the table is being resized, when the move could undo a reset. Once the resize
     /// is done a reset holds, also against processes that have not noticed the resize yet.
@@ -351,8 +352,8 @@ impl Table {
         Register::new(self.region.register(), self.hasher, self.now())
     }
 
-    /// What it has cost so far that the table was too small: counted over all processes since it
-    /// was made, and through all resizes.
+    /// What evictions have cost so far because the table was too small: counted over all processes
+    /// since it was made, and through all resizes.
     #[must_use]
     pub fn evictions(&self) -> Evictions {
         self.counted().evictions
@@ -399,7 +400,7 @@ impl Table {
         self.region.len() as u64
     }
 
-    /// Writes down how far time has come, and that this process is alive.
+    /// Writes down how far time has advanced, and that this process is alive.
     ///
     /// To be called about once a second. It lets limits of hours and days go on after a reboot (if
     /// the file survives one), and it lets others see which processes use the table.

@@ -114,7 +114,7 @@ impl From<Nanos> for core::time::Duration {
 /// A moment, by the clock of a table: what the clock says when it is read, or a theoretical
 /// arrival time (TAT).
 ///
-/// It is written as the nanoseconds since the table's time began, which goes on over reboots.
+/// It is written as the nanoseconds since the table's time began, which continues across reboots.
 /// Moments of two tables cannot be compared, unless one is the
 /// [successor](crate::Table::successor) of the other.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]

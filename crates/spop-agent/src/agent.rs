@@ -64,8 +64,8 @@ impl<H: Handler> Agent<H> {
     }
 
     /// Sets how many requests of one connection may wait for [late replies](crate::Reply::later).
-    /// When as many wait, no more requests of that connection are answered. Default: 64, which is
-    /// more than HAProxy has in flight on a connection.
+    /// When this many wait, no more requests of that connection are answered. Default: 64, which
+    /// is more than HAProxy has in flight on a connection.
     #[must_use]
     pub fn max_in_flight(mut self, requests: NonZeroUsize) -> Self {
         self.settings.max_in_flight = requests;
@@ -76,7 +76,7 @@ impl<H: Handler> Agent<H> {
     /// frames, payloads in pieces, answers that HAProxy has not read yet, and requests that wait
     /// for [late replies](crate::Reply::later) with their futures. Default: 256 MiB.
     ///
-    /// What is kept stays; what would be too much is not kept. A connection that needs more than
+    /// Nothing that is kept is dropped to make space. A connection that needs more than
     /// is left is ended with status 13 (resource allocation error), a warning and a
     /// [counter](crate::Snapshot::no_memory). A request that finds no memory to wait in is
     /// answered at once with what was set at first. A connection whose frames arrive whole and
@@ -91,8 +91,8 @@ impl<H: Handler> Agent<H> {
     }
 
     /// Sets how long a worker stays awake after each read to wait for the next one. This saves the
-    /// time of a wake-up, which is most of the latency of a single request, and uses a whole core
-    /// while requests come. Default: zero, which means that workers sleep.
+    /// time that waking up takes, which is most of the latency of a single request, and uses a
+    /// whole core while requests arrive. Default: zero, which means that workers sleep.
     #[must_use]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.settings.busy_poll = time;
@@ -122,7 +122,7 @@ impl<H: Handler> Agent<H> {
     }
 
     /// Sets which processes may connect to the Unix sockets that [`run`](Self::run) creates.
-    /// Default: as the umask says.
+    /// Default: as the umask allows.
     #[must_use]
     pub fn socket_access(mut self, access: SocketAccess) -> Self {
         self.settings.socket_access = access;
@@ -135,7 +135,7 @@ impl<H: Handler> Agent<H> {
         self.counters.clone()
     }
 
-    /// Serves connections for ever, in the current tokio runtime.
+    /// Serves connections forever, in the current tokio runtime.
     ///
     /// The listener is a tokio `TcpListener` or `UnixListener`, or what [`ListenAddress::bind`]
     /// returned.

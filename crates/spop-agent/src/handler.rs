@@ -180,15 +180,15 @@ impl<'a> Reply<'a> {
     /// this reply as soon as it is ready. Other requests are answered meanwhile.
     ///
     /// What was set in this reply is the fallback. It is sent if the future takes longer than
-    /// [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends in an
-    /// orderly way meanwhile. It is sent at once if there is no memory to wait in
+    /// [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends
+    /// cleanly in the meantime. It is sent at once if there is no memory to wait in
     /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). If HAProxy closes the
     /// connection, the future is dropped. A panic while it is dropped is caught and counted.
     ///
     /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait
-    /// for late replies. When as many wait, no other request of the connection is answered, and at
-    /// most 16 KiB more are read from it. (If HAProxy has sent more than that and then closes, the
-    /// agent notices when the deadlines have passed.)
+    /// for late replies. When this many wait, no other request of the connection is answered, and
+    /// at most 16 KiB more are read from it. (If HAProxy has sent more than that and then closes,
+    /// the agent notices when the deadlines have passed.)
     ///
     /// ```
     /// use std::net::IpAddr;

@@ -80,8 +80,8 @@
 //! # Late replies
 //!
 //! A handler must not wait, because all connections of its worker would wait with it. Instead it
-//! gives a future to [`Reply::later`]. The ACK is sent when the future is ready; or after
-//! [`Agent::deadline`], with what was set at first. A handler with a cache can reply at once if
+//! gives a future to [`Reply::later`]. The ACK is sent when the future is ready, or after
+//! [`Agent::deadline`] with what was set before. A handler with a cache can reply at once if
 //! the cache has the answer. The example `async_lookup` does all of this.
 //!
 //! # Millions of requests a second
@@ -95,10 +95,11 @@
 //!
 //! [`Agent::serve_until`] stops when a future resolves. With [`Agent::drain`] it first fails
 //! HAProxy's health checks; then it answers what has come, ends the connections, and returns.
-//! [`ListenAddress`] names TCP and Unix sockets, and those of systemd. [`SocketAccess`] says which
-//! processes may connect to a Unix socket. [`Agent::counters`] has numbers for your metrics. What
-//! an operator should know is logged with the crate `log`, at most a few lines a minute.
-//! [`Limits`] bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and later.
+//! [`ListenAddress`] names TCP and Unix sockets, and sockets that systemd passes. [`SocketAccess`]
+//! says which processes may connect to a Unix socket. [`Agent::counters`] has numbers for your
+//! metrics. What an operator should know is logged with the crate `log`, at most a few lines a
+//! minute. [`Limits`] bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and
+//! later.
 //!
 //! # Testing it
 //!
