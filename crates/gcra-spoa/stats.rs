@@ -305,7 +305,7 @@ impl Stats {
                     counted(first.requests)
                 )
             }
-            None => "; no client had many".to_owned(),
+            None => "; no client had many of them".to_owned(),
         };
         let clients = Count(clients, "client", "clients");
         Some(format!("{what} from {at_least}{clients}{who}"))
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(
             stats.end_minute().unwrap(),
             "blocked in the last minute: 1000000 requests from at least 128 clients; no client \
-             had many"
+             had many of them"
         );
         assert_eq!(named(Window::Last), []);
         // Not at the beginning of a minute either.

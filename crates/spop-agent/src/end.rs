@@ -77,7 +77,7 @@ impl fmt::Display for End {
                 "incomplete frames and unread answers of all connections take as much memory as \
                  they may, and this connection needs more",
             ),
-            Self::Stopped => f.write_str("the agent stops"),
+            Self::Stopped => f.write_str("the agent is stopping"),
             Self::Failed(error) => error.fmt(f),
         }
     }
