@@ -148,8 +148,8 @@ struct Args {
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
-    /// A host name that requests to --admin may use, such as limiter1.example.com, the name in
-    /// Prometheus' targets. IP addresses, localhost and the machine's own name are always
+    /// A host name that requests to --admin may use, such as the name in Prometheus' targets
+    /// (limiter1.example.com). IP addresses, localhost and the machine's own name are always
     /// allowed. May be given several times. Requests under other names get status 421, because
     /// a web site could have sent them through a visitor's browser
     #[arg(

@@ -102,7 +102,8 @@ impl fmt::Display for Sentence<'_> {
             OpenErrorKind::Mode { .. } => write!(
                 f,
                 ", so others could read the hash key or change the buckets; choose another file \
-                 with --table, or, if it is a table and nobody did, 'chmod 600 {path}'"
+                 with --table, or, if it is a table that nobody else has opened, run 'chmod 600 \
+                 {path}'"
             ),
             OpenErrorKind::Links { .. } => {
                 f.write_str(", so another could be opened by mistake; remove the others")
@@ -238,8 +239,8 @@ mod tests {
             (
                 OpenErrorKind::Mode { found: 0o644 },
                 "table /t: it has mode 0644 instead of 0600, so others could read the hash key or \
-                 change the buckets; choose another file with --table, or, if it is a table and \
-                 nobody did, 'chmod 600 /t'",
+                 change the buckets; choose another file with --table, or, if it is a table that \
+                 nobody else has opened, run 'chmod 600 /t'",
             ),
             (
                 OpenErrorKind::Owner { found: 5, expected: 0 },
