@@ -75,8 +75,8 @@ struct Args {
     )]
     config: Option<PathBuf>,
 
-    /// Also read the file of --config again whenever it, or a list that it names, has changed. The
-    /// agent checks the files once a second
+    /// Also read the file of --config again whenever it, or a list that it names, has changed.
+    /// The agent checks the files once a second
     #[arg(long)]
     watch: bool,
 
@@ -117,8 +117,8 @@ struct Args {
     threads: NonZeroUsize,
 
     /// How long an agent that is being stopped keeps answering before it disconnects, such as 3s.
-    /// Its health check fails during that time, so that HAProxy asks another agent; twice the time
-    /// that the check takes (inter x fall) is enough. Use 0s for a single agent, because
+    /// Its health check fails during that time, so that HAProxy asks another agent; twice the
+    /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
     /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
     /// [default: 0s with --listen inherited, else 3s]
     #[arg(long, value_name = "TIME", value_parser = parse_drain)]

@@ -56,7 +56,8 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict of the policy with this index: `reason` is why it denies the message, if it does.
+    /// The verdict of the policy with this index: `reason` is why it denies the message, if it
+    /// does.
     #[inline]
     pub(crate) const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
         let outcome = match (reason, observes) {

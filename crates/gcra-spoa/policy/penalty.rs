@@ -85,7 +85,8 @@ pub(super) fn apply(
             Ok(quota) => limit.quota = quota,
             Err(error) => {
                 let what = format!(
-                    "with the penalty of policy '{policy}', {error}; lower the ceiling or the burst"
+                    "with the penalty of policy '{policy}', {error}; lower the ceiling or the \
+                     burst"
                 );
                 reader.wrong(at, &what);
             }

@@ -171,7 +171,7 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
     wrong(
         "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n\
          \"192.0.2.1\" = { bust = 5, rate = \"10/s\" }\n",
-        &["4: 'bust' is not a key of a limit; did you mean 'burst'?"],
+        &["4: 'bust' is not a setting of a limit; did you mean 'burst'?"],
     );
 }
 

@@ -18,8 +18,8 @@
 //! **Every operation ends.** It makes attempts, and loses one only to a process that got
 //! further: a charge loses to another charge (after `burst` of those it is a denial), an opening
 //! to an announcement, a removal or a confirmation in the same slots. No known schedule makes an
-//! operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives up: the cells
-//! are denied, and that is counted.
+//! operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives up: the
+//! cells are denied, and that is counted.
 
 use crate::cpu::prefetch;
 use crate::look::{CANDIDATES, Look};

@@ -7,8 +7,8 @@
 //!
 //! What is checked: no key is allowed more than its burst (and what was forgiven it), no key is
 //! confirmed twice, every cell that was allowed is owed somewhere, and no operation loses more
-//! than a few attempts. Each property has a twin that takes one step of the algorithm away and must
-//! fail.
+//! than a few attempts. Each property has a twin that takes one step of the algorithm away and
+//! must fail.
 //!
 //! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it
 //! earlier. If a bucket has to drain, one of the actors sets the clock forward.
