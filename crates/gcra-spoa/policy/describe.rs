@@ -43,7 +43,8 @@ impl Policy {
         if self.observes {
             words.push_str("; it only observes, and blocks no request");
         }
-        if let Some(penalty) = self.penalty {
+        // A policy that only observes charges none.
+        if let Some(penalty) = self.penalty.filter(|_| !self.observes) {
             let _ = write!(
                 words,
                 "; each blocked request is charged {}, which adds at most {} to the wait",
