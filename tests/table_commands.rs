@@ -48,6 +48,28 @@ fn complaint(table: &Path, args: &[&str]) -> (String, i32) {
 }
 
 #[test]
+fn a_client_with_an_override_narrower_than_its_group_is_reset() {
+    let directory = directory();
+    let (table, config) = (directory.path().join("table"), directory.path().join("config.toml"));
+    std::fs::write(
+        &config,
+        "[policy.check]\nlimits = \"2/h\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
+         [policy.check.overrides]\n\"2001:db8::1\" = \"3/h\"\n\"2001:db8:1::/80\" = \"4/h\"\n\
+         \"192.0.2.7\" = \"5/h\"\n",
+    )
+    .unwrap();
+    let flags = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let agent = Agent::start_with(&table, &flags);
+    let mut spop = Spop::connect(&agent.address);
+    for (client, burst) in [("2001:db8::1", 3), ("2001:db8:1::9", 4), ("192.0.2.7", 5)] {
+        assert_eq!(spop.allowed(&[("ip", ip(client))], 12), burst, "{client}");
+        let said = answer(&table, &["reset", client]);
+        assert!(said.contains("was forgiven"), "{said}");
+        assert_eq!(spop.allowed(&[("ip", ip(client))], 12), burst, "{client}");
+    }
+}
+
+#[test]
 fn a_live_table_is_looked_at_and_keys_are_reset() {
     let directory = directory();
     let table = directory.path().join("table");

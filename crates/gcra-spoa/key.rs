@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use gcra_table::{KeyHash, KeyHasher, Table};
+use ipnet::IpNet;
 use spop_agent::Value;
 
 /// Writes one part of a key: its type, its length where that varies, and its value. So different
@@ -90,24 +91,55 @@ enum Part {
 }
 
 impl Key {
+    /// The hash of the key as it is written.
     pub(crate) fn hash(&self, table: &Table) -> KeyHash {
         let mut hasher = table.hasher();
         for part in &self.parts {
-            let value = match part {
-                Part::Null => Value::Null,
-                Part::Bool(bool) => Value::Bool(*bool),
-                Part::Int32(integer) => Value::Int32(*integer),
-                Part::Uint32(integer) => Value::Uint32(*integer),
-                Part::Int64(integer) => Value::Int64(*integer),
-                Part::Uint64(integer) => Value::Uint64(*integer),
-                Part::Ip(IpAddr::V4(ip)) => Value::Ipv4(*ip),
-                Part::Ip(IpAddr::V6(ip)) => Value::Ipv6(*ip),
-                Part::String(string) => Value::String(string.as_bytes()),
-                Part::Binary(bytes) => Value::Binary(bytes),
-            };
-            write_part(&mut hasher, value);
+            write_part(&mut hasher, part.value());
         }
         hasher.finish()
+    }
+
+    /// The hashes that the key has where an override for a network around one of its addresses is
+    /// narrower than the groups of its policy: one for each address and prefix length.
+    pub(crate) fn narrowed_hashes(&self, table: &Table) -> impl Iterator<Item = KeyHash> {
+        let addresses = self.parts.iter().enumerate().filter_map(|(at, part)| match part {
+            Part::Ip(ip) => Some((at, ip.to_canonical())),
+            _ => None,
+        });
+        let networks = addresses.flat_map(|(at, ip)| {
+            let longest = if ip.is_ipv4() { 32 } else { 128 };
+            (1..=longest).filter_map(move |prefix| Some((at, IpNet::new(ip, prefix).ok()?)))
+        });
+        networks.map(|(narrowed, net)| {
+            let mut hasher = table.hasher();
+            for (at, part) in self.parts.iter().enumerate() {
+                if at == narrowed {
+                    write_part(&mut hasher, Part::Ip(net.network()).value());
+                    write_narrowed(&mut hasher, net.prefix_len());
+                } else {
+                    write_part(&mut hasher, part.value());
+                }
+            }
+            hasher.finish()
+        })
+    }
+}
+
+impl Part {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(bool) => Value::Bool(*bool),
+            Self::Int32(integer) => Value::Int32(*integer),
+            Self::Uint32(integer) => Value::Uint32(*integer),
+            Self::Int64(integer) => Value::Int64(*integer),
+            Self::Uint64(integer) => Value::Uint64(*integer),
+            Self::Ip(IpAddr::V4(ip)) => Value::Ipv4(*ip),
+            Self::Ip(IpAddr::V6(ip)) => Value::Ipv6(*ip),
+            Self::String(string) => Value::String(string.as_bytes()),
+            Self::Binary(bytes) => Value::Binary(bytes),
+        }
     }
 }
 

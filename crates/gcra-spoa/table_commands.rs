@@ -251,17 +251,19 @@ fn standing(table: &Table, quota: Quota, key: &Key) -> Output {
 /// Forgives what a key owes in all its buckets: under every quota that the table's limits have or
 /// have had.
 fn reset(path: &Path, table: &Table, key: &Key) -> anyhow::Result<Output> {
-    let parts = key.hash(table);
+    let hashes: Vec<_> = [key.hash(table)].into_iter().chain(key.narrowed_hashes(table)).collect();
     let mut forgiven = Nanos::ZERO;
     for Registered { limit, quota, .. } in table.registered() {
-        let Some(owed) = table.reset(policy::key_for(limit, table, parts), quota, table.now())
-        else {
-            bail!(
-                "table {} is being resized; reset the key again when that is done",
-                path.display()
-            );
-        };
-        forgiven = forgiven.max(owed);
+        for hash in &hashes {
+            let key = policy::key_for(limit, table, *hash);
+            let Some(owed) = table.reset(key, quota, table.now()) else {
+                bail!(
+                    "table {} is being resized; reset the key again when that is done",
+                    path.display()
+                );
+            };
+            forgiven = forgiven.max(owed);
+        }
     }
     let name = &key.text;
     let words = match forgiven {
