@@ -72,14 +72,14 @@ impl Place {
         command.arg(name).arg("--config").arg(self.config()).args(args).output().unwrap()
     }
 
-    /// The line that says in how many agents the configuration is in force.
+    /// The line that says how many agents have put their files in force.
     fn in_force(&self, count: usize, alive: usize) -> String {
         let share = match (count, alive) {
             (1, 1) => "1 agent".to_owned(),
             _ if count == alive => format!("all {alive} agents"),
             _ => format!("{count} of {alive} agents"),
         };
-        format!("{} is in force in {share}\n", self.config().display())
+        format!("{} is valid; the files of {share} are in force\n", self.config().display())
     }
 }
 

@@ -232,7 +232,8 @@ fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Output,
         (_, alive) if in_force == alive => format!("all {alive} agents"),
         (_, alive) => format!("{in_force} of {}", Count(alive, "agent", "agents")),
     };
-    let mut lines = vec![format!("{} is in force in {share}", config.display())];
+    let mut lines =
+        vec![format!("{} is valid; the files of {share} are in force", config.display())];
     for ([of_one, of_several], names) in others {
         lines.push(match &names[..] {
             [one] => format!("agent {one} {of_one}"),
