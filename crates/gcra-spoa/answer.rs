@@ -3,11 +3,12 @@
 
 use std::fmt::Write as _;
 
+use arrayvec::ArrayVec;
 use gcra_table::Nanos;
 use spop_agent::{BufferFull, Reply};
 
-use crate::policy::Limit;
 use crate::policy::variables::{Answers, Var};
+use crate::policy::{Limit, MAX_LIMITS};
 use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
@@ -23,10 +24,50 @@ impl Standing<'_> {
     fn remaining(&self) -> u32 {
         self.limit.quota.remaining(self.owed)
     }
+
+    /// Whether this limit is at least as restrictive as the other one: it has the longer wait, or
+    /// else fewer requests left.
+    fn is_as_tight_as(&self, other: &Self) -> bool {
+        let order = self.wait.cmp(&other.wait);
+        let order = order.then(other.remaining().cmp(&self.remaining()));
+        order.then(self.owed.cmp(&other.owed)).is_ge()
+    }
+}
+
+/// The most limits that the header fields of one answer list: those of two policies.
+const MAX_LISTED: usize = 2 * MAX_LIMITS;
+
+/// What the limits of a request said, in the order in which they were asked.
+///
+/// A policy that only observes must not change the answer of one that is enforced. So what its
+/// limits said is kept only as long as no limit of another policy was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Standings<'p> {
+    /// The first of them, for the header fields.
+    listed: ArrayVec<Standing<'p>, MAX_LISTED>,
+    /// The most restrictive of all of them.
+    tightest: Option<Standing<'p>>,
+    /// Whether they are those of a policy that is enforced.
+    are_enforced: bool,
+}
+
+impl<'p> Standings<'p> {
+    /// Adds what a limit of a policy said.
+    pub(crate) fn add(&mut self, standing: Standing<'p>, observes: bool) {
+        match (observes, self.are_enforced) {
+            (true, true) => return,
+            (false, false) => *self = Self { are_enforced: true, ..Self::default() },
+            _ => {}
+        }
+        let _ = self.listed.try_push(standing);
+        if self.tightest.is_none_or(|tightest| standing.is_as_tight_as(&tightest)) {
+            self.tightest = Some(standing);
+        }
+    }
 }
 
 /// Sets the variables. `policy` is the name of the policy that gave the verdict; `standings` are
-/// those of all limits that were asked, in order.
+/// those of all limits that were asked.
 ///
 /// # Errors
 ///
@@ -36,7 +77,7 @@ pub(crate) fn write(
     answers: &Answers,
     verdict: Verdict,
     policy: &str,
-    standings: &[Standing<'_>],
+    standings: &Standings<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), BufferFull> {
     reply.set_var(answers.scope, answers.blocked, verdict.is_blocked())?;
@@ -51,18 +92,14 @@ fn write_others(
     answers: &Answers,
     verdict: Verdict,
     policy: &str,
-    standings: &[Standing<'_>],
+    standings: &Standings<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), BufferFull> {
-    // The most restrictive one: the longest wait, or else the fewest requests left.
-    let tightest = standings.iter().max_by(|a, b| {
-        a.wait.cmp(&b.wait).then(b.remaining().cmp(&a.remaining())).then(a.owed.cmp(&b.owed))
-    });
     // It allocates only where header fields are wanted.
     let mut text = String::new();
     for var in &answers.others {
         let name = var.name();
-        match (var, tightest) {
+        match (var, standings.tightest) {
             (Var::WouldBlock, _) => reply.set_var(answers.scope, name, verdict.would_block())?,
             (Var::Policy, _) => reply.set_var(answers.scope, name, policy)?,
             (Var::Reason, _) => match verdict.reason {
@@ -86,11 +123,11 @@ fn write_others(
                 reply.set_var(answers.scope, name, standing.owed.secs_ceil())?;
             }
             (Var::RateLimit, Some(_)) => {
-                ratelimit(standings, &mut text);
+                ratelimit(&standings.listed, &mut text);
                 reply.set_var(answers.scope, name, &*text)?;
             }
             (Var::RateLimitPolicy, Some(_)) => {
-                ratelimit_policy(standings, &mut text);
+                ratelimit_policy(&standings.listed, &mut text);
                 reply.set_var(answers.scope, name, &*text)?;
             }
         }

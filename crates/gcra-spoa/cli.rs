@@ -137,7 +137,7 @@ struct Args {
     max_frame_size: u32,
 
     /// How much memory all connections together may use for incomplete frames and unread answers:
-    /// a number of bytes, or a size such as 256K, 256M or 1G. A connection that needs more than
+    /// a number of bytes, or a size such as 16M, 256M or 1G. A connection that needs more than
     /// is left is closed. A connection whose frames arrive whole needs none of it
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     buffers: usize,
@@ -185,7 +185,7 @@ enum Command {
         print_haproxy: bool,
     },
     /// Check a configuration file, ask all agents of a table to read theirs again, and print their
-    /// answers. The exit status is 0 if the file is in force in all agents that are alive
+    /// answers. The exit status is 0 if the files of all agents that are alive are in force
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]

@@ -4,19 +4,12 @@ use arrayvec::ArrayVec;
 use gcra_table::{Admission, Decision, KeyHash, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
-use crate::answer::Standing;
+use crate::answer::{Standing, Standings};
 use crate::earlier::least_tat;
 use crate::in_force::InForce;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Rule};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
-
-/// The limits of one request whose standings are kept for its answer. More limits than these are
-/// charged all the same.
-const MAX_STANDINGS: usize = 2 * MAX_LIMITS;
-
-/// What the limits of a request said, in the order in which they were asked.
-pub(crate) type Standings<'p> = ArrayVec<Standing<'p>, MAX_STANDINGS>;
 
 /// Decides about one message, and charges its cells to the buckets of its key.
 ///
@@ -104,8 +97,7 @@ impl<'p> Charge<'_, 'p, '_> {
             claims => self.charge_all(claims),
         };
         if let Some(standings) = standings {
-            let space = standings.remaining_capacity();
-            standings.extend(said.into_iter().take(space));
+            said.into_iter().for_each(|standing| standings.add(standing, self.policy.observes));
         }
         reason
     }
@@ -137,7 +129,8 @@ impl<'p> Charge<'_, 'p, '_> {
                 self.punish(*claim, &mut standing);
             }
             standings.push(standing);
-            reason = reason.or(denied);
+            // What can never be allowed is a stronger reason.
+            reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
         }
         if reason.is_some() || self.question.cells == 0 {
             return (standings, reason);

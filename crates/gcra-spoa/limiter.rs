@@ -10,8 +10,8 @@ use arrayvec::ArrayVec;
 use gcra_table::{KeyHash, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
-use crate::answer;
-use crate::decide::{Standings, decide};
+use crate::answer::{self, Standings};
+use crate::decide::decide;
 use crate::in_force::InForce;
 use crate::policy::Policy;
 use crate::policy::variables::Answers;
@@ -140,7 +140,7 @@ impl Limiter {
         let Round { table, in_force, now, lane } = round;
         let policies = &in_force.policies;
         let wants_standings = !policies.answers.others.is_empty();
-        let mut standings = Standings::new();
+        let mut standings = Standings::default();
         let mut verdict = None::<Verdict>;
         let mut first = Some(first);
         for message in request.messages() {

@@ -110,7 +110,7 @@ fn cells(cost: Value<'_>) -> Option<u32> {
             return None;
         }
     };
-    // What is larger is still more than the largest burst.
+    // What is larger is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
     Some(u32::try_from(cells).unwrap_or(u32::MAX))
 }
 

@@ -391,6 +391,76 @@ async fn a_peek_is_never_blocked_or_charged() {
     }
 }
 
+/// The numbers of an answer are those of the most restrictive limit, however many there are.
+#[tokio::test]
+async fn the_limit_that_blocks_is_answered_behind_any_number_of_others() {
+    let four = "[\"100/h\", \"100/h\", \"100/h\", \"100/h\"]";
+    let mut scenario = Scenario::new(&format!(
+        "answer = [\"retry_after\", \"remaining\"]\n[policy.a]\nlimits = {four}\n\
+         [policy.b]\nlimits = {four}\n[policy.c]\nlimits = [\"1/h\"]\n"
+    ))
+    .await;
+    let ip = [("ip", address("192.0.2.1"))];
+    scenario.client.ask(&[("c", &ip)]).await.unwrap();
+    let answer = scenario.client.ask(&[("a", &ip), ("b", &ip), ("c", &ip)]).await.unwrap();
+    assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(true)));
+    assert_eq!((number(&answer, "retry_after"), number(&answer, "remaining")), (3600, 0));
+}
+
+/// A limit that is only observed changes nothing in the answer of one that is enforced.
+#[tokio::test]
+async fn a_policy_that_observes_leaves_the_numbers_of_the_others_alone() {
+    let mut scenario = Scenario::new(
+        "answer = [\"retry_after\", \"limit\", \"ratelimit\"]\n\
+         [policy.api]\nlimits = \"60/m burst 1\"\nkey = [\"ip\"]\n\
+         [policy.trial]\nlimits = \"1/d\"\nkey = [\"ip\"]\nmode = \"observe\"\n",
+    )
+    .await;
+    let ip = [("ip", address("192.0.2.1"))];
+    for messages in [["api", "trial"], ["trial", "api"]] {
+        for (pause_ms, blocked, retry_after) in [(2000, false, 0), (0, true, 1), (1000, false, 0)]
+        {
+            scenario.advance_ms(pause_ms);
+            let asked = messages.map(|message| (message, &ip[..]));
+            let answer = scenario.client.ask(&asked).await.unwrap();
+            assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(blocked)));
+            assert_eq!(number(&answer, "retry_after"), retry_after);
+            assert_eq!(number(&answer, "limit"), 1);
+            let fields = answer.var(Scope::Transaction, "ratelimit").unwrap();
+            assert!(!format!("{fields:?}").contains("trial"), "{fields:?}");
+        }
+    }
+    let answer = scenario.client.ask(&[("trial", &ip)]).await.unwrap();
+    assert_eq!(number(&answer, "retry_after"), 86_400 - 4, "alone, it answers for itself");
+}
+
+#[tokio::test]
+async fn a_cost_that_can_never_be_allowed_is_the_stronger_reason() {
+    let mut scenario = Scenario::new(
+        "answer = [\"reason\"]\n[policy.api]\nlimits = [\"10/h burst 10\", \"1000/s burst 2\"]\n\
+         key = [\"ip\"]\ncost = \"cost\"\n",
+    )
+    .await;
+    let ip = address("192.0.2.1");
+    for _ in 0..5 {
+        scenario.ask(&[("ip", ip), ("cost", Value::Int32(2))]).await;
+        scenario.advance_ms(10);
+    }
+    let answer = scenario.ask(&[("ip", ip), ("cost", Value::Int32(3))]).await;
+    assert_eq!(answer.var(Scope::Transaction, "reason"), Some(Value::String(b"oversize")));
+}
+
+#[tokio::test]
+async fn the_largest_cost_is_above_the_largest_burst() {
+    let mut scenario =
+        Scenario::of(flags(&["--rate", "1000000/ms", "--burst", "4294967294", "--cost", "cost"]))
+            .await;
+    for cost in [1_u64 << 32, u64::MAX, u64::from(u32::MAX)] {
+        let answer = scenario.ask(&[("cost", Value::Uint64(cost))]).await;
+        assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(true)), "{cost}");
+    }
+}
+
 /// The policies of these flags.
 fn flags(flags: &[&str]) -> Policies {
     let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);

@@ -97,6 +97,8 @@ pub(crate) struct Model {
 struct Standing {
     label: String,
     bucket: Bucket,
+    /// The policy only observes.
+    observes: bool,
     /// The bucket holds all that the key owes: nothing is carried over from other numbers.
     is_own: bool,
     limit: Limit,
@@ -528,7 +530,8 @@ impl Model {
                 Choice::Pass if passes => cells,
                 Choice::Pass => 0,
                 Choice::Deny | Choice::Punish => {
-                    reason = reason.or(Some(if is_oversize { "oversize" } else { "limit" }));
+                    // What can never be allowed is a stronger reason.
+                    reason = if is_oversize { Some("oversize") } else { reason.or(Some("limit")) };
                     let (penalty, ceiling_ns) = policy.penalty.unwrap_or((0, 0));
                     // As far as whole cells reach.
                     let most = (limit.burst + ceiling_ns / interval - penalty) * interval;
@@ -563,6 +566,7 @@ impl Model {
             next.standings.push(Standing {
                 label,
                 bucket,
+                observes: policy.observes,
                 is_own,
                 limit,
                 moment,
@@ -601,7 +605,11 @@ impl Model {
         if !matches {
             return None;
         }
-        let standings = &way.standings[..way.standings.len().min(8)];
+        // Those of policies that only observe are answered where there are no others.
+        let is_enforced = way.standings.iter().any(|standing| !standing.observes);
+        let answered = way.standings.iter().enumerate();
+        let (places, standings): (Vec<_>, Vec<_>) =
+            answered.filter(|(_, standing)| !standing.observes || !is_enforced).take(8).unzip();
         if standings.is_empty() {
             return VARS[4..].iter().all(|name| var(name).is_none()).then(|| way.tats.clone());
         }
@@ -673,7 +681,7 @@ impl Model {
             let mut tats = way.tats.clone();
             for (other_place, other) in standings.iter().enumerate() {
                 let owed = if other_place == place { owed } else { told[other_place].1 };
-                let is_last = way.standings[other_place + 1..]
+                let is_last = way.standings[places[other_place] + 1..]
                     .iter()
                     .all(|later| later.bucket != other.bucket);
                 if other.is_own && is_last && owed.0 > 0 {

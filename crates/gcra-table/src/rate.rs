@@ -7,6 +7,10 @@ use core::str::FromStr;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Nanos;
 
+/// The largest burst of a [`Rate`], in cells. It is one less than the largest number of cells, so
+/// that a caller has a number for a cost that is above every burst.
+pub const MAX_BURST: u32 = u32::MAX - 1;
+
 /// A number of cells in a period of time, parsed from text.
 ///
 /// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit (`ms`,
@@ -41,11 +45,13 @@ impl Rate {
     ///
     /// # Errors
     ///
-    /// The burst is zero or above `u32::MAX`, or takes too long to drain.
+    /// The burst is zero or above [`MAX_BURST`], or takes too long to drain.
     pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
         let burst = burst.unwrap_or_else(|| self.own_count());
-        let burst =
-            u32::try_from(burst).ok().filter(|burst| *burst > 0).ok_or(RateError::Burst(burst))?;
+        let burst = u32::try_from(burst)
+            .ok()
+            .filter(|burst| (1..=MAX_BURST).contains(burst))
+            .ok_or(RateError::Burst(burst))?;
         Quota::new(self.emission_interval, burst).map_err(RateError::Quota)
     }
 
@@ -170,7 +176,7 @@ pub enum RateError {
         /// What is wrong with it.
         problem: RateProblem,
     },
-    /// The burst is zero, or above `u32::MAX`.
+    /// The burst is zero, or above [`MAX_BURST`].
     Burst(u64),
     /// The rate and the burst are valid, but not together.
     Quota(QuotaError),
@@ -222,7 +228,7 @@ impl fmt::Display for RateError {
             ),
             Self::Burst(0) => f.write_str("a burst of 0 allows nothing; the smallest is 1"),
             Self::Burst(burst) => {
-                write!(f, "a burst of {burst} is too large; the largest is {}", u32::MAX)
+                write!(f, "a burst of {burst} is too large; the largest is {MAX_BURST}")
             }
             Self::Quota(error) => error.fmt(f),
         }
