@@ -314,10 +314,7 @@ impl Connection {
                 (pieces, place)
             }
             (State::Reassembling(_), _) => return Err(ProtocolError::Interlaced),
-            (_, kind::NOTIFY) => {
-                self.begin_frame(now);
-                (Pieces { id, count: 0, bytes: 0 }, Place::First)
-            }
+            (_, kind::NOTIFY) => (Pieces { id, count: 0, bytes: 0 }, Place::First),
             _ => return Err(ProtocolError::Fragment),
         };
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -327,7 +324,10 @@ impl Connection {
             return Err(ProtocolError::PayloadTooBig { max: self.limits.max_payload_size });
         }
         self.state = match place {
-            Place::First | Place::Next => State::Reassembling(pieces),
+            Place::First | Place::Next => {
+                self.begin_frame(now);
+                State::Reassembling(pieces)
+            }
             Place::Last | Place::Aborted => {
                 self.deadline = None;
                 State::Running

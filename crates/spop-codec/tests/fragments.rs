@@ -218,3 +218,13 @@ fn a_payload_has_no_longer_than_the_frame_that_begins_it() {
     connection.receive(&frames[0], 4 * second).unwrap();
     assert_eq!(connection.deadline(), Some(11 * second), "counted from the first byte");
 }
+
+#[test]
+fn a_piece_that_is_refused_sets_no_deadline() {
+    let limits = Limits { max_payload_size: 99, ..Limits::default() };
+    let mut connection = connection(limits, 16380);
+    let frames = pieces(1, &payload(500), 100);
+    let error = connection.receive(&frames[0], Duration::from_secs(1)).unwrap_err();
+    assert_eq!(error, ProtocolError::PayloadTooBig { max: 99 });
+    assert_eq!(connection.deadline(), None, "the connection ends, and waits for nothing");
+}
