@@ -12,8 +12,8 @@ use ahash::AHashMap;
 use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table, Time};
 use spop_agent::Message;
 
+use crate::message_key::hash_key;
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
-use crate::question::hash_key;
 
 /// Changes that are remembered at once. Debts from before the oldest one are forgotten.
 const MAX_EARLIER: usize = 8;

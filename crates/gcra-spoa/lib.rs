@@ -16,6 +16,7 @@ mod in_force;
 mod key;
 mod limiter;
 mod listed;
+mod message_key;
 mod metrics;
 mod output;
 mod plural;

@@ -1,11 +1,11 @@
 //! What has to be decided about a message: by which rule, for which key, for how many cells.
 
-use gcra_table::{KeyHash, KeyHasher, Table};
-use spop_agent::{Args, Message, Value};
+use gcra_table::{KeyHash, Table};
+use spop_agent::{Message, Value};
 
 use crate::in_force::{Hashing, InForce};
-use crate::key::{write_lowercase, write_narrowed, write_part};
-use crate::policy::{Part, Policy, RuleAt};
+use crate::message_key::{hash_exact, hash_key};
+use crate::policy::RuleAt;
 
 /// What has to be decided about a message.
 #[derive(Clone, Copy, Debug)]
@@ -55,44 +55,6 @@ impl Question {
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
     }
-}
-
-/// Hashes a key whose parts are the values as they are. `None` when an arg of the key is missing.
-///
-/// This does what [`hash_key`] does, for the policies of which that is true
-/// ([`Hashing::Exact`]).
-#[inline(always)]
-fn hash_exact(mut hasher: KeyHasher, policy: &Policy, args: Args<'_>) -> Option<KeyHash> {
-    for name in &policy.key.args {
-        write_part(&mut hasher, args.clone().find(|arg| arg.name == &**name)?.value);
-    }
-    if policy.key.args.is_empty() {
-        // A loop of its own: `for_each` would not be inlined.
-        for arg in args {
-            write_part(&mut hasher, arg.value);
-        }
-    }
-    Some(hasher.finish())
-}
-
-/// Hashes the key of a message, and finds the index of the rule that overrides the policy's for
-/// this key. `None` when an arg of the key is missing.
-#[inline(never)]
-pub(crate) fn hash_key(
-    mut hasher: KeyHasher,
-    policy: &Policy,
-    message: &Message<'_>,
-) -> Option<(KeyHash, Option<u32>)> {
-    let overridden = policy.for_each_part(message, |Part { value, narrowed }| {
-        match value {
-            Value::String(bytes) if policy.key.lowercase => write_lowercase(&mut hasher, bytes),
-            value => write_part(&mut hasher, value),
-        }
-        if let Some(prefix) = narrowed {
-            write_narrowed(&mut hasher, prefix);
-        }
-    })?;
-    Some((hasher.finish(), overridden))
 }
 
 /// The number of cells that the value of a cost arg stands for; `None` when it is negative or not
