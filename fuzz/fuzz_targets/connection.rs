@@ -359,6 +359,9 @@ impl Clock {
             self.given = (unread > 0 || self.begun).then(|| self.given.unwrap_or_else(begun));
         } else if connection.is_healthcheck() {
             self.given = self.given.or(Some(now + self.limits.healthcheck_linger));
+        } else if !connection.awaits_hello() {
+            // Nothing is awaited any more.
+            return;
         }
         assert_eq!(connection.deadline(), self.given);
     }

@@ -372,7 +372,7 @@ impl Connection {
 
     /// When waiting for more bytes must end; `None` to wait for ever. (There is no idle timeout:
     /// HAProxy decides how long a connection lives.) If the time passes without new bytes, end the
-    /// connection.
+    /// connection. After an error or a DISCONNECT it has no meaning.
     #[inline]
     #[must_use]
     pub const fn deadline(&self) -> Option<Duration> {
