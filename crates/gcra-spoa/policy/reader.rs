@@ -78,7 +78,9 @@ impl<'t> Reader<'t> {
 
     /// Notes a mistake.
     pub(super) fn wrong(&mut self, at: usize, what: &str) {
-        self.mistakes.push((self.line(at), what.to_owned()));
+        // A mistake repeats text of the file, which must not move a terminal's cursor.
+        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        self.mistakes.push((self.line(at), what.chars().map(shown).collect()));
         self.found += 1;
         // Mistakes come in no order, and not all are kept.
         if self.mistakes.len() >= 2 * MAX_REPORTED {

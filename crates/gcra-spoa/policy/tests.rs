@@ -167,6 +167,18 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
          \"192.0.2.2\" = \"deny\"\n",
         &["4: the key '192.0.2.1' needs quotes; write \"192.0.2.1\""],
     );
+    // Nothing of the file moves the cursor of a terminal.
+    wrong(
+        "[policy.api]\nlimits = \"1/s\"\n\"\\u001b[2J\" = 1\n\"a\\rb\" = 1\n",
+        &[
+            "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
+             limits, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
+             lists",
+            "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
+             limits, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
+             lists",
+        ],
+    );
     // This key has quotes, and its value is a limit with a typing error.
     wrong(
         "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n\
