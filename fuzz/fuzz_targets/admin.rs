@@ -99,11 +99,13 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         .await
     });
     assert!(ended.is_ok() || !closes, "it waits for a peer that has closed");
-    let Ok(answered) = ended else { return Ok(()) };
+    if ended.is_err() {
+        return Ok(());
+    }
     assert!(stream.output.len() < LARGEST);
     assert!(stream.polls < 1000 + 20 * (sent + stream.output.len()), "{} polls", stream.polls);
-    // A client whose request can't be read, and that takes the answer in pieces, may get a part.
-    if answered || takes_all {
+    // Hyper may close before a client has taken all of an answer that did not go out at once.
+    if takes_all {
         check(&stream.output, is_head);
     }
     Ok(())
