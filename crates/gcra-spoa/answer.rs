@@ -72,7 +72,6 @@ impl<'p> Standings<'p> {
 /// # Errors
 ///
 /// The ACK would be larger than HAProxy accepts. The variables before that are set.
-#[inline]
 pub(crate) fn write(
     answers: &Answers,
     verdict: Verdict,
@@ -81,20 +80,6 @@ pub(crate) fn write(
     reply: &mut Reply<'_>,
 ) -> Result<(), BufferFull> {
     reply.set_var(answers.scope, answers.blocked, verdict.is_blocked())?;
-    if answers.others.is_empty() {
-        Ok(())
-    } else {
-        write_others(answers, verdict, policy, standings, reply)
-    }
-}
-
-fn write_others(
-    answers: &Answers,
-    verdict: Verdict,
-    policy: &str,
-    standings: &Standings<'_>,
-    reply: &mut Reply<'_>,
-) -> Result<(), BufferFull> {
     // It allocates only where header fields are wanted.
     let mut text = String::new();
     for var in &answers.others {

@@ -22,7 +22,7 @@ const MAX_EARLIER: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Earlier {
     policies: Arc<Policies>,
-    /// When the change was made, in nanoseconds of the table's clock.
+    /// When the change was made, by the table's clock.
     ended: Time,
     /// When no key can owe anything under these policies any more: the longest drain time of the
     /// changed limits after the change.
