@@ -9,7 +9,9 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::Counters;
+use crate::exemptions::{EXEMPTIONS, ExemptionEntry};
 use crate::hash::SipHasher;
+use crate::profile::ProfileEntry;
 use crate::register::{ENTRIES, Entry};
 
 /// The header's size; the lines begin after it.
@@ -138,6 +140,12 @@ fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
 }
 
+/// Where in the header the [profiles](crate::profile) of the processes lie.
+pub(crate) const PROFILES_AT: usize = 0x1000;
+
+/// Where in the header the [exemptions](crate::exemptions) lie.
+pub(crate) const EXEMPTIONS_AT: usize = 0x9000;
+
 /// Where in the header the [register](crate::register) of limits lies.
 pub(crate) const REGISTER_AT: usize = 0x10000;
 
@@ -204,8 +212,12 @@ pub(crate) struct ProcessEntry {
 }
 
 // The proofs in `region.rs` rely on these.
-const _: () = assert!(SHARED_AT + size_of::<Shared>() <= 4096);
+const _: () = assert!(SHARED_AT + size_of::<Shared>() <= PROFILES_AT);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
+const _: () = assert!(PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= EXEMPTIONS_AT);
+const _: () = assert!(PROFILES_AT.is_multiple_of(align_of::<ProfileEntry>()));
+const _: () = assert!(EXEMPTIONS_AT + size_of::<[ExemptionEntry; EXEMPTIONS]>() <= REGISTER_AT);
+const _: () = assert!(EXEMPTIONS_AT.is_multiple_of(align_of::<ExemptionEntry>()));
 const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
 const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);

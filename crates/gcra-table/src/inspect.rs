@@ -141,7 +141,9 @@ impl Table {
     /// others take their places.
     #[must_use]
     pub fn listed_processes(&self) -> Vec<Process> {
-        processes::listed(self.process_entries(), self.now())
+        let mut listed = processes::listed(self.process_entries(), self.now());
+        processes::add_profiles(&mut listed, self.profiles(), self.sip_hasher());
+        listed
     }
 
     /// How many processes can be listed.

@@ -51,9 +51,9 @@
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
 //!   `charge`, and `reset`, each of which begins with the argument for why its step is correct;
-//! * the file: `hash`, `slots`, `register`, `header`, `region`, `clock`, `cgroup`, `open_error`,
-//!   and `open`;
-//! * the table: `key`, `processes`, `table`, `resize`, and `inspect`.
+//! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
+//!   `header`, `region`, `clock`, `cgroup`, `open_error`, and `open`;
+//! * the table: `processes`, `table`, `resize`, and `inspect`.
 //!
 //! docs/internals/TABLE.md describes every byte of the file.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
@@ -62,11 +62,13 @@ mod bucket;
 mod carry;
 mod cgroup;
 mod charge;
+mod checked;
 mod clock;
 mod context;
 mod counters;
 mod cpu;
 mod decision;
+mod exemptions;
 mod hash;
 mod header;
 mod inspect;
@@ -79,6 +81,7 @@ mod open;
 mod open_error;
 mod opening;
 mod processes;
+mod profile;
 mod quota;
 mod rate;
 mod region;
@@ -90,17 +93,20 @@ mod slot;
 mod slots;
 mod sync;
 mod table;
+mod text;
 mod ticket;
 mod time;
 
 pub use clock::ManualClock;
 pub use counters::Evictions;
 pub use decision::Decision;
+pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, limit_id};
 pub use open::Opened;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};
+pub use profile::Profile;
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Rate, RateError, RateProblem};
 pub use register::{MAX_REGISTERED, Registered};

@@ -8,7 +8,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use crate::hash::SipHasher;
 use crate::header::{ProcessEntry, TEXT_WORDS};
+use crate::profile::{Profile, ProfileEntry};
+use crate::text::printable;
 use crate::time::{Nanos, Time};
 
 /// A process that has not written its entry for this long is dead or stopped.
@@ -46,6 +49,9 @@ pub struct Process {
     pub pid_namespace: PidNamespace,
     /// How long ago it was last alive; `None` if it has left.
     pub silent: Option<Nanos>,
+    /// What it says about itself; `None` for a process that has not
+    /// [introduced](crate::Table::introduce) itself, such as one of an older version.
+    pub profile: Option<Profile>,
     answered: u64,
     answer: Option<ReloadAnswer>,
 }
@@ -146,6 +152,21 @@ impl Attachment {
         mine.answered.store(asked, Ordering::Release);
     }
 
+    /// Writes down what this process says about itself, unless it is there already.
+    pub(crate) fn introduce(
+        &self,
+        entries: &[ProcessEntry],
+        profiles: &[ProfileEntry],
+        hasher: SipHasher,
+        profile: &Profile,
+    ) {
+        if self.entry(entries).is_some()
+            && let Some(mine) = profiles.get(self.entry.load(Ordering::Relaxed) as usize)
+        {
+            mine.put(hasher, self.number, profile);
+        }
+    }
+
     pub(crate) fn leave(&self, entries: &[ProcessEntry]) {
         if let Some(mine) = self.entry(entries) {
             mine.beat_ns.store(0, Ordering::Relaxed);
@@ -228,16 +249,18 @@ fn look_at(entry: &ProcessEntry, place: usize, now: Time, ours: u64) -> Process 
         },
         // Its reading may be a moment after ours.
         silent: (beat_ns != 0).then(|| Nanos(now.0.abs_diff(beat_ns))),
+        profile: None,
         answered,
         answer: answer.filter(|_| is_whole),
     }
 }
 
-/// The text with a question mark in the place of each character that a terminal would not show.
-fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let is_printable = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
-    text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()
+/// Adds what the processes say about themselves.
+pub(crate) fn add_profiles(processes: &mut [Process], all: &[ProfileEntry], hasher: SipHasher) {
+    for process in processes {
+        let entry = all.get(process.place);
+        process.profile = entry.and_then(|entry| entry.of(hasher, process.attachment));
+    }
 }
 
 fn is_recent(beat_ns: u64, now: Time) -> bool {

@@ -13,12 +13,50 @@ use std::{io, slice};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
+use crate::exemptions::{EXEMPTIONS, ExemptionEntry};
 use crate::header::{
-    HEADER_BYTES, PROCESSES, PROCESSES_AT, ProcessEntry, REGISTER_AT, SHARED_AT, Shared,
+    EXEMPTIONS_AT, HEADER_BYTES, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry, REGISTER_AT,
+    SHARED_AT, Shared,
 };
+use crate::profile::ProfileEntry;
 use crate::register::{ENTRIES, Entry};
 use crate::slot::{LINE_SLOTS, Line};
 use crate::slots::Slots;
+
+/// A part of the header that processes change while they use the table.
+///
+/// # Safety
+///
+/// It is made of atomics alone. (Padding after them is never read.)
+unsafe trait HeaderPart {
+    /// Where in the header it lies.
+    const AT: usize;
+}
+
+// SAFETY: its fields are atomics, or structures of atomics.
+unsafe impl HeaderPart for Shared {
+    const AT: usize = SHARED_AT;
+}
+
+// SAFETY: a checked entry is made of atomics.
+unsafe impl HeaderPart for [Entry; ENTRIES] {
+    const AT: usize = REGISTER_AT;
+}
+
+// SAFETY: the fields of an entry are atomics.
+unsafe impl HeaderPart for [ProcessEntry; PROCESSES] {
+    const AT: usize = PROCESSES_AT;
+}
+
+// SAFETY: a checked entry is made of atomics.
+unsafe impl HeaderPart for [ProfileEntry; PROCESSES] {
+    const AT: usize = PROFILES_AT;
+}
+
+// SAFETY: a checked entry is made of atomics.
+unsafe impl HeaderPart for [ExemptionEntry; EXEMPTIONS] {
+    const AT: usize = EXEMPTIONS_AT;
+}
 
 /// A mapping of the header and the lines after it.
 #[derive(Debug)]
@@ -58,38 +96,42 @@ impl Region {
 
     /// The header fields that change.
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion
-        // says that `Shared` at `SHARED_AT` ends inside it.
-        let shared = unsafe { self.map.as_mut_ptr().add(SHARED_AT) }.cast::<Shared>();
-        // SAFETY: the mapping is page aligned and `SHARED_AT` a multiple of `Shared`'s alignment;
-        // it lives as long as `self`; `Shared` is made of atomics alone, for which every bit
-        // pattern is valid, and all others that change them do so through the same atomics.
-        unsafe { &*shared }
+        self.part()
     }
 
     /// The quotas that limits have and have had.
     pub(crate) fn register(&self) -> &[Entry; ENTRIES] {
-        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion
-        // says that the entries at `REGISTER_AT` end inside it.
-        let entries = unsafe { self.map.as_mut_ptr().add(REGISTER_AT) }.cast::<[Entry; ENTRIES]>();
-        // SAFETY: the mapping is page aligned and `REGISTER_AT` a multiple of an entry's
-        // alignment; it lives as long as `self`; an entry is made of atomics alone, for
-        // which every bit pattern is valid, and all others that change them do so through
-        // the same atomics.
-        unsafe { &*entries }
+        self.part()
     }
 
     /// The entries of the processes that use the table.
     pub(crate) fn processes(&self) -> &[ProcessEntry; PROCESSES] {
-        // SAFETY: `new` checked that the mapping holds the whole header, and a constant assertion
-        // says that the entries at `PROCESSES_AT` end inside it.
-        let processes =
-            unsafe { self.map.as_mut_ptr().add(PROCESSES_AT) }.cast::<[ProcessEntry; PROCESSES]>();
-        // SAFETY: the mapping is page aligned and `PROCESSES_AT` a multiple of an entry's
-        // alignment; it lives as long as `self`; an entry is made of atomics alone, for which
-        // every bit pattern is valid (its last bytes are padding, which is never read), and all
-        // others that change them do so through the same atomics.
-        unsafe { &*processes }
+        self.part()
+    }
+
+    /// What those processes say about themselves.
+    pub(crate) fn profiles(&self) -> &[ProfileEntry; PROCESSES] {
+        self.part()
+    }
+
+    /// The clients that are not limited for a while.
+    pub(crate) fn exemptions(&self) -> &[ExemptionEntry; EXEMPTIONS] {
+        self.part()
+    }
+
+    fn part<T: HeaderPart>(&self) -> &T {
+        const {
+            assert!(T::AT + size_of::<T>() <= HEADER_BYTES);
+            assert!(T::AT.is_multiple_of(align_of::<T>()));
+        }
+        // SAFETY: `new` checked that the mapping holds the whole header, and the assertion above
+        // says that the part ends inside it.
+        let part = unsafe { self.map.as_mut_ptr().add(T::AT) }.cast::<T>();
+        // SAFETY: the mapping is page aligned and `AT` a multiple of the part's alignment; it
+        // lives as long as `self`; the part is made of atomics alone (`HeaderPart`), for which
+        // every bit pattern is valid, and all others that change them do so through the same
+        // atomics.
+        unsafe { &*part }
     }
 
     pub(crate) fn slots(&self) -> Slots {

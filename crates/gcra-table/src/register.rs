@@ -1,14 +1,13 @@
 //! Which quotas a limit has had. The header keeps them, so that a process that starts with another
 //! quota than the one before it finds what its keys owe.
 //!
-//! An entry is written once and then stays until its place is needed for another. It has a
-//! checksum, which is written last: the entry of a writer that was killed does not fit its
-//! checksum, and counts as free. No decision depends on an entry that is missing: then a debt is
-//! forgiven when the quota changes.
+//! An entry is written once and then stays until its place is needed for another. No decision
+//! depends on an entry that is missing: then a debt is forgiven when the quota changes.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use std::collections::HashMap;
 
+use crate::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
 use crate::quota::Quota;
 use crate::time::{Nanos, Time};
@@ -26,11 +25,9 @@ const ATTEMPTS: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Entry {
-    /// The hash of the other words, or something else while the entry is being written.
-    check: AtomicU64,
     /// Limit; emission interval; burst (and 2^32 for an override); how far the cap on the debt is
     /// above the drain time; since when.
-    words: [AtomicU64; 5],
+    words: Checked<5>,
     _reserved: [AtomicU64; 2],
 }
 
@@ -41,9 +38,6 @@ const CLOCK_SLACK: Nanos = Nanos::from_secs(10);
 
 /// Marks the burst of an override's quota.
 const OVERRIDE: u64 = 1 << 32;
-
-/// What an entry holds while it is being written.
-const WRITING: u64 = 1;
 
 /// A quota that a limit has, or has had.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,13 +78,14 @@ impl Registered {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Register<'a> {
     entries: &'a [Entry],
-    hasher: SipHasher,
+    checksum: Checksum,
     now: Time,
 }
 
 impl<'a> Register<'a> {
     pub(crate) fn new(entries: &'a [Entry], hasher: SipHasher, now: Time) -> Self {
-        Self { entries, hasher, now }
+        let checksum = Checksum::new(hasher, b"gcra-table register");
+        Self { entries, checksum, now }
     }
 
     /// All quotas that are registered, in no particular order. Damaged entries are left out.
@@ -149,44 +144,17 @@ impl<'a> Register<'a> {
     }
 
     fn read(self, entry: &Entry) -> Option<Registered> {
-        let check = entry.check.load(Ordering::Acquire);
-        let words = entry.words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        if check != self.check(words) {
-            return None;
-        }
+        let words = entry.words.read(self.checksum)?;
         // A time far in the future is damage that the checksum does not show. (Another process may
         // have read its clock after we have read ours.)
         let latest = self.now.saturating_add(CLOCK_SLACK);
         Registered::from_words(words).filter(|registered| registered.since <= latest)
     }
 
-    fn check(self, words: [u64; 5]) -> u64 {
-        let mut hasher = self.hasher;
-        hasher.write(b"gcra-table register");
-        for word in words {
-            hasher.write(&word.to_le_bytes());
-        }
-        // Neither free nor being written.
-        hasher.finish() | 2
-    }
-
     fn write(self, registered: Registered) {
-        let words = registered.to_words();
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.free_entry() else { return };
-            let seen = entry.check.load(Ordering::Relaxed);
-            if entry
-                .check
-                .compare_exchange(seen, WRITING, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-            {
-                continue;
-            }
-            for (place, word) in entry.words.iter().zip(words) {
-                place.store(word, Ordering::Relaxed);
-            }
-            entry.check.store(self.check(words), Ordering::Release);
-            if self.read(entry) == Some(registered) {
+            if entry.words.write(self.checksum, registered.to_words()) {
                 return;
             }
         }
@@ -201,7 +169,7 @@ impl<'a> Register<'a> {
             *since = entry.since.max(*since);
         }
         let order = |entry: &&Entry| match self.read(entry) {
-            None if entry.check.load(Ordering::Relaxed) == WRITING => (2, Time::ZERO),
+            None if entry.words.is_being_written() => (2, Time::ZERO),
             None => (0, Time::ZERO),
             Some(Registered { limit, is_override, since, .. }) => {
                 let is_earlier =
@@ -220,8 +188,7 @@ mod tests {
     fn entries(count: usize) -> Vec<Entry> {
         (0..count)
             .map(|_| Entry {
-                check: AtomicU64::new(0),
-                words: core::array::from_fn(|_| AtomicU64::new(0)),
+                words: Checked::free(),
                 _reserved: core::array::from_fn(|_| AtomicU64::new(0)),
             })
             .collect()
@@ -284,15 +251,15 @@ mod tests {
         let entries = entries(4);
         put(&entries, 10, 7, quota(1));
         for word in 0..5 {
-            let seen = entries[0].words[word].fetch_xor(1 << 20, Ordering::Relaxed);
+            entries[0].words.flip(word);
             assert_eq!(at(&entries, 20).all().count(), 0, "word {word}");
-            entries[0].words[word].store(seen, Ordering::Relaxed);
+            entries[0].words.flip(word);
         }
         assert_eq!(at(&entries, 20).all().count(), 1);
         put(&entries, CLOCK_SLACK.0 + 20, 8, quota(1));
         assert_eq!(at(&entries, 20).all().count(), 2);
         assert_eq!(at(&entries, 19).all().count(), 1, "from the future");
-        entries[0].check.store(WRITING, Ordering::Relaxed);
+        entries[0].words.break_off();
         assert_eq!(put(&entries, 19, 7, quota(2)), []);
         assert_eq!(at(&entries, 19).all().count(), 1);
     }

@@ -77,6 +77,7 @@ impl Table {
             }
             carried = old.carry_all_to(&next);
             next.take_over_register(&old);
+            next.take_over_exemptions(&old);
             next.shared().inherited.raise_to(old.counted_until_here());
         }
         open::adopt_clock(path, &next_file)?;

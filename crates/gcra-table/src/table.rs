@@ -12,12 +12,14 @@ use crate::context::{Context, Moved};
 use crate::counters::{Counted, Evictions};
 use crate::cpu::prefetch;
 use crate::decision::Decision;
+use crate::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::hash::SipHasher;
 use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
 use crate::key::{KeyHash, KeyHasher};
 use crate::open::{self, FileId, Opened, Role, TableFile};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{Attachment, ReloadAnswer};
+use crate::profile::{Profile, ProfileEntry};
 use crate::quota::Quota;
 use crate::region::Region;
 use crate::register::{Register, Registered};
@@ -305,6 +307,16 @@ impl Table {
         self.tat(key, quota).saturating_since(now)
     }
 
+    /// What the bucket of `key` under this quota owes at `now`; `None` if there is no bucket: the
+    /// key was never charged, or has paid off its debt and its slot was taken for another key.
+    /// Charges nothing.
+    #[must_use]
+    pub fn look_up(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
+        let tat = self.tat(key, quota);
+        // The TAT of a bucket is never 0, because a cell was charged to it.
+        (tat != Time::ZERO).then(|| tat.saturating_since(now))
+    }
+
     /// Forgives `key` all that it owes under this quota, and returns how much that was at `now`.
     ///
     /// `None` while the table is being resized, when the move could undo a reset. Once the resize
@@ -411,6 +423,54 @@ impl Table {
         if let Some(attachment) = &self.attachment {
             attachment.beat(self.process_entries(), &self.shared().unlisted_beats, now);
         }
+    }
+
+    /// Tells the other processes about this one: see
+    /// [`Process::profile`](crate::Process::profile).
+    ///
+    /// To be called after each [`beat`](Self::beat), because a beat can give the process another
+    /// entry in the list. It writes only what has changed.
+    pub fn introduce(&self, profile: &Profile) {
+        if let Some(attachment) = &self.attachment {
+            let (entries, profiles) = (self.process_entries(), self.profiles());
+            attachment.introduce(entries, profiles, self.hasher, profile);
+        }
+    }
+
+    /// Writes down that a client is not limited until a certain time, in the place of what was
+    /// written about the same policy and key. If that time is now or has passed, the exemption
+    /// ends. It lasts for [`MAX_EXEMPTION`](crate::MAX_EXEMPTION) at most.
+    ///
+    /// Decisions of the table do not change by it: each process has to read the
+    /// [`exemptions`](Self::exemptions), and to allow what they say without a charge.
+    ///
+    /// # Errors
+    ///
+    /// There is no space for it, or the table is being resized.
+    pub fn exempt(&self, exemption: &Exemption) -> Result<(), ExemptError> {
+        if self.is_superseded() || !self.is_complete() {
+            return Err(ExemptError::BeingResized);
+        }
+        if !self.exemption_entries().put(exemption) {
+            return Err(ExemptError::Full);
+        }
+        // A resize that began meanwhile may have copied the entries before this one was written.
+        if self.is_superseded() { Err(ExemptError::BeingResized) } else { Ok(()) }
+    }
+
+    /// The exemptions that have not ended, in no particular order.
+    #[must_use]
+    pub fn exemptions(&self) -> Vec<Exemption> {
+        self.exemption_entries().all().collect()
+    }
+
+    /// Copies the exemptions of the table before this one.
+    pub(crate) fn take_over_exemptions(&self, old: &Self) {
+        self.exemption_entries().take_over(old.exemption_entries());
+    }
+
+    fn exemption_entries(&self) -> Exemptions<'_> {
+        Exemptions::new(self.region.exemptions(), self.hasher, self.now())
     }
 
     /// Asks all processes that use the table to read their configuration again. Returns the number
@@ -548,6 +608,15 @@ impl Table {
 
     pub(crate) fn process_entries(&self) -> &[ProcessEntry; PROCESSES] {
         self.region.processes()
+    }
+
+    pub(crate) fn profiles(&self) -> &[ProfileEntry; PROCESSES] {
+        self.region.profiles()
+    }
+
+    /// For the checksums in the header.
+    pub(crate) fn sip_hasher(&self) -> SipHasher {
+        self.hasher
     }
 
     pub(crate) fn origin(&self) -> Option<&Origin> {

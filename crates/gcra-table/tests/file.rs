@@ -12,7 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gcra_table::{FaultKind, Name, Nanos, OpenError, OpenErrorKind, Opened, Quota, Slots, Table};
+use gcra_table::{
+    ExemptError, Exemption, FaultKind, Name, Nanos, OpenError, OpenErrorKind, Opened, Profile,
+    Quota, Slots, Table, limit_id,
+};
 use tempfile::TempDir;
 
 /// Where the lines begin.
@@ -689,6 +692,68 @@ fn a_resized_table_keeps_what_is_owed() {
 }
 
 /// A resize that was killed after each of its steps, and what the next one does then.
+#[test]
+fn processes_introduce_themselves_and_exempt_clients() {
+    let (_directory, path) = place();
+    let (one, _) = open(&path);
+    let (two, _) = open(&path);
+    let profile =
+        Profile { limits: 7, has_file: true, admin: Some("127.0.0.1:9101".parse().unwrap()) };
+    let seen = |table: &Table| -> Vec<_> {
+        table.processes().iter().map(|process| process.profile).collect()
+    };
+    assert_eq!(seen(&two), [None, None]);
+    one.introduce(&profile);
+    assert_eq!(seen(&two), [Some(profile), None]);
+    two.introduce(&Profile { limits: 8, has_file: false, admin: None });
+    one.introduce(&Profile { limits: 9, ..profile });
+    assert_eq!(
+        seen(&one),
+        [
+            Some(Profile { limits: 9, ..profile }),
+            Some(Profile { limits: 8, has_file: false, admin: None })
+        ]
+    );
+
+    let command = Table::inspect(&path).unwrap();
+    let exemption = |key: &[u8], hours: u64| Exemption {
+        policy: limit_id(&[b"api"]),
+        key: command.hash(key),
+        until: command.now().saturating_add(Nanos::from_secs(hours * 3600)),
+        client: "192.0.2.7".to_owned(),
+    };
+    let (short, long) = (exemption(b"a", 1), exemption(b"b", 2));
+    command.exempt(&short).unwrap();
+    command.exempt(&long).unwrap();
+    assert_eq!(one.exemptions(), [short.clone(), long.clone()]);
+    command.exempt(&Exemption { until: command.now(), ..short }).unwrap();
+    assert_eq!(two.exemptions(), std::slice::from_ref(&long));
+
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    assert_eq!(Table::inspect(&path).unwrap().exemptions(), std::slice::from_ref(&long));
+    assert_eq!(one.exempt(&long), Err(ExemptError::BeingResized), "this file is not used now");
+    let next = one.successor().unwrap().unwrap();
+    assert_eq!(next.exemptions(), [long]);
+    next.beat();
+    next.introduce(&profile);
+    assert_eq!(seen(&next), [Some(profile)]);
+}
+
+#[test]
+fn what_is_looked_up_has_a_bucket_or_has_none() {
+    let (_directory, path) = place();
+    let (table, _) = open(&path);
+    let (key, quota) = (table.hash(b"a"), Quota::new(Nanos::from_millis(1), 2).unwrap());
+    assert_eq!(table.look_up(key, quota, table.now()), None);
+    let mut now = table.reading();
+    assert!(table.charge(key, quota, 1, &mut now).is_allowed());
+    assert_eq!(table.look_up(key, quota, now.time()), Some(Nanos::from_millis(1)));
+    let later = now.time().saturating_add(Nanos::from_secs(1));
+    assert_eq!(table.look_up(key, quota, later), Some(Nanos::ZERO), "paid off, and still there");
+    assert_eq!(table.reset(key, quota, later), Some(Nanos::ZERO));
+    assert_eq!(table.look_up(key, quota, table.now()), None);
+}
+
 #[test]
 fn an_interrupted_resize_can_be_finished() {
     let (_directory, path) = place();

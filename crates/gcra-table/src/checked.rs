@@ -1,0 +1,146 @@
+//! A few words in the header that any process may write, and that are read whole or not at all.
+//!
+//! They have a checksum, which is written last. Words whose writer was killed, or that two
+//! processes wrote at the same time, do not fit their checksum, and count as free.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::hash::SipHasher;
+
+/// The checksum while the words are being written.
+const WRITING: u64 = 1;
+
+/// Words with their checksum.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Checked<const WORDS: usize> {
+    check: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// How a checksum is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checksum {
+    /// With the hash key of the table.
+    hasher: SipHasher,
+    /// What the words are, so that words of one kind are not taken for another.
+    kind: &'static [u8],
+}
+
+impl Checksum {
+    pub(crate) const fn new(hasher: SipHasher, kind: &'static [u8]) -> Self {
+        Self { hasher, kind }
+    }
+
+    fn of(self, words: &[u64]) -> u64 {
+        let mut hasher = self.hasher;
+        hasher.write(self.kind);
+        for word in words {
+            hasher.write(&word.to_le_bytes());
+        }
+        // Neither free nor being written.
+        hasher.finish() | 2
+    }
+}
+
+impl<const WORDS: usize> Checked<WORDS> {
+    /// The words; `None` when there are none, or they are damaged or being written.
+    pub(crate) fn read(&self, checksum: Checksum) -> Option<[u64; WORDS]> {
+        let check = self.check.load(Ordering::Acquire);
+        let words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        (check == checksum.of(&words)).then_some(words)
+    }
+
+    /// Writes the words in the place of what is there. False when another process did so at the
+    /// same time; then there is nothing, or what the other process wrote.
+    pub(crate) fn write(&self, checksum: Checksum, words: [u64; WORDS]) -> bool {
+        let seen = self.check.load(Ordering::Relaxed);
+        if self
+            .check
+            .compare_exchange(seen, WRITING, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        for (place, word) in self.words.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.check.store(checksum.of(&words), Ordering::Release);
+        self.read(checksum) == Some(words)
+    }
+
+    /// Whether they are being written, or their writer was killed.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.check.load(Ordering::Relaxed) == WRITING
+    }
+
+    /// Makes it free.
+    pub(crate) fn clear(&self) {
+        self.check.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl<const WORDS: usize> Checked<WORDS> {
+    pub(crate) fn free() -> Self {
+        Self { check: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Damages a word.
+    pub(crate) fn flip(&self, word: usize) {
+        self.words[word].fetch_xor(1 << 20, Ordering::Relaxed);
+    }
+
+    /// As a writer leaves it that is killed.
+    pub(crate) fn break_off(&self) {
+        self.check.store(WRITING, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checksum(kind: &'static [u8]) -> Checksum {
+        Checksum::new(SipHasher::new(b"0123456789abcdef"), kind)
+    }
+
+    #[test]
+    fn words_are_read_whole_or_not_at_all() {
+        let (checked, sum) = (Checked::<3>::free(), checksum(b"test"));
+        assert_eq!(checked.read(sum), None);
+        assert!(checked.write(sum, [1, 2, 3]));
+        assert_eq!(checked.read(sum), Some([1, 2, 3]));
+        assert_eq!(checked.read(checksum(b"another kind")), None);
+        for word in 0..3 {
+            checked.flip(word);
+            assert_eq!(checked.read(sum), None, "word {word}");
+            checked.flip(word);
+        }
+        checked.break_off();
+        assert!(checked.is_being_written());
+        assert_eq!(checked.read(sum), None);
+        assert!(checked.write(sum, [0; 3]), "a writer that was killed holds nothing up");
+        assert_eq!(checked.read(sum), Some([0; 3]));
+        checked.clear();
+        assert_eq!(checked.read(sum), None);
+    }
+
+    #[test]
+    fn of_several_writers_one_wins_or_nobody_does() {
+        let (checked, sum) = (Checked::<8>::free(), checksum(b"test"));
+        std::thread::scope(|scope| {
+            for writer in 1..4 {
+                let checked = &checked;
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        checked.write(sum, [writer; 8]);
+                        if let Some(words) = checked.read(sum) {
+                            assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
