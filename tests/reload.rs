@@ -75,11 +75,11 @@ impl Place {
     /// The line that says how many agents have put their files in force.
     fn in_force(&self, count: usize, alive: usize) -> String {
         let share = match (count, alive) {
-            (1, 1) => "1 agent".to_owned(),
+            (1, 1) => "the 1 agent".to_owned(),
             _ if count == alive => format!("all {alive} agents"),
             _ => format!("{count} of {alive} agents"),
         };
-        format!("{} is valid; the files of {share} are in force\n", self.config().display())
+        format!("{} is valid; its limits are in force in {share}\n", self.config().display())
     }
 }
 
@@ -188,6 +188,50 @@ fn each_agent_that_has_it_not_in_force_is_named() {
     stopped.process.signal(Signal::CONT);
     wait_until("it has read its file", || self::said(&stopped.process, "was read again") == 1);
     assert_eq!(limit(&stopped, 4), 7);
+}
+
+#[test]
+fn agents_with_different_limits_are_noticed() {
+    let place = Place::new(FIVE);
+    let info = || {
+        let table = place.table();
+        let args = ["table", "info", "--table", table.to_str().unwrap()];
+        let output = Command::new(support::agent_binary()).args(args).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // The same limits, in a file with another name and other words.
+    let (same, one) = (place.0.path().join("same.toml"), place.agent());
+    fs::write(&same, format!("# The same.\n{FIVE}")).unwrap();
+    let two = place.agent_by(&same);
+    assert!(!info().contains("limits:"), "{}", info());
+
+    fs::write(&same, SEVEN).unwrap();
+    let (is_success, said) = place.reload();
+    assert!(!is_success, "{said}");
+    let expected = format!(
+        "agent {} has read its own file, which has other limits: it was started with another \
+         --config, or the file has changed in the meantime\n",
+        two.process.id()
+    );
+    assert_eq!(said, place.in_force(1, 2) + &expected);
+    let said = info();
+    assert!(said.contains("\nlimits: not all agents have the same, so a client can"), "{said}");
+    for agent in [&one, &two] {
+        let group = format!("\n  one set of limits in agent {}\n", agent.process.id());
+        assert!(said.contains(&group), "{said}");
+    }
+
+    // An agent that starts beside them says so at once, and the others once it has lasted.
+    let three = place.agent();
+    let warning = format!("agent {} has other limits than this agent", two.process.id());
+    wait_until("the new agent warns", || self::said(&three.process, &warning) == 1);
+    wait_until("the first agent warns", || self::said(&one.process, &warning) == 1);
+    fs::write(&same, FIVE).unwrap();
+    assert!(place.reload().0);
+    wait_until("all is well", || {
+        self::said(&one.process, "all agents of the table have the same limits again") == 1
+    });
+    assert_eq!(self::said(&one.process, &warning), 1);
 }
 
 #[test]

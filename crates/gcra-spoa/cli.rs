@@ -185,7 +185,7 @@ enum Command {
         print_haproxy: bool,
     },
     /// Check a configuration file, ask all agents of a table to read theirs again, and print their
-    /// answers. The exit status is 0 if the files of all agents that are alive are in force
+    /// answers. The exit status is 0 if its limits are in force in all agents that are alive
     Reload {
         /// The file that the agents were started with
         #[arg(long, value_name = "FILE")]
@@ -509,7 +509,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         penalty: None,
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-    Ok(Policies { list: vec![policy], answers, files: Vec::new(), digest: 0 })
+    Ok(Policies::new(vec![policy], answers, Vec::new(), 0))
 }
 
 impl Source {

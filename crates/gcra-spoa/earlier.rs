@@ -85,7 +85,8 @@ impl Earlier {
     ) -> Vec<Self> {
         let latest = Self::new(old.clone(), now, true);
         // Policies that come and go several times count once, so that they do not push out others.
-        let before = before.iter().filter(|earlier| earlier.policies.digest != old.digest);
+        let before =
+            before.iter().filter(|earlier| earlier.policies.text_digest != old.text_digest);
         let all = before.cloned().chain([latest]).map(|earlier| {
             let places = earlier.places_for(new);
             earlier.compared_with(new, places)

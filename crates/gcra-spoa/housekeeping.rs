@@ -5,6 +5,7 @@
 //! continues.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,11 +13,12 @@ use std::time::Duration;
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Name, ReloadAnswer, Table};
+use gcra_table::{Evictions, Name, Profile, ReloadAnswer, Table};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::agreement::{self, Agreement};
 use crate::in_force::InForce;
 use crate::limiter::Undecided;
 use crate::plural::Count;
@@ -36,6 +38,8 @@ pub(crate) struct Housekeeping {
     pub(crate) file: Option<PathBuf>,
     /// Whether the file is read again when it changes.
     pub(crate) watches: bool,
+    /// Where the agent serves its status.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) undecided: Arc<Undecided>,
     pub(crate) stats: Arc<Stats>,
 }
@@ -103,6 +107,8 @@ impl Housekeeping {
                         ]),
                     };
                     let answer = self.adopt(outcome, &mut mistakes);
+                    // Before the answer: it says which limits were meant.
+                    self.introduce();
                     if answer == ReloadAnswer::InForce {
                         watch.read_again(&self.policies.load().policies.files);
                     }
@@ -149,8 +155,33 @@ impl Housekeeping {
         self.table.load().beat();
         self.stats.beat();
         self.follow(reported);
+        self.introduce();
+        self.compare_limits(reported);
         self.forget_earlier();
         self.check_name(reported);
+    }
+
+    /// Tells the other agents of the table about this one.
+    fn introduce(&self) {
+        self.table.load().introduce(&Profile {
+            limits: self.policies.load().policies.limits_digest,
+            has_file: self.file.is_some(),
+            admin: self.admin,
+        });
+    }
+
+    /// Warns when other agents of the table have other limits.
+    fn compare_limits(&self, reported: &mut Reported) {
+        let limits = self.policies.load().policies.limits_digest;
+        let differing = agreement::differing(&self.table.load(), limits);
+        match reported.agreement.beat(&differing) {
+            None => {}
+            Some(agreement::Report::Differ(said)) => log::warn!("{said}"),
+            Some(agreement::Report::Agree) => {
+                log::info!("all agents of the table have the same limits again");
+            }
+        }
+        self.stats.differing.store(differing.len() as u64, Ordering::Relaxed);
     }
 
     /// Starts to read the configuration. `asked` is the request that came through the table, if
@@ -172,7 +203,7 @@ impl Housekeeping {
             Found::Read(policy::file::read(&file).map(|policies| {
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
-                let has_changed = policies.digest != in_force.policies.digest;
+                let has_changed = policies.text_digest != in_force.policies.text_digest;
                 has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)))
             }))
         }))
@@ -371,6 +402,7 @@ struct Reported {
     lost_beats: u32,
     /// Beats since the table's name last led to it.
     detached_beats: u32,
+    agreement: Agreement,
 }
 
 /// Resolves with the name of the signal that asks the agent to stop.

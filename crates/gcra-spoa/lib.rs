@@ -4,6 +4,7 @@
 //! `README.md` beside this file lists the modules in reading order.
 
 mod admin;
+mod agreement;
 mod answer;
 mod check;
 mod cli;
@@ -124,6 +125,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         policies,
         file,
         watches: config.watch,
+        admin: config.admin,
         undecided: undecided.clone(),
         stats: stats.clone(),
     };

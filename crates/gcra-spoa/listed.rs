@@ -13,6 +13,16 @@ pub(crate) fn name(process: &Process) -> String {
     }
 }
 
+/// Agents by their names, with the verb that follows: "agent 7", "has"; "agents 7, 8 and 9",
+/// "have".
+pub(crate) fn agents(names: &[String]) -> (String, &'static str) {
+    match names {
+        [one] => (format!("agent {one}"), "has"),
+        [rest @ .., last] => (format!("agents {} and {last}", rest.join(", ")), "have"),
+        [] => ("no agent".to_owned(), "has"),
+    }
+}
+
 /// Whether a process id means something to the reader, for programs.
 pub(crate) fn pid_namespace(process: &Process) -> &'static str {
     match process.pid_namespace {

@@ -44,6 +44,8 @@ enum Fate {
     /// It may still answer.
     Waiting,
     Answered(ReloadAnswer),
+    /// It has read its file, which has other limits than the file of the command.
+    OtherLimits,
     /// It ended in order, or moved to the table that a resize has created.
     Left,
     /// It was killed.
@@ -60,11 +62,14 @@ enum Fate {
 /// There is no such table, no agent uses it, a resize came in between, or standard output cannot
 /// be written to.
 pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
-    if let Err(mistakes) = policy::file::read(config) {
-        let exit = print_mistakes(&mistakes);
-        eprintln!("gcra-spoa: no agent was asked to reload");
-        return Ok(exit);
-    }
+    let policies = match policy::file::read(config) {
+        Ok(policies) => policies,
+        Err(mistakes) => {
+            let exit = print_mistakes(&mistakes);
+            eprintln!("gcra-spoa: no agent was asked to reload");
+            return Ok(exit);
+        }
+    };
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let unlisted = Unlisted::begin(&table);
     let agents = ask(&table, &at.path());
@@ -80,7 +85,8 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
             at.path().display()
         );
     }
-    let (output, exit) = summary(config, &agents, unlisted.about(&table));
+    let limits = policies.limits_digest;
+    let (output, exit) = summary(config, limits, &agents, unlisted.about(&table));
     print(at.json, [output])?;
     Ok(exit)
 }
@@ -206,12 +212,22 @@ fn state(pid: u32) -> Option<Fate> {
 }
 
 /// The outcome: one line, and one more for each kind of agent that does not have it in force.
-fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Output, ExitCode) {
+fn summary(
+    config: &Path,
+    limits: u64,
+    agents: &[(Process, Fate)],
+    unlisted: u64,
+) -> (Output, ExitCode) {
     let (mut alive, mut in_force) = (0_usize, 0_usize);
     // The agents by what is said about them.
     let mut others: BTreeMap<[String; 2], Vec<String>> = BTreeMap::new();
     let mut json = Vec::new();
     for (process, fate) in agents {
+        let has_limits = process.profile.is_none_or(|profile| profile.limits == limits);
+        let fate = match fate {
+            Fate::Answered(ReloadAnswer::InForce) if !has_limits => &Fate::OtherLimits,
+            fate => fate,
+        };
         alive += usize::from(!matches!(fate, Fate::Dead | Fate::Left));
         in_force += usize::from(matches!(fate, Fate::Answered(ReloadAnswer::InForce)));
         let Some((outcome, clauses)) = not_in_force(fate) else { continue };
@@ -228,12 +244,12 @@ fn summary(config: &Path, agents: &[(Process, Fate)], unlisted: u64) -> (Output,
         others.entry(clauses).or_default().push(name(process));
     }
     let share = match (in_force, alive) {
-        (1, 1) => "1 agent".to_owned(),
+        (1, 1) => "the 1 agent".to_owned(),
         (_, alive) if in_force == alive => format!("all {alive} agents"),
         (_, alive) => format!("{in_force} of {}", Count(alive, "agent", "agents")),
     };
     let mut lines =
-        vec![format!("{} is valid; the files of {share} are in force", config.display())];
+        vec![format!("{} is valid; its limits are in force in {share}", config.display())];
     for ([of_one, of_several], names) in others {
         lines.push(match &names[..] {
             [one] => format!("agent {one} {of_one}"),
@@ -264,6 +280,15 @@ fn not_in_force(fate: &Fate) -> Option<(&'static str, [String; 2])> {
     let both = |of_one: &str, of_several: &str| [of_one.to_owned(), of_several.to_owned()];
     Some(match fate {
         Fate::Left | Fate::Answered(ReloadAnswer::InForce) => return None,
+        Fate::OtherLimits => (
+            "other limits",
+            both(
+                "has read its own file, which has other limits: it was started with another \
+                 --config, or the file has changed in the meantime",
+                "have read their own files, which have other limits: they were started with \
+                 another --config, or the file has changed in the meantime",
+            ),
+        ),
         Fate::Dead => {
             ("dead", both("was killed less than 5 s ago", "were killed less than 5 s ago"))
         }

@@ -213,6 +213,8 @@ pub(crate) struct Stats {
     /// In milliseconds after the start.
     last_beat: AtomicU64,
     pub(crate) reloads: Reloads,
+    /// How many agents of the table have other limits than this one.
+    pub(crate) differing: AtomicU64,
 }
 
 /// How often the configuration was read again.
@@ -235,6 +237,7 @@ impl Stats {
             readiness: AtomicU8::new(Readiness::Starting as u8),
             last_beat: AtomicU64::new(0),
             reloads: Reloads::default(),
+            differing: AtomicU64::new(0),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `gcra-spoa table …`: what an operator can ask of a table and do to it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::{At, TableCommand, usage_error};
 use crate::duration::Short;
 use crate::key::Key;
-use crate::listed::{Unlisted, name, pid_namespace};
+use crate::listed::{Unlisted, agents, name, pid_namespace};
 use crate::output::{Output, print};
 use crate::plural::Count;
 use crate::policy;
@@ -128,6 +129,7 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     }];
+    lines.extend(disagreement_in_words(processes));
     if unlisted > 0 {
         lines.push(format!(
             "used by about {unlisted} more; the list has space for {}",
@@ -141,6 +143,28 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
                 .to_owned(),
         );
     }
+    lines
+}
+
+/// Which processes have other limits than others, if that is so.
+fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
+    let mut groups: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for process in processes {
+        if let Some(profile) = process.profile {
+            groups.entry(profile.limits).or_default().push(name(process));
+        }
+    }
+    if groups.len() < 2 {
+        return Vec::new();
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|names| std::cmp::Reverse(names.len()));
+    let mut lines = vec![
+        "limits: not all agents have the same, so a client can get what each of them allows; \
+         start all agents of a table with the same limits, or give each group a table of its own"
+            .to_owned(),
+    ];
+    lines.extend(groups.iter().map(|names| format!("  one set of limits in {}", agents(names).0)));
     lines
 }
 
@@ -158,6 +182,10 @@ fn info_as_json(
             "pid": process.pid,
             "pid_namespace": pid_namespace(process),
             "silent_ms": process.silent.unwrap_or_default().0 / 1_000_000,
+            // Equal where the limits are. Not a number: JavaScript would round it.
+            "limits": process.profile.map(|profile| format!("{:016x}", profile.limits)),
+            "has_file": process.profile.map(|profile| profile.has_file),
+            "admin": process.profile.and_then(|profile| profile.admin),
         })
     };
     json!({

@@ -56,7 +56,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
         return Err(file.reader.finish());
     }
     let (files, digest) = file.sources.finish();
-    Ok(Policies { list, answers, files, digest })
+    Ok(Policies::new(list, answers, files, digest))
 }
 
 /// A file while it is read.

@@ -5,6 +5,7 @@
 //! when it was read.
 
 mod describe;
+mod digest;
 pub(crate) mod file;
 mod haproxy;
 mod limits;
@@ -41,7 +42,9 @@ pub(crate) struct Policies {
     /// The files that they were read from, in the state in which they were read.
     pub(crate) files: Vec<Seen>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
-    pub(crate) digest: u64,
+    pub(crate) text_digest: u64,
+    /// A digest of their limits, which other agents can compare with their own. Never 0.
+    pub(crate) limits_digest: u64,
 }
 
 /// Which of a policy's rules is the one for a key: that of an override, or the policy's own.
@@ -315,15 +318,19 @@ pub(crate) enum OverrideKey {
 }
 
 impl Policies {
-    /// The same answers with other policies.
+    pub(crate) fn new(
+        list: Vec<Policy>,
+        answers: Answers,
+        files: Vec<Seen>,
+        text_digest: u64,
+    ) -> Self {
+        let limits_digest = Self::digest_of_limits(&list);
+        Self { list, answers, files, text_digest, limits_digest }
+    }
+
+    /// The same answers with other policies, which were not read from any text.
     pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
-        Self {
-            list,
-            answers: self.answers.clone(),
-            files: Vec::new(),
-            // These were not read from any text.
-            digest: 0,
-        }
+        Self::new(list, self.answers.clone(), Vec::new(), 0)
     }
 
     /// The place of the first policy that is for this message.

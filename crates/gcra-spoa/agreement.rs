@@ -1,0 +1,113 @@
+//! Whether all agents of a table have the same limits.
+//!
+//! Agents with different limits charge different buckets, so a client can get the sum of what each
+//! of them allows. That is normal for a moment, while limits change; it is a mistake when it
+//! lasts.
+
+use gcra_table::{Process, Table};
+
+use crate::listed::{agents, name};
+
+/// For how many beats agents have to differ before the log says so. A change of limits takes a
+/// second or two to arrive everywhere.
+const PATIENCE: u32 = 5;
+
+/// The agents that use the table now and have other limits than those with this digest. Agents of
+/// older versions do not say which they have, and are left out.
+pub(crate) fn differing(table: &Table, limits: u64) -> Vec<Process> {
+    let mut processes = table.processes();
+    processes.retain(|process| process.profile.is_some_and(|profile| profile.limits != limits));
+    processes
+}
+
+/// What one agent knows about the others.
+#[derive(Debug, Default)]
+pub(crate) struct Agreement {
+    /// The agents that the log has named.
+    reported: Vec<(usize, u32)>,
+    /// The agents that differed at the last beat, and for how many beats they were the same ones.
+    differing: Vec<(usize, u32)>,
+    beats: u32,
+    is_started: bool,
+}
+
+/// What there is to say about the other agents.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Report {
+    /// They have other limits than this one.
+    Differ(String),
+    /// All have the same again.
+    Agree,
+}
+
+impl Agreement {
+    /// Takes note of the agents that differ now. This is called with every beat.
+    pub(crate) fn beat(&mut self, differing: &[Process]) -> Option<Report> {
+        let now: Vec<_> =
+            differing.iter().map(|process| (process.place, process.attachment)).collect();
+        // At the start nothing is changing, and whoever has started this agent is still looking.
+        let is_first = !std::mem::replace(&mut self.is_started, true);
+        self.beats = if now == self.differing { self.beats.saturating_add(1) } else { 0 };
+        self.differing = now;
+        let lasts = is_first || self.beats >= PATIENCE;
+        if !lasts || self.differing == self.reported {
+            return None;
+        }
+        self.reported.clone_from(&self.differing);
+        if differing.is_empty() {
+            return Some(Report::Agree);
+        }
+        let names: Vec<_> = differing.iter().map(name).collect();
+        let (who, have) = agents(&names);
+        Some(Report::Differ(format!(
+            "{who} {have} other limits than this agent on the same table, so a client can get \
+             what each of them allows; start all agents of a table with the same limits, or give \
+             each group a --table of its own"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gcra_table::PidNamespace;
+
+    use super::*;
+
+    fn process(pid: u32) -> Process {
+        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
+        table.beat();
+        let mut process = table.listed_processes().remove(0);
+        process.place = pid as usize;
+        process.pid = pid;
+        process.pid_namespace = PidNamespace::Ours;
+        process
+    }
+
+    /// What is said with each of several beats.
+    fn beats(agreement: &mut Agreement, count: u32, differing: &[Process]) -> Vec<Option<Report>> {
+        (0..count).map(|_| agreement.beat(differing)).collect()
+    }
+
+    #[test]
+    fn at_the_start_a_difference_is_reported_at_once() {
+        let mut agreement = Agreement::default();
+        let Some(Report::Differ(said)) = agreement.beat(&[process(7)]) else { panic!() };
+        assert!(said.starts_with("agent 7 has other limits than this agent"), "{said}");
+        assert!(beats(&mut agreement, 20, &[process(7)]).iter().all(Option::is_none), "once");
+    }
+
+    #[test]
+    fn later_only_a_difference_that_lasts_is_reported() {
+        let mut agreement = Agreement::default();
+        assert_eq!(agreement.beat(&[]), None);
+        let both = [process(7), process(8)];
+        assert!(beats(&mut agreement, PATIENCE, &both).iter().all(Option::is_none), "a reload");
+        assert_eq!(agreement.beat(&[]), None);
+        let said = beats(&mut agreement, PATIENCE + 1, &both);
+        let Some(Some(Report::Differ(said))) = said.last() else { panic!("{said:?}") };
+        assert!(said.starts_with("agents 7 and 8 have other limits"), "{said}");
+        let said = beats(&mut agreement, PATIENCE + 1, &[]);
+        assert_eq!(said.last(), Some(&Some(Report::Agree)));
+        assert!(beats(&mut agreement, 20, &[]).iter().all(Option::is_none));
+    }
+}

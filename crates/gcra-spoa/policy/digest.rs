@@ -1,0 +1,165 @@
+//! A number that stands for the limits of all policies. Agents with different limits have
+//! different numbers, so that they can be told apart by what they write into the table.
+
+use gcra_table::limit_id;
+
+use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
+
+impl Policies {
+    /// The digest of what the policies limit, and how. It is the same in every process.
+    ///
+    /// The words in which it was written do not count, and neither do comments or the variables
+    /// of the answer.
+    pub(super) fn digest_of_limits(list: &[Policy]) -> u64 {
+        let mut digest = Digest(0);
+        for policy in list {
+            digest.policy(policy);
+        }
+        // 0 stands for no digest.
+        digest.0.max(1)
+    }
+}
+
+/// A digest of all that was added so far, in order.
+struct Digest(u64);
+
+impl Digest {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0 = limit_id(&[&self.0.to_le_bytes(), bytes]);
+    }
+
+    fn number(&mut self, number: u64) {
+        self.add(&number.to_le_bytes());
+    }
+
+    fn policy(&mut self, policy: &Policy) {
+        // Every field is named, so that a new one can't be forgotten here.
+        let Policy { name, message, when, key, cost, rule, overrides, observes, penalty } = policy;
+        self.add(name.as_bytes());
+        self.add(message.as_deref().unwrap_or_default());
+        if let Some(When { arg, values }) = when {
+            self.add(arg);
+            values.iter().for_each(|value| self.add(value));
+        }
+        self.key(key);
+        self.add(cost.as_deref().unwrap_or_default());
+        self.rule(rule);
+        self.overrides(overrides);
+        self.number((*observes).into());
+        if let Some(Penalty { cells, ceiling_ns }) = penalty {
+            self.number((*cells).into());
+            self.number(*ceiling_ns);
+        }
+    }
+
+    fn key(&mut self, KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }: &KeyParts) {
+        self.number(args.len() as u64);
+        args.iter().for_each(|arg| self.add(arg));
+        self.add(&[*ipv4_prefix, *ipv6_prefix, u8::from(*lowercase)]);
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        match rule {
+            Rule::Deny => self.add(b"deny"),
+            Rule::Unlimited => self.add(b"unlimited"),
+            Rule::Limits(limits) => {
+                self.number(limits.len() as u64);
+                // The label and the text say the same in other words.
+                for Limit { label: _, id, quota, text: _ } in limits {
+                    self.number(*id);
+                    self.number(quota.emission_interval().0);
+                    self.number(quota.burst().into());
+                    self.number(quota.most_owed().0);
+                }
+            }
+        }
+    }
+
+    fn overrides(&mut self, Overrides { rules, v4, v6, values }: &Overrides) {
+        // By the rule itself and not by its place, which depends on the order in the file.
+        let rules: Vec<_> = rules
+            .iter()
+            .map(|rule| {
+                let mut digest = Digest(0);
+                digest.rule(rule);
+                digest.0
+            })
+            .collect();
+        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut entry = |key: Vec<u8>, place: u32| {
+            all.push((key, rules.get(place as usize).copied().unwrap_or_default()));
+        };
+        for (net, place) in v4 {
+            entry(net.to_string().into_bytes(), *place);
+        }
+        for (net, place) in v6 {
+            entry(net.to_string().into_bytes(), *place);
+        }
+        for (value, place) in values {
+            entry([b"str:", &**value].concat(), *place);
+        }
+        all.sort_unstable();
+        for (key, rule) in all {
+            self.add(&key);
+            self.number(rule);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::policy::file::parse;
+
+    fn digest(text: &str) -> u64 {
+        parse(Path::new("gcra-spoa.toml"), text).unwrap().limits_digest
+    }
+
+    #[test]
+    fn the_same_limits_in_other_words_have_the_same_digest() {
+        let one = "[policy.api]\nlimits = \"60/m burst 5\"\nkey = [\"ip\"]\n\
+                   [policy.api.overrides]\n\"192.0.2.1\" = \"deny\"\n\"10.0.0.0/8\" = \"1/s\"\n\
+                   \"alice\" = \"unlimited\"\n";
+        let other = "# The API.\nanswer = [\"policy\"]\n[policy.api]\nkey = [\"ip\"]\n\
+                     limits = [{ rate = \"1/s\", burst = 5 }]\n[policy.api.overrides]\n\
+                     alice = \"unlimited\"\n\"10.0.0.0/8\" = \"1/s\"\n\"192.0.2.1/32\" = \"deny\"\n";
+        assert_eq!(digest(one), digest(other));
+    }
+
+    #[test]
+    fn every_difference_counts() {
+        let base = "[policy.api]\nlimits = \"1/s\"\nkey = [\"ip\"]\n";
+        let digests: Vec<_> = [
+            base.to_owned(),
+            base.replace("policy.api", "policy.web"),
+            base.replace("1/s", "1/s burst 2"),
+            base.replace("1/s", "2/s"),
+            base.replace("\"1/s\"", "\"deny\""),
+            base.replace("\"1/s\"", "\"unlimited\""),
+            base.replace("\"1/s\"", "[\"1/s\", \"1/s\"]"),
+            base.replace("\"ip\"", "\"ip\", \"path\""),
+            base.replace("key = [\"ip\"]", ""),
+            format!("{base}message = \"x\""),
+            format!("{base}when = {{ plan = \"gold\" }}"),
+            format!("{base}when = {{ plan = [\"gold\", \"silver\"] }}"),
+            format!("{base}cost = \"n\""),
+            format!("{base}mode = \"observe\""),
+            format!("{base}ipv6_prefix = 48"),
+            format!("{base}lowercase = true"),
+            format!("{base}penalty = {{ cells = 1, ceiling = \"1m\" }}"),
+            format!("{base}penalty = {{ cells = 2, ceiling = \"1m\" }}"),
+            format!("{base}penalty = {{ cells = 1, ceiling = \"2m\" }}"),
+            format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"deny\"\n"),
+            format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"unlimited\"\n"),
+            format!("{base}[policy.api.overrides]\n\"str:192.0.2.1\" = \"unlimited\"\n"),
+            format!("{base}[policy.web]\nlimits = \"1/s\"\n"),
+        ]
+        .iter()
+        .map(|text| digest(text))
+        .collect();
+        for (place, one) in digests.iter().enumerate() {
+            assert!(!digests[..place].contains(one), "{place}");
+        }
+    }
+}
