@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     fn process(pid: u32) -> Process {
-        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
-        table.beat();
+        let directory = tempfile::tempdir().unwrap();
+        let (table, _) = Table::open_or_create(&directory.path().join("table"), None).unwrap();
         let mut process = table.listed_processes().remove(0);
         process.place = pid as usize;
         process.pid = pid;

@@ -123,7 +123,8 @@ mod tests {
                    \"alice\" = \"unlimited\"\n";
         let other = "# The API.\nanswer = [\"policy\"]\n[policy.api]\nkey = [\"ip\"]\n\
                      limits = [{ rate = \"1/s\", burst = 5 }]\n[policy.api.overrides]\n\
-                     alice = \"unlimited\"\n\"10.0.0.0/8\" = \"1/s\"\n\"192.0.2.1/32\" = \"deny\"\n";
+                     alice = \"unlimited\"\n\"10.0.0.0/8\" = \"1/s\"\n\
+                     \"192.0.2.1/32\" = \"deny\"\n";
         assert_eq!(digest(one), digest(other));
     }
 
