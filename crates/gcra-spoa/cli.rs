@@ -17,6 +17,7 @@ use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
 use crate::key::Key;
+use crate::policy::key_args::key_args;
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::table_error;
@@ -45,8 +46,11 @@ struct Args {
     #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
     burst: Option<u64>,
 
-    /// The args of the message whose values make the key, by name, separated by commas [default:
-    /// all args of the message except that of --cost, by type and value]
+    /// The args of the message whose values make the key, by name, separated by commas. If one of
+    /// them is null or missing, the message gets no decision; 'else ARG' behind it names the arg
+    /// that stands for it then, as in 'key,else ip', and 'else null' says that null is a value
+    /// [default: all args of the message except that of --cost, by type and value, with null as a
+    /// value]
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
@@ -286,6 +290,8 @@ A KEY has the values of the args of the agent's key, in the same order, separate
   192.0.2.1,/login       an address and a string
   str:192.0.2.1          a string that looks like an address
   int64:7  uint32:7  bool:true  hex:00ff  null:      other types
+  else:192.0.2.1         a value that stands for an arg without one, by 'else ip' in the key
+                         (else2: by the second 'else' behind the same arg, and so on)
 Write a backslash before a comma or backslash within a value.";
 
 /// What the command line asks for.
@@ -477,24 +483,22 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
             );
         }
     };
-    if args.key.iter().any(String::is_empty) {
-        return Err(
-            "--key has an empty name; write the names of args, such as --key ip,path".to_owned()
-        );
-    }
+    let mut mistakes = Vec::new();
+    let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
+    let key = key_args(&entries, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
+    let key = mistakes.pop().map_or(Ok(KeyParts::exact(key)), Err)?;
     if let Some(cost) = &args.cost {
         if cost.is_empty() {
             return Err("--cost has an empty name; write the name of an arg, such as --cost cost"
                 .to_owned());
         }
-        if args.key.contains(cost) {
+        if key.names().any(|name| *name == *cost.as_bytes()) {
             return Err(format!(
                 "--key and --cost both name '{cost}', so each cost would have a bucket of its \
                  own; leave it out of --key"
             ));
         }
     }
-    let key = KeyParts::exact(args.key.iter().map(|name| name.as_bytes().into()).collect());
     let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
     let overrides = Overrides::default();
     let policy = Policy {
@@ -773,6 +777,8 @@ mod tests {
             ("--rate 1/s --listen inherited --socket-mode 0660", "SocketMode="),
             ("--rate 1/s --busy-poll 2s", "'2s' is not a time from 0us to 1s"),
             ("--rate 1/s --key ip,,path", "empty name"),
+            ("--rate 1/s --key else", "'else' in --key names no arg"),
+            ("--rate 1/s --key ip,path,ip", "--key names 'ip' twice"),
             ("--rate 1/s --key ip,n --cost n", "both name 'n'"),
             ("--rate 1/s --cost=", "--cost has an empty name"),
             ("--rate 1/s --var no-dashes", "no-dashes"),

@@ -20,11 +20,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
 use crate::in_force::InForce;
-use crate::limiter::Undecided;
 use crate::plural::Count;
 use crate::policy::{self, Policy};
 use crate::stats::Stats;
 use crate::table_error::TableError;
+use crate::undecided::Undecided;
 use crate::watch::{Seen, Watch, see_all};
 
 /// What the housekeeping looks after.
@@ -290,24 +290,12 @@ impl Housekeeping {
 
         let undecided = self.undecided.undecided.load(Ordering::Relaxed);
         if undecided > reported.undecided {
-            let has_cost =
-                self.policies.load().policies.list.iter().any(|policy| policy.cost.is_some());
-            let or_cost =
-                if has_cost { ", or the arg with the cost is not a whole number" } else { "" };
-            log::warn!(
-                "{} no decision, because an arg of the key is missing{or_cost}; compare the \
-                 policy with the 'args' line of its spoe-message",
-                Count(undecided - reported.undecided, "message got", "messages got")
-            );
+            log::warn!("{}", self.undecided.about_undecided(undecided - reported.undecided));
         }
         reported.undecided = undecided;
         let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
-            log::warn!(
-                "{} no policy and got no decision; compare the names of the spoe-messages with \
-                 the policies",
-                Count(unmatched - reported.unmatched, "message matched", "messages matched")
-            );
+            log::warn!("{}", self.undecided.about_unmatched(unmatched - reported.unmatched));
         }
         reported.unmatched = unmatched;
     }

@@ -7,6 +7,7 @@ use gcra_table::{KeyHash, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{self, Earlier};
+use crate::policy::key_args::KeyArg;
 use crate::policy::variables::Answers;
 use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, key_for};
 use crate::stats::{PolicyStats, Stats};
@@ -36,8 +37,8 @@ pub(crate) struct Each {
 pub(crate) enum Hashing {
     /// The values as they are, which takes the fewest steps.
     Exact,
-    /// Addresses are grouped, strings are in lower case, some args are left out, or some values
-    /// have overrides. This is right for every policy.
+    /// Addresses are grouped, strings are in lower case, some args are left out or have fallbacks,
+    /// or some values have overrides. This is right for every policy.
     Mapped,
 }
 
@@ -59,7 +60,12 @@ impl Hashing {
         let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
         let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
         let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
-        if groups || leaves_out || !overrides.is_empty() { Self::Mapped } else { Self::Exact }
+        let falls_back = args.iter().any(KeyArg::has_fallback);
+        if groups || leaves_out || falls_back || !overrides.is_empty() {
+            Self::Mapped
+        } else {
+            Self::Exact
+        }
     }
 }
 

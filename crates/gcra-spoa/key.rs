@@ -57,6 +57,13 @@ pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
     hasher.write(&[TAG, prefix]);
 }
 
+/// Writes, before a value, that it stands for an arg without a value, as the fallback with this
+/// number. So it is not the key of the same value in the arg itself.
+pub(crate) fn write_fallback(hasher: &mut KeyHasher, number: u8) {
+    const TAG: u8 = 12;
+    hasher.write(&[TAG, number]);
+}
+
 /// A type and its value in one write, because each write to the hasher costs more than its bytes.
 #[inline]
 fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {
@@ -69,12 +76,15 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
 /// A text that looks like an address is one and any other is a string, unless a type is in front:
-/// `str:`, `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A comma
-/// or backslash within a part has a backslash before it.
+/// `str:`, `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. Before
+/// that, `else:` says that the value came from the fallback of an arg of the key, and `else2:` and
+/// so on that it came from its second one. A comma or backslash within a part has a backslash
+/// before it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
     pub(crate) text: String,
-    parts: Vec<Part>,
+    /// Each with the number of the fallback that it came from, or 0.
+    parts: Vec<(u8, Part)>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -94,8 +104,8 @@ impl Key {
     /// The hash of the key as it is written.
     pub(crate) fn hash(&self, table: &Table) -> KeyHash {
         let mut hasher = table.hasher();
-        for part in &self.parts {
-            write_part(&mut hasher, part.value());
+        for (fallback, part) in &self.parts {
+            write(&mut hasher, *fallback, part.value());
         }
         hasher.finish()
     }
@@ -103,7 +113,7 @@ impl Key {
     /// The hashes that the key has where an override for a network around one of its addresses is
     /// narrower than the groups of its policy: one for each address and prefix length.
     pub(crate) fn narrowed_hashes(&self, table: &Table) -> impl Iterator<Item = KeyHash> {
-        let addresses = self.parts.iter().enumerate().filter_map(|(at, part)| match part {
+        let addresses = self.parts.iter().enumerate().filter_map(|(at, (_, part))| match part {
             Part::Ip(ip) => Some((at, ip.to_canonical())),
             _ => None,
         });
@@ -113,17 +123,25 @@ impl Key {
         });
         networks.map(|(narrowed, net)| {
             let mut hasher = table.hasher();
-            for (at, part) in self.parts.iter().enumerate() {
+            for (at, (fallback, part)) in self.parts.iter().enumerate() {
                 if at == narrowed {
-                    write_part(&mut hasher, Part::Ip(net.network()).value());
+                    write(&mut hasher, *fallback, Part::Ip(net.network()).value());
                     write_narrowed(&mut hasher, net.prefix_len());
                 } else {
-                    write_part(&mut hasher, part.value());
+                    write(&mut hasher, *fallback, part.value());
                 }
             }
             hasher.finish()
         })
     }
+}
+
+/// Writes one part of a key, as `hash_key` in `message_key.rs` does.
+fn write(hasher: &mut KeyHasher, fallback: u8, value: Value<'_>) {
+    if fallback > 0 {
+        write_fallback(hasher, fallback);
+    }
+    write_part(hasher, value);
 }
 
 impl Part {
@@ -147,9 +165,23 @@ impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = split(text)?.iter().map(|part| part.parse()).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.to_owned(), parts })
+        let parts = split(text)?;
+        let parts = parts.iter().map(|part| {
+            let (fallback, part) = of_fallback(part);
+            Ok((fallback, part.parse()?))
+        });
+        Ok(Self { text: text.to_owned(), parts: parts.collect::<Result<_, String>>()? })
     }
+}
+
+/// The number of the fallback that a part came from, and the rest of its text.
+fn of_fallback(text: &str) -> (u8, &str) {
+    let number = |word: &str| match word.strip_prefix("else")? {
+        "" => Some(1),
+        number => number.parse().ok().filter(|number| *number > 1),
+    };
+    let split = text.split_once(':').and_then(|(word, rest)| Some((number(word)?, rest)));
+    split.unwrap_or((0, text))
 }
 
 /// Splits at commas that have no backslash before them, and drops the backslashes.
@@ -218,7 +250,20 @@ mod tests {
     use super::*;
 
     fn parts(text: &str) -> Vec<Part> {
-        text.parse::<Key>().unwrap().parts
+        let parts = text.parse::<Key>().unwrap().parts.into_iter();
+        parts.map(|(fallback, part)| if fallback == 0 { part } else { panic!("{text}") }).collect()
+    }
+
+    #[test]
+    fn a_part_may_come_from_a_fallback() {
+        let key: Key = "else:192.0.2.1,else2:str:a,x,str:else:x".parse().unwrap();
+        let fallbacks: Vec<_> = key.parts.iter().map(|(fallback, _)| *fallback).collect();
+        assert_eq!(fallbacks, [1, 2, 0, 0]);
+        assert_eq!(key.parts[3].1, Part::String("else:x".to_owned()));
+        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
+        let hash = |key: &str| key.parse::<Key>().unwrap().hash(&table);
+        assert_ne!(hash("else:a"), hash("a"));
+        assert_ne!(hash("else:a"), hash("else2:a"));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod table_error;
 #[doc(hidden)]
 pub mod testing;
 mod top;
+mod undecided;
 mod verdict;
 mod watch;
 

@@ -3,7 +3,6 @@
 //! No socket, no task: ordinary functions of a request and a reading of the clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
@@ -18,6 +17,7 @@ use crate::policy::variables::Answers;
 use crate::question::{Question, Unanswerable};
 use crate::redact::write_name;
 use crate::stats::Lane;
+use crate::undecided::Undecided;
 use crate::verdict::Verdict;
 
 /// The parts of a key that are written when a client is named. The others still make the key.
@@ -31,15 +31,6 @@ pub(crate) struct Limiter {
     /// A reload puts others in their place.
     in_force: Arc<ArcSwap<InForce>>,
     undecided: Arc<Undecided>,
-}
-
-/// How many messages got no decision.
-#[derive(Debug, Default)]
-pub(crate) struct Undecided {
-    /// An arg of the key was missing, or the cost was not a valid one.
-    pub(crate) undecided: AtomicU64,
-    /// No policy is for them.
-    pub(crate) unmatched: AtomicU64,
 }
 
 /// What is read once for all requests of a round.
@@ -155,7 +146,7 @@ impl Limiter {
                     let next = verdict_on(in_force, table, now, *lane, question, wanted, message);
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
-                Err(why) => self.count_undecided(in_force, *lane, why),
+                Err(why) => self.count_undecided(in_force, *lane, why, &message),
             }
         }
         if let Some(verdict) = verdict {
@@ -171,16 +162,21 @@ impl Limiter {
     }
 
     #[cold]
-    fn count_undecided(&self, in_force: &InForce, lane: Lane, why: Unanswerable) {
-        let counter = match why {
-            Unanswerable::NoMessage => return,
-            Unanswerable::Unmatched => &self.undecided.unmatched,
+    fn count_undecided(
+        &self,
+        in_force: &InForce,
+        lane: Lane,
+        why: Unanswerable,
+        message: &Message<'_>,
+    ) {
+        match why {
+            Unanswerable::NoMessage => {}
+            Unanswerable::Unmatched => self.undecided.count_unmatched(&in_force.policies, message),
             Unanswerable::Undecided(policy) => {
                 in_force.each[policy].stats.count_undecided(lane);
-                &self.undecided.undecided
+                self.undecided.count_undecided(&in_force.policies.list[policy], message);
             }
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -206,10 +202,10 @@ fn verdict_on<'p, 'm>(
 /// Writes the name of a message's client, for logs.
 #[cold]
 fn write_client(name: &mut String, policy: &Policy, key: KeyHash, message: Option<Message<'_>>) {
-    let mut parts = ArrayVec::<Value<'_>, MAX_NAMED_PARTS>::new();
+    let mut parts = ArrayVec::<_, MAX_NAMED_PARTS>::new();
     if let Some(message) = message {
         let _ = policy.for_each_part(&message, |part| {
-            let _ = parts.try_push(part.value);
+            let _ = parts.try_push((part.fallback, part.value));
         });
     }
     write_name(name, key, parts);

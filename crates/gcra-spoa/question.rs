@@ -25,8 +25,8 @@ pub(crate) enum Unanswerable {
     NoMessage,
     /// No policy is for the message.
     Unmatched,
-    /// The policy with this index is for the message, but an arg of its key is missing or the cost
-    /// is not a valid one.
+    /// The policy with this index is for the message, but an arg of its key has no value or the
+    /// cost is not a valid one.
     Undecided(usize),
 }
 

@@ -10,17 +10,18 @@ use spop_agent::Value;
 /// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
 
-/// Writes the name of the client whose key has these parts. A string is cut to a quarter of its
+/// Writes the name of the client whose key has these parts, each with the number of the fallback
+/// that it came from (0: from the arg itself), as in `crate::key::Key`. A string is cut to a quarter of its
 /// bytes, at most four, and its length. After them a few digits of the whole key's hash tell
 /// clients apart that look alike. (The hash has a secret key, so nobody can use the digits to
 /// check a guess.)
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,
-    parts: impl IntoIterator<Item = Value<'a>>,
+    parts: impl IntoIterator<Item = (u8, Value<'a>)>,
 ) {
     let mut is_cut = false;
-    for (number, part) in parts.into_iter().enumerate() {
+    for (number, (fallback, part)) in parts.into_iter().enumerate() {
         if number > 0 {
             name.push(',');
         }
@@ -30,6 +31,11 @@ pub(crate) fn write_name<'a>(
             break;
         }
         // Writing to a string does not fail.
+        let _ = match fallback {
+            0 => Ok(()),
+            1 => name.write_str("else:"),
+            number => write!(name, "else{number}:"),
+        };
         let _ = match part {
             Value::Null => name.write_str("null:"),
             Value::Bool(bool) => write!(name, "bool:{bool}"),
@@ -68,7 +74,7 @@ fn beginning(bytes: &[u8]) -> &[u8] {
 }
 
 /// A harmless character, because clients choose these bytes, and they go to logs and terminals.
-fn printable(byte: u8) -> char {
+pub(crate) fn printable(byte: u8) -> char {
     match byte {
         b',' | b'\\' => '?',
         _ if byte.is_ascii_graphic() => char::from(byte),
@@ -85,7 +91,7 @@ mod tests {
     fn name(parts: &[Value<'_>]) -> String {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
-        write_name(&mut name, table.hash(b"key"), parts.iter().copied());
+        write_name(&mut name, table.hash(b"key"), parts.iter().map(|part| (0, *part)));
         name
     }
 
@@ -100,6 +106,15 @@ mod tests {
         assert_eq!(name(&[ip("2001:db8::"), 7_i64.into()]), "2001:db8::,int64:7");
         assert_eq!(name(&[Value::Null, true.into()]), "null:,bool:true");
         assert_eq!(name(&[]), "");
+    }
+
+    #[test]
+    fn a_value_that_stands_for_another_arg_is_marked() {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let mut name = String::new();
+        let parts = [(0, 7_i64.into()), (1, ip("192.0.2.1")), (3, Value::Null)];
+        write_name(&mut name, table.hash(b"key"), parts);
+        assert_eq!(name, "int64:7,else:192.0.2.1,else3:null:");
     }
 
     #[test]

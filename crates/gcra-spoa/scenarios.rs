@@ -17,12 +17,14 @@ use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::policy::{Policies, file};
 use crate::stats::Stats;
+use crate::undecided::Undecided;
 
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
     clock: ManualClock,
     policies: Arc<ArcSwap<InForce>>,
     stats: Stats,
+    undecided: Arc<Undecided>,
     client: Client,
 }
 
@@ -50,9 +52,10 @@ impl Scenario {
     ) -> Self {
         let in_force = InForce::at_start(policies, &stats, &table.load());
         let policies = Arc::new(ArcSwap::from_pointee(in_force));
-        let agent = Agent::new(Limiter::new(table.clone(), policies.clone()));
-        let client = Client::of(agent).await.unwrap();
-        Self { table, clock, policies, stats, client }
+        let limiter = Limiter::new(table.clone(), policies.clone());
+        let undecided = limiter.undecided();
+        let client = Client::of(Agent::new(limiter)).await.unwrap();
+        Self { table, clock, policies, stats, undecided, client }
     }
 
     /// Another process, with this configuration, on the same table.
@@ -405,6 +408,132 @@ async fn the_limit_that_blocks_is_answered_behind_any_number_of_others() {
     let answer = scenario.client.ask(&[("a", &ip), ("b", &ip), ("c", &ip)]).await.unwrap();
     assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(true)));
     assert_eq!((number(&answer, "retry_after"), number(&answer, "remaining")), (3600, 0));
+}
+
+/// What the answer says about a request with these args: `None` is no decision.
+async fn blocked(scenario: &mut Scenario, args: &[(&str, Value<'_>)]) -> Option<bool> {
+    match scenario.ask(args).await.var(Scope::Transaction, "blocked") {
+        Some(Value::Bool(blocked)) => Some(blocked),
+        None => None,
+        other => panic!("blocked is {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_value_for_the_key_has_no_decision() {
+    let file = |more: &str| format!("[policy.api]\nlimits = \"1/d\"\nkey = [\"ip\"]\n{more}");
+    let plain = Scenario::of(flags(&["--rate", "1/d", "--key", "ip"])).await;
+    let exact = Scenario::new(&file("ipv6_prefix = 128\n")).await;
+    for mut scenario in [plain, exact, Scenario::new(&file("")).await] {
+        for _ in 0..2 {
+            assert_eq!(blocked(&mut scenario, &[("ip", Value::Null)]).await, None);
+            assert_eq!(blocked(&mut scenario, &[("host", address("192.0.2.1"))]).await, None);
+        }
+        assert_eq!(blocked(&mut scenario, &[("ip", address("192.0.2.1"))]).await, Some(false));
+        assert_eq!(blocked(&mut scenario, &[("ip", address("192.0.2.1"))]).await, Some(true));
+    }
+    // Without the names of args, null is one of the values.
+    let mut all = Scenario::of(flags(&["--rate", "1/d"])).await;
+    let args = [("ip", address("192.0.2.1")), ("key", Value::Null)];
+    assert_eq!(blocked(&mut all, &args).await, Some(false));
+    assert_eq!(blocked(&mut all, &args).await, Some(true));
+}
+
+#[tokio::test]
+async fn another_arg_stands_for_one_without_a_value() {
+    let key = "key = [\"key\", \"else token\", \"else ip\"]";
+    let mut scenario = Scenario::new(&format!(
+        "[policy.api]\nlimits = \"1/d\"\n{key}\nipv4_prefix = 24\n[policy.api.overrides]\n\
+         \"198.51.100.0/24\" = \"2/d\"\n\"gold\" = \"3/d\"\n"
+    ))
+    .await;
+    let ip = |ip: &str| ("ip", address(ip));
+    let (null, text) = (Value::Null, |text: &'static str| Value::String(text.as_bytes()));
+    for (args, passes) in [
+        (vec![("key", text("a")), ip("192.0.2.1")], 1),
+        (vec![("key", null), ip("192.0.2.1")], 1),
+        // The address is grouped, also where the arg is missing.
+        (vec![ip("192.0.2.2")], 0),
+        (vec![ip("192.0.3.2")], 1),
+        // A value of the arg, of the first fallback and of the second are different clients.
+        (vec![("key", null), ("token", text("a")), ip("192.0.2.1")], 1),
+        (vec![("key", null), ("token", null), ("ip", text("a"))], 1),
+        (vec![("key", address("192.0.2.1"))], 1),
+        // Overrides are looked up by the value that is used.
+        (vec![("key", null), ip("198.51.100.7")], 2),
+        (vec![("key", text("b")), ip("198.51.100.7")], 1),
+        (vec![("token", text("gold")), ip("198.51.100.7")], 3),
+        (vec![("key", text("gold"))], 3),
+    ] {
+        let mut passed = 0;
+        for _ in 0..5 {
+            passed += u32::from(blocked(&mut scenario, &args).await == Some(false));
+        }
+        assert_eq!(passed, passes, "{args:?}");
+    }
+    assert_eq!(blocked(&mut scenario, &[("key", null), ("ip", null)]).await, None);
+}
+
+#[tokio::test]
+async fn null_is_a_value_of_the_key_where_the_policy_says_so() {
+    let of_flags = flags(&["--rate", "1/d", "--key", "ip,key,else null"]);
+    let of_a_file =
+        policies("[policy.api]\nlimits = \"1/d\"\nkey = [\"ip\", \"key\", \"else null\"]\n");
+    for policies in [of_flags, of_a_file] {
+        let mut scenario = Scenario::of(policies).await;
+        let (one, other) = (("ip", address("192.0.2.1")), ("ip", address("192.0.2.2")));
+        assert_eq!(blocked(&mut scenario, &[one, ("key", Value::Null)]).await, Some(false));
+        assert_eq!(blocked(&mut scenario, &[one]).await, Some(true));
+        assert_eq!(blocked(&mut scenario, &[other]).await, Some(false));
+        assert_eq!(blocked(&mut scenario, &[("key", Value::Null)]).await, None);
+    }
+}
+
+/// A file gets a fallback: clients with a value go on, and those without one begin anew.
+#[tokio::test]
+async fn a_debt_survives_a_new_fallback() {
+    let mut scenario = Scenario::new(&limits("\"5/d\"")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 9).await, 5);
+    scenario.reload("[policy.api]\nlimits = \"6/d\"\nkey = [\"ip\", \"else host\"]\n");
+    assert_eq!(scenario.passed("192.0.2.1", 9).await, 1);
+    let host = [("ip", Value::Null), ("host", address("192.0.2.1"))];
+    assert_eq!(blocked(&mut scenario, &host).await, Some(false));
+}
+
+#[tokio::test]
+async fn the_log_says_why_the_last_message_had_no_decision() {
+    let mut scenario = Scenario::new(
+        "[policy.api]\nlimits = \"1/d\"\nkey = [\"ip\", \"key\", \"else token\"]\ncost = \"n\"\n\
+         [policy.gold]\nmessage = \"plans\"\nwhen = { plan = \"gold\" }\nlimits = \"1/d\"\n",
+    )
+    .await;
+    let (ip, key) = (("ip", address("192.0.2.1")), ("key", Value::String(b"k")));
+    for (args, said) in [
+        (vec![key], "the arg 'ip' is missing; compare"),
+        (vec![("ip", Value::Null), key], "the arg 'ip' is null, as for a header"),
+        (vec![ip, ("key", Value::Null)], "the arg 'key' and all its fallbacks in 'key' are null"),
+        (vec![ip], "the arg 'key' is missing"),
+        (vec![ip, key, ("n", Value::Int32(-1))], "the arg 'n' is not a valid cost"),
+    ] {
+        scenario.ask(&[]).await;
+        scenario.ask(&args).await;
+        let sentence = scenario.undecided.about_undecided(2);
+        let start = "2 messages got no decision; of the last one, 'api' for policy 'api', ";
+        let rest = sentence.strip_prefix(start).unwrap_or_else(|| panic!("{sentence}"));
+        assert!(rest.starts_with(said), "{sentence}");
+    }
+    let long = "\x1b[2J".repeat(100);
+    for (message, said) in [
+        ("apii", "the last one was 'apii'; compare the names"),
+        ("plans", "the last one was 'plans', and the 'when' of no policy for it fitted"),
+        (&long, "the last one was '?[2J?[2J"),
+    ] {
+        scenario.client.ask(&[(message, &[][..])]).await.unwrap();
+        let sentence = scenario.undecided.about_unmatched(1);
+        let start = "1 message matched no policy and got no decision; ";
+        let rest = sentence.strip_prefix(start).unwrap_or_else(|| panic!("{sentence}"));
+        assert!(rest.starts_with(said) && rest.len() < 200, "{sentence}");
+    }
 }
 
 /// A limit that is only observed changes nothing in the answer of one that is enforced.

@@ -14,8 +14,8 @@ use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::heaviest::{Found, HeavyClient, Window};
-use crate::limiter::Undecided;
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats};
+use crate::undecided::Undecided;
 
 /// How many of the heaviest clients are listed.
 const TOP: usize = 10;

@@ -92,11 +92,18 @@ impl Rule {
 impl KeyParts {
     /// "for each ip and path (IPv6 by /64), ignoring case".
     fn in_words(&self) -> String {
-        let args: Vec<_> = self.args.iter().map(|arg| text(arg)).collect();
-        let mut words = match &args[..] {
+        let mut words = match self.args[..] {
             [] => "for each value of the message's args".to_owned(),
-            _ => format!("for each {}", args.join(" and ")),
+            _ => "for each ".to_owned(),
         };
+        for (place, arg) in self.args.iter().enumerate() {
+            let and = match place.checked_sub(1).map(|before| self.args[before].has_fallback()) {
+                None => "",
+                Some(false) => " and ",
+                Some(true) => ", and ",
+            };
+            let _ = write!(words, "{and}{arg}");
+        }
         let groups: Vec<_> = [("IPv4", self.ipv4_prefix, 32), ("IPv6", self.ipv6_prefix, 128)]
             .iter()
             .filter(|(_, prefix, whole)| prefix < whole)

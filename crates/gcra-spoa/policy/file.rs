@@ -8,6 +8,7 @@ use ahash::AHashMap;
 use spop_agent::{AckWriter, Limits, Scope, Value};
 use toml::de::{DeTable, DeValue};
 
+use crate::policy::key_args::key_args;
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, Name, Node, Reader};
@@ -232,16 +233,11 @@ impl<'t> File<'t> {
         let reader = &mut self.reader;
         let args =
             entries.take("key").map(|value| reader.strings(value, "key", "such as [\"ip\"]"));
-        let args = args.unwrap_or_default();
-        for (place, (arg, at)) in args.iter().enumerate() {
-            if arg.is_empty() {
-                let what =
-                    "key has an empty name; write the names of args, such as [\"ip\", \"path\"]";
-                reader.wrong(*at, what);
-            } else if args[..place].iter().any(|(other, _)| other == arg) {
-                reader.wrong(*at, &format!("key names '{arg}' twice; once is enough"));
-            }
-        }
+        let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
+            reader.wrong(places[place], &what);
+        });
         let mut prefix = |name: &'static str, most: u8, default: u8| {
             let bits =
                 entries.take(name).and_then(|value| reader.number(value, name, most.into()));
@@ -251,7 +247,7 @@ impl<'t> File<'t> {
             (prefix("ipv4_prefix", 32, 32), prefix("ipv6_prefix", 128, 64));
         let lowercase = entries.take("lowercase");
         KeyParts {
-            args: args.into_iter().map(|(arg, _)| arg.into_bytes().into()).collect(),
+            args,
             ipv4_prefix,
             ipv6_prefix,
             lowercase: lowercase
@@ -263,7 +259,7 @@ impl<'t> File<'t> {
     /// The name of the arg with the cost, which must not be part of the key.
     fn cost(&mut self, value: &Node<'t>, key: &KeyParts) -> Option<Box<[u8]>> {
         let cost = self.reader.name(value, "cost", "the name of an arg")?;
-        if key.args.iter().any(|arg| **arg == *cost.as_bytes()) {
+        if key.names().any(|arg| *arg == *cost.as_bytes()) {
             let what = format!(
                 "key and cost both name '{cost}', so each cost would have a bucket of its own; \
                  leave it out of key"

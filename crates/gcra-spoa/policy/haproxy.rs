@@ -79,7 +79,7 @@ spoe-agent gcra
     fn args(&self, first: &Policy) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         for policy in self.list.iter().filter(|policy| policy.message == first.message) {
-            let key = policy.key.args.iter().map(|arg| text(arg));
+            let key = policy.key.names().map(text);
             for arg in key.chain(policy.when.iter().map(|when| text(&when.arg))) {
                 if !args.contains(&arg) {
                     args.push(arg);

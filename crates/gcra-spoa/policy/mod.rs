@@ -8,6 +8,7 @@ mod describe;
 mod digest;
 pub(crate) mod file;
 mod haproxy;
+pub(crate) mod key_args;
 mod limits;
 mod override_key;
 mod overrides;
@@ -28,6 +29,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
+use crate::policy::key_args::{KeyArg, Used};
 use crate::policy::variables::Answers;
 use crate::watch::Seen;
 
@@ -95,9 +97,8 @@ pub(crate) struct When {
 /// Which values make the key of a message, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyParts {
-    /// The names of the args. If there are none, all args make the key except those of the cost
-    /// and of `when`.
-    pub(crate) args: Vec<Box<[u8]>>,
+    /// If there are none, all args make the key except those of the cost and of `when`.
+    pub(crate) args: Vec<KeyArg>,
     pub(crate) ipv4_prefix: u8,
     pub(crate) ipv6_prefix: u8,
     pub(crate) lowercase: bool,
@@ -105,17 +106,23 @@ pub(crate) struct KeyParts {
 
 impl KeyParts {
     /// Each value as it is.
-    pub(crate) fn exact(args: Vec<Box<[u8]>>) -> Self {
+    pub(crate) fn exact(args: Vec<KeyArg>) -> Self {
         Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
+    }
+
+    /// The names of all args that may be read, those of fallbacks too.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.args.iter().flat_map(KeyArg::names)
     }
 
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
-    fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+    fn group<'a>(&self, Used { value, fallback }: Used<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
             let prefix = self.ipv4_prefix.max(least_prefix);
             Part {
+                fallback,
                 value: Value::Ipv4(network_v4(ip, prefix)),
                 narrowed: (prefix > self.ipv4_prefix).then_some(prefix),
             }
@@ -127,12 +134,13 @@ impl KeyParts {
                 None => {
                     let prefix = self.ipv6_prefix.max(least_prefix);
                     Part {
+                        fallback,
                         value: Value::Ipv6(network_v6(ip, prefix)),
                         narrowed: (prefix > self.ipv6_prefix).then_some(prefix),
                     }
                 }
             },
-            value => Part { value, narrowed: None },
+            value => Part { fallback, value, narrowed: None },
         }
     }
 }
@@ -140,6 +148,8 @@ impl KeyParts {
 /// A part of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
+    /// 0 for the value of the arg itself, else the number of the fallback that it came from.
+    pub(crate) fallback: u8,
     pub(crate) value: Value<'a>,
     /// The prefix length of an address's network, where it is an override's and not the policy's.
     pub(crate) narrowed: Option<u8>,
@@ -352,7 +362,8 @@ impl Policy {
     }
 
     /// Calls `part` for each part of a message's key, in order. Returns the place of the rule of
-    /// the first part that has an override, if one has. `None` when an arg of the key is missing.
+    /// the first part that has an override, if one has. `None` when an arg of the key has no
+    /// value.
     ///
     /// An address with an override is grouped by the network of the override where that is
     /// narrower than the policy's groups, so that an override never shares a bucket with the rest
@@ -364,21 +375,21 @@ impl Policy {
         mut part: impl FnMut(Part<'a>),
     ) -> Option<Option<u32>> {
         let mut overridden = None;
-        self.for_each_value(message, |value| {
-            let found = if overridden.is_none() { self.override_for(value) } else { None };
+        self.for_each_value(message, |used| {
+            let found = if overridden.is_none() { self.override_for(used.value) } else { None };
             overridden = overridden.or(found.map(|found| found.rule));
-            part(self.key.group(value, found.map_or(0, |found| found.prefix)));
+            part(self.key.group(used, found.map_or(0, |found| found.prefix)));
         })?;
         Some(overridden)
     }
 
     /// Calls `value` for each value that makes a message's key, in order. `None` when an arg of
-    /// the key is missing.
+    /// the key has no value.
     #[inline(always)]
     fn for_each_value<'a>(
         &self,
         message: &Message<'a>,
-        mut value: impl FnMut(Value<'a>),
+        mut value: impl FnMut(Used<'a>),
     ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
@@ -389,11 +400,11 @@ impl Policy {
                 {
                     continue;
                 }
-                value(arg.value);
+                value(Used { value: arg.value, fallback: 0 });
             }
         } else {
-            for name in &self.key.args {
-                value(message.arg(name)?);
+            for arg in &self.key.args {
+                value(arg.of(message)?);
             }
         }
         Some(())

@@ -188,6 +188,55 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
 }
 
 #[test]
+fn fallbacks_in_words() {
+    for (key, words) in [
+        ("\"key\", \"else ip\"", "for each key, or ip where there is none"),
+        ("\"key\", \"else  null\"", "for each key, or null where there is none"),
+        (
+            "\"ip\", \"key\", \"else token\", \"else null\", \"path\"",
+            "for each ip and key, or token, or null where there is none, and path",
+        ),
+    ] {
+        let policies =
+            good(&format!("[policy.api]\nlimits = \"1/s\"\nipv6_prefix = 128\nkey = [{key}]\n"));
+        let all = policies.in_words();
+        assert!(all.ends_with(words), "{all}");
+        let printed = policies.for_haproxy();
+        let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
+        assert_eq!(args.contains("ip=src"), key.contains("ip"), "{args}");
+    }
+}
+
+#[test]
+fn a_wrong_fallback_is_a_mistake() {
+    for (key, said) in [
+        ("\"else ip\"", "'else ip' is the first entry of key, so there is no arg that it"),
+        ("\"ip\", \"else \"", "'else ' in key names no arg; write 'else ARG'"),
+        ("\"ip\", \"else\"", "'else' in key names no arg"),
+        ("\"ip\", \"else ip\"", "key names 'ip' twice; once is enough"),
+        ("\"a\", \"else b\", \"b\"", "key names 'b' twice; once is enough"),
+        ("\"a\", \"else null\", \"else b\"", "'else b' in key is never used, because"),
+        ("\"a\", \"else null\", \"else null\"", "'else null' in key is never used, because"),
+        ("\"a\", \"esle b\"", "'esle b' in key is not the name of an arg, because it has"),
+        ("\"a else b\"", "'a else b' in key is not the name of an arg"),
+        ("\"a\", \"else b else c\"", "'else b else c' in key is not the name of an arg"),
+    ] {
+        let mistakes =
+            parse(&format!("[policy.api]\nlimits = \"1/s\"\nkey = [{key}]\n")).unwrap_err();
+        let expected = format!("gcra-spoa.toml:3: {said}");
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:?}");
+    }
+    let many: String = (0..9).map(|number| format!(", \"else a{number}\"")).collect();
+    let mistakes =
+        parse(&format!("[policy.api]\nlimits = \"1/s\"\nkey = [\"a\"{many}]\n")).unwrap_err();
+    assert!(mistakes[0].ends_with("'a' in key has more than 8 fallbacks; leave some out"));
+    let mistakes =
+        parse("[policy.api]\nlimits = \"1/s\"\nkey = [\"a\", \"else n\"]\ncost = \"n\"\n")
+            .unwrap_err();
+    assert!(mistakes[0].contains("key and cost both name 'n'"), "{mistakes:?}");
+}
+
+#[test]
 fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
     let policies = parse(
         "[policy.a]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"1/s\"\n\

@@ -1,0 +1,162 @@
+//! The args that make a key, and what stands for an arg without a value; and the grammar of both.
+
+use std::fmt;
+
+use spop_agent::{Message, Value};
+
+/// The most args that can stand for another one.
+const MAX_FALLBACKS: usize = 8;
+
+/// An arg whose value is a part of the key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct KeyArg {
+    pub(crate) name: Box<[u8]>,
+    /// The args that stand for it when it is null or missing: the first of them that is neither.
+    pub(crate) fallbacks: Vec<Box<[u8]>>,
+    /// Whether the part is null when none of them has a value. If not, there is no key then.
+    pub(crate) or_null: bool,
+}
+
+/// A value of a message that makes a part of its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used<'a> {
+    pub(crate) value: Value<'a>,
+    /// 0 for the value of the arg itself, else the number of the fallback that it came from.
+    pub(crate) fallback: u8,
+}
+
+/// Why a message has no key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NoValue {
+    /// The arg is not in the message.
+    Missing,
+    /// HAProxy had no value for the arg, as for a header that the request does not have.
+    Null,
+}
+
+impl KeyArg {
+    /// The arg alone: a message in which it is null or missing has no key.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.as_bytes().into(), fallbacks: Vec::new(), or_null: false }
+    }
+
+    /// Whether something stands for the arg when it is null or missing.
+    pub(crate) fn has_fallback(&self) -> bool {
+        self.or_null || !self.fallbacks.is_empty()
+    }
+
+    /// The arg and its fallbacks.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.name).chain(&self.fallbacks).map(|name| &**name)
+    }
+
+    /// The value that makes this part of a message's key, if there is one.
+    #[inline]
+    pub(crate) fn of<'a>(&self, message: &Message<'a>) -> Option<Used<'a>> {
+        match message.arg(&self.name) {
+            None | Some(Value::Null) => self.fallback(message),
+            Some(value) => Some(Used { value, fallback: 0 }),
+        }
+    }
+
+    #[inline(never)]
+    fn fallback<'a>(&self, message: &Message<'a>) -> Option<Used<'a>> {
+        for (number, name) in (1..).zip(&self.fallbacks) {
+            match message.arg(name) {
+                None | Some(Value::Null) => {}
+                Some(value) => return Some(Used { value, fallback: number }),
+            }
+        }
+        self.or_null.then_some(Used { value: Value::Null, fallback: 0 })
+    }
+
+    /// Why a message has no value for this part of its key, if that is so.
+    pub(crate) fn lacks(&self, message: &Message<'_>) -> Option<NoValue> {
+        match (self.of(message), message.arg(&self.name)) {
+            (Some(_), _) => None,
+            (None, None) => Some(NoValue::Missing),
+            (None, Some(_)) => Some(NoValue::Null),
+        }
+    }
+}
+
+/// Reads the entries of `key` in a file or of `--key`: the names of args, and behind each what
+/// stands for it. `setting` is how mistakes name it, and `like` an example of it. Each mistake is
+/// given to `wrong`, with the place of its entry.
+pub(crate) fn key_args(
+    entries: &[&str],
+    setting: &str,
+    like: &str,
+    mut wrong: impl FnMut(usize, String),
+) -> Vec<KeyArg> {
+    let mut args: Vec<KeyArg> = Vec::new();
+    for (place, entry) in entries.iter().enumerate() {
+        let (word, fallback) = match entry.split_once(char::is_whitespace) {
+            Some(("else", name)) => (name.trim(), true),
+            None if *entry == "else" => ("", true),
+            _ => (*entry, false),
+        };
+        let mistake = match (word, fallback, args.last()) {
+            ("", false, _) => Some(format!(
+                "{setting} has an empty name; write the names of args, such as {like}"
+            )),
+            ("", true, _) => Some(format!(
+                "'{entry}' in {setting} names no arg; write 'else ARG', or 'else null' if null \
+                 counts as a value"
+            )),
+            (_, true, None) => Some(format!(
+                "'{entry}' is the first entry of {setting}, so there is no arg that it could \
+                 stand for; write that arg before it"
+            )),
+            (_, true, Some(arg)) if arg.or_null => Some(format!(
+                "'{entry}' in {setting} is never used, because 'else null' before it always \
+                 applies; put 'else null' last"
+            )),
+            (_, true, Some(arg)) if arg.fallbacks.len() == MAX_FALLBACKS => Some(format!(
+                "'{}' in {setting} has more than {MAX_FALLBACKS} fallbacks; leave some out",
+                Text(&arg.name)
+            )),
+            (word, ..) if word.contains(char::is_whitespace) => Some(format!(
+                "'{entry}' in {setting} is not the name of an arg, because it has white space; \
+                 write each arg as an entry of its own, and 'else ARG' for a fallback"
+            )),
+            ("null", true, _) => None,
+            (word, ..)
+                if args.iter().flat_map(KeyArg::names).any(|arg| *arg == *word.as_bytes()) =>
+            {
+                Some(format!("{setting} names '{word}' twice; once is enough"))
+            }
+            _ => None,
+        };
+        match (mistake, fallback, args.last_mut()) {
+            (Some(mistake), ..) => wrong(place, mistake),
+            (None, true, Some(arg)) if word == "null" => arg.or_null = true,
+            (None, true, Some(arg)) => arg.fallbacks.push(word.as_bytes().into()),
+            (None, ..) => args.push(KeyArg::new(word)),
+        }
+    }
+    args
+}
+
+/// "key, or ip where there is none".
+impl fmt::Display for KeyArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Text(&self.name).fmt(f)?;
+        for name in &self.fallbacks {
+            write!(f, ", or {}", Text(name))?;
+        }
+        if self.or_null {
+            f.write_str(", or null")?;
+        }
+        if self.has_fallback() { f.write_str(" where there is none") } else { Ok(()) }
+    }
+}
+
+/// The name of an arg, for people.
+struct Text<'a>(&'a [u8]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.0))
+    }
+}

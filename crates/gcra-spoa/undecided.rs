@@ -1,0 +1,161 @@
+//! Messages that got no decision: how many, and what was wrong with the last one.
+
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use arrayvec::ArrayString;
+use spop_agent::Message;
+
+use crate::plural::Count;
+use crate::policy::key_args::{KeyArg, NoValue};
+use crate::policy::{Policies, Policy};
+use crate::redact::printable;
+
+/// Counts messages that got no decision, and remembers the last one of each kind.
+#[derive(Debug, Default)]
+pub(crate) struct Undecided {
+    /// An arg of the key had no value, or the cost was not a valid one.
+    pub(crate) undecided: AtomicU64,
+    /// No policy is for them.
+    pub(crate) unmatched: AtomicU64,
+    last_undecided: Mutex<Option<LastUndecided>>,
+    last_unmatched: Mutex<Option<LastUnmatched>>,
+}
+
+/// The longest name that is remembered, in bytes.
+const MAX_NAME: usize = 64;
+
+/// A name in printable characters, cut at [`MAX_NAME`] bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Name(ArrayString<MAX_NAME>);
+
+impl Name {
+    fn new(bytes: &[u8]) -> Self {
+        let mut name = ArrayString::new();
+        // A printable character is one byte, and what does not fit is left out.
+        bytes.iter().take(MAX_NAME).for_each(|byte| drop(name.try_push(printable(*byte))));
+        Self(name)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LastUndecided {
+    policy: Name,
+    message: Name,
+    arg: Name,
+    why: Why,
+}
+
+/// Why nothing could be decided about a message for which there is a policy.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// An arg of the key has no value; and whether the key names fallbacks for it.
+    Key(NoValue, bool),
+    /// The cost is negative or not an integer.
+    Cost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LastUnmatched {
+    message: Name,
+    /// Whether policies are for a message with this name, but only `when` an arg has a value that
+    /// it did not have.
+    is_known: bool,
+}
+
+impl Undecided {
+    /// Counts a message that got no decision although this policy is for it.
+    #[cold]
+    pub(crate) fn count_undecided(&self, policy: &Policy, message: &Message<'_>) {
+        self.undecided.fetch_add(1, Ordering::Relaxed);
+        let lacks = |arg: &KeyArg| {
+            Some((Name::new(&arg.name), Why::Key(arg.lacks(message)?, arg.has_fallback())))
+        };
+        let (arg, why) = match policy.key.args.iter().find_map(lacks) {
+            Some(found) => found,
+            None => (Name::new(policy.cost.as_deref().unwrap_or_default()), Why::Cost),
+        };
+        let message = Name::new(message.name);
+        let policy = Name::new(policy.name.as_bytes());
+        remember(&self.last_undecided, LastUndecided { policy, message, arg, why });
+    }
+
+    /// Counts a message that no policy is for.
+    #[cold]
+    pub(crate) fn count_unmatched(&self, policies: &Policies, message: &Message<'_>) {
+        self.unmatched.fetch_add(1, Ordering::Relaxed);
+        let is_known =
+            policies.list.iter().any(|policy| policy.message.as_deref() == Some(message.name));
+        let message = Name::new(message.name);
+        remember(&self.last_unmatched, LastUnmatched { message, is_known });
+    }
+
+    /// A sentence about the `count` messages that got no decision although there was a policy.
+    pub(crate) fn about_undecided(&self, count: u64) -> String {
+        let got = Count(count, "message got", "messages got");
+        let Some(last) = take(&self.last_undecided) else { return format!("{got} no decision") };
+        let LastUndecided { policy, message, arg, why } = last;
+        let mut said = format!(
+            "{got} no decision; of the last one, '{message}' for policy '{policy}', the arg \
+             '{arg}' "
+        );
+        // Writing to a string does not fail.
+        let _ = match why {
+            Why::Key(NoValue::Missing, _) => write!(
+                said,
+                "is missing; compare 'key' of the policy with the 'args' line of the spoe-message"
+            ),
+            Why::Key(NoValue::Null, false) => write!(
+                said,
+                "is null, as for a header that the request does not have; write a fallback \
+                 behind it in 'key', such as \"else ip\", or let HAProxy send this message only \
+                 if there is a value"
+            ),
+            Why::Key(NoValue::Null, true) => write!(
+                said,
+                "and all its fallbacks in 'key' are null or missing; write another one, such as \
+                 \"else ip\""
+            ),
+            Why::Cost => {
+                write!(said, "is not a valid cost; let HAProxy send a whole number of 0 or more")
+            }
+        };
+        said
+    }
+
+    /// A sentence about the `count` messages that no policy is for.
+    pub(crate) fn about_unmatched(&self, count: u64) -> String {
+        let matched = Count(count, "message matched", "messages matched");
+        let matched = format!("{matched} no policy and got no decision");
+        match take(&self.last_unmatched) {
+            None => matched,
+            Some(LastUnmatched { message, is_known: true }) => format!(
+                "{matched}; the last one was '{message}', and the 'when' of no policy for it \
+                 fitted; write a policy for '{message}' without 'when' below the others"
+            ),
+            Some(LastUnmatched { message, is_known: false }) => format!(
+                "{matched}; the last one was '{message}'; compare the names of the spoe-messages \
+                 with the policies"
+            ),
+        }
+    }
+}
+
+/// Remembers this one instead of the one before it. While another thread does the same, that
+/// thread's is as good, and this one does not wait.
+fn remember<T>(last: &Mutex<Option<T>>, this: T) {
+    if let Ok(mut last) = last.try_lock() {
+        *last = Some(this);
+    }
+}
+
+fn take<T>(last: &Mutex<Option<T>>) -> Option<T> {
+    last.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
