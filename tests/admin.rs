@@ -272,10 +272,15 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(counts("login"), [10.0, 10.0, 0.0, 2.0]);
     assert_eq!(counts("trial"), [5.0, 0.0, 3.0, 0.0]);
     assert_eq!(scrape(&admin)["gcra_unmatched_total"], 3.0);
-    let blocked = |place: usize| status(&admin)["policies"][place]["top_blocked"][0].clone();
-    assert_eq!(blocked(0)["client"], "2001:db8:1:2::");
-    assert_eq!(blocked(0)["requests"], 10);
-    assert!(blocked(1)["client"].as_str().unwrap().starts_with("som…(14)#"), "{}", blocked(1));
+    // What was blocked and what would have been are never in one list.
+    let policies = status(&admin)["policies"].clone();
+    let [login, trial] = [&policies[0], &policies[1]];
+    assert_eq!(login["top_blocked"][0]["client"], "2001:db8:1:2::");
+    assert_eq!(login["top_blocked"][0]["requests"], 10);
+    assert_eq!(login["top_would_block"], Json::Array(Vec::new()));
+    let client = &trial["top_would_block"][0]["client"];
+    assert!(client.as_str().unwrap().starts_with("som…(14)#"), "{client}");
+    assert_eq!(trial["top_blocked"], Json::Array(Vec::new()));
 
     let reloads = |result: &str| {
         scrape(&admin)[&format!("gcra_config_reloads_total{{result=\"{result}\"}}")]

@@ -21,6 +21,7 @@
 //! **The window** is the current minute and the one before: there are two sketches, and once a
 //! minute the older one is cleared.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -90,18 +91,42 @@ pub(crate) struct Found {
     pub(crate) complete: bool,
 }
 
-impl Found {
+/// What several sketches have counted, by the name of the client. (A client has other hashes under
+/// policies with other keys, but the same name.)
+#[derive(Debug)]
+pub(crate) struct Clients {
+    by_name: HashMap<String, Estimate>,
+    /// These are all the clients, and all their requests.
+    complete: bool,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self { by_name: HashMap::new(), complete: true }
+    }
+}
+
+impl Clients {
+    /// Adds what one thread has counted.
+    pub(crate) fn add(&mut self, heaviest: &Heaviest, window: Window) {
+        self.complete &=
+            heaviest.collect(window, |name, estimate| match self.by_name.get_mut(name) {
+                Some(known) => known.add(estimate),
+                None => drop(self.by_name.insert(name.to_owned(), estimate)),
+            });
+    }
+
     /// Puts the clients in order, and leaves out those of which too little is known.
-    pub(crate) fn new(all: impl IntoIterator<Item = (String, Estimate)>, complete: bool) -> Self {
-        let heavy = |(client, estimate): (String, Estimate)| HeavyClient {
-            client,
+    pub(crate) fn found(&self) -> Found {
+        let heavy = |(client, estimate): (&String, &Estimate)| HeavyClient {
+            client: client.clone(),
             requests: estimate.at_least(),
         };
-        let mut heaviest: Vec<_> = all.into_iter().map(heavy).collect();
-        let clients = heaviest.len();
+        let mut heaviest: Vec<_> = self.by_name.iter().map(heavy).collect();
+        let (clients, complete) = (heaviest.len(), self.complete);
         heaviest.retain(|heavy| complete || heavy.requests >= NAMED_FROM);
         heaviest.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
-        Self { heaviest, clients, complete }
+        Found { heaviest, clients, complete }
     }
 }
 
@@ -181,17 +206,13 @@ impl Heaviest {
 
     /// Calls `each` once for each client of each sketch. Returns whether these were all the
     /// clients and all their requests.
-    pub(crate) fn collect(
-        &self,
-        window: Window,
-        mut each: impl FnMut(KeyHash, &str, Estimate),
-    ) -> bool {
+    pub(crate) fn collect(&self, window: Window, mut each: impl FnMut(&str, Estimate)) -> bool {
         let sketches = self.lock();
         let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
         let mut complete = true;
         for sketch in wanted.into_iter().flatten() {
-            for (client, entry) in sketch.clients.iter().zip(&sketch.entries) {
-                each(*client, &entry.name, entry.own);
+            for entry in &sketch.entries {
+                each(&entry.name, entry.own);
             }
             complete &= sketch.complete;
         }
@@ -290,7 +311,7 @@ mod tests {
                 });
             }
         }
-        let complete = heaviest.collect(Window::Now, |_, name, estimate| {
+        let complete = heaviest.collect(Window::Now, |name, estimate| {
             assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
@@ -407,6 +428,6 @@ mod tests {
         let reading = heaviest.lock();
         heaviest.offer(table.hash(b"a"), |_| panic!("sampled"));
         drop(reading);
-        heaviest.collect(Window::Now, |_, _, _| panic!("there is no client"));
+        heaviest.collect(Window::Now, |_, _| panic!("there is no client"));
     }
 }

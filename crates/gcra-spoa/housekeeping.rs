@@ -266,9 +266,7 @@ impl Housekeeping {
 
     /// Logs which clients were blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
-        if let Some(said) = self.stats.end_minute() {
-            log::info!("{said}");
-        }
+        self.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
         let Evictions { evicted_live, forgiven } = self.table.load().evictions();
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {

@@ -6,7 +6,7 @@
 //! policy under its name, so that a reload does not reset them.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -16,12 +16,13 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
 
-use crate::heaviest::{Estimate, Found, Heaviest, HeavyClient, Window};
+use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Window};
 use crate::plural::Count;
 use crate::verdict::Outcome;
 
-/// The name of every outcome that is counted. The first three are those of a decision.
+/// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
 pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
+const DECISIONS: usize = 3;
 const UNDECIDED: usize = 3;
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
@@ -65,8 +66,8 @@ pub(crate) struct PolicyStats {
 #[derive(Debug, Default)]
 struct Stripe {
     counts: [AtomicU64; OUTCOMES.len()],
-    denied: Heaviest,
-    allowed: Heaviest,
+    /// By outcome, so that what was blocked never mixes with what would have been.
+    heaviest: [Heaviest; DECISIONS],
 }
 
 impl Stripe {
@@ -78,10 +79,7 @@ impl Stripe {
         client: KeyHash,
         name: impl FnOnce(&mut String),
     ) {
-        let heaviest = match outcome {
-            Outcome::Allowed => &self.allowed,
-            Outcome::Blocked | Outcome::WouldBlock => &self.denied,
-        };
+        let heaviest = &self.heaviest[outcome.index()];
         if heaviest.samples(count) {
             heaviest.offer(client, name);
         }
@@ -144,30 +142,18 @@ impl PolicyStats {
         sums
     }
 
-    /// The clients with the most requests that were denied (blocked, or observed only), the
-    /// heaviest first.
-    pub(crate) fn denied(&self, window: Window) -> Found {
-        Self::heaviest(self.stripes().map(|stripe| &stripe.denied), window)
+    /// The clients with the most requests of this outcome, the heaviest first.
+    pub(crate) fn heaviest(&self, outcome: Outcome, window: Window) -> Found {
+        let mut clients = Clients::default();
+        self.add_to(&mut clients, outcome, window);
+        clients.found()
     }
 
-    /// The clients with the most requests that were allowed, the heaviest first.
-    pub(crate) fn allowed(&self, window: Window) -> Found {
-        Self::heaviest(self.stripes().map(|stripe| &stripe.allowed), window)
-    }
-
-    /// Adds up what several workers have counted for the same client.
-    fn heaviest<'a>(all: impl Iterator<Item = &'a Heaviest>, window: Window) -> Found {
-        let mut complete = true;
-        let mut clients: HashMap<KeyHash, (String, Estimate)> = HashMap::new();
-        for heaviest in all {
-            complete &= heaviest.collect(window, |client, name, estimate| {
-                let known = clients
-                    .entry(client)
-                    .or_insert_with(|| (name.to_owned(), Estimate::default()));
-                known.1.add(estimate);
-            });
+    /// Adds the requests of this outcome, which several workers have counted.
+    fn add_to(&self, clients: &mut Clients, outcome: Outcome, window: Window) {
+        for stripe in self.stripes() {
+            clients.add(&stripe.heaviest[outcome.index()], window);
         }
-        Found::new(clients.into_values(), complete)
     }
 
     fn stripes(&self) -> impl Iterator<Item = &Stripe> {
@@ -176,8 +162,7 @@ impl PolicyStats {
 
     fn rotate(&self) {
         for stripe in self.stripes() {
-            stripe.denied.rotate();
-            stripe.allowed.rotate();
+            stripe.heaviest.iter().for_each(Heaviest::rotate);
         }
     }
 
@@ -257,9 +242,9 @@ impl Stats {
         lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
     }
 
-    /// Ends a minute, which becomes [`Window::Last`]. Returns a sentence about it if a request was
-    /// denied in it.
-    pub(crate) fn end_minute(&self) -> Option<String> {
+    /// Ends a minute, which becomes [`Window::Last`]. Returns a sentence about the requests that
+    /// were blocked in it, and one about those that would have been, if there were any.
+    pub(crate) fn end_minute(&self) -> Vec<String> {
         let policies = self.policies();
         for (_, policy) in &policies {
             policy.rotate();
@@ -269,49 +254,17 @@ impl Stats {
             *windows = (windows.1, Instant::now());
         }
 
-        let (mut requests, mut clients, mut complete, mut tried) = (0_u64, 0, true, 0_u64);
-        let mut heaviest: Option<(HeavyClient, String)> = None;
-        for (name, policy) in policies {
-            let [_, would_block, blocked, _] = policy.since_last_call();
-            if blocked + would_block == 0 {
-                continue;
-            }
-            requests += blocked;
-            tried += would_block;
-            let found = policy.denied(Window::Last);
-            clients += found.clients;
-            complete &= found.complete;
-            if let Some(first) = found.heaviest.into_iter().next()
-                && heaviest.as_ref().is_none_or(|(other, _)| first.requests > other.requests)
-            {
-                heaviest = Some((first, name));
+        let mut minutes = [
+            Minute::new(Outcome::Blocked, "blocked"),
+            Minute::new(Outcome::WouldBlock, "would have been blocked"),
+        ];
+        for (name, policy) in &policies {
+            let counts = policy.since_last_call();
+            for minute in &mut minutes {
+                minute.add(name, policy, counts[minute.outcome.index()]);
             }
         }
-        if clients == 0 {
-            return None;
-        }
-        let (at_least, about) = if complete { ("", "") } else { ("at least ", "about ") };
-        let counted = |requests| Count(requests, "request", "requests");
-        let what = match (requests, tried) {
-            (_, 0) => format!("blocked in the last minute: {}", counted(requests)),
-            (0, _) => format!("would have been blocked in the last minute: {}", counted(tried)),
-            _ => format!(
-                "blocked in the last minute: {}, and {tried} would have been blocked,",
-                counted(requests)
-            ),
-        };
-        let who = match heaviest {
-            Some((first, policy)) => {
-                format!(
-                    "; most came from {}: {about}{} (policy {policy})",
-                    first.client,
-                    counted(first.requests)
-                )
-            }
-            None => "; no client had many of them".to_owned(),
-        };
-        let clients = Count(clients, "client", "clients");
-        Some(format!("{what} from {at_least}{clients}{who}"))
+        minutes.iter().filter_map(Minute::in_words).collect()
     }
 
     /// How much time is in [`Window::Now`].
@@ -356,6 +309,70 @@ impl Stats {
             0 => Readiness::Starting,
             1 => Readiness::Serving,
             _ => Readiness::Leaving,
+        }
+    }
+}
+
+/// What happened in a minute with one outcome, under all policies.
+struct Minute {
+    outcome: Outcome,
+    words: &'static str,
+    requests: u64,
+    /// A client that several policies have counted is one client.
+    clients: Clients,
+    /// The policies, each with its clients.
+    policies: Vec<(String, Found)>,
+}
+
+impl Minute {
+    fn new(outcome: Outcome, words: &'static str) -> Self {
+        Self { outcome, words, requests: 0, clients: Clients::default(), policies: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str, policy: &PolicyStats, requests: u64) {
+        if requests == 0 {
+            return;
+        }
+        self.requests += requests;
+        policy.add_to(&mut self.clients, self.outcome, Window::Last);
+        self.policies.push((name.to_owned(), policy.heaviest(self.outcome, Window::Last)));
+    }
+
+    fn in_words(&self) -> Option<String> {
+        let counted = |requests| Count(requests, "request", "requests");
+        let found = self.clients.found();
+        if self.requests == 0 || found.clients == 0 {
+            return None;
+        }
+        let (at_least, about) = if found.complete { ("", "") } else { ("at least ", "about ") };
+        let clients = Count(found.clients, "client", "clients");
+        let were = match (self.outcome, self.requests) {
+            (Outcome::Blocked, 1) => "was ",
+            (Outcome::Blocked, _) => "were ",
+            _ => "",
+        };
+        let most = match found.heaviest.first() {
+            Some(HeavyClient { client, requests }) => {
+                let policies = self.policies_that_know(client);
+                format!("most came from {client}: {about}{} ({policies})", counted(*requests))
+            }
+            None => "no client had many of them".to_owned(),
+        };
+        let requests = counted(self.requests);
+        Some(format!(
+            "{requests} from {at_least}{clients} {were}{} in the last minute; {most}",
+            self.words
+        ))
+    }
+
+    /// The policies under which this client was counted, in words.
+    fn policies_that_know(&self, client: &str) -> String {
+        let knows = |found: &Found| found.heaviest.iter().any(|heavy| heavy.client == client);
+        let names = self.policies.iter().filter(|(_, found)| knows(found)).map(|(name, _)| name);
+        match &names.collect::<Vec<_>>()[..] {
+            [one] => format!("policy {one}"),
+            [one, other] => format!("policies {one} and {other}"),
+            many => Count(many.len(), "policy", "policies").to_string(),
         }
     }
 }
@@ -427,12 +444,15 @@ mod tests {
                 });
             }
         });
-        let found = policy.denied(Window::Now);
-        assert!(found.complete);
-        let found: Vec<_> =
-            found.heaviest.iter().map(|heavy| (&*heavy.client, heavy.requests)).collect();
-        assert_eq!(found, [("a", 200), ("b", 2)]);
-        assert!(policy.allowed(Window::Now).heaviest.is_empty());
+        let found = |outcome| {
+            let found = policy.heaviest(outcome, Window::Now);
+            assert!(found.complete);
+            let pair = |heavy: HeavyClient| (heavy.client, heavy.requests);
+            found.heaviest.into_iter().map(pair).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Outcome::Blocked), [("a".to_owned(), 200)]);
+        assert_eq!(found(Outcome::WouldBlock), [("b".to_owned(), 2)]);
+        assert_eq!(found(Outcome::Allowed), []);
     }
 
     /// A sampled request stands for a thousand, but says nothing about its client.
@@ -450,12 +470,12 @@ mod tests {
             }
         };
         ask(0..1_000_000);
-        let named = |window| policy.denied(window).heaviest;
+        let named = |window| policy.heaviest(Outcome::Blocked, window).heaviest;
         assert_eq!(named(Window::Now), []);
         assert_eq!(
-            stats.end_minute().unwrap(),
-            "blocked in the last minute: 1000000 requests from at least 128 clients; no client \
-             had many of them"
+            stats.end_minute(),
+            ["1000000 requests from at least 128 clients were blocked in the last minute; no \
+                 client had many of them"]
         );
         assert_eq!(named(Window::Last), []);
         // Not at the beginning of a minute either.
@@ -486,7 +506,7 @@ mod tests {
             let key = table.hash(&client.to_le_bytes());
             policy.count(lane, Outcome::Allowed, key, |name| write!(name, "{client}").unwrap());
         }
-        let found = policy.allowed(Window::Now);
+        let found = policy.heaviest(Outcome::Allowed, Window::Now);
         assert!(!found.complete);
         let [first, second] = &found.heaviest[..] else { panic!("{found:?}") };
         assert_eq!((&*first.client, &*second.client), ("1", "2"));
@@ -500,30 +520,57 @@ mod tests {
         let policy = stats.policy("login");
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
-        assert_eq!(stats.end_minute(), None);
+        let nothing = [""; 0];
+        assert_eq!(stats.end_minute(), nothing);
         policy.count(lane, Outcome::Allowed, key, |name| name.push('a'));
-        assert_eq!(stats.end_minute(), None, "no request was blocked");
+        assert_eq!(stats.end_minute(), nothing, "no request was blocked");
         for _ in 0..3 {
             policy.count(lane, Outcome::Blocked, key, |name| name.push('a'));
         }
         assert_eq!(
-            stats.end_minute().as_deref(),
-            Some(
-                "blocked in the last minute: 3 requests from 1 client; most came from a: 3 \
-                 requests (policy login)"
-            )
+            stats.end_minute(),
+            ["3 requests from 1 client were blocked in the last minute; most came from a: 3 \
+                 requests (policy login)"]
         );
-        assert_eq!(policy.denied(Window::Now).heaviest.len(), 1);
+        let blocked = || policy.heaviest(Outcome::Blocked, Window::Now).heaviest;
+        assert_eq!(blocked().len(), 1);
         policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
-        let said = stats.end_minute().unwrap();
-        assert!(
-            said.starts_with(
-                "would have been blocked in the last minute: 1 request from 1 client;"
-            ),
-            "{said}"
+        assert_eq!(
+            stats.end_minute(),
+            ["1 request from 1 client would have been blocked in the last minute; most came \
+                 from a: 1 request (policy login)"]
         );
-        assert_eq!(stats.end_minute(), None);
-        assert!(policy.denied(Window::Now).heaviest.is_empty());
+        assert_eq!(stats.end_minute(), nothing);
+        assert!(blocked().is_empty());
         assert_eq!(policy.counts(), [1, 1, 3, 0], "and counted for ever");
+    }
+
+    /// A client has other hashes under policies with other keys, and the same name.
+    #[test]
+    fn a_client_of_several_policies_is_one() {
+        let stats = stats();
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let lane = Lane::of_this_thread();
+        let count = |policy: &str, outcome, name: &str, times| {
+            let key = client(&table, &format!("{policy} {name}"));
+            for _ in 0..times {
+                stats.policy(policy).count(lane, outcome, key, |to| to.push_str(name));
+            }
+        };
+        count("api", Outcome::Blocked, "192.0.2.1", 2);
+        count("login", Outcome::Blocked, "192.0.2.1", 1);
+        count("login", Outcome::Blocked, "192.0.2.2", 1);
+        count("api.observe", Outcome::WouldBlock, "192.0.2.1", 1);
+        count("strict", Outcome::WouldBlock, "192.0.2.1", 9);
+        count("strict", Outcome::Allowed, "192.0.2.3", 9);
+        assert_eq!(
+            stats.end_minute(),
+            [
+                "4 requests from 2 clients were blocked in the last minute; most came from \
+                 192.0.2.1: 3 requests (policies api and login)",
+                "10 requests from 1 client would have been blocked in the last minute; most \
+                 came from 192.0.2.1: 10 requests (policies api.observe and strict)",
+            ]
+        );
     }
 }

@@ -16,9 +16,10 @@ use tokio::sync::Mutex;
 use crate::heaviest::{Found, HeavyClient, Window};
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats};
 use crate::undecided::Undecided;
+use crate::verdict::Outcome;
 
 /// How many of the heaviest clients are listed.
-const TOP: usize = 10;
+pub(crate) const TOP: usize = 20;
 
 /// How old the table's occupancy may be. Counting a million slots takes milliseconds.
 const MAX_AGE: Duration = Duration::from_secs(10);
@@ -74,8 +75,11 @@ pub(crate) struct Policy {
     pub(crate) name: String,
     /// By outcome.
     pub(crate) decisions: BTreeMap<String, u64>,
-    /// The clients with the most requests that were blocked, or would have been.
+    /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
+    /// The clients with the most requests that would have been blocked if the policy did not only
+    /// observe.
+    pub(crate) top_would_block: Vec<Client>,
     /// The clients with the most allowed requests.
     pub(crate) top_allowed: Vec<Client>,
     /// Every request was counted, so the numbers above are exact. Otherwise each is a cautious
@@ -204,12 +208,15 @@ impl Watched {
 
     fn policies(&self) -> Vec<Policy> {
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
-            let (denied, allowed) = (stats.denied(Window::Now), stats.allowed(Window::Now));
+            let [blocked, would_block, allowed] =
+                [Outcome::Blocked, Outcome::WouldBlock, Outcome::Allowed]
+                    .map(|outcome| stats.heaviest(outcome, Window::Now));
             Policy {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
-                top_is_exact: denied.complete && allowed.complete,
-                top_blocked: top(denied),
+                top_is_exact: blocked.complete && would_block.complete && allowed.complete,
+                top_blocked: top(blocked),
+                top_would_block: top(would_block),
                 top_allowed: top(allowed),
             }
         };

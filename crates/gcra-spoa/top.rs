@@ -453,6 +453,7 @@ mod tests {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             top_blocked: vec![client("192.0.2.1", blocked * factor), client("2001:db8:1:2::", 3)],
+            top_would_block: Vec::new(),
             top_allowed: vec![client("sk_l…(24)#a1b2c3", allowed)],
             top_is_exact: true,
         };
