@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -76,6 +76,93 @@ fn the_shipped_files_are_valid_without_a_warning() {
     }
 }
 
+/// What the log lines of a HAProxy say about decisions, from `blocked` to `err` (haproxy/README.md,
+/// "What the log says").
+fn logged(haproxy: &Haproxy) -> Vec<[String; 5]> {
+    let lines = haproxy.process.lines();
+    let decisions = lines.iter().filter_map(|line| line.split_once(" blocked="));
+    let fields = decisions.map(|(_, rest)| {
+        let mut words = rest.split(' ');
+        let mut field = |name| {
+            let word = words.next().unwrap_or_else(|| panic!("no {name} in {rest}"));
+            word.strip_prefix(name).unwrap_or_else(|| panic!("no {name} in {rest}")).to_owned()
+        };
+        let fields = ["", "policy=", "reason=", "retry_after=", "err="].map(&mut field);
+        assert_eq!(words.next(), None, "{rest}");
+        fields
+    });
+    fields.collect()
+}
+
+#[test]
+fn each_shipped_file_logs_the_decision_and_its_reason() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let limits: String = ["check", "by-key", "by-ip", "check-path", "check-cost"]
+        .iter()
+        .map(|message| match *message {
+            "check-cost" => format!("[policy.{message}]\nlimits = '8/2m'\ncost = 'cost'\n"),
+            _ => format!("[policy.{message}]\nlimits = '8/2m'\n"),
+        })
+        .collect();
+    let answer = "answer = ['policy', 'reason', 'retry_after']\n";
+    let agent = |scope| {
+        let file = directory.path().join(format!("{scope}.toml"));
+        std::fs::write(&file, format!("scope = '{scope}'\n{answer}{limits}")).unwrap();
+        Agent::start(&directory.path().join(scope), &["--config", file.to_str().unwrap()])
+    };
+    let (txn, sess) = (agent("txn"), agent("sess"));
+    // For tcp.cfg: it closes each connection.
+    let application = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let application_address = application.local_addr().unwrap().to_string();
+    thread::spawn(move || application.incoming().for_each(drop));
+    let shipped = std::fs::read_dir(haproxy_folder()).unwrap();
+    let shipped: Vec<_> = shipped
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".cfg") && name != "unix-socket.cfg")
+        .collect();
+    assert_eq!(shipped.len(), 10);
+    for (client, name) in (1..).zip(&shipped) {
+        let address = if name == "tcp.cfg" { &sess.address } else { &txn.address };
+        let haproxy = Haproxy::start(
+            name,
+            &[
+                ("GCRA_AGENT1", address),
+                ("GCRA_AGENT2", address),
+                ("GCRA_APP", &application_address),
+            ],
+        );
+        // One client for each file, so that no bucket is shared.
+        let ip = Ipv4Addr::new(127, 0, 1, client).into();
+        let policies = ["check", "by-ip", "check-path", "check-cost"];
+        let mut said = Vec::new();
+        wait_until(&format!("{name} logs that a client was blocked"), || {
+            let _ = Client::from(haproxy.frontend, ip).get("/api/x");
+            said = logged(&haproxy);
+            said.iter().any(|[blocked, ..]| blocked == "1")
+        });
+        for [blocked, policy, reason, retry_after, err] in said {
+            let decided = (policies.contains(&&policy[..]), &reason[..], &err[..]);
+            match &blocked[..] {
+                "0" => assert_eq!((decided, &retry_after[..]), ((true, "-", "-"), "0"), "{name}"),
+                "1" => {
+                    assert_eq!(decided, (true, "limit", "-"), "{name}");
+                    let most = if policy == "check-cost" { 1..=120 } else { 1..=15 };
+                    assert!(most.contains(&retry_after.parse().unwrap()), "{name}: {retry_after}");
+                }
+                // Asking less: this one was not asked about.
+                "-" => {
+                    let words = (&policy[..], &reason[..], &retry_after[..], &err[..]);
+                    assert_eq!(words, ("-", "-", "-", "-"), "{name}");
+                    let asks_less = ["every-kth.cfg", "remember.cfg", "ask-less.cfg"];
+                    assert!(asks_less.contains(&&name[..]), "{name}");
+                }
+                other => panic!("{name}: blocked={other}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_denied_request_gets_429_and_when_to_come_back() {
     needs!(support::haproxy());
@@ -91,6 +178,12 @@ fn a_denied_request_gets_429_and_when_to_come_back() {
     assert_eq!(denied.status, 429);
     assert!(denied.head.contains("\nretry-after: "), "{}", denied.head);
     assert!(denied.body.starts_with("Too many requests"), "{}", denied.body);
+    // An agent with --rate sets `blocked` alone.
+    wait_until("the requests are logged", || logged(&haproxy).len() == 11);
+    for (number, fields) in (1..).zip(logged(&haproxy)) {
+        let blocked = if number > 10 { "1" } else { "0" };
+        assert_eq!(fields, [blocked, "-", "-", "-", "-"]);
+    }
 }
 
 #[test]
@@ -251,6 +344,7 @@ fn over_a_unix_socket() {
     );
     let haproxy = Haproxy::start("unix-socket.cfg", &[("GCRA_SOCKET", socket.to_str().unwrap())]);
     assert_eq!(passing(&mut Client::new(haproxy.frontend), 15), 10);
+    wait_until("the requests are logged", || logged(&haproxy).len() == 15);
     agent.stop();
     assert!(!socket.exists(), "the agent removed its socket");
 }
