@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
-use gcra_table::Nanos;
+use gcra_table::{Nanos, Quota};
 use spop_agent::{BufferFull, Reply};
 
 use crate::policy::variables::{Answers, Var};
@@ -141,7 +141,47 @@ fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for Standing { limit, .. } in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let window = limit.quota.drain_time().secs_ceil().max(1);
-        let _ = write!(text, "{comma}\"{}\";q={};w={window}", limit.label, limit.quota.burst());
+        let (window, quota) = (window(limit.quota), limit.quota.burst());
+        let _ = write!(text, "{comma}\"{}\";q={quota};w={window}", limit.label);
+    }
+}
+
+/// The seconds in which an empty burst is full again, rounded up; at least 1.
+fn window(quota: Quota) -> u64 {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let ns = quota.drain_time().0;
+    // The time for a cell was rounded up to whole nanoseconds. So 7/h takes 2 ns more than an
+    // hour, and still has a window of 3600 seconds.
+    let rounded_up_by = ns % SECOND_NS;
+    let seconds = if rounded_up_by < u64::from(quota.burst()) {
+        ns / SECOND_NS
+    } else {
+        ns.div_ceil(SECOND_NS)
+    };
+    seconds.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use gcra_table::Rate;
+
+    use super::*;
+
+    #[test]
+    fn a_window_is_that_of_the_rate_as_it_is_written() {
+        for (rate, burst, seconds) in [
+            ("7/h", None, 3600),
+            ("7/s", None, 1),
+            ("7/s", Some(70), 10),
+            ("999999/d", None, 86_400),
+            ("10/s", Some(15), 2),
+            ("100/s", Some(20), 1),
+            ("3/h", Some(1), 1200),
+            ("1000000/ms", None, 1),
+            ("1/h", None, 3600),
+        ] {
+            let quota = rate.parse::<Rate>().unwrap().quota(burst).unwrap();
+            assert_eq!(window(quota), seconds, "{rate} {burst:?}");
+        }
     }
 }

@@ -108,7 +108,7 @@ pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};
 pub use profile::Profile;
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
-pub use rate::{MAX_BURST, Rate, RateError, RateProblem};
+pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
 pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
 pub use slots::{Slots, SlotsError};

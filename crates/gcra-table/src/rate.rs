@@ -1,4 +1,4 @@
-//! Rates as people write them: `100/s`, `0.5/s`, `1/10s`, `100/250ms`, `1000/d`.
+//! Rates as people write them: `100/s`, `0.5/s`, `1/10s`, `100/250ms`, `5/min`, `1000/day`.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -13,9 +13,10 @@ pub const MAX_BURST: u32 = u32::MAX - 1;
 
 /// A number of cells in a period of time, parsed from text.
 ///
-/// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit (`ms`,
-/// `s`, `m`, `h` or `d`) with an optional whole number before it. [`Display`](fmt::Display) writes
-/// the rate in words: "100 per second".
+/// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit with an
+/// optional whole number before it. The units are `ms`, `s`, `m`, `h` and `d`; `sec`, `min` and
+/// `hr` are units as well, and so are `second`, `minute`, `hour` and `day` with or without a final
+/// `s`. [`Display`](fmt::Display) writes the rate in words: "100 per second".
 ///
 /// ```
 /// use gcra_table::{Nanos, Rate};
@@ -30,9 +31,15 @@ pub struct Rate {
     /// The count is `mantissa / scale`; the scale is a power of ten.
     mantissa: NonZeroU64,
     scale: u64,
+    period: Period,
+    emission_interval: Nanos,
+}
+
+/// The period of a [`Rate`]. [`Display`](fmt::Display) writes it in words: "second", "10 seconds".
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Period {
     units: NonZeroU64,
     unit: Unit,
-    emission_interval: Nanos,
 }
 
 impl Rate {
@@ -56,7 +63,24 @@ impl Rate {
     }
 
     fn own_count(&self) -> u64 {
-        (self.mantissa.get() / self.scale).max(1)
+        self.whole_count().max(1)
+    }
+
+    fn whole_count(&self) -> u64 {
+        self.mantissa.get() / self.scale
+    }
+
+    /// The period: "second" for `100/s`.
+    #[must_use]
+    pub const fn period(&self) -> Period {
+        self.period
+    }
+
+    /// The most cells that a quota of this rate with this burst allows in any time as long as the
+    /// period, wherever it begins: the burst, and the cells that come back in the meantime.
+    #[must_use]
+    pub fn most_in_a_period(&self, burst: u32) -> u64 {
+        self.whole_count().saturating_add(burst.into())
     }
 }
 
@@ -101,7 +125,7 @@ impl FromStr for Rate {
         if u128::from(mantissa.get()) > u128::from(period_ns) * u128::from(scale) {
             return Err(error(RateProblem::TooFast));
         }
-        Ok(Self { mantissa, scale, units, unit, emission_interval })
+        Ok(Self { mantissa, scale, period: Period { units, unit }, emission_interval })
     }
 }
 
@@ -116,9 +140,15 @@ impl fmt::Display for Rate {
                 write!(f, ".{fraction}")?;
             }
         }
+        write!(f, " per {}", self.period)
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.units.get() {
-            1 => write!(f, " per {}", self.unit.name()),
-            units => write!(f, " per {units} {}s", self.unit.name()),
+            1 => f.write_str(self.unit.name()),
+            units => write!(f, "{units} {}s", self.unit.name()),
         }
     }
 }
@@ -136,10 +166,10 @@ impl Unit {
     fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "ms" => Self::Millisecond,
-            "s" => Self::Second,
-            "m" => Self::Minute,
-            "h" => Self::Hour,
-            "d" => Self::Day,
+            "s" | "sec" | "second" | "seconds" => Self::Second,
+            "m" | "min" | "minute" | "minutes" => Self::Minute,
+            "h" | "hr" | "hour" | "hours" => Self::Hour,
+            "d" | "day" | "days" => Self::Day,
             _ => return None,
         })
     }
@@ -212,7 +242,7 @@ impl fmt::Display for RateProblem {
             Self::Period => {
                 "the number before the unit must be at least 1, and the period below 584 years"
             }
-            Self::Unit => "the period must end in ms, s, m, h or d",
+            Self::Unit => "the period must end in ms, s, m, h or d, or in sec, min, hour or day",
             Self::TooFast => "the largest rate is 1000000/ms",
         })
     }
@@ -240,6 +270,8 @@ impl core::error::Error for RateError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Admission;
+    use crate::time::Time;
 
     fn interval(text: &str) -> u64 {
         text.parse::<Rate>().unwrap().emission_interval.0
@@ -255,6 +287,17 @@ mod tests {
         assert_eq!(interval("1/10s"), 10_000_000_000);
         assert_eq!(interval("100/250ms"), 2_500_000);
         assert_eq!(interval("1000000/ms"), 1);
+        for (short, long) in [
+            ("1/s", &["1/sec", "1/second", "1/seconds"][..]),
+            ("1/10s", &["1/10sec", "1/10seconds"]),
+            ("1/m", &["1/min", "1/minute", "1/minutes"]),
+            ("1/h", &["1/hr", "1/hour", "1/hours"]),
+            ("1/d", &["1/day", "1/days"]),
+        ] {
+            for text in long {
+                assert_eq!(text.parse::<Rate>(), short.parse(), "{text}");
+            }
+        }
     }
 
     #[test]
@@ -272,6 +315,34 @@ mod tests {
         assert_eq!(burst("0.5/s", None), 1);
         assert_eq!(burst("2.5/s", None), 2);
         assert_eq!(burst("100/s", Some(20)), 20);
+    }
+
+    /// An idle client of `1000/h` makes 1000 requests at once, and 1000 more until the hour is
+    /// over.
+    #[test]
+    fn any_period_has_the_burst_and_its_own_count() {
+        let most = |rate: &str, burst| {
+            let rate: Rate = rate.parse().unwrap();
+            let quota = rate.quota(burst).unwrap();
+            let most = rate.most_in_a_period(quota.burst());
+            format!("{most} in any {}", rate.period())
+        };
+        assert_eq!(most("1000/h", None), "2000 in any hour");
+        assert_eq!(most("100/s", Some(20)), "120 in any second");
+        assert_eq!(most("2.9/10s", Some(1)), "3 in any 10 seconds");
+        assert_eq!(most("0.5/s", None), "1 in any second");
+
+        let quota = "1000/h".parse::<Rate>().unwrap().quota(None).unwrap();
+        let (begin, mut tat, mut allowed) = (Time(1), Time::ZERO, 0);
+        let mut now = begin;
+        while now <= begin.saturating_add(Nanos::from_secs(3600)) {
+            match quota.admit(tat, now, 1) {
+                Admission::Conforming { tat: next } => (tat, allowed) = (next, allowed + 1),
+                Admission::Early { wait } => now = now.saturating_add(wait),
+                Admission::Oversize => unreachable!("one cell"),
+            }
+        }
+        assert_eq!(allowed, 2000);
     }
 
     #[test]
@@ -301,7 +372,7 @@ mod tests {
         for text in ["0/s", "0.0/s"] {
             assert_eq!(problem(text), RateProblem::Zero, "{text}");
         }
-        for text in ["1/", "1/5", "1/x", "1/sec", "1/1 s", "1/s/s", "1/-5s", "1/1.5s"] {
+        for text in ["1/", "1/5", "1/x", "1/mins", "1/SEC", "1/1 s", "1/s/s", "1/-5s", "1/1.5s"] {
             assert_eq!(problem(text), RateProblem::Unit, "{text}");
         }
         for text in ["1/0s", "1/99999999999999999999s", "1/999999999999d", "0.0000000001/d"] {
