@@ -273,8 +273,8 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(counts("trial"), [5.0, 0.0, 3.0, 0.0]);
     assert_eq!(scrape(&admin)["gcra_unmatched_total"], 3.0);
     // What was blocked and what would have been are never in one list.
-    let policies = status(&admin)["policies"].clone();
-    let [login, trial] = [&policies[0], &policies[1]];
+    let shown = status(&admin)["policies"].clone();
+    let [login, trial] = [&shown[0], &shown[1]];
     assert_eq!(login["top_blocked"][0]["client"], "2001:db8:1:2::");
     assert_eq!(login["top_blocked"][0]["requests"], 10);
     assert_eq!(login["top_would_block"], Json::Array(Vec::new()));

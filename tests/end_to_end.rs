@@ -76,8 +76,8 @@ fn the_shipped_files_are_valid_without_a_warning() {
     }
 }
 
-/// What the log lines of a HAProxy say about decisions, from `blocked` to `err` (haproxy/README.md,
-/// "What the log says").
+/// What the log lines of a HAProxy say about decisions, from `blocked` to `err`
+/// (haproxy/README.md, "What the log says").
 fn logged(haproxy: &Haproxy) -> Vec<[String; 5]> {
     let lines = haproxy.process.lines();
     let decisions = lines.iter().filter_map(|line| line.split_once(" blocked="));

@@ -11,10 +11,10 @@ use spop_agent::Value;
 const LONG: usize = 64;
 
 /// Writes the name of the client whose key has these parts, each with the number of the fallback
-/// that it came from (0: from the arg itself), as in `crate::key::Key`. A string is cut to a quarter of its
-/// bytes, at most four, and its length. After them a few digits of the whole key's hash tell
-/// clients apart that look alike. (The hash has a secret key, so nobody can use the digits to
-/// check a guess.)
+/// that it came from (0: from the arg itself), as in `crate::key::Key`. A string is cut to a
+/// quarter of its bytes, at most four, and its length. After them a few digits of the whole key's
+/// hash tell clients apart that look alike. (The hash has a secret key, so nobody can use the
+/// digits to check a guess.)
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,

@@ -34,7 +34,9 @@ impl Name {
     fn new(bytes: &[u8]) -> Self {
         let mut name = ArrayString::new();
         // A printable character is one byte, and what does not fit is left out.
-        bytes.iter().take(MAX_NAME).for_each(|byte| drop(name.try_push(printable(*byte))));
+        for byte in bytes.iter().take(MAX_NAME) {
+            let _ = name.try_push(printable(*byte));
+        }
         Self(name)
     }
 }

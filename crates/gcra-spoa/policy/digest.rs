@@ -3,6 +3,7 @@
 
 use gcra_table::limit_id;
 
+use crate::policy::key_args::KeyArg;
 use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
 
 impl Policies {
@@ -54,7 +55,11 @@ impl Digest {
 
     fn key(&mut self, KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }: &KeyParts) {
         self.number(args.len() as u64);
-        args.iter().for_each(|arg| self.add(arg));
+        for KeyArg { name, fallbacks, or_null } in args {
+            self.add(name);
+            fallbacks.iter().for_each(|fallback| self.add(fallback));
+            self.number((*or_null).into());
+        }
         self.add(&[*ipv4_prefix, *ipv6_prefix, u8::from(*lowercase)]);
     }
 
@@ -141,6 +146,8 @@ mod tests {
             base.replace("\"1/s\"", "[\"1/s\", \"1/s\"]"),
             base.replace("\"ip\"", "\"ip\", \"path\""),
             base.replace("key = [\"ip\"]", ""),
+            base.replace("\"ip\"", "\"ip\", \"else path\""),
+            base.replace("\"ip\"", "\"ip\", \"else null\""),
             format!("{base}message = \"x\""),
             format!("{base}when = {{ plan = \"gold\" }}"),
             format!("{base}when = {{ plan = [\"gold\", \"silver\"] }}"),

@@ -12,8 +12,8 @@ use crate::hash::SipHasher;
 /// What a process says about itself: see [`Table::introduce`](crate::Table::introduce).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Profile {
-    /// A digest of the limits that it has in force. Processes with different limits have different
-    /// digests.
+    /// A digest of the limits that it has in force. Processes with different limits have
+    /// different digests.
     pub limits: u64,
     /// Whether the limits come from a file that can be read again.
     pub has_file: bool,

@@ -13,8 +13,8 @@ pub const MAX_BURST: u32 = u32::MAX - 1;
 
 /// A number of cells in a period of time, parsed from text.
 ///
-/// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit with an
-/// optional whole number before it. The units are `ms`, `s`, `m`, `h` and `d`; `sec`, `min` and
+/// The text is `COUNT/PERIOD`. The count is a positive decimal number; the period is a unit with
+/// an optional whole number before it. The units are `ms`, `s`, `m`, `h` and `d`; `sec`, `min` and
 /// `hr` are units as well, and so are `second`, `minute`, `hour` and `day` with or without a final
 /// `s`. [`Display`](fmt::Display) writes the rate in words: "100 per second".
 ///
