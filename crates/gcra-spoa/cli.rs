@@ -511,6 +511,8 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         overrides,
         observes: false,
         penalty: None,
+        trial: None,
+        is_trial: false,
     };
     let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
     Ok(Policies::new(vec![policy], answers, Vec::new(), 0))

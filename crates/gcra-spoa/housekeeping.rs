@@ -9,16 +9,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Name, Profile, ReloadAnswer, Table};
+use gcra_table::{Evictions, Exemption, Name, Profile, ReloadAnswer, Table, Time};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
+use crate::duration::Short;
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::{self, Policy};
@@ -158,6 +159,7 @@ impl Housekeeping {
         self.introduce();
         self.compare_limits(reported);
         self.forget_earlier();
+        self.follow_exemptions(reported);
         self.check_name(reported);
     }
 
@@ -242,6 +244,38 @@ impl Housekeeping {
         }
     }
 
+    /// Puts the exemptions of the table in force, and logs which have begun or ended.
+    fn follow_exemptions(&self, reported: &mut Reported) {
+        let table = self.table.load();
+        let (exemptions, now) = (table.exemptions(), table.now());
+        let in_force = self.policies.load();
+        if let Some(next) = in_force.with_exemptions(&exemptions, &self.stats) {
+            self.policies.store(Arc::new(next));
+        }
+        if exemptions == reported.exemptions {
+            return;
+        }
+        let policy_of = |exemption: &Exemption| {
+            in_force.policies.list.iter().find(|policy| policy.is_meant_by(exemption))
+        };
+        for exemption in exemptions.iter().filter(|one| !reported.exemptions.contains(one)) {
+            if let Some(policy) = policy_of(exemption) {
+                log::info!("{}", begins(exemption, &policy.name, now, SystemTime::now()));
+            }
+        }
+        let is_of = |one: &Exemption, other: &Exemption| {
+            (one.policy, one.key) == (other.policy, other.key)
+        };
+        let has_ended = |old: &&Exemption| !exemptions.iter().any(|one| is_of(one, old));
+        for exemption in reported.exemptions.iter().filter(has_ended) {
+            if let Some(policy) = policy_of(exemption) {
+                let (client, policy) = (&exemption.client, &policy.name);
+                log::info!("{client} is no longer exempt from the policy '{policy}'");
+            }
+        }
+        reported.exemptions = exemptions;
+    }
+
     /// Warns when the table's file was removed or replaced: agents that start from then on do not
     /// find it.
     fn check_name(&self, reported: &mut Reported) {
@@ -273,7 +307,7 @@ impl Housekeeping {
             let forgiven = forgiven.saturating_sub(reported.evictions.forgiven);
             // By the fastest of the limits, which gives the highest possible number.
             let policies = self.policies.load();
-            let limits = policies.policies.list.iter().flat_map(Policy::limits);
+            let limits = policies.policies.without_trials().flat_map(Policy::limits);
             let fastest = limits.map(|limit| limit.quota.emission_interval()).min();
             let cells = fastest.map_or(0, |interval| forgiven.div_ceil(interval));
             log::warn!(
@@ -384,11 +418,26 @@ struct Reported {
     evictions: Evictions,
     undecided: u64,
     unmatched: u64,
+    /// The exemptions that the table had.
+    exemptions: Vec<Exemption>,
     /// Beats since the table's successor could last be opened.
     lost_beats: u32,
     /// Beats since the table's name last led to it.
     detached_beats: u32,
     agreement: Agreement,
+}
+
+/// A sentence about an exemption that has begun, or that ends at another time than before.
+fn begins(exemption: &Exemption, policy: &str, now: Time, wall: SystemTime) -> String {
+    let rest = Duration::from(exemption.until.saturating_since(now));
+    let end = (wall + rest).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let [hour, minute, second] = [end / 3600 % 24, end / 60 % 60, end % 60];
+    format!(
+        "{} is exempt from the policy '{policy}' for {}, until {hour:02}:{minute:02}:{second:02} \
+         UTC",
+        exemption.client,
+        Short(rest)
+    )
 }
 
 /// Resolves with the name of the signal that asks the agent to stop.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gcra_table::{KeyHash, Quota, Table, Time};
+use gcra_table::{Exemption, KeyHash, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{self, Earlier};
@@ -18,6 +18,8 @@ pub(crate) struct InForce {
     pub(crate) policies: Arc<Policies>,
     /// What was in force before, as long as a key may owe something under it; the latest last.
     pub(crate) earlier: Vec<Earlier>,
+    /// The clients that are not limited for a while, as the table has them.
+    pub(crate) exemptions: Vec<Exemption>,
     /// What belongs to each policy.
     pub(crate) each: Vec<Each>,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
@@ -30,6 +32,16 @@ pub(crate) struct Each {
     pub(crate) hashing: Hashing,
     pub(crate) usual: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
+    /// The keys that are exempt from it, each until a moment of the table's clock.
+    exempt: Vec<(KeyHash, Time)>,
+}
+
+impl Each {
+    /// Whether a key of the policy is exempt.
+    #[inline]
+    pub(crate) fn is_exempt(&self, key: KeyHash, now: Time) -> bool {
+        self.exempt.iter().any(|(exempt, until)| *exempt == key && now < *until)
+    }
 }
 
 /// How the key of a policy's messages is hashed.
@@ -56,6 +68,8 @@ impl Hashing {
             rule: _,
             observes: _,
             penalty: _,
+            trial: _,
+            is_trial: _,
         } = policy;
         let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
         let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
@@ -70,7 +84,8 @@ impl Hashing {
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no key owes anything under earlier policies, and only `blocked` is answered. Then a
+/// it, no client is exempt, no key owes anything under earlier policies, and only `blocked` is
+/// answered. Then a
 /// decision is one charge, and its answer is prepared.
 ///
 /// `make guard` shows what this saves.
@@ -81,7 +96,12 @@ pub(crate) struct Usual {
 }
 
 impl Usual {
-    fn of(policy: &Policy, earlier: &[Earlier], answers: &Answers) -> Option<Self> {
+    fn of(
+        policy: &Policy,
+        earlier: &[Earlier],
+        answers: &Answers,
+        exempt: &[(KeyHash, Time)],
+    ) -> Option<Self> {
         // Every field is named, so that a new one can't be forgotten here.
         let Policy {
             // These have done their work when there is a question.
@@ -92,15 +112,22 @@ impl Usual {
             cost: _,
             // This does its work on the verdict.
             observes: _,
+            // It is charged by its own policy only.
+            is_trial: _,
             rule,
             overrides,
             penalty,
+            trial,
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
         let [Limit { id, quota, label: _, text: _ }] = &limits[..] else { return None };
-        let is_usual =
-            overrides.is_empty() && penalty.is_none() && earlier.is_empty() && others.is_empty();
+        let is_usual = overrides.is_empty()
+            && penalty.is_none()
+            && trial.is_none()
+            && earlier.is_empty()
+            && others.is_empty()
+            && exempt.is_empty();
         is_usual.then_some(Self { limit_id: *id, quota: *quota })
     }
 
@@ -113,11 +140,22 @@ impl Usual {
 
 impl InForce {
     /// A policy goes on with the counters that exist under its name.
-    fn new(policies: Arc<Policies>, earlier: Vec<Earlier>, stats: &Stats) -> Self {
-        let each = policies.list.iter().map(|policy| Each {
-            hashing: Hashing::of(policy),
-            usual: Usual::of(policy, &earlier, &policies.answers),
-            stats: stats.policy(&policy.name),
+    fn new(
+        policies: Arc<Policies>,
+        earlier: Vec<Earlier>,
+        exemptions: Vec<Exemption>,
+        stats: &Stats,
+    ) -> Self {
+        let each = policies.list.iter().map(|policy| {
+            let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
+            let exempt: Vec<_> =
+                exempt.map(|Exemption { key, until, .. }| (*key, *until)).collect();
+            Each {
+                hashing: Hashing::of(policy),
+                usual: Usual::of(policy, &earlier, &policies.answers, &exempt),
+                stats: stats.policy(&policy.name),
+                exempt,
+            }
         });
         let each = each.collect();
         let blocked = [false, true].map(|blocked| {
@@ -127,13 +165,13 @@ impl InForce {
             let _ = actions.set_var(answers.scope, answers.blocked, blocked.into());
             actions
         });
-        Self { policies, earlier, each, blocked }
+        Self { policies, earlier, exemptions, each, blocked }
     }
 
     /// The policies that a process starts with.
     pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
         let earlier = Earlier::at_start(&policies, table);
-        Self::new(Arc::new(policies), earlier, stats)
+        Self::new(Arc::new(policies), earlier, table.exemptions(), stats)
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.
@@ -141,7 +179,7 @@ impl InForce {
         let policies = Arc::new(policies);
         let earlier = Earlier::after(&self.earlier, &self.policies, &policies, table.now());
         earlier::register(&policies, table);
-        Self::new(policies, earlier, stats)
+        Self::new(policies, earlier, table.exemptions(), stats)
     }
 
     /// The same without the earlier policies that no key can owe anything under any more; `None`
@@ -153,6 +191,14 @@ impl InForce {
         }
         let earlier =
             self.earlier.iter().filter(|earlier| earlier.may_matter(now)).cloned().collect();
-        Some(Self::new(self.policies.clone(), earlier, stats))
+        Some(Self::new(self.policies.clone(), earlier, self.exemptions.clone(), stats))
+    }
+
+    /// The same with the exemptions that the table has now; `None` when they are the same.
+    pub(crate) fn with_exemptions(&self, exemptions: &[Exemption], stats: &Stats) -> Option<Self> {
+        (self.exemptions != exemptions).then(|| {
+            let (policies, earlier) = (self.policies.clone(), self.earlier.clone());
+            Self::new(policies, earlier, exemptions.to_vec(), stats)
+        })
     }
 }

@@ -12,8 +12,8 @@ use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 use crate::answer::{self, Standings};
 use crate::decide::decide;
 use crate::in_force::InForce;
-use crate::policy::Policy;
 use crate::policy::variables::Answers;
+use crate::policy::{Policies, Policy};
 use crate::question::{Question, Unanswerable};
 use crate::redact::write_name;
 use crate::stats::Lane;
@@ -85,7 +85,11 @@ impl Handler for Limiter {
             table.prefetch(usual.key(table, question.key), usual.quota);
             return Ok(question);
         }
-        for limit in policies.list[question.policy].rule(question.rule).limits() {
+        let policy = &policies.list[question.policy];
+        for limit in policy.rule(question.rule).limits() {
+            table.prefetch(limit.key(table, question.key), limit.quota);
+        }
+        for limit in policy.trial.iter().flat_map(|trial| policies.list[*trial].rule.limits()) {
             table.prefetch(limit.key(table, question.key), limit.quota);
         }
         Ok(question)
@@ -142,8 +146,27 @@ impl Limiter {
             match question {
                 Ok(question) => {
                     let wanted = wants_standings.then_some(&mut standings);
-                    let message = || Some(message.clone());
-                    let next = verdict_on(in_force, table, now, *lane, question, wanted, message);
+                    let next =
+                        if in_force.each[question.policy].is_exempt(question.key, now.time()) {
+                            verdict_on_exempt(in_force, *lane, question, &message)
+                        } else {
+                            let asked = || Some(message.clone());
+                            let next =
+                                verdict_on(in_force, table, now, *lane, question, wanted, asked);
+                            match policies.list[question.policy].trial {
+                                Some(trial) if !question.rule.is_override() => {
+                                    // `deny` has no numbers, and those of the trial would not fit it.
+                                    let wanted = wants_standings && !next.is_blocked();
+                                    let wanted = wanted.then_some(&mut standings);
+                                    let question = Question { policy: trial, ..question };
+                                    let trial = verdict_of_trial(
+                                        in_force, table, now, *lane, question, wanted, &message,
+                                    );
+                                    next.and(trial)
+                                }
+                                _ => next,
+                            }
+                        };
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
                 Err(why) => self.count_undecided(in_force, *lane, why, &message),
@@ -195,6 +218,37 @@ fn verdict_on<'p, 'm>(
     let verdict = decide(table, now, in_force, question, standings, &message);
     in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
         write_client(name, &in_force.policies.list[policy], key, message());
+    });
+    verdict
+}
+
+/// As [`verdict_on`], by the trial of the policy that the message is for.
+#[inline(never)]
+fn verdict_of_trial<'p>(
+    in_force: &'p InForce,
+    table: &Table,
+    now: &mut Reading,
+    lane: Lane,
+    question: Question,
+    standings: Option<&mut Standings<'p>>,
+    message: &Message<'_>,
+) -> Verdict {
+    verdict_on(in_force, table, now, lane, question, standings, || Some(message.clone()))
+}
+
+/// Allows and counts a message of a client that is exempt from the policy.
+#[cold]
+fn verdict_on_exempt(
+    in_force: &InForce,
+    lane: Lane,
+    question: Question,
+    message: &Message<'_>,
+) -> Verdict {
+    let Question { policy, key, .. } = question;
+    let Policies { list, .. } = &*in_force.policies;
+    let verdict = Verdict::new(policy, list[policy].observes, None);
+    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
+        write_client(name, &list[policy], key, Some(message.clone()));
     });
     verdict
 }

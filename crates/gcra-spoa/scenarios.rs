@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use gcra_table::{ManualClock, Nanos, Slots, Table};
+use gcra_table::{Exemption, ManualClock, Nanos, Slots, Table};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
 use crate::cli::{self, Task};
 use crate::in_force::InForce;
+use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::policy::{Policies, file};
+use crate::policy::{Policies, file, policy_id};
 use crate::stats::Stats;
 use crate::undecided::Undecided;
 
@@ -76,6 +77,28 @@ impl Scenario {
         if let Some(next) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(next));
         }
+        let exemptions = self.table.load().exemptions();
+        if let Some(next) = self.policies.load().with_exemptions(&exemptions, &self.stats) {
+            self.policies.store(Arc::new(next));
+        }
+    }
+
+    /// Exempts a key from a policy for a time, or ends that with a time of 0.
+    fn exempt(&self, policy: &str, key: &str, seconds: u64) {
+        let table = self.table.load();
+        let exemption = Exemption {
+            policy: policy_id(policy),
+            key: key.parse::<Key>().unwrap().hash(&table),
+            until: table.now().saturating_add(Nanos::from_secs(seconds)),
+            client: key.to_owned(),
+        };
+        table.exempt(&exemption).unwrap();
+        self.housekeeping();
+    }
+
+    /// The outcomes that were counted for a policy.
+    fn counts(&self, policy: &str) -> [u64; 4] {
+        self.stats.policy(policy).counts()
     }
 
     fn advance_ms(&self, ms: u64) {
@@ -563,6 +586,124 @@ async fn a_policy_that_observes_leaves_the_numbers_of_the_others_alone() {
     assert_eq!(number(&answer, "retry_after"), 86_400 - 4, "alone, it answers for itself");
 }
 
+/// A trial is charged beside the limit in force, and shows in `would_block` only.
+#[tokio::test]
+async fn a_trial_blocks_nothing_and_says_what_it_would_block() {
+    let mut scenario = Scenario::new(
+        "answer = [\"would_block\", \"policy\", \"reason\", \"remaining\", \"ratelimit\"]\n\
+         [policy.api]\nlimits = \"1/h burst 5\"\nobserve = [\"1/h burst 3\", \"1/d burst 9\"]\n\
+         key = [\"ip\"]\n[policy.api.overrides]\n\"192.0.2.9\" = \"1/d burst 4\"\n",
+    )
+    .await;
+    for request in 0..7 {
+        let answer = scenario.ask(&[("ip", address("192.0.2.1"))]).await;
+        let var = |name| answer.var(Scope::Transaction, name);
+        assert_eq!(var("blocked"), Some(Value::Bool(request >= 5)), "{request}");
+        assert_eq!(var("would_block"), Some(Value::Bool(request >= 3)), "{request}");
+        assert_eq!(number(&answer, "remaining"), 4_u64.saturating_sub(request), "{request}");
+        let policy = if (3..5).contains(&request) { "api.observe" } else { "api" };
+        assert_eq!(var("policy"), Some(policy.into()), "{request}");
+        assert_eq!(var("reason"), (request >= 3).then(|| "limit".into()), "{request}");
+        let fields = format!("{:?}", var("ratelimit"));
+        assert!(!fields.contains("observe"), "{fields}");
+    }
+    assert_eq!(scenario.counts("api"), [5, 0, 2, 0]);
+    // Also when a limit in force has blocked the request.
+    assert_eq!(scenario.counts("api.observe"), [3, 4, 0, 0]);
+    assert_eq!(scenario.passed("192.0.2.9", 5).await, 4, "an override is not tried");
+    assert_eq!(scenario.counts("api.observe"), [3, 4, 0, 0]);
+}
+
+/// Where no limit in force has said anything, the numbers are those of the trial.
+#[tokio::test]
+async fn a_trial_alone_answers_for_itself_unless_all_is_denied() {
+    for (limits, left) in [("unlimited", Some(2)), ("deny", None)] {
+        let mut scenario = Scenario::new(&format!(
+            "answer = [\"remaining\", \"ratelimit\"]\n[policy.api]\nlimits = \"{limits}\"\n\
+             observe = \"1/h burst 3\"\nkey = [\"ip\"]\n"
+        ))
+        .await;
+        let answer = scenario.ask(&[("ip", address("192.0.2.1"))]).await;
+        let var = |name| answer.var(Scope::Transaction, name);
+        assert_eq!(var("blocked"), Some(Value::Bool(limits == "deny")));
+        assert_eq!(var("remaining"), left.map(Value::Uint32));
+        let fields = "\"api.observe\";r=2;t=3600";
+        assert_eq!(var("ratelimit"), left.map(|_| fields.into()));
+        assert_eq!(scenario.counts("api.observe"), [1, 0, 0, 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_trial_keeps_its_debts_when_it_changes() {
+    let with = |trial: &str| format!("{}observe = \"{trial}\"\n", limits("\"100/d\""));
+    let mut scenario = Scenario::new(&with("10/d")).await;
+    assert_eq!(scenario.passed("192.0.2.1", 10).await, 10);
+    scenario.reload(&with("20/d"));
+    assert_eq!(scenario.passed("192.0.2.1", 20).await, 20);
+    assert_eq!(scenario.counts("api.observe"), [20, 10, 0, 0]);
+    scenario.advance_ms(1);
+    let mut restarted = scenario.another(&with("25/d")).await;
+    assert_eq!(restarted.passed("192.0.2.1", 20).await, 20);
+    assert_eq!(restarted.counts("api.observe"), [5, 15, 0, 0]);
+    // Without it, its limits are not charged any more.
+    restarted.reload(&limits("\"100/d\""));
+    assert_eq!(restarted.passed("192.0.2.1", 60).await, 50);
+    assert_eq!(restarted.counts("api.observe"), [5, 15, 0, 0]);
+}
+
+#[tokio::test]
+async fn an_exempt_client_is_allowed_without_a_charge_until_it_ends() {
+    let file = "[policy.api]\nlimits = \"1/d burst 2\"\nkey = [\"ip\"]\nobserve = \"1/d\"\n\
+                penalty = { ceiling = \"10d\" }\nipv6_prefix = 128\n[policy.api.overrides]\n\
+                \"192.0.2.8\" = \"deny\"\n\"192.0.2.9\" = \"1/d burst 1\"\n\
+                [policy.other]\nmessage = \"other\"\nlimits = \"1/d\"\n";
+    let plain = "[policy.api]\nlimits = \"1/d burst 2\"\nkey = [\"ip\"]\nipv6_prefix = 128\n";
+    for text in [file, plain] {
+        let mut scenario = Scenario::new(text).await;
+        assert_eq!(scenario.passed("192.0.2.1", 5).await, 2);
+        let before = [scenario.counts("api"), scenario.counts("api.observe")];
+        for client in ["192.0.2.1", "192.0.2.8", "192.0.2.9"] {
+            scenario.exempt("api", client, 60);
+            assert_eq!(scenario.passed(client, 20).await, 20, "{client}");
+        }
+        let [allowed, would_block, blocked, _] = scenario.counts("api");
+        assert_eq!((allowed - before[0][0], would_block, blocked - before[0][2]), (60, 0, 0));
+        assert_eq!(scenario.counts("api.observe"), before[1]);
+        assert_eq!(scenario.passed("192.0.2.2", 5).await, 2, "another client");
+        // By the clock at the decision: the housekeeping has not read it again.
+        scenario.clock.advance(Nanos::from_secs(59));
+        assert!(scenario.passes("192.0.2.1").await);
+        scenario.clock.advance(Nanos::from_secs(1));
+        assert!(!scenario.passes("192.0.2.1").await, "as blocked as before");
+        scenario.housekeeping();
+        assert!(!scenario.passes("192.0.2.1").await);
+        // A reload leaves it alone, and it can be ended.
+        scenario.exempt("api", "192.0.2.1", 60);
+        scenario.reload(&format!("{plain}penalty = {{ ceiling = \"2d\" }}\n"));
+        assert!(scenario.passes("192.0.2.1").await);
+        scenario.exempt("api", "192.0.2.1", 0);
+        assert!(!scenario.passes("192.0.2.1").await);
+        scenario.exempt("nowhere", "192.0.2.1", 60);
+        assert!(!scenario.passes("192.0.2.1").await, "that is for another policy");
+    }
+}
+
+/// Only a policy with an exemption leaves the short path, and only as long as it has one.
+#[tokio::test]
+async fn a_policy_without_exemptions_keeps_its_short_path() {
+    let one = |name: &str| format!("[policy.{name}]\nlimits = \"1/d\"\nkey = [\"ip\"]\n");
+    let scenario = Scenario::new(&(one("api") + &one("other"))).await;
+    let usual = || {
+        let in_force = scenario.policies.load();
+        in_force.each.iter().map(|each| each.usual.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(usual(), [true, true]);
+    scenario.exempt("other", "192.0.2.1", 60);
+    assert_eq!(usual(), [true, false]);
+    scenario.advance_ms(60_000);
+    assert_eq!(usual(), [true, true]);
+}
+
 #[tokio::test]
 async fn a_cost_that_can_never_be_allowed_is_the_stronger_reason() {
     let mut scenario = Scenario::new(
@@ -605,10 +746,73 @@ fn step() -> impl Strategy<Value = (u64, u8, i32)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
+    /// A trial changes nothing but `would_block`, and counts what a policy with these limits that
+    /// only observes would count.
+    #[test]
+    fn a_trial_is_a_policy_beside_that_observes(
+        steps in prop::collection::vec(step(), 1..60),
+        (rate, burst, more) in (1..5_u32, 1..9_u32, 0..8_usize),
+        (trial_rate, trial_burst, trial_more) in (1..5_u32, 1..9_u32, any::<bool>()),
+    ) {
+        let limit = format!("{rate}/s burst {burst}");
+        let (limits, penalty) = match more {
+            0 => ("\"deny\"".to_owned(), ""),
+            1 => ("\"unlimited\"".to_owned(), ""),
+            2 | 3 => (format!("[\"{limit}\", \"2/s burst 3\"]"), ""),
+            4 => (format!("\"{limit}\""), "penalty = { ceiling = \"2s\" }\n"),
+            _ => (format!("\"{limit}\""), ""),
+        };
+        let trial = format!("{trial_rate}/s burst {trial_burst}");
+        let trial = if trial_more { format!("\"{trial}\", \"2/s burst 4\"") } else { format!("\"{trial}\"") };
+        let policy = |limits: &str, more: &str| {
+            format!(
+                "answer = [\"would_block\"]\n[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\n\
+                 cost = \"cost\"\n{more}"
+            )
+        };
+        let overrides = "[policy.api.overrides]\n\"192.0.2.2\" = \"2/s burst 2\"\n";
+        let without = policy(&limits, &format!("{penalty}{overrides}"));
+        let with = policy(&limits, &format!("{penalty}observe = [{trial}]\n{overrides}"));
+        let beside = policy(&format!("[{trial}]"), "mode = \"observe\"\n");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (answers, counts) = runtime.block_on(async {
+            let mut with = Scenario::new(&with).await;
+            let mut without = Scenario::new(&without).await;
+            let mut beside = Scenario::new(&beside).await;
+            let mut answers = Vec::new();
+            for (pause_ms, client, cells) in &steps {
+                let pause = Nanos::from_millis(*pause_ms);
+                let args = [
+                    ("ip", Value::Ipv4([192, 0, 2, *client].into())),
+                    ("cost", Value::Int32(*cells)),
+                ];
+                let truth = |answer: &Answer, name| {
+                    answer.var(Scope::Transaction, name) == Some(Value::Bool(true))
+                };
+                for scenario in [&with, &without, &beside] {
+                    scenario.clock.advance(pause);
+                }
+                let (one, other) = (with.ask(&args).await, without.ask(&args).await);
+                // The client with an override is not tried.
+                let tried = *client != 2 && truth(&beside.ask(&args).await, "would_block");
+                answers.push((
+                    [truth(&one, "blocked"), truth(&one, "would_block")],
+                    [truth(&other, "blocked"), truth(&other, "blocked") || tried],
+                ));
+            }
+            (answers, [with.counts("api.observe"), beside.counts("api")])
+        });
+        for (step, (with, without)) in answers.iter().enumerate() {
+            prop_assert_eq!(with, without, "step {}", step);
+        }
+        prop_assert_eq!(counts[0], counts[1]);
+    }
+
     /// One limit decides the same, whether it comes from flags or from a file, in the usual case
     /// and in all others: with more variables, with an override for another client, with a
-    /// second limit that never denies, with an earlier
-    /// policy that nobody owes anything under, and in a policy that only observes.
+    /// second limit that never denies, with a trial, with an arg that could stand for the key,
+    /// with another client that is exempt, with an earlier policy under which no client owes
+    /// anything, and in a policy that only observes.
     #[test]
     fn every_shape_of_a_limit_decides_the_same(
         steps in prop::collection::vec(step(), 1..40),
@@ -623,6 +827,8 @@ proptest! {
         let with_variables = format!("answer = [\"reason\", \"ratelimit\", \"remaining\"]\n{one}");
         let with_override = format!("{one}[policy.api.overrides]\n\"203.0.113.9\" = \"deny\"\n");
         let with_two = policy(&format!("[\"{limit}\", \"1000000/s\"]"), "");
+        let with_trial = policy(&format!("\"{limit}\""), "observe = \"1/d\"\n");
+        let with_fallback = one.replace("[\"ip\"]", "[\"ip\", \"else other\"]");
         let observed = policy(&format!("\"{limit}\""), "mode = \"observe\"\n");
         let observed = format!("answer = [\"would_block\"]\n{observed}");
         let earlier = policy("\"1/s burst 1\"", "");
@@ -633,8 +839,13 @@ proptest! {
             reloaded.reload(&one);
             let of_flags =
                 flags(&["--rate", &rate, "--burst", &burst, "--key", "ip", "--cost", "cost"]);
-            let mut shapes = vec![Scenario::of(of_flags).await, reloaded];
-            for text in [&one, &with_variables, &with_override, &with_two, &observed] {
+            let with_exemption = Scenario::new(&one).await;
+            with_exemption.exempt("api", "203.0.113.9", 3600);
+            let mut shapes = vec![Scenario::of(of_flags).await, reloaded, with_exemption];
+            for text in [
+                &one, &with_variables, &with_override, &with_two, &with_trial, &with_fallback,
+                &observed,
+            ] {
                 shapes.push(Scenario::new(text).await);
             }
             let observed = shapes.len() - 1;

@@ -10,7 +10,8 @@ use crate::policy::{KeyParts, Policies, Policy, Rule, When};
 impl Policies {
     /// All policies, a paragraph each.
     pub(crate) fn in_words(&self) -> String {
-        let mut words: Vec<_> = self.list.iter().map(Policy::in_a_list).collect();
+        let mut words: Vec<_> =
+            self.without_trials().map(|policy| policy.in_a_list(self)).collect();
         let others: Vec<_> = self.answers.others.iter().map(|var| var.name().as_str()).collect();
         if !others.is_empty() {
             words.push(format!("variables besides 'blocked': {}", others.join(", ")));
@@ -30,7 +31,7 @@ impl Policy {
     }
 
     /// The same with its name, what it is for, and its overrides.
-    fn in_a_list(&self) -> String {
+    fn in_a_list(&self, all: &Policies) -> String {
         let mut words = format!("policy '{}'", self.name);
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));
@@ -51,6 +52,10 @@ impl Policy {
                 Count(penalty.cells, "cell", "cells"),
                 Exact(Duration::from_nanos(penalty.ceiling_ns))
             );
+        }
+        if let Some(trial) = self.trial {
+            let limits = all.list[trial].rule.in_words();
+            let _ = write!(words, "\n    observe, which blocks no request: {limits}");
         }
         for (place, rule) in self.overrides.rules.iter().enumerate() {
             let limits = match rule {

@@ -35,7 +35,20 @@ impl Digest {
 
     fn policy(&mut self, policy: &Policy) {
         // Every field is named, so that a new one can't be forgotten here.
-        let Policy { name, message, when, key, cost, rule, overrides, observes, penalty } = policy;
+        let Policy {
+            name,
+            message,
+            when,
+            key,
+            cost,
+            rule,
+            overrides,
+            observes,
+            penalty,
+            // It is a policy of its own.
+            trial: _,
+            is_trial: _,
+        } = policy;
         self.add(name.as_bytes());
         self.add(message.as_deref().unwrap_or_default());
         if let Some(When { arg, values }) = when {
@@ -153,6 +166,7 @@ mod tests {
             format!("{base}when = {{ plan = [\"gold\", \"silver\"] }}"),
             format!("{base}cost = \"n\""),
             format!("{base}mode = \"observe\""),
+            format!("{base}observe = [\"1/s\"]"),
             format!("{base}ipv6_prefix = 48"),
             format!("{base}lowercase = true"),
             format!("{base}penalty = {{ cells = 1, ceiling = \"1m\" }}"),

@@ -14,7 +14,7 @@ use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::variables::{Answers, Var};
-use crate::policy::{KeyParts, Overrides, Policies, Policy, Rule, When, penalty, syntax};
+use crate::policy::{KeyParts, Limit, Overrides, Policies, Policy, Rule, When, penalty, syntax};
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -79,7 +79,6 @@ impl<'t> File<'t> {
         };
         let (list, places) = self.policies(entries.take("policy"));
         self.reader.no_more(entries);
-        self.no_policy_hides_another(&list, &places);
         self.answers_fit(&answers, &list, &places);
         (list, answers)
     }
@@ -115,7 +114,7 @@ impl<'t> File<'t> {
         vars
     }
 
-    /// The policies, and where each of them stands.
+    /// The policies with their trials, and where each of them stands.
     fn policies(&mut self, value: Option<&Node<'t>>) -> (Vec<Policy>, Vec<usize>) {
         let at = value.map_or(0, |value| value.span().start);
         let table = value.and_then(|value| {
@@ -129,17 +128,33 @@ impl<'t> File<'t> {
         // In the order of the file, which a table does not keep.
         let mut policies: Vec<_> = table.into_iter().flatten().collect();
         policies.sort_by_key(|(name, _)| name.span().start);
-        let read = policies
-            .into_iter()
-            .filter_map(|(name, policy)| Some((self.policy(name, policy)?, name.span().start)));
-        read.unzip()
+        let (mut list, mut places, mut trials) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, policy) in policies {
+            let Some((policy, trial)) = self.policy(name, policy) else { continue };
+            trials.extend(trial.map(|limits| (list.len(), limits)));
+            list.push(policy);
+            places.push(name.span().start);
+        }
+        self.no_policy_hides_another(&list, &places);
+        for (place, limits) in trials {
+            list[place].trial = Some(list.len());
+            list.push(list[place].trial(limits));
+            places.push(places[place]);
+        }
+        (list, places)
     }
 
-    fn policy(&mut self, name: &Name<'t>, value: &Node<'t>) -> Option<Policy> {
+    /// A policy, and the limits of its trial if it has one.
+    fn policy(
+        &mut self,
+        name: &Name<'t>,
+        value: &Node<'t>,
+    ) -> Option<(Policy, Option<Vec<Limit>>)> {
         const KNOWN: &[&str] = &[
             "message",
             "when",
             "limits",
+            "observe",
             "key",
             "ipv4_prefix",
             "ipv6_prefix",
@@ -168,6 +183,7 @@ impl<'t> File<'t> {
         let key = self.key(&mut entries);
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
+        let trial = entries.take("observe").and_then(|value| self.trial(name, value, observes));
         let penalty = entries
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
@@ -177,7 +193,7 @@ impl<'t> File<'t> {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             penalty::apply(&mut self.reader, at, name, penalty, rule.as_mut(), rules);
         }
-        Some(Policy {
+        let policy = Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
             when,
@@ -187,7 +203,20 @@ impl<'t> File<'t> {
             overrides,
             observes,
             penalty: penalty.map(|(_, penalty)| penalty),
-        })
+            trial: None,
+            is_trial: false,
+        };
+        Some((policy, trial))
+    }
+
+    /// The limits of a policy's trial.
+    fn trial(&mut self, policy: &str, value: &Node<'t>, observes: bool) -> Option<Vec<Limit>> {
+        if observes {
+            let what = "the limits of a policy with mode = \"observe\" are a trial already; leave \
+                        out mode or observe";
+            self.reader.wrong(value.span().start, what);
+        }
+        limits::trial(&mut self.reader, policy, value)
     }
 
     /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.

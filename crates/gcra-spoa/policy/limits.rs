@@ -4,7 +4,7 @@ use gcra_table::Rate;
 use toml::de::DeValue;
 
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::{Limit, MAX_LIMITS, Rule};
+use crate::policy::{Limit, MAX_LIMITS, Rule, trial_name};
 use crate::table_error;
 
 /// The longest name of a policy or a limit, in bytes: it is part of header fields.
@@ -47,6 +47,37 @@ pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) 
             );
             None
         }
+    }
+}
+
+/// The limits of `observe`: as those of `limits`, but without `"deny"` and `"unlimited"`.
+pub(super) fn trial<'t>(
+    reader: &mut Reader<'t>,
+    policy: &str,
+    value: &Node<'t>,
+) -> Option<Vec<Limit>> {
+    let mut wrong = |what: &str| {
+        let what = format!("{what}; write observe = [\"50/s burst 100\"], or leave it out");
+        reader.wrong(value.span().start, &what);
+        None
+    };
+    match value.get_ref() {
+        DeValue::String(text) if text == "deny" || text == "unlimited" => {
+            wrong(&format!("'{text}' cannot be observed"))
+        }
+        DeValue::Array(array) if array.is_empty() => wrong("observe is empty"),
+        DeValue::Array(array) if array.len() > MAX_LIMITS => {
+            let count = array.len();
+            wrong(&format!("observe has {count} entries, and at most {MAX_LIMITS} are possible"))
+        }
+        DeValue::String(_) | DeValue::Table(_) | DeValue::Array(_) => {
+            match rule(reader, &trial_name(policy), value)? {
+                Rule::Limits(limits) => Some(limits),
+                // These are above.
+                Rule::Deny | Rule::Unlimited => None,
+            }
+        }
+        _ => wrong("observe must be a limit or a list of limits"),
     }
 }
 

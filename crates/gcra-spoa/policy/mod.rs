@@ -24,7 +24,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{KeyHash, Quota, Table, limit_id};
+use gcra_table::{Exemption, KeyHash, Quota, Table, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
@@ -39,6 +39,8 @@ pub(crate) const MAX_LIMITS: usize = 4;
 /// All policies, in the order of the file. The first one that is for a message decides about it.
 #[derive(Debug)]
 pub(crate) struct Policies {
+    /// Trials come last. Each is for the messages of a policy before it, so a message is never
+    /// matched to one.
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
     /// The files that they were read from, in the state in which they were read.
@@ -85,6 +87,21 @@ pub(crate) struct Policy {
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
+    /// The place of its trial, which has its limits of `observe`.
+    pub(crate) trial: Option<usize>,
+    /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
+    /// own, and observes.
+    pub(crate) is_trial: bool,
+}
+
+/// The number by which an exemption names a policy.
+pub(crate) fn policy_id(name: &str) -> u64 {
+    limit_id(&[name.as_bytes()])
+}
+
+/// The name of a policy's trial. No policy of a file can have it, because of its dot.
+pub(crate) fn trial_name(policy: &str) -> String {
+    format!("{policy}.observe")
 }
 
 /// An arg, and its values for which the policy is.
@@ -343,6 +360,11 @@ impl Policies {
         Self::new(list, self.answers.clone(), Vec::new(), 0)
     }
 
+    /// The policies without their trials.
+    pub(crate) fn without_trials(&self) -> impl Iterator<Item = &Policy> {
+        self.list.iter().filter(|policy| !policy.is_trial)
+    }
+
     /// The place of the first policy that is for this message.
     #[inline]
     pub(crate) fn of(&self, message: &Message<'_>) -> Option<usize> {
@@ -420,6 +442,11 @@ impl Policy {
         }
     }
 
+    /// Whether a client of this policy is the one that is exempt.
+    pub(crate) fn is_meant_by(&self, exemption: &Exemption) -> bool {
+        exemption.policy == policy_id(&self.name)
+    }
+
     #[inline]
     pub(crate) fn rule(&self, at: RuleAt) -> &Rule {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
@@ -437,6 +464,19 @@ impl Policy {
             overrides: Overrides::default(),
             observes: self.observes,
             penalty: self.penalty,
+            trial: None,
+            is_trial: self.is_trial,
+        }
+    }
+
+    /// A trial of these limits, for the keys of this policy.
+    pub(crate) fn trial(&self, limits: Vec<Limit>) -> Self {
+        Self {
+            name: trial_name(&self.name).into(),
+            observes: true,
+            penalty: None,
+            is_trial: true,
+            ..self.with_rule(Rule::Limits(limits))
         }
     }
 
@@ -456,6 +496,9 @@ impl Policy {
             observes: _,
             // It is part of the quotas of the limits.
             penalty: _,
+            // It is compared by itself.
+            trial: _,
+            is_trial: _,
         } = self;
         (key, rule, overrides) == (&other.key, &other.rule, &other.overrides)
     }

@@ -172,10 +172,10 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         "[policy.api]\nlimits = \"1/s\"\n\"\\u001b[2J\" = 1\n\"a\\rb\" = 1\n",
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
-             limits, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
              lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
-             limits, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
              lists",
         ],
     );
@@ -185,6 +185,64 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
          \"192.0.2.1\" = { bust = 5, rate = \"10/s\" }\n",
         &["4: 'bust' is not a setting of a limit; did you mean 'burst'?"],
     );
+}
+
+#[test]
+fn a_trial_is_a_policy_of_its_own_behind_all_others() {
+    let policies = good(
+        "answer = [\"ratelimit\"]\n[policy.api]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\n\
+         limits = \"100/s\"\nobserve = [\"50/s\", { name = \"hourly\", rate = \"1000/h\" }]\n\
+         key = [\"ip\"]\npenalty = { ceiling = \"1m\" }\n[policy.api.overrides]\n\
+         \"192.0.2.1\" = \"deny\"\n[policy.b]\nmessage = \"m\"\nlimits = \"1/s\"\nobserve = \"2/s\"\n",
+    );
+    let names: Vec<_> = policies.list.iter().map(|policy| &*policy.name).collect();
+    assert_eq!(names, ["api", "b", "api.observe", "b.observe"]);
+    let [api, b, trial, _] = &policies.list[..] else { unreachable!() };
+    assert_eq!((api.trial, b.trial, trial.trial), (Some(2), Some(3), None));
+    assert_eq!((&trial.key, &trial.when, &trial.message), (&api.key, &api.when, &api.message));
+    assert!(trial.observes && trial.penalty.is_none() && trial.overrides.is_empty());
+    let labels: Vec<_> = trial.limits().map(|limit| &*limit.label).collect();
+    assert_eq!(labels, ["api.observe.1", "api.observe.hourly"]);
+    assert!(trial.limits().all(|limit| api.limits().all(|other| other.id != limit.id)));
+    let words = policies.in_words();
+    let trials: Vec<_> = words.lines().filter(|line| line.starts_with("    observe")).collect();
+    assert_eq!(
+        trials,
+        [
+            "    observe, which blocks no request: 50 per second, up to 50 at once; and 1000 per \
+             hour, up to 1000 at once",
+            "    observe, which blocks no request: 2 per second, up to 2 at once",
+        ]
+    );
+    assert_eq!(words.lines().filter(|line| line.starts_with("policy ")).count(), 2, "{words}");
+    assert_eq!(policies.for_haproxy().matches("\nspoe-message ").count(), 1);
+}
+
+#[test]
+fn a_wrong_trial_is_a_mistake() {
+    for (settings, said) in [
+        ("observe = \"deny\"", "'deny' cannot be observed; write observe = [\"50/s burst 100\"]"),
+        ("observe = \"unlimited\"", "'unlimited' cannot be observed; write"),
+        ("observe = []", "observe is empty; write"),
+        ("observe = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\"]", "observe has 5 entries, and"),
+        ("observe = true", "observe must be a limit or a list of limits; write"),
+        ("observe = [\"50/s brust 2\"]", "'50/s brust 2' is not a valid limit; write"),
+        ("observe = [\"deny\"]", "'deny' must stand alone"),
+        ("observe = \"1/s\"\nmode = \"observe\"", "the limits of a policy with mode = "),
+    ] {
+        let mistakes =
+            parse(&format!("[policy.api]\nlimits = \"1/s\"\n{settings}\n")).unwrap_err();
+        let expected = format!("gcra-spoa.toml:3: {said}");
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:?}");
+    }
+    let name = "n".repeat(64);
+    let trial = format!("{{ name = \"{name}\", rate = \"1/s\" }}");
+    let mistakes = parse(&format!(
+        "answer = [\"ratelimit\", \"ratelimit_policy\"]\n[policy.{name}]\nlimits = \"unlimited\"\n\
+         observe = [{trial}, \"1/s\", \"2/s\", \"3/s\"]\n"
+    ))
+    .unwrap_err();
+    assert!(mistakes[0].contains(".observe' an answer may have"), "{mistakes:?}");
 }
 
 #[test]
