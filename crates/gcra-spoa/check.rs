@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::output::{print_mistakes, write_stdout};
+use crate::output::{print_mistakes, print_warnings, write_stdout};
 use crate::policy;
 
 /// Reads the file and prints what it means, or a HAProxy configuration that fits it.
@@ -17,6 +17,7 @@ pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode
         Ok(policies) => policies,
         Err(mistakes) => return Ok(print_mistakes(&mistakes)),
     };
+    print_warnings(&policies.warnings);
     let text = if print_haproxy { policies.for_haproxy() } else { policies.in_words() };
     write_stdout(&format!("{}\n", text.trim_end()))?;
     Ok(ExitCode::SUCCESS)

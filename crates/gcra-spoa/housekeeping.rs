@@ -341,10 +341,11 @@ impl Housekeeping {
                 match next {
                     None => log::info!("{name} was read again: nothing has changed"),
                     Some(next) => {
-                        let words = next.policies.in_words();
+                        let policies = next.policies.clone();
                         self.policies.store(next.into());
                         log::info!("{name} was read again, and is in force:");
-                        words.lines().for_each(|line| log::info!("{line}"));
+                        policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                        policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
                     }
                 }
                 known.clear();

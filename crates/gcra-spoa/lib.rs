@@ -90,6 +90,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         Some(file) => {
             log::info!("gcra-spoa {version}, configured by {}", file.display());
             policies.in_words().lines().for_each(|line| log::info!("{line}"));
+            policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
         }
     }
     log::info!(

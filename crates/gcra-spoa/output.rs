@@ -51,3 +51,8 @@ pub(crate) fn print_mistakes(mistakes: &[String]) -> ExitCode {
     mistakes.iter().for_each(|mistake| eprintln!("gcra-spoa: {mistake}"));
     ExitCode::FAILURE
 }
+
+/// Prints the warnings about a configuration on standard error, one a line.
+pub(crate) fn print_warnings(warnings: &[String]) {
+    warnings.iter().for_each(|warning| eprintln!("gcra-spoa: {warning}"));
+}

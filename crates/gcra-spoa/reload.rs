@@ -23,7 +23,7 @@ use serde_json::json;
 
 use crate::cli::At;
 use crate::listed::{Unlisted, name, pid_namespace};
-use crate::output::{Output, print, print_mistakes};
+use crate::output::{Output, print, print_mistakes, print_warnings};
 use crate::plural::Count;
 use crate::policy;
 use crate::table_error::TableError;
@@ -70,6 +70,7 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
             return Ok(exit);
         }
     };
+    print_warnings(&policies.warnings);
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let unlisted = Unlisted::begin(&table);
     let agents = ask(&table, &at.path());

@@ -2,6 +2,8 @@
 //! together, each with its line.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::fmt;
 use std::path::Path;
 
 use ahash::AHashMap;
@@ -14,7 +16,9 @@ use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::variables::{Answers, Var};
-use crate::policy::{KeyParts, Limit, Overrides, Policies, Policy, Rule, When, penalty, syntax};
+use crate::policy::{
+    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, syntax,
+};
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -49,15 +53,13 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
                 reader.wrong(at, &what);
             }
         }
-        return Err(reader.finish());
+        return Err(reader.finish().err().unwrap_or_default());
     }
     let mut file = File { reader, sources: Sources::new(path, text) };
     let (list, answers) = file.document(document.get_ref());
-    if !file.reader.is_content() {
-        return Err(file.reader.finish());
-    }
+    let warnings = file.reader.finish()?;
     let (files, digest) = file.sources.finish();
-    Ok(Policies::new(list, answers, files, digest))
+    Ok(Policies { warnings, ..Policies::new(list, answers, files, digest) })
 }
 
 /// A file while it is read.
@@ -175,12 +177,16 @@ impl<'t> File<'t> {
         let table = reader.table(value, &what)?;
         let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
         let message = match entries.take("message") {
-            Some(value) => reader.name(value, "message", "the name of a spoe-message")?,
+            Some(value) => self.message(value)?,
             None => name.to_owned(),
         };
-        let when = entries.take("when").and_then(|value| self.when(value));
+        let when = entries.take("when");
+        let when = when.and_then(|value| Some((self.when(value)?, value.span().start)));
         let mut rule = self.rule(name, at, entries.take("limits"));
         let key = self.key(&mut entries);
+        if let Some((when, at)) = &when {
+            self.key_tells_clients_apart(name, &key, when, *at);
+        }
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
         let trial = entries.take("observe").and_then(|value| self.trial(name, value, observes));
@@ -196,7 +202,7 @@ impl<'t> File<'t> {
         let policy = Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
-            when,
+            when: when.map(|(when, _)| when),
             key,
             cost,
             rule: rule?,
@@ -219,6 +225,20 @@ impl<'t> File<'t> {
         limits::trial(&mut self.reader, policy, value)
     }
 
+    /// The name of a spoe-message, in the characters that HAProxy allows.
+    fn message(&mut self, value: &Node<'t>) -> Option<String> {
+        let name = self.reader.name(value, "message", "the name of a spoe-message")?;
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if let Some(c) = name.chars().find(|c| !is_allowed(*c)) {
+            let what = format!(
+                "'{name}' is not the name of a spoe-message, because HAProxy allows no '{c}' in \
+                 it; use letters, digits, '-', '_', '.' and ':'"
+            );
+            self.reader.wrong(value.span().start, &what);
+        }
+        Some(name)
+    }
+
     /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.
     fn when(&mut self, value: &Node<'t>) -> Option<When> {
         const HOW: &str = "when must name one arg and its values, such as { plan = \"gold\" } or \
@@ -239,10 +259,30 @@ impl<'t> File<'t> {
         if values.is_empty() {
             self.reader.wrong(at, HOW);
         }
-        Some(When {
-            arg: arg.get_ref().as_bytes().into(),
-            values: values.iter().map(|value| value.as_bytes().into()).collect(),
-        })
+        let mut distinct: Vec<Box<[u8]>> = Vec::new();
+        for value in values {
+            if distinct.iter().any(|known| **known == *value.as_bytes()) {
+                let what = format!("when names '{value}' twice; once is enough");
+                self.reader.wrong(at, &what);
+            } else {
+                distinct.push(value.into_bytes().into());
+            }
+        }
+        Some(When { arg: arg.get_ref().as_bytes().into(), values: distinct })
+    }
+
+    /// Warns if the only arg of the key is that of `when`.
+    fn key_tells_clients_apart(&mut self, policy: &str, key: &KeyParts, when: &When, at: usize) {
+        if let [only] = &key.args[..]
+            && only.names().eq([&*when.arg])
+        {
+            let arg = describe::text(&when.arg);
+            let what = format!(
+                "the key of policy '{policy}' has only the arg '{arg}', so all requests with the \
+                 same {arg} share one bucket; add the arg that tells clients apart, such as \"ip\""
+            );
+            self.reader.warn(at, &what);
+        }
     }
 
     fn rule(&mut self, policy: &str, at: usize, value: Option<&Node<'t>>) -> Option<Rule> {
@@ -260,20 +300,32 @@ impl<'t> File<'t> {
     /// What makes the key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`.
     fn key(&mut self, entries: &mut Entries<'_, 't>) -> KeyParts {
         let reader = &mut self.reader;
-        let args =
-            entries.take("key").map(|value| reader.strings(value, "key", "such as [\"ip\"]"));
+        let args = entries.take("key").map(|value| {
+            if value.get_ref().as_array().is_some_and(|array| array.is_empty()) {
+                let what = "key is empty; leave it out if all args make the key, or write the \
+                            names of args, such as [\"ip\"]";
+                reader.wrong(value.span().start, what);
+            }
+            reader.strings(value, "key", "such as [\"ip\"]")
+        });
         let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         let args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
             reader.wrong(places[place], &what);
         });
-        let mut prefix = |name: &'static str, most: u8, default: u8| {
-            let bits =
-                entries.take(name).and_then(|value| reader.number(value, name, most.into()));
+        let mut prefix = |name: &'static str, family: &str, most: u8, default: u8| {
+            let Some(value) = entries.take(name) else { return default };
+            let bits = reader.number(value, name, most.into());
+            if bits == Some(0) {
+                let what = format!(
+                    "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
+                );
+                reader.warn(value.span().start, &what);
+            }
             bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
         };
-        let (ipv4_prefix, ipv6_prefix) =
-            (prefix("ipv4_prefix", 32, 32), prefix("ipv6_prefix", 128, 64));
+        let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, 32);
+        let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, 64);
         let lowercase = entries.take("lowercase");
         KeyParts {
             args,
@@ -325,25 +377,70 @@ impl<'t> File<'t> {
         if let Some(value) = entries.take("lists") {
             collector.lists(&mut self.reader, &mut self.sources, value);
         }
-        collector.finish()
+        collector.finish(&mut self.reader)
     }
 
-    /// The first policy that is for a message applies, so one without `when` must be the last.
+    /// The first policy that is for a message applies, so one without `when` must be the last, and
+    /// a value of an arg belongs to the first policy that names it.
     fn no_policy_hides_another(&mut self, list: &[Policy], places: &[usize]) {
-        // The first policy for each message and `when`.
-        let mut first: AHashMap<_, &Policy> = AHashMap::new();
+        // The first policy for each message, and for each message and value of an arg.
+        let mut every: AHashMap<_, &Policy> = AHashMap::new();
+        let mut some: AHashMap<_, &Policy> = AHashMap::new();
         for (policy, at) in list.iter().zip(places) {
-            let (every, same) = ((&policy.message, None), (&policy.message, policy.when.as_ref()));
-            let Some(hiding) = first.get(&every).or_else(|| first.get(&same)) else {
-                first.insert(same, policy);
+            let name = &policy.name;
+            if let Some(hiding) = every.get(&policy.message) {
+                let what = format!(
+                    "policy '{name}' never applies, because policy '{}' above it is for the same \
+                     message; put '{name}' first, and give it a 'when'",
+                    hiding.name
+                );
+                self.reader.wrong(*at, &what);
+                continue;
+            }
+            let Some(When { arg, values }) = &policy.when else {
+                every.insert(&policy.message, policy);
                 continue;
             };
-            let what = format!(
-                "policy '{0}' never applies, because policy '{1}' above it is for the same \
-                 message; put '{0}' first, and give it a 'when'",
-                policy.name, hiding.name
-            );
-            self.reader.wrong(*at, &what);
+            // The policies that have some of the values already.
+            let (mut hiding, mut hidden) = (Vec::new(), Vec::new());
+            for value in values {
+                match some.entry((&policy.message, arg, value)) {
+                    Entry::Occupied(entry) => {
+                        let name = &entry.get().name;
+                        if !hiding.contains(&name) {
+                            hiding.push(name);
+                        }
+                        hidden.push(value);
+                    }
+                    Entry::Vacant(entry) => drop(entry.insert(policy)),
+                }
+            }
+            if hidden.is_empty() {
+                continue;
+            }
+            let above = match &hiding[..] {
+                [one] => format!("policy '{one}' above it has"),
+                several => format!("policies {} above it have", quoted(several)),
+            };
+            if hidden.len() == values.len() {
+                let what = format!(
+                    "policy '{name}' never applies, because {above} all values of its 'when', for \
+                     the same message; leave the policy or those values out"
+                );
+                self.reader.wrong(*at, &what);
+            } else {
+                let (noun, them) = match hidden.len() {
+                    1 => ("value", "it"),
+                    _ => ("values", "them"),
+                };
+                let what = format!(
+                    "policy '{name}' never gets the {noun} {} of '{}', because {above} {them}, \
+                     for the same message; leave {them} out of one of the two",
+                    quoted(&hidden.iter().map(|value| describe::text(value)).collect::<Vec<_>>()),
+                    describe::text(arg)
+                );
+                self.reader.warn(*at, &what);
+            }
         }
     }
 
@@ -386,5 +483,16 @@ impl<'t> File<'t> {
                 self.reader.wrong(*at, &what);
             }
         }
+    }
+}
+
+/// Names in quotes: "'a', 'b' and 2 more".
+fn quoted<T: fmt::Display>(names: &[T]) -> String {
+    const MOST: usize = 3;
+    let shown: Vec<_> = names.iter().take(MOST).map(|name| format!("'{name}'")).collect();
+    match (names.len().saturating_sub(MOST), &shown[..]) {
+        (0, [first @ .., last]) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        (0, _) => shown.concat(),
+        (more, _) => format!("{} and {more} more", shown.join(", ")),
     }
 }

@@ -99,7 +99,29 @@ fn several<'t>(
         let what = format!("two limits are called '{}'; give each a name of its own", pair[0]);
         reader.wrong(at, &what);
     }
+    for (place, (limit, value)) in limits.iter().zip(values).enumerate() {
+        // Of two equal limits the first one counts.
+        let stricter = limits.iter().enumerate().find(|(other, stricter)| {
+            let is_stricter = never_matters(limit, stricter);
+            is_stricter && (place > *other || !never_matters(stricter, limit))
+        });
+        if let Some((_, stricter)) = stricter {
+            let what = format!(
+                "the limit '{}' never matters, because '{}' allows no more at once and no more in \
+                 the long run; leave it out",
+                limit.text, stricter.text
+            );
+            reader.warn(value.span().start, &what);
+        }
+    }
     Some(Rule::Limits(limits))
+}
+
+/// Whether `other` denies every request that `limit` would deny: both are charged the same, so it
+/// is enough that its burst is not larger and its cells do not come back faster.
+fn never_matters(limit: &Limit, other: &Limit) -> bool {
+    other.quota.burst() <= limit.quota.burst()
+        && other.quota.emission_interval() >= limit.quota.emission_interval()
 }
 
 /// A limit as it is written, before its numbers are checked.

@@ -43,6 +43,8 @@ pub(crate) struct Policies {
     /// matched to one.
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
+    /// What is allowed in the file, and probably not meant; a line each.
+    pub(crate) warnings: Vec<String>,
     /// The files that they were read from, in the state in which they were read.
     pub(crate) files: Vec<Seen>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
@@ -352,7 +354,7 @@ impl Policies {
         text_digest: u64,
     ) -> Self {
         let limits_digest = Self::digest_of_limits(&list);
-        Self { list, answers, files, text_digest, limits_digest }
+        Self { list, answers, warnings: Vec::new(), files, text_digest, limits_digest }
     }
 
     /// The same answers with other policies, which were not read from any text.

@@ -13,7 +13,7 @@ use crate::policy::OverrideKey;
 
 /// The prefix of a text that is a value whatever it looks like. It is the same on the command
 /// line.
-const VALUE: &str = "str:";
+pub(super) const VALUE: &str = "str:";
 
 /// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
 /// part.

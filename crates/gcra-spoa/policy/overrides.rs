@@ -1,5 +1,6 @@
 //! The grammar of `overrides` and `lists`: which values of the key have other limits.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use ahash::AHashMap;
@@ -7,6 +8,7 @@ use toml::de::DeValue;
 
 use crate::plural::Count;
 use crate::policy::limits;
+use crate::policy::override_key::VALUE;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::sources::Sources;
 use crate::policy::{KeyParts, OverrideKey, Overrides, Rule};
@@ -21,15 +23,59 @@ pub(super) struct Collector<'p> {
     overrides: Overrides,
     /// The place of each rule. Overrides with equal limits share one.
     places: AHashMap<Rule, u32>,
+    /// How many entries are addresses or networks, and how many are texts without `str:`.
+    addresses: usize,
+    texts: usize,
+    /// The first texts, with the list that they are in, and where each stands in the file.
+    first_texts: Vec<(usize, String)>,
 }
 
 impl<'p> Collector<'p> {
     pub(super) fn new(policy: &'p str, parts: &'p KeyParts) -> Self {
-        Self { policy, parts, overrides: Overrides::default(), places: AHashMap::new() }
+        Self {
+            policy,
+            parts,
+            overrides: Overrides::default(),
+            places: AHashMap::new(),
+            addresses: 0,
+            texts: 0,
+            first_texts: Vec::new(),
+        }
     }
 
-    pub(super) fn finish(self) -> Overrides {
+    /// All overrides. Warns of texts among addresses, unless the key has several args, of which
+    /// one can be an address and another one a text.
+    pub(super) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
+        if self.parts.names().count() <= 1 && self.texts < self.addresses {
+            for (at, text) in &self.first_texts {
+                let what = format!(
+                    "{text} is a text among addresses, so no address will ever match it; write \
+                     an address, or str: in front of it if it is meant"
+                );
+                reader.warn(*at, &what);
+            }
+            if let (more @ 1.., Some((at, _))) =
+                (self.texts - self.first_texts.len(), self.first_texts.last())
+            {
+                let more = Count(more, "more text is", "more texts are");
+                reader.warn(*at, &format!("{more} among the addresses of '{}'", self.policy));
+            }
+        }
         self.overrides
+    }
+
+    /// Remembers whether an entry is an address or a text. `list` says in which list it is.
+    fn note(&mut self, at: usize, list: impl Display, text: &str, key: &OverrideKey) {
+        match key {
+            OverrideKey::Net(_) => self.addresses += 1,
+            OverrideKey::Value(_) if text.starts_with(VALUE) => {}
+            OverrideKey::Value(_) => {
+                self.texts += 1;
+                if self.texts <= MAX_REPORTED {
+                    self.first_texts.push((at, format!("{list}'{text}'")));
+                }
+            }
+        }
     }
 
     /// `"192.0.2.0/24" = "unlimited"`.
@@ -47,6 +93,7 @@ impl<'p> Collector<'p> {
             }
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
             if let (Some(rule), Ok(key)) = (limits::rule(reader, self.policy, value), key) {
+                self.note(at, "", text, &key);
                 let place = self.place(rule);
                 if self.overrides.insert(key, place).is_some() {
                     let what = format!("'{text}' is the same as another override; leave one out");
@@ -102,22 +149,34 @@ impl<'p> Collector<'p> {
         }
     }
 
-    /// The text of a list: one entry a line, and comments that begin with `#`.
+    /// The text of a list: one entry a line.
     fn list(&mut self, reader: &mut Reader<'_>, at: usize, path: &Path, text: &str, place: u32) {
-        let (path, mut wrong) = (path.display(), 0_usize);
+        let (path, mut wrong, mut odd) = (path.display(), 0_usize, 0_usize);
         for (number, line) in (1..).zip(text.lines()) {
-            let entry = line.split('#').next().unwrap_or_default().trim();
+            let entry = without_comment(line).trim();
             if entry.is_empty() {
                 continue;
             }
+            let list = format_args!("the list {path}, line {number}: ");
             match self.list_key(entry) {
-                // An entry that stands in several lists, or several times in one, has the limits
-                // of the last.
-                Ok(key) => drop(self.overrides.insert(key, place)),
+                Ok(key) => {
+                    match not_as_meant(entry) {
+                        None => self.note(at, list, entry, &key),
+                        Some(what) => {
+                            odd += 1;
+                            if odd <= MAX_REPORTED {
+                                reader.warn(at, &format!("{list}{what}"));
+                            }
+                        }
+                    }
+                    // An entry that stands in several lists, or several times in one, has the
+                    // limits of the last.
+                    self.overrides.insert(key, place);
+                }
                 Err(what) => {
                     wrong += 1;
                     if wrong <= MAX_REPORTED {
-                        reader.wrong(at, &format!("the list {path}, line {number}: {what}"));
+                        reader.wrong(at, &format!("{list}{what}"));
                     }
                 }
             }
@@ -126,18 +185,30 @@ impl<'p> Collector<'p> {
             let more = Count(more, "more mistake", "more mistakes");
             reader.wrong(at, &format!("the list {path} has {more}"));
         }
+        if let Some(more @ 1..) = odd.checked_sub(MAX_REPORTED) {
+            let more = Count(more, "more entry", "more entries");
+            reader.warn(at, &format!("the list {path} has {more} with quotes or a '#'"));
+        }
     }
 
     fn list_key(&self, entry: &str) -> Result<OverrideKey, String> {
         // These begin a comment in other kinds of files. Here the line would be a value that no
         // client sends.
-        match [";", "//"].into_iter().find(|mark| entry.starts_with(mark)) {
-            Some(mark) => Err(format!(
+        if let Some(mark) = [";", "//"].into_iter().find(|mark| entry.starts_with(mark)) {
+            return Err(format!(
                 "'{entry}' begins with '{mark}'; write # before a comment, or str:{entry} for the \
                  text itself"
-            )),
-            None => self.key(entry),
+            ));
         }
+        if let Some((address, _)) = entry.split_once('#')
+            && let Ok(OverrideKey::Net(_)) = address.parse()
+        {
+            return Err(format!(
+                "'{entry}' is not an address or network; write white space before the comment, \
+                 {address} #..., or str:{entry} for the text itself"
+            ));
+        }
+        self.key(entry)
     }
 
     fn key(&self, text: &str) -> Result<OverrideKey, String> {
@@ -158,6 +229,37 @@ impl<'p> Collector<'p> {
             next
         })
     }
+}
+
+/// A line of a list without its comment, which begins with a `#` at the start of the line or after
+/// white space.
+fn without_comment(line: &str) -> &str {
+    let mut marks = line.match_indices('#').map(|(at, _)| at);
+    let begin = marks.find(|at| line[..*at].ends_with(char::is_whitespace) || *at == 0);
+    begin.map_or(line, |at| &line[..at])
+}
+
+/// What is odd about an entry that is a text, if something is.
+fn not_as_meant(entry: &str) -> Option<String> {
+    if entry.starts_with(VALUE) {
+        return None;
+    }
+    let quotes = [('"', '"'), ('\'', '\''), ('\u{2018}', '\u{2019}'), ('\u{201c}', '\u{201d}')];
+    let plain = quotes.into_iter().find_map(|(left, right)| {
+        entry.strip_prefix(left)?.strip_suffix(right).filter(|plain| !plain.is_empty())
+    });
+    if let Some(plain) = plain {
+        return Some(format!(
+            "the quotes are part of the value {entry}, because a list needs none; write {plain}, \
+             or str:{entry} if they are meant"
+        ));
+    }
+    entry.contains('#').then(|| {
+        format!(
+            "the # is part of the value '{entry}', because a comment begins after white space; \
+             write white space before the #, or str:{entry} if it is meant"
+        )
+    })
 }
 
 /// The key that was probably meant where `192.0.2.1 = "deny"` has no quotes: to TOML that is a

@@ -1,5 +1,5 @@
-//! A reader of TOML entries: it takes typed values out of tables and notes every mistake with its
-//! line. It knows nothing about policies.
+//! A reader of TOML entries: it takes typed values out of tables and notes every mistake and every
+//! warning with its line. It knows nothing about policies.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::plural::Count;
 
-/// The most mistakes that are reported. Of further ones only the number is.
+/// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
 const MAX_REPORTED: usize = 100;
 
 /// A value, and where it stands.
@@ -19,15 +19,54 @@ pub(super) type Node<'t> = Spanned<DeValue<'t>>;
 /// The name of a value, and where it stands.
 pub(super) type Name<'t> = Spanned<Cow<'t, str>>;
 
-/// The mistakes in one file.
+/// The mistakes and warnings in one file.
 pub(super) struct Reader<'t> {
     path: &'t Path,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
-    /// Mistakes with their lines: at least those of the first lines.
-    mistakes: Vec<(usize, String)>,
-    /// The number of all mistakes.
+    mistakes: Notes,
+    warnings: Notes,
+}
+
+/// Sentences about the file.
+#[derive(Default)]
+struct Notes {
+    /// With their lines: at least those of the first lines.
+    kept: Vec<(usize, String)>,
+    /// The number of all of them.
     found: usize,
+}
+
+impl Notes {
+    fn add(&mut self, line: usize, what: &str) {
+        // A sentence repeats text of the file, which must not move a terminal's cursor.
+        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        self.kept.push((line, what.chars().map(shown).collect()));
+        self.found += 1;
+        // They come in no order, and not all are kept.
+        if self.kept.len() >= 2 * MAX_REPORTED {
+            self.kept.sort();
+            self.kept.truncate(MAX_REPORTED);
+        }
+    }
+
+    /// By line: `FILE:LINE: what is wrong`. `kind` stands before each sentence, and the nouns are
+    /// for those that are only counted.
+    fn finish(
+        mut self,
+        path: &Path,
+        kind: &str,
+        one: &'static str,
+        several: &'static str,
+    ) -> Vec<String> {
+        self.kept.sort();
+        self.kept.truncate(MAX_REPORTED);
+        let more = self.found - self.kept.len();
+        let path = path.display();
+        let reported = self.kept.iter().map(|(line, what)| format!("{path}:{line}: {kind}{what}"));
+        let rest = format!("{path}: and {}", Count(more, one, several));
+        reported.chain((more > 0).then_some(rest)).collect()
+    }
 }
 
 /// The entries of a table, which are taken out one after another. What is left at the end has no
@@ -61,14 +100,14 @@ impl<'t> Reader<'t> {
         Self {
             path,
             lines: [0].into_iter().chain(lines).collect(),
-            mistakes: Vec::new(),
-            found: 0,
+            mistakes: Notes::default(),
+            warnings: Notes::default(),
         }
     }
 
     /// Whether there was no mistake so far.
     pub(super) fn is_content(&self) -> bool {
-        self.found == 0
+        self.mistakes.found == 0
     }
 
     /// The number of the line in which the byte at `at` stands, from 1.
@@ -78,26 +117,22 @@ impl<'t> Reader<'t> {
 
     /// Notes a mistake.
     pub(super) fn wrong(&mut self, at: usize, what: &str) {
-        // A mistake repeats text of the file, which must not move a terminal's cursor.
-        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        self.mistakes.push((self.line(at), what.chars().map(shown).collect()));
-        self.found += 1;
-        // Mistakes come in no order, and not all are kept.
-        if self.mistakes.len() >= 2 * MAX_REPORTED {
-            self.mistakes.sort();
-            self.mistakes.truncate(MAX_REPORTED);
-        }
+        self.mistakes.add(self.line(at), what);
     }
 
-    /// All mistakes, by line: `FILE:LINE: what is wrong`.
-    pub(super) fn finish(mut self) -> Vec<String> {
-        self.mistakes.sort();
-        self.mistakes.truncate(MAX_REPORTED);
-        let more = self.found - self.mistakes.len();
-        let path = self.path.display();
-        let reported = self.mistakes.iter().map(|(line, what)| format!("{path}:{line}: {what}"));
-        let rest = format!("{path}: and {}", Count(more, "more mistake", "more mistakes"));
-        reported.chain((more > 0).then_some(rest)).collect()
+    /// Notes something that is allowed, and probably not meant.
+    pub(super) fn warn(&mut self, at: usize, what: &str) {
+        self.warnings.add(self.line(at), what);
+    }
+
+    /// The warnings, by line: `FILE:LINE: warning: what is probably not meant`. If there are
+    /// mistakes, they are the error, without the `warning: `.
+    pub(super) fn finish(self) -> Result<Vec<String>, Vec<String>> {
+        if self.is_content() {
+            Ok(self.warnings.finish(self.path, "warning: ", "more warning", "more warnings"))
+        } else {
+            Err(self.mistakes.finish(self.path, "", "more mistake", "more mistakes"))
+        }
     }
 
     /// A table. If the value is something else, `what` is the mistake.

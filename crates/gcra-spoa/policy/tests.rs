@@ -12,6 +12,13 @@ fn good(text: &str) -> Policies {
     parse(text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
+/// The warnings about a file, without its name.
+fn warnings(text: &str) -> Vec<String> {
+    let warnings = good(text).warnings;
+    let start = "gcra-spoa.toml:";
+    warnings.iter().map(|warning| warning.strip_prefix(start).unwrap().to_owned()).collect()
+}
+
 #[test]
 fn a_file_in_words() {
     let policies = good(
@@ -774,6 +781,20 @@ fn what_would_do_nothing_is_a_mistake() {
             "3: message is empty; write the name of a spoe-message",
         ),
         ("limits = \"1/s\"\nkey = [\"ip\", \"ip\"]", "3: key names 'ip' twice; once is enough"),
+        (
+            "limits = \"1/s\"\nkey = []",
+            "3: key is empty; leave it out if all args make the key, or write the names of args, \
+             such as [\"ip\"]",
+        ),
+        (
+            "limits = \"1/s\"\nwhen = { plan = [\"x\", \"x\"] }",
+            "3: when names 'x' twice; once is enough",
+        ),
+        (
+            "limits = \"1/s\"\nmessage = \"a b\"",
+            "3: 'a b' is not the name of a spoe-message, because HAProxy allows no ' ' in it; use \
+             letters, digits, '-', '_', '.' and ':'",
+        ),
     ] {
         let mistakes = parse(&format!("[policy.a]\n{policy}\n")).unwrap_err();
         assert!(mistakes.len() == 1 && mistakes[0].contains(mistake), "{policy}: {mistakes:?}");
@@ -782,4 +803,137 @@ fn what_would_do_nothing_is_a_mistake() {
         "[policy.a]\nlimits = \"unlimited\"\npenalty = { ceiling = \"1m\" }\n\
          [policy.a.overrides]\n\"10.0.0.1\" = \"1/s\"\n",
     );
+}
+
+/// A file whose policy has these settings, from line 2 on.
+fn api(settings: &str) -> String {
+    format!("[policy.api]\n{settings}\n")
+}
+
+#[test]
+fn what_is_probably_not_meant_gets_a_warning() {
+    for (text, warning) in [
+        (
+            api("limits = [\"10/s\", \"20/s burst 30\"]"),
+            "2: warning: the limit '20 per second, up to 30 at once' never matters, because '10 \
+             per second, up to 10 at once' allows no more at once and no more in the long run; \
+             leave it out",
+        ),
+        (
+            // The second of two equal limits.
+            api("limits = [\n\"10/s\",\n\"10/s\"]"),
+            "4: warning: the limit '10 per second, up to 10 at once' never matters, ",
+        ),
+        (
+            api("limits = [\n\"10/s burst 30\",\n\"5/s burst 30\"]"),
+            "3: warning: the limit '10 per second, up to 30 at once' never matters, because '5 ",
+        ),
+        (
+            api("limits = \"1/s\"\nipv6_prefix = 0"),
+            "3: warning: with ipv6_prefix = 0 all IPv6 addresses share one bucket; write up to 128",
+        ),
+        (
+            api("limits = \"1/s\"\nwhen = { plan = \"gold\" }\nkey = [\"plan\"]"),
+            "3: warning: the key of policy 'api' has only the arg 'plan', so all requests with the \
+             same plan share one bucket; add the arg that tells clients apart, such as \"ip\"",
+        ),
+        (
+            api("limits = \"1/s\"\n[policy.api.overrides]\n\"10.0.0.1\" = \"deny\"\n\
+                 \"10.0.0.2\" = \"deny\"\noffice = \"deny\""),
+            "6: warning: 'office' is a text among addresses, so no address will ever match it; \
+             write an address, or str: in front of it if it is meant",
+        ),
+        (
+            "[policy.a]\nmessage = \"m\"\nwhen = { plan = [\"x\", \"y\"] }\nlimits = \"1/s\"\n\
+             [policy.b]\nmessage = \"m\"\nwhen = { plan = [\"y\", \"z\"] }\nlimits = \"1/s\"\n"
+                .to_owned(),
+            "5: warning: policy 'b' never gets the value 'y' of 'plan', because policy 'a' above \
+             it has it, for the same message; leave it out of one of the two",
+        ),
+    ] {
+        let found = warnings(&text);
+        assert!(found.len() == 1 && found[0].starts_with(warning), "{text}: {found:#?}");
+    }
+}
+
+#[test]
+fn what_may_be_meant_gets_no_warning() {
+    for text in [
+        api("limits = [\"10/s\", \"100/m\"]"),
+        api("limits = [\"10/s burst 30\", \"11/s burst 29\"]"),
+        api("limits = \"1/s\"\nwhen = { plan = \"gold\" }\nkey = [\"plan\", \"ip\"]"),
+        // One arg is an address and the other one a text.
+        api("limits = \"1/s\"\nkey = [\"ip\", \"path\"]\n[policy.api.overrides]\n\
+             \"10.0.0.1\" = \"deny\"\n\"10.0.0.2\" = \"deny\"\n\"/a\" = \"deny\""),
+        api("limits = \"1/s\"\n[policy.api.overrides]\n\"10.0.0.1\" = \"deny\"\n\
+             \"10.0.0.2\" = \"deny\"\n\"str:office\" = \"deny\""),
+        api("limits = \"1/s\"\n[policy.api.overrides]\noffice = \"deny\"\nhome = \"deny\""),
+    ] {
+        assert_eq!(warnings(&text), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn a_warning_about_a_list_names_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("list.txt");
+    let file = directory.path().join("gcra-spoa.toml");
+    let warnings = |lines: &str| {
+        std::fs::write(&list, lines).unwrap();
+        let text = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
+                    limits = \"deny\"\n";
+        file::parse(&file, text).map(|policies| policies.warnings)
+    };
+    let at = |line: u8| {
+        format!("{}:3: warning: the list {}, line {line}: ", file.display(), list.display())
+    };
+    let found = warnings("# ours\n10.0.0.1\n10.0.0.2 # two\noffice\nstr:home\nlab#1\n").unwrap();
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert_eq!(
+        found[0],
+        at(4)
+            + "'office' is a text among addresses, so no address will ever match it; write an \
+               address, or str: in front of it if it is meant"
+    );
+    assert_eq!(
+        found[1],
+        at(6)
+            + "the # is part of the value 'lab#1', because a comment begins after white space; \
+               write white space before the #, or str:lab#1 if it is meant"
+    );
+    let found = warnings("\"alice\"\n").unwrap();
+    assert_eq!(
+        found,
+        [at(1)
+            + "the quotes are part of the value \"alice\", because a list needs none; write alice, \
+               or str:\"alice\" if they are meant"]
+    );
+    let found = warnings("str:\"alice\"\nbob\t# a friend\nal#ice\n").unwrap();
+    assert!(found.len() == 1 && found[0].starts_with(&at(3)), "{found:#?}");
+    let mistakes = warnings("10.0.0.1#one\n").unwrap_err();
+    assert!(mistakes[0].contains("write white space before the comment"), "{mistakes:#?}");
+    // Of many there are only the first, and the number of the others.
+    let many: String = (0..50).map(|number| format!("\"a{number}\"\n")).collect();
+    let found = warnings(&many).unwrap();
+    assert_eq!(found.len(), 11);
+    assert!(found.iter().any(|warning| warning.contains("has 40 more entries with quotes")));
+}
+
+#[test]
+fn a_policy_whose_values_are_all_taken_is_a_mistake() {
+    let policy = |name: &str, values: &str| {
+        let when = format!("when = {{ plan = [{values}] }}");
+        format!("[policy.{name}]\nmessage = \"m\"\n{when}\nlimits = \"1/s\"\n")
+    };
+    let text = [policy("a", "'x'"), policy("b", "'y'"), policy("c", "'y', 'x'")].concat();
+    assert_eq!(
+        parse(&text).unwrap_err(),
+        [
+            "gcra-spoa.toml:9: policy 'c' never applies, because policies 'b' and 'a' above it have \
+          all values of its 'when', for the same message; leave the policy or those values out"
+        ]
+    );
+    // Another arg can have another value.
+    let other = text.replace("plan = ['y', 'x']", "tier = ['y', 'x']");
+    assert_eq!(good(&other).list.len(), 3);
 }
