@@ -131,6 +131,8 @@ pub(crate) struct Policy {
     pub(crate) observes: bool,
     /// Cells and ceiling.
     pub(crate) penalty: Option<(i128, i128)>,
+    /// A policy of its own, with the same keys.
+    pub(crate) trial: Option<Box<Policy>>,
     /// In the file, and in a list of its own.
     overrides: Vec<(Whom, Rule)>,
     listed: Vec<(Whom, usize)>,
@@ -271,7 +273,17 @@ const USERS: [&str; 5] = ["alice", "Alice", "bob", "BOB", "carol"];
 impl Policy {
     fn random(random: &mut Random, number: usize, message: &str, most_limits: usize) -> Self {
         let mut taken = Vec::new();
-        let keys: [&[&str]; 5] = [&["ip"], &["user"], &["ip", "user"], &["user", "ip"], &[]];
+        let keys: [&[&str]; 9] = [
+            &["ip"],
+            &["user"],
+            &["ip", "user"],
+            &["user", "ip"],
+            &[],
+            &["user", "else ip"],
+            &["ip", "else user", "else null"],
+            &["user", "else nothing", "else ip"],
+            &["ip", "user", "else null"],
+        ];
         let mut whoms = whoms();
         let mut overrides = Vec::new();
         let mut listed = Vec::new();
@@ -306,10 +318,39 @@ impl Policy {
                 let cells = 1 + i128::try_from(random.below(3)).unwrap();
                 (cells, *random.pick(&[2, 60, 3600]) * 1_000_000_000)
             }),
+            trial: None,
             overrides,
             listed,
             list_rules,
         }
+        .with_trial(random, most_limits)
+    }
+
+    /// With a trial, or without one. (The limits of a policy that observes are one already.)
+    fn with_trial(mut self, random: &mut Random, most_limits: usize) -> Self {
+        self.trial = None;
+        if !self.observes && random.one_in(3) {
+            let rule = Rule::random(random, most_limits, &mut Vec::new());
+            let mut trial = Self { rule, ..self.clone() };
+            trial.keep_as_trial_of(&self);
+            self.trial = Some(Box::new(trial));
+        }
+        self
+    }
+
+    /// All but the limits is as its policy has it, and what a trial does not have.
+    fn keep_as_trial_of(&mut self, policy: &Self) {
+        *self = Self {
+            name: format!("{}.observe", policy.name),
+            rule: self.rule.clone(),
+            observes: true,
+            penalty: None,
+            overrides: Vec::new(),
+            listed: Vec::new(),
+            list_rules: Vec::new(),
+            trial: None,
+            ..policy.clone()
+        };
     }
 
     /// Makes the penalty one that a configuration may have: there is a limit, and the ceiling has
@@ -338,6 +379,9 @@ impl Policy {
             let _ = writeln!(text, "when = {{ {arg} = {} }}", list(values));
         }
         let _ = writeln!(text, "limits = {}", self.rule.text());
+        if let Some(trial) = &self.trial {
+            let _ = writeln!(text, "observe = {}", trial.rule.text());
+        }
         if !self.key.is_empty() {
             let _ = writeln!(text, "key = {}", list(&self.key));
         }
@@ -395,7 +439,7 @@ impl Config {
                     if random.one_in(2) { &["gold"] } else { &["gold", "silver"] };
                 let plans = plans.iter().map(|plan| (*plan).to_owned()).collect();
                 policy.when = Some(("plan".to_owned(), plans));
-                policies.push(policy);
+                policies.push(policy.with_trial(random, most_limits));
             }
             policies.push(Policy::random(random, policies.len(), message, most_limits));
         }
@@ -413,8 +457,12 @@ impl Config {
         let mut config = self.clone();
         for (number, policy) in config.policies.iter_mut().enumerate() {
             let other = Policy::random(random, number, &policy.message, 3);
-            match random.below(7) {
-                0 => policy.observes = !policy.observes,
+            match random.below(8) {
+                0 => {
+                    policy.observes = !policy.observes;
+                    policy.trial = None;
+                }
+                6 => *policy = policy.clone().with_trial(random, 3),
                 1 => policy.penalty = other.penalty,
                 2 => {
                     (policy.overrides, policy.listed, policy.list_rules) =
@@ -440,8 +488,21 @@ impl Config {
                 _ => {}
             }
             policy.fit_penalty();
+            if let Some(mut trial) = policy.trial.take() {
+                trial.keep_as_trial_of(policy);
+                policy.trial = Some(trial);
+            }
         }
         config
+    }
+
+    /// The policy or the trial with this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Policy> {
+        let all = self
+            .policies
+            .iter()
+            .flat_map(|policy| std::iter::once(policy).chain(policy.trial.as_deref()));
+        all.into_iter().find(|policy| policy.name == name)
     }
 
     pub(crate) fn write(&self, directory: &Path) {
@@ -489,7 +550,8 @@ impl Config {
         let user = if random.one_in(10) { Part::Binary(user) } else { Part::Text(user) };
         let mut args =
             vec![("ip".to_owned(), Part::Ip(*random.pick(&ips))), ("user".to_owned(), user)];
-        if random.one_in(25) {
+        let falls_back = policy.key.iter().any(|entry| entry.starts_with("else "));
+        if random.one_in(if falls_back { 3 } else { 25 }) {
             // A key may lack a part, or have none to give.
             let at = random.below(2);
             match random.one_in(2) {
@@ -543,6 +605,7 @@ pub(crate) fn fixed_policy() -> Policy {
         cost: None,
         observes: false,
         penalty: None,
+        trial: None,
         overrides: Vec::new(),
         listed: Vec::new(),
         list_rules: Vec::new(),

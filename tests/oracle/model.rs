@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::AddAssign;
+use std::ptr;
 
 use crate::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
 
@@ -128,6 +129,10 @@ struct Claim<'c> {
     is_own: bool,
 }
 
+/// A policy or a trial, the cells of a message, the limits that are asked, and whether the rule is
+/// to deny.
+type Question<'c> = (&'c Policy, i128, Vec<Claim<'c>>, bool);
+
 /// What one limit may have done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Choice {
@@ -176,7 +181,7 @@ impl Model {
     /// Whether the moment of a request and the TATs of its keys are known well.
     fn is_quick(&self, asked: &Answered) -> bool {
         let questions =
-            asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+            asked.messages.iter().flat_map(|message| self.questions(&self.tats, message));
         let mut claims = questions.flat_map(|(_, _, claims, _)| claims);
         let known = |claim: Claim<'_>| {
             claim.tat.1 <= asked.window.0 || claim.tat.1 - claim.tat.0 < 20 * MS
@@ -230,7 +235,7 @@ impl Model {
     fn entangled(&self, asked: [&Answered; 2]) -> Option<Tats> {
         let claims = asked.map(|asked| {
             let claims =
-                asked.messages.iter().filter_map(|message| self.question(&self.tats, message));
+                asked.messages.iter().flat_map(|message| self.questions(&self.tats, message));
             claims.filter(|(_, cells, _, _)| *cells > 0).collect::<Vec<_>>()
         });
         let mut tats = self.tats.clone();
@@ -245,7 +250,8 @@ impl Model {
         let others: [Vec<_>; 2] = [buckets(1).collect(), buckets(0).collect()];
         for (index, claims) in claims.iter().enumerate() {
             for (policy, cells, claims, _) in claims {
-                in_one_step &= claims.len() == 1 && policy.penalty.is_none();
+                in_one_step &=
+                    claims.len() == 1 && policy.penalty.is_none() && policy.trial.is_none();
                 for claim in claims {
                     shared |= others[index].contains(&claim.bucket);
                     let punished = policy.penalty.map_or(0, |(cells, _)| cells);
@@ -279,13 +285,13 @@ impl Model {
                 to - from
             );
             for message in &asked.messages {
-                let Some((policy, cells, claims, _)) = self.question(&self.tats, message) else {
-                    continue;
-                };
-                text += &format!("policy {}, {cells} cells\n", policy.name);
-                for Claim { bucket, tat, .. } in claims {
-                    let owes = [tat.0 - to, tat.1 - from].map(|ns| ns as f64 / 1e6);
-                    text += &format!("    bucket {bucket} owes {} to {} ms\n", owes[0], owes[1]);
+                for (policy, cells, claims, _) in self.questions(&self.tats, message) {
+                    text += &format!("policy {}, {cells} cells\n", policy.name);
+                    for Claim { bucket, tat, .. } in claims {
+                        let owes = [tat.0 - to, tat.1 - from].map(|ns| ns as f64 / 1e6);
+                        let [least, most] = owes;
+                        text += &format!("    bucket {bucket} owes {least} to {most} ms\n");
+                    }
                 }
             }
         }
@@ -320,15 +326,30 @@ impl Model {
         self.interval(limit) * limit.burst
     }
 
-    /// The policy for a message, its cells, and the limits that are asked; `None` when nothing is
+    /// What is decided about a message: by its policy and by the policy's trial, if it has one and
+    /// the key has no override.
+    fn questions<'m>(&'m self, tats: &Tats, message: &Message) -> Vec<Question<'m>> {
+        let now = self.configs.len() - 1;
+        let policies = &self.configs[now].0.policies;
+        let policy = policies.iter().find(|policy| is_for(policy, message));
+        let Some(question) = policy.and_then(|policy| self.question(tats, policy, message)) else {
+            return Vec::new();
+        };
+        let policy = question.0;
+        let is_own = placed(policy, message).is_some_and(|(rule, _)| ptr::eq(rule, &policy.rule));
+        let trial = policy.trial.as_ref().filter(|_| is_own);
+        let trial = trial.and_then(|trial| self.question(tats, trial, message));
+        [question].into_iter().chain(trial).collect()
+    }
+
+    /// A policy for a message, its cells, and the limits that are asked; `None` when nothing is
     /// decided. Whether the rule is to deny comes last.
     fn question<'m>(
         &'m self,
         tats: &Tats,
+        policy: &'m Policy,
         message: &Message,
-    ) -> Option<(&'m Policy, i128, Vec<Claim<'m>>, bool)> {
-        let now = self.configs.len() - 1;
-        let policy = self.configs[now].0.policies.iter().find(|policy| is_for(policy, message))?;
+    ) -> Option<Question<'m>> {
         let cells = match policy.cost.as_ref().and_then(|cost| message.arg(cost)) {
             None | Some(Part::Null) => 1,
             Some(Part::Number(number)) => i128::from(*number),
@@ -377,11 +398,8 @@ impl Model {
         // it ended.
         let mut last = None::<(&Limit, Span, Span, Bucket)>;
         for (number, (earlier, next)) in self.configs.iter().zip(&self.configs[1..]).enumerate() {
-            let of = |config: &'_ Config| {
-                config.policies.iter().position(|old| old.name == policy.name)
-            };
             let found = || {
-                let old = &earlier.0.policies[of(&earlier.0)?];
+                let old = earlier.0.named(&policy.name)?;
                 let (rule, key) = placed(old, message)?;
                 let place =
                     (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
@@ -392,10 +410,7 @@ impl Model {
                 continue;
             };
             let comes_back = self.configs[number + 1..].iter().any(|(later, ..)| {
-                let (old, later) = (
-                    of(&earlier.0).map(|at| &earlier.0.policies[at]),
-                    of(later).map(|at| &later.policies[at]),
-                );
+                let (old, later) = (earlier.0.named(&policy.name), later.named(&policy.name));
                 old.zip(later).is_some_and(|(old, later)| old.counts_like(later))
             });
             let then = own(&next.2, &old_bucket);
@@ -452,14 +467,33 @@ impl Model {
 
     /// All ways in which a message may have been decided after `before`.
     fn outcomes(&self, before: &Outcome, window: Span, message: &Message) -> Vec<Outcome> {
-        let Some((policy, cells, claims, denies)) = self.question(&before.tats, message) else {
-            return vec![before.clone()];
-        };
+        let mut ways = vec![before.clone()];
+        let mut is_denied = false;
+        // No policy has a bucket in common with its trial.
+        for question in self.questions(&before.tats, message) {
+            ways = ways.iter().flat_map(|way| self.answers(way, window, &question)).collect();
+            if is_denied {
+                // The numbers of the trial are not answered.
+                let shown = before.standings.len();
+                ways.iter_mut().for_each(|way| way.standings.truncate(shown));
+            }
+            is_denied = question.3;
+        }
+        ways
+    }
+
+    /// All ways in which a policy or a trial may have decided after `before`.
+    fn answers(
+        &self,
+        before: &Outcome,
+        window: Span,
+        (policy, cells, claims, denies): &Question<'_>,
+    ) -> Vec<Outcome> {
         // No earlier than the message before it.
         let window = (before.moment.0, window.1);
         let mut choices: Vec<Vec<Choice>> = vec![Vec::new()];
         let punishes = policy.penalty.is_some() && !policy.observes;
-        for _ in &claims {
+        for _ in claims {
             let each = if punishes {
                 &[Choice::Pass, Choice::Deny, Choice::Punish][..]
             } else {
@@ -473,7 +507,7 @@ impl Model {
         choices
             .iter()
             .filter_map(|choices| {
-                self.outcome(before, window, policy, cells, &claims, denies, choices)
+                self.outcome(before, window, policy, *cells, claims, *denies, choices)
             })
             .collect()
     }
@@ -753,16 +787,27 @@ fn bucket(policy: &Policy, limit: &Limit, key: &str, name: &str) -> Bucket {
 
 /// The rule that holds for a message, and its key; `None` when a part of the key is not there.
 fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String)> {
-    let parts: Vec<&Part> = if policy.key.is_empty() {
+    // Each with the name of the arg where it stands for another one.
+    let mut parts: Vec<(&str, Option<&Part>)> = Vec::new();
+    if policy.key.is_empty() {
         let left_out = [policy.cost.as_ref(), policy.when.as_ref().map(|(arg, _)| arg)];
         let args = message.args.iter().filter(|(name, _)| !left_out.contains(&Some(name)));
-        args.map(|(_, part)| part).collect()
-    } else {
-        policy.key.iter().map(|name| message.arg(name)).collect::<Option<_>>()?
-    };
+        parts.extend(args.map(|(_, part)| ("", Some(part))));
+    }
+    for entry in &policy.key {
+        let value = |name: &str| message.arg(name).filter(|part| **part != Part::Null);
+        match (entry.strip_prefix("else "), parts.last_mut()) {
+            (None, _) => parts.push(("", value(entry))),
+            (Some("null"), Some(part)) => part.1 = part.1.or(Some(&Part::Null)),
+            (Some(name), Some(part)) if part.1.is_none() => *part = (name, value(name)),
+            (Some(_), _) => {}
+        }
+    }
     let mut found = None;
     let mut key = String::new();
-    for part in parts {
+    for (fallback, part) in parts {
+        let part = part?;
+        key += fallback;
         let narrower = if found.is_none() { override_for(policy, part) } else { None };
         key += &match (part, policy.lowercase) {
             (Part::Ip(ip), _) => {
