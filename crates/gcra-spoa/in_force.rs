@@ -32,6 +32,8 @@ pub(crate) struct Each {
     pub(crate) hashing: Hashing,
     pub(crate) usual: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
+    /// Whether it has neither a trial nor clients that are exempt.
+    pub(crate) is_plain: bool,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
 }
@@ -154,6 +156,7 @@ impl InForce {
                 hashing: Hashing::of(policy),
                 usual: Usual::of(policy, &earlier, &policies.answers, &exempt),
                 stats: stats.policy(&policy.name),
+                is_plain: policy.trial.is_none() && exempt.is_empty(),
                 exempt,
             }
         });

@@ -12,8 +12,8 @@ use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 use crate::answer::{self, Standings};
 use crate::decide::decide;
 use crate::in_force::InForce;
+use crate::policy::Policy;
 use crate::policy::variables::Answers;
-use crate::policy::{Policies, Policy};
 use crate::question::{Question, Unanswerable};
 use crate::redact::write_name;
 use crate::stats::Lane;
@@ -89,8 +89,10 @@ impl Handler for Limiter {
         for limit in policy.rule(question.rule).limits() {
             table.prefetch(limit.key(table, question.key), limit.quota);
         }
-        for limit in policy.trial.iter().flat_map(|trial| policies.list[*trial].rule.limits()) {
-            table.prefetch(limit.key(table, question.key), limit.quota);
+        if let Some(trial) = policy.trial {
+            for limit in policies.list[trial].rule.limits() {
+                table.prefetch(limit.key(table, question.key), limit.quota);
+            }
         }
         Ok(question)
     }
@@ -146,27 +148,12 @@ impl Limiter {
             match question {
                 Ok(question) => {
                     let wanted = wants_standings.then_some(&mut standings);
-                    let next =
-                        if in_force.each[question.policy].is_exempt(question.key, now.time()) {
-                            verdict_on_exempt(in_force, *lane, question, &message)
-                        } else {
-                            let asked = || Some(message.clone());
-                            let next =
-                                verdict_on(in_force, table, now, *lane, question, wanted, asked);
-                            match policies.list[question.policy].trial {
-                                Some(trial) if !question.rule.is_override() => {
-                                    // `deny` has no numbers, and those of the trial would not fit it.
-                                    let wanted = wants_standings && !next.is_blocked();
-                                    let wanted = wanted.then_some(&mut standings);
-                                    let question = Question { policy: trial, ..question };
-                                    let trial = verdict_of_trial(
-                                        in_force, table, now, *lane, question, wanted, &message,
-                                    );
-                                    next.and(trial)
-                                }
-                                _ => next,
-                            }
-                        };
+                    let next = if in_force.each[question.policy].is_plain {
+                        let asked = || Some(message.clone());
+                        verdict_on(in_force, table, now, *lane, question, wanted, asked)
+                    } else {
+                        verdict_with_more(in_force, table, now, *lane, question, wanted, &message)
+                    };
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
                 Err(why) => self.count_undecided(in_force, *lane, why, &message),
@@ -214,43 +201,51 @@ fn verdict_on<'p, 'm>(
     standings: Option<&mut Standings<'p>>,
     message: impl Fn() -> Option<Message<'m>>,
 ) -> Verdict {
-    let Question { policy, key, .. } = question;
     let verdict = decide(table, now, in_force, question, standings, &message);
-    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
-        write_client(name, &in_force.policies.list[policy], key, message());
-    });
+    count(in_force, lane, question, verdict, message);
     verdict
 }
 
-/// As [`verdict_on`], by the trial of the policy that the message is for.
+#[inline(always)]
+fn count<'m>(
+    in_force: &InForce,
+    lane: Lane,
+    Question { policy, key, .. }: Question,
+    verdict: Verdict,
+    message: impl Fn() -> Option<Message<'m>>,
+) {
+    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
+        write_client(name, &in_force.policies.list[policy], key, message());
+    });
+}
+
+/// As [`verdict_on`], for a policy that has a trial or clients that are exempt.
 #[inline(never)]
-fn verdict_of_trial<'p>(
+fn verdict_with_more<'p>(
     in_force: &'p InForce,
     table: &Table,
     now: &mut Reading,
     lane: Lane,
     question: Question,
-    standings: Option<&mut Standings<'p>>,
+    mut standings: Option<&mut Standings<'p>>,
     message: &Message<'_>,
 ) -> Verdict {
-    verdict_on(in_force, table, now, lane, question, standings, || Some(message.clone()))
-}
-
-/// Allows and counts a message of a client that is exempt from the policy.
-#[cold]
-fn verdict_on_exempt(
-    in_force: &InForce,
-    lane: Lane,
-    question: Question,
-    message: &Message<'_>,
-) -> Verdict {
-    let Question { policy, key, .. } = question;
-    let Policies { list, .. } = &*in_force.policies;
-    let verdict = Verdict::new(policy, list[policy].observes, None);
-    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
-        write_client(name, &list[policy], key, Some(message.clone()));
-    });
-    verdict
+    let Question { policy, rule, key, .. } = question;
+    let (Policy { trial, observes, .. }, each) =
+        (&in_force.policies.list[policy], &in_force.each[policy]);
+    let message = || Some(message.clone());
+    if each.is_exempt(key, now.time()) {
+        let verdict = Verdict::new(policy, *observes, None);
+        count(in_force, lane, question, verdict, message);
+        return verdict;
+    }
+    let asked = standings.as_deref_mut();
+    let verdict = verdict_on(in_force, table, now, lane, question, asked, message);
+    let Some(trial) = trial.filter(|_| !rule.is_override()) else { return verdict };
+    // `deny` has no numbers, and those of the trial would contradict it.
+    let asked = standings.filter(|_| !verdict.is_blocked());
+    let question = Question { policy: trial, ..question };
+    verdict.and(verdict_on(in_force, table, now, lane, question, asked, message))
 }
 
 /// Writes the name of a message's client, for logs.
@@ -258,8 +253,8 @@ fn verdict_on_exempt(
 fn write_client(name: &mut String, policy: &Policy, key: KeyHash, message: Option<Message<'_>>) {
     let mut parts = ArrayVec::<_, MAX_NAMED_PARTS>::new();
     if let Some(message) = message {
-        let _ = policy.for_each_part(&message, |part| {
-            let _ = parts.try_push((part.fallback, part.value));
+        let _ = policy.for_each_part(&message, |part, fallback| {
+            let _ = parts.try_push((fallback, part.value));
         });
     }
     write_name(name, key, parts);

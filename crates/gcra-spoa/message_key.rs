@@ -41,7 +41,7 @@ pub(crate) fn hash_key(
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let overridden = policy.for_each_part(message, |Part { fallback, value, narrowed }| {
+    let overridden = policy.for_each_part(message, |Part { value, narrowed }, fallback| {
         if fallback > 0 {
             write_fallback(&mut hasher, fallback);
         }

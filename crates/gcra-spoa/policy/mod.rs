@@ -137,11 +137,10 @@ impl KeyParts {
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
-    fn group<'a>(&self, Used { value, fallback }: Used<'a>, least_prefix: u8) -> Part<'a> {
+    fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
             let prefix = self.ipv4_prefix.max(least_prefix);
             Part {
-                fallback,
                 value: Value::Ipv4(network_v4(ip, prefix)),
                 narrowed: (prefix > self.ipv4_prefix).then_some(prefix),
             }
@@ -153,13 +152,12 @@ impl KeyParts {
                 None => {
                     let prefix = self.ipv6_prefix.max(least_prefix);
                     Part {
-                        fallback,
                         value: Value::Ipv6(network_v6(ip, prefix)),
                         narrowed: (prefix > self.ipv6_prefix).then_some(prefix),
                     }
                 }
             },
-            value => Part { fallback, value, narrowed: None },
+            value => Part { value, narrowed: None },
         }
     }
 }
@@ -167,8 +165,6 @@ impl KeyParts {
 /// A part of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
-    /// 0 for the value of the arg itself, else the number of the fallback that it came from.
-    pub(crate) fallback: u8,
     pub(crate) value: Value<'a>,
     /// The prefix length of an address's network, where it is an override's and not the policy's.
     pub(crate) narrowed: Option<u8>,
@@ -385,7 +381,8 @@ impl Policy {
             })
     }
 
-    /// Calls `part` for each part of a message's key, in order. Returns the place of the rule of
+    /// Calls `part` for each part of a message's key, in order, with 0 for a value of the arg itself
+    /// and else the number of the fallback that it came from. Returns the place of the rule of
     /// the first part that has an override, if one has. `None` when an arg of the key has no
     /// value.
     ///
@@ -396,24 +393,23 @@ impl Policy {
     pub(crate) fn for_each_part<'a>(
         &self,
         message: &Message<'a>,
-        mut part: impl FnMut(Part<'a>),
+        mut part: impl FnMut(Part<'a>, u8),
     ) -> Option<Option<u32>> {
         let mut overridden = None;
-        self.for_each_value(message, |used| {
-            let found = if overridden.is_none() { self.override_for(used.value) } else { None };
+        self.for_each_value(message, |value, fallback| {
+            let found = if overridden.is_none() { self.override_for(value) } else { None };
             overridden = overridden.or(found.map(|found| found.rule));
-            part(self.key.group(used, found.map_or(0, |found| found.prefix)));
+            part(self.key.group(value, found.map_or(0, |found| found.prefix)), fallback);
         })?;
         Some(overridden)
     }
 
-    /// Calls `value` for each value that makes a message's key, in order. `None` when an arg of
-    /// the key has no value.
+    /// As [`for_each_part`](Self::for_each_part), for the values as HAProxy sent them.
     #[inline(always)]
     fn for_each_value<'a>(
         &self,
         message: &Message<'a>,
-        mut value: impl FnMut(Used<'a>),
+        mut value: impl FnMut(Value<'a>, u8),
     ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
@@ -424,11 +420,12 @@ impl Policy {
                 {
                     continue;
                 }
-                value(Used { value: arg.value, fallback: 0 });
+                value(arg.value, 0);
             }
         } else {
             for arg in &self.key.args {
-                value(arg.of(message)?);
+                let Used { value: used, fallback } = arg.of(message)?;
+                value(used, fallback);
             }
         }
         Some(())
