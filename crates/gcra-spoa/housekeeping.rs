@@ -1,5 +1,5 @@
-//! What happens besides the requests: the beats in the table, warnings, reloads, and the signals
-//! that stop the agent.
+//! What happens besides the requests: the beats in the table, warnings, reloads, the signals that
+//! stop the agent, and what the service manager learns about all that.
 //!
 //! The loop never waits for a file: another thread reads, at most one at a time, while the loop
 //! continues.
@@ -14,6 +14,7 @@ use std::{io, thread};
 
 use arc_swap::ArcSwap;
 use gcra_table::{Evictions, Exemption, Name, Profile, ReloadAnswer, Table, Time};
+use spop_agent::Counters;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -23,6 +24,7 @@ use crate::duration::Short;
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::{self, Policy};
+use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
 use crate::table_error::TableError;
 use crate::undecided::Undecided;
@@ -43,6 +45,8 @@ pub(crate) struct Housekeeping {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) undecided: Arc<Undecided>,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) manager: Arc<ServiceManager>,
 }
 
 /// How often the loop looks whether the table asks for a reload.
@@ -61,7 +65,7 @@ impl Housekeeping {
     /// Runs until SIGTERM, SIGINT or SIGUSR1. From then on the agent is leaving, and the
     /// housekeeping continues until the runtime ends.
     pub(crate) async fn until_stopped(self) {
-        let stats = self.stats.clone();
+        let (stats, manager) = (self.stats.clone(), self.manager.clone());
         let hangup = match signal(SignalKind::hangup()) {
             Ok(hangup) => hangup,
             Err(error) => {
@@ -78,6 +82,7 @@ impl Housekeeping {
             _ = housekeeping => log::error!("stopping, because the housekeeping has panicked"),
         }
         stats.leave();
+        manager.stopping();
     }
 
     async fn keep(self, mut hangup: Signal) {
@@ -92,6 +97,8 @@ impl Housekeeping {
         let mut work: Option<Work> = None;
         // Whether the file must be read, because of a signal or because it has changed.
         let mut wanted = false;
+        let mut is_reading = false;
+        let watchdog_looks = self.watchdog_looks();
         loop {
             tokio::select! {
                 _ = hangup.recv() => wanted = true,
@@ -110,6 +117,8 @@ impl Housekeeping {
                     let answer = self.adopt(outcome, &mut mistakes);
                     // Before the answer: it says which limits were meant.
                     self.introduce();
+                    is_reading = false;
+                    self.manager.ready(&self.status(&mistakes));
                     if answer == ReloadAnswer::InForce {
                         watch.read_again(&self.policies.load().policies.files);
                     }
@@ -125,6 +134,7 @@ impl Housekeeping {
                         if wanted || asked.is_some() {
                             wanted = false;
                             work = self.read(asked);
+                            is_reading = work.is_some();
                         } else if self.watches && looks.is_multiple_of(LOOKS_PER_BEAT) {
                             let files = self.files();
                             work = Some(Work::new(None, move || Found::Looked(see_all(files))));
@@ -142,8 +152,16 @@ impl Housekeeping {
                     if looks.is_multiple_of(LOOKS_PER_BEAT) {
                         self.beat(&mut reported);
                     }
+                    if looks.is_multiple_of(watchdog_looks) {
+                        self.manager.beat();
+                    }
                     if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
                         self.report(&mut reported);
+                        // At the first look the sockets are bound, and no signal can kill the
+                        // agent any more. Later this renews the status.
+                        if !is_reading {
+                            self.manager.ready(&self.status(&mistakes));
+                        }
                     }
                     looks = looks.wrapping_add(1);
                 }
@@ -161,6 +179,30 @@ impl Housekeeping {
         self.forget_earlier();
         self.follow_exemptions(reported);
         self.check_name(reported);
+        self.manager.retry();
+    }
+
+    /// How many looks lie between two beats for the watchdog: half of its time, as systemd asks.
+    fn watchdog_looks(&self) -> u32 {
+        let half = self.manager.watchdog().unwrap_or_default() / 2;
+        u32::try_from(half.as_nanos() / LOOK.as_nanos()).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// One line for `systemctl status`. It names no clients, because any user may read it.
+    fn status(&self, mistakes: &[String]) -> String {
+        let policies = self.policies.load().policies.list.len() as u64;
+        let now = self.counters.snapshot();
+        let refused = if mistakes.is_empty() {
+            ""
+        } else {
+            "; the file was REFUSED when it was last read, see the log"
+        };
+        format!(
+            "serving {} to {}, {} answered{refused}",
+            Count(policies, "policy", "policies"),
+            Count(now.open, "connection", "connections"),
+            Count(now.notifies, "NOTIFY", "NOTIFYs")
+        )
     }
 
     /// Tells the other agents of the table about this one.
@@ -194,11 +236,14 @@ impl Housekeeping {
                 "asked to reload, but the limit comes from the command line, so there is no file \
                  to read"
             );
+            self.manager.reloading("there is no file to read");
+            self.manager.ready(&self.status(&[]));
             if let Some((table, number)) = asked {
                 table.answer_reload(number, &ReloadAnswer::NothingToReload);
             }
             return None;
         };
+        self.manager.reloading(&format!("reading {}", file.display()));
         let (in_force, stats, table) =
             (self.policies.clone(), self.stats.clone(), self.table.load_full());
         Some(Work::new(asked, move || {

@@ -27,6 +27,7 @@ mod redact;
 mod reload;
 #[cfg(test)]
 mod scenarios;
+mod service_manager;
 mod stats;
 mod status;
 mod table_commands;
@@ -51,6 +52,7 @@ use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
+use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
 use crate::status::Watched;
 use crate::table_error::TableError;
@@ -121,6 +123,13 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let limiter = Limiter::new(table.clone(), policies.clone());
     let undecided = limiter.undecided();
+    raise_file_limit();
+    let agent = Agent::new(limiter)
+        .limits(limits)
+        .max_buffered_bytes(config.buffers)
+        .drain(config.drain)
+        .busy_poll(config.busy_poll)
+        .socket_access(config.socket_access);
     let housekeeping = Housekeeping {
         table: table.clone(),
         path: config.table,
@@ -130,14 +139,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         admin: config.admin,
         undecided: undecided.clone(),
         stats: stats.clone(),
+        counters: agent.counters(),
+        manager: Arc::new(ServiceManager::from_environment()),
     };
-    raise_file_limit();
-    let agent = Agent::new(limiter)
-        .limits(limits)
-        .max_buffered_bytes(config.buffers)
-        .drain(config.drain)
-        .busy_poll(config.busy_poll)
-        .socket_access(config.socket_access);
     if let Some(address) = config.admin {
         admin::start(
             address,
