@@ -58,6 +58,9 @@ const LOOKS_PER_BEAT: u32 = 4;
 /// How many beats are between two warnings of one kind, at least.
 const BEATS_PER_REPORT: u32 = 60;
 
+/// How often the line in `systemctl status` is renewed.
+const BEATS_PER_STATUS: u32 = 10;
+
 /// After this many looks, or 5 s, the log says that reading takes long.
 const LOOKS_UNTIL_SLOW: u32 = 20;
 
@@ -157,11 +160,11 @@ impl Housekeeping {
                     }
                     if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
                         self.report(&mut reported);
-                        // At the first look the sockets are bound, and no signal can kill the
-                        // agent any more. Later this renews the status.
-                        if !is_reading {
-                            self.manager.ready(&self.status(&mistakes));
-                        }
+                    }
+                    // At the first look the sockets are bound, and no signal can kill the agent
+                    // any more. Later this renews the status.
+                    if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_STATUS) && !is_reading {
+                        self.manager.ready(&self.status(&mistakes));
                     }
                     looks = looks.wrapping_add(1);
                 }
