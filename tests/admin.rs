@@ -4,10 +4,10 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
 use support::spop::Spop;
-use support::{Agent, directory, needs, wait_until};
+use support::{Agent, directory, find_promtool, needs, promtool, wait_until};
 
 const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
@@ -78,22 +78,6 @@ fn scrape(address: &str) -> BTreeMap<String, f64> {
             (series.to_owned(), value.parse().unwrap())
         })
         .collect()
-}
-
-/// The promtool that `PROMTOOL` names, the system's, or the one that `make promtool` fetched.
-fn find_promtool() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("promtool/promtool");
-    std::env::var_os("PROMTOOL")
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(std::env::split_paths(&path).map(|directory| directory.join("promtool")))
-        .chain([fetched])
-        .find(|path| path.is_file())
-}
-
-fn promtool() -> Result<(), String> {
-    find_promtool().map(drop).ok_or_else(|| "there is no promtool".into())
 }
 
 #[test]
@@ -294,69 +278,6 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     agent.process.signal(Signal::HUP);
     wait_until("it is refused", || reloads("refused") == 1.0);
     assert_eq!(reloads("ok"), 1.0);
-}
-
-/// The names in a text that look like ours.
-fn metric_names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    words
-        .filter(|word| word.starts_with("gcra_") || *word == "process_start_time_seconds")
-        .map(ToOwned::to_owned)
-        .collect()
-}
-
-#[test]
-fn prometheus_can_read_the_alerts() {
-    needs!(promtool());
-    let alerts = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus/alerts.yml");
-    let output = Command::new(find_promtool().unwrap())
-        .args(["check", "rules"])
-        .arg(alerts)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn the_dashboard_and_the_documents_name_metrics_that_exist() {
-    let directory = directory();
-    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
-    let scraped: BTreeSet<_> = scrape(&admin)
-        .into_keys()
-        .map(|series| series.split('{').next().unwrap().to_owned())
-        .collect();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-
-    let dashboard = fs::read_to_string(root.join("deploy/grafana/gcra-spoa.json")).unwrap();
-    let json: Json = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
-    let mut queries = 0;
-    for panel in json["panels"].as_array().unwrap() {
-        assert!(panel["title"].is_string() && panel["gridPos"]["w"].is_u64(), "{panel}");
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            let expression = target["expr"].as_str().unwrap();
-            let names = metric_names(expression);
-            assert!(!names.is_empty() && names.is_subset(&scraped), "{expression}");
-            queries += 1;
-        }
-    }
-    assert!(queries >= 10);
-
-    let alerts = root.join("deploy/prometheus/alerts.yml");
-    assert!(metric_names(&fs::read_to_string(&alerts).unwrap()).is_subset(&scraped));
-    // Every metric is explained, and nothing else is.
-    let explained = metric_names(&fs::read_to_string(root.join("docs/METRICS.md")).unwrap());
-    let families: BTreeSet<_> = get(&admin, "/metrics")
-        .body
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned()))
-        .collect();
-    let unexplained: Vec<_> = families.difference(&explained).collect();
-    assert!(unexplained.is_empty(), "{unexplained:?}");
-    let unknown: Vec<_> = explained
-        .iter()
-        .filter(|name| !families.contains(*name) && !scraped.contains(*name))
-        .collect();
-    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]

@@ -94,11 +94,14 @@ fn systemd_learns_of_the_start_each_reload_and_the_stop() {
     };
     write("[\"10/h\"]");
     let table = directory.path().join("table");
-    for systemd in
-        [Systemd::at(&directory.path().join("notify")), Systemd::abstract_socket("learns")]
-    {
+    // Once by signals, and once because the agent notices the change.
+    for (systemd, watch) in [
+        (Systemd::at(&directory.path().join("notify")), None),
+        (Systemd::abstract_socket("learns"), Some("--watch")),
+    ] {
         write("[\"10/h\"]");
-        let config = ["--config", file.to_str().unwrap(), "--watch"];
+        let config = ["--config", file.to_str().unwrap()];
+        let config: Vec<_> = config.into_iter().chain(watch).collect();
         let mut agent = Agent::start_command(&mut agent(&table, &systemd, &config));
         let serving = "READY=1\nSTATUS=serving 1 policy to 0 connections, 0 NOTIFYs answered\n";
         assert_eq!(systemd.next(false), serving);
@@ -112,9 +115,14 @@ fn systemd_learns_of_the_start_each_reload_and_the_stop() {
                 ),
             ),
             ("[\"30/h\"]", serving.to_owned()),
-        ] {
-            // The agent notices it by itself, within a second or two.
+        ]
+        .into_iter()
+        .take(if watch.is_some() { 1 } else { 3 })
+        {
             write(limits);
+            if watch.is_none() {
+                agent.process.signal(Signal::HUP);
+            }
             let reloading = systemd.next(false);
             let lines: Vec<_> = reloading.lines().collect();
             assert_eq!(lines[0], "RELOADING=1");

@@ -72,6 +72,24 @@ pub fn ipv6() -> Result<(), String> {
     }
 }
 
+/// The promtool that `PROMTOOL` names, the system's, or the one that `make promtool` fetched.
+pub fn find_promtool() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let target = option_env!("CARGO_TARGET_TMPDIR").map(Path::new);
+    let fetched = target.map(|path| path.with_file_name("promtool/promtool"));
+    env::var_os("PROMTOOL")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(env::split_paths(&path).map(|directory| directory.join("promtool")))
+        .chain(fetched)
+        .find(|path| path.is_file())
+}
+
+/// Whether there is a promtool, which reads metrics, rules and their tests as Prometheus does.
+pub fn promtool() -> Result<(), String> {
+    find_promtool().map(drop).ok_or_else(|| "there is no promtool".into())
+}
+
 /// Asks again and again, for at most [`PATIENCE`].
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
