@@ -408,9 +408,24 @@ fn a_file_is_checked_in_words() {
     assert!(output.status.success());
     let words = String::from_utf8(output.stdout).unwrap();
     assert!(
-        words.starts_with("policy 'api', for the message 'api': 3 per hour, up to 3 at once"),
+        words.starts_with(
+            "policy 'api', for the message 'api'\n    3 per hour, up to 3 at once: at most 6 in any \
+             hour"
+        ) && words.ends_with("gcra-spoa.toml is valid: 1 policy, 0 warnings\n"),
         "{words}"
     );
+    followed.write("[policy.api]\nlimits = [\"3/h\", \"4/h\"]\n");
+    let output = followed.command("check", &[]);
+    assert!(output.status.success());
+    let (words, warnings) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
+    assert!(words.ends_with("gcra-spoa.toml is valid: 1 policy, 1 warning\n"), "{words}");
+    let warnings = String::from_utf8(warnings).unwrap();
+    assert!(warnings.contains("gcra-spoa.toml:2: warning: the limit '4 per hour"), "{warnings}");
+    // An agent logs it, when it starts and when it reads the file again.
+    followed.reload("[policy.api]\nlimits = [\"3/h\", \"5/h\"]\n");
+    wait_until("it is logged", || followed.said(":2: warning: the limit '5 per hour") == 1);
+    let other = Followed::start("[policy.api]\nlimits = [\"3/h\", \"6/h\"]\n");
+    assert_eq!(other.said(":2: warning: the limit '6 per hour"), 1);
     followed.write("[policy.api]\n");
     assert_eq!(followed.command("check", &[]).status.code(), Some(1));
 }

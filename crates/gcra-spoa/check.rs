@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::output::{print_mistakes, print_warnings, write_stdout};
+use crate::plural::Count;
 use crate::policy;
 
 /// Reads the file and prints what it means, or a HAProxy configuration that fits it.
@@ -18,7 +19,17 @@ pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode
         Err(mistakes) => return Ok(print_mistakes(&mistakes)),
     };
     print_warnings(&policies.warnings);
-    let text = if print_haproxy { policies.for_haproxy() } else { policies.in_words() };
-    write_stdout(&format!("{}\n", text.trim_end()))?;
+    let text = if print_haproxy {
+        policies.for_haproxy()
+    } else {
+        format!(
+            "{}\n{} is valid: {}, {}\n",
+            policies.in_words(),
+            config.display(),
+            Count(policies.without_trials().count() as u64, "policy", "policies"),
+            Count(policies.warnings.len() as u64, "warning", "warnings")
+        )
+    };
+    write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }

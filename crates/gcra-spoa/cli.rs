@@ -472,8 +472,7 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
     let rule = match (rate, args.burst) {
         (RateArg::Rate(rate), burst) => {
             let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
-            let text = format!("{rate}, up to {} at once", quota.burst()).into();
-            Rule::Limits(vec![Limit { label: "default".into(), id: 0, quota, text }])
+            Rule::Limits(vec![Limit::new("default".to_owned(), 0, rate, quota)])
         }
         (RateArg::Deny, None) => Rule::Deny,
         (RateArg::Unlimited, None) => Rule::Unlimited,

@@ -5,33 +5,40 @@ use std::time::Duration;
 
 use crate::duration::Exact;
 use crate::plural::Count;
-use crate::policy::{KeyParts, Policies, Policy, Rule, When};
+use crate::policy::overrides::OVERRIDES;
+use crate::policy::variables::Answers;
+use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, When};
 
 impl Policies {
-    /// All policies, a paragraph each.
+    /// All policies, a paragraph each, and the variables.
     pub(crate) fn in_words(&self) -> String {
-        let mut words: Vec<_> =
-            self.without_trials().map(|policy| policy.in_a_list(self)).collect();
-        let others: Vec<_> = self.answers.others.iter().map(|var| var.name().as_str()).collect();
-        if !others.is_empty() {
-            words.push(format!("variables besides 'blocked': {}", others.join(", ")));
-        }
-        words.join("\n")
+        let mut lines: Vec<_> =
+            self.without_trials().flat_map(|policy| policy.lines(self)).collect();
+        let Answers { scope, blocked, others } = &self.answers;
+        let names = [*blocked].into_iter().chain(others.iter().map(|var| var.name()));
+        let names: Vec<_> = names.map(|name| name.as_str().to_owned()).collect();
+        lines.push(format!("variables, in the scope {}: {}", scope.as_str(), names.join(", ")));
+        lines.join("\n")
     }
 }
 
 impl Policy {
     /// "100 per second, up to 20 at once, for each ip".
     pub(crate) fn in_words(&self) -> String {
-        let mut words = format!("{}, {}", self.rule.in_words(), self.key.in_words());
+        format!("{}, {}", self.rule.in_words(), self.clients())
+    }
+
+    /// "for each ip, with the cost in n".
+    fn clients(&self) -> String {
+        let mut words = self.key.in_words();
         if let Some(cost) = &self.cost {
             let _ = write!(words, ", with the cost in {}", text(cost));
         }
         words
     }
 
-    /// The same with its name, what it is for, and its overrides.
-    fn in_a_list(&self, all: &Policies) -> String {
+    /// Everything about the policy: what it is for, and below that a line for each fact.
+    fn lines(&self, all: &Policies) -> Vec<String> {
         let mut words = format!("policy '{}'", self.name);
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));
@@ -40,22 +47,22 @@ impl Policy {
             let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
             let _ = write!(words, " when {} is {}", text(arg), values.join(" or "));
         }
-        let _ = write!(words, ": {}", self.in_words());
+        let mut facts = self.rule.facts();
+        facts.push(self.clients());
         if self.observes {
-            words.push_str("; it only observes, and blocks no request");
+            facts.push("only observes, and blocks no request".to_owned());
         }
         // A policy that only observes charges none.
         if let Some(penalty) = self.penalty.filter(|_| !self.observes) {
-            let _ = write!(
-                words,
-                "; each blocked request is charged {}, which adds at most {} to the wait",
+            facts.push(format!(
+                "each blocked request is charged {}, which adds at most {} to the wait",
                 Count(penalty.cells, "cell", "cells"),
                 Exact(Duration::from_nanos(penalty.ceiling_ns))
-            );
+            ));
         }
         if let Some(trial) = self.trial {
-            let limits = all.list[trial].rule.in_words();
-            let _ = write!(words, "\n    observe, which blocks no request: {limits}");
+            let limits = all.list[trial].rule.facts().into_iter();
+            facts.extend(limits.map(|fact| format!("observe, which blocks no request: {fact}")));
         }
         for (place, rule) in self.overrides.rules.iter().enumerate() {
             let limits = match rule {
@@ -63,12 +70,13 @@ impl Policy {
                 Rule::Unlimited => "unlimited".to_owned(),
                 Rule::Limits(_) => rule.in_words(),
             };
-            let _ = write!(words, "\n    overrides, {limits}: {}", self.overridden(place));
+            facts.push(format!("overrides, {limits}: {}", self.overridden(place)));
         }
-        words
+        let facts = facts.into_iter().map(|fact| format!("    {fact}"));
+        [words].into_iter().chain(facts).collect()
     }
 
-    /// For how much the override rule at this place is: "2 IPv4 networks, 1 value".
+    /// For what the override rule at this place is: "2 IPv4 networks, 1 value (partners.txt)".
     fn overridden(&self, place: usize) -> String {
         let (v4, v6, values) = self.overrides.counts(place);
         let counts = [
@@ -78,11 +86,31 @@ impl Policy {
         ];
         let counts: Vec<_> =
             counts.iter().filter(|count| count.0 > 0).map(ToString::to_string).collect();
-        if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+        let counts = if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
+        match self.overrides.lists.get(place).map(Vec::as_slice) {
+            None => counts,
+            // The table of overrides is not named where it is the only source.
+            Some([only]) if **only == *OVERRIDES => counts,
+            Some(lists) => format!("{counts} ({})", lists.join(", ")),
+        }
     }
 }
 
 impl Rule {
+    /// A sentence for each limit. If there are several, each has its name.
+    fn facts(&self) -> Vec<String> {
+        match self {
+            Self::Deny | Self::Unlimited => vec![self.in_words()],
+            Self::Limits(limits) => {
+                let in_words = |Limit { label, text, bound, .. }: &Limit| match limits.len() {
+                    1 => format!("{text}: {bound}"),
+                    _ => format!("{label}: {text}: {bound}"),
+                };
+                limits.iter().map(in_words).collect()
+            }
+        }
+    }
+
     fn in_words(&self) -> String {
         match self {
             Self::Deny => "every request is blocked".to_owned(),

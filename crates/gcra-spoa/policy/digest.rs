@@ -82,8 +82,8 @@ impl Digest {
             Rule::Unlimited => self.add(b"unlimited"),
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
-                // The label and the text say the same in other words.
-                for Limit { label: _, id, quota, text: _ } in limits {
+                // The others say the same in words.
+                for Limit { label: _, id, quota, text: _, bound: _ } in limits {
                     self.number(*id);
                     self.number(quota.emission_interval().0);
                     self.number(quota.burst().into());
@@ -93,7 +93,7 @@ impl Digest {
         }
     }
 
-    fn overrides(&mut self, Overrides { rules, v4, v6, values }: &Overrides) {
+    fn overrides(&mut self, Overrides { rules, lists: _, v4, v6, values }: &Overrides) {
         // By the rule itself and not by its place, which depends on the order in the file.
         let rules: Vec<_> = rules
             .iter()

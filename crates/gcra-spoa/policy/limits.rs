@@ -1,6 +1,6 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
-use gcra_table::Rate;
+use gcra_table::{Rate, limit_id};
 use toml::de::DeValue;
 
 use crate::policy::reader::{Entries, Node, Reader};
@@ -173,7 +173,6 @@ fn limit<'t>(
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
     let (rate, quota) =
         parsed.map_err(|error| reader.wrong(at, &table_error::rate(&error))).ok()?;
-    let text = format!("{rate}, up to {} at once", quota.burst());
     // Its identity in the table: its own name, or its position.
     let identity = written.name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());
     let label = match (written.name, position) {
@@ -181,7 +180,12 @@ fn limit<'t>(
         (None, Some(position)) => format!("{policy}.{position}"),
         (None, None) => policy.to_owned(),
     };
-    Some(Limit::new(policy, &identity, label, quota, text))
+    let id = limit_id(&[policy.as_bytes(), identity.as_bytes()]);
+    let mut limit = Limit::new(label, id, &rate, quota);
+    if written.burst.is_none() {
+        limit.bound = format!("{} (no burst is written, so it is the count)", limit.bound).into();
+    }
+    Some(limit)
 }
 
 /// `10/s` or `10/s burst 20`. The error is a sentence.

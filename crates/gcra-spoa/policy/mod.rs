@@ -24,7 +24,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{Exemption, KeyHash, Quota, Table, limit_id};
+use gcra_table::{Exemption, KeyHash, Quota, Rate, Table, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
@@ -215,20 +215,23 @@ pub(crate) struct Limit {
     /// table itself separates the buckets of different quotas.)
     pub(crate) id: u64,
     pub(crate) quota: Quota,
-    /// The limit as the operator wrote it: "10/s burst 20".
+    /// The limit in words: "10 per second, up to 20 at once".
     pub(crate) text: Box<str>,
+    /// What follows from it: "at most 30 in any second".
+    pub(crate) bound: Box<str>,
 }
 
 impl Limit {
-    pub(crate) fn new(
-        policy: &str,
-        name: &str,
-        label: String,
-        quota: Quota,
-        text: String,
-    ) -> Self {
-        let id = limit_id(&[policy.as_bytes(), name.as_bytes()]);
-        Self { label: label.into(), id, quota, text: text.into() }
+    /// The limit with this label and id, `quota` being that of the rate and a burst.
+    pub(crate) fn new(label: String, id: u64, rate: &Rate, quota: Quota) -> Self {
+        let (burst, period) = (quota.burst(), rate.period());
+        Self {
+            label: label.into(),
+            id,
+            quota,
+            text: format!("{rate}, up to {burst} at once").into(),
+            bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
+        }
     }
 
     /// The key by which this limit counts, for a key of its policy.
@@ -254,12 +257,22 @@ pub(crate) struct Penalty {
 }
 
 /// Rules for some values of the key, by address and by value: places in a list of rules.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub(crate) struct Overrides {
     pub(crate) rules: Vec<Rule>,
+    /// What each rule is from, for sentences: the files of lists, and "overrides".
+    pub(crate) lists: Vec<Vec<Box<str>>>,
     pub(crate) v4: PrefixMap<Ipv4Net, u32>,
     pub(crate) v6: PrefixMap<Ipv6Net, u32>,
     pub(crate) values: AHashMap<Box<[u8]>, u32>,
+}
+
+/// Equal overrides decide in the same way, from whatever lists they are.
+impl PartialEq for Overrides {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { rules, lists: _, v4, v6, values } = self;
+        (rules, v4, v6, values) == (&other.rules, &other.v4, &other.v6, &other.values)
+    }
 }
 
 impl Overrides {

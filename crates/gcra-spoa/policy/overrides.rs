@@ -13,6 +13,9 @@ use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::sources::Sources;
 use crate::policy::{KeyParts, OverrideKey, Overrides, Rule};
 
+/// The name of the table of overrides, beside the names of lists.
+pub(super) const OVERRIDES: &str = "overrides";
+
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
 
@@ -94,7 +97,7 @@ impl<'p> Collector<'p> {
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
             if let (Some(rule), Ok(key)) = (limits::rule(reader, self.policy, value), key) {
                 self.note(at, "", text, &key);
-                let place = self.place(rule);
+                let place = self.place(rule, None);
                 if self.overrides.insert(key, place).is_some() {
                     let what = format!("'{text}' is the same as another override; leave one out");
                     reader.wrong(at, &what);
@@ -128,7 +131,7 @@ impl<'p> Collector<'p> {
             let rule = rule.map(|value| limits::rule(reader, self.policy, value));
             match (file, rule) {
                 (Some(file), Some(Some(rule))) => {
-                    let place = self.place(rule);
+                    let place = self.place(rule, Some(&file));
                     let (path, text) = sources.read_list(&file);
                     match text {
                         Ok(text) => self.list(reader, at, &path, &text, place),
@@ -220,14 +223,23 @@ impl<'p> Collector<'p> {
         })
     }
 
-    fn place(&mut self, rule: Rule) -> u32 {
-        let rules = &mut self.overrides.rules;
+    /// The place of a rule, which is from this list or from the table of overrides.
+    fn place(&mut self, rule: Rule, list: Option<&str>) -> u32 {
+        let Overrides { rules, lists, .. } = &mut self.overrides;
         // A file is too small for more rules than that.
         let next = u32::try_from(rules.len()).unwrap_or(u32::MAX);
-        *self.places.entry(rule).or_insert_with_key(|rule| {
+        let place = *self.places.entry(rule).or_insert_with_key(|rule| {
             rules.push(rule.clone());
+            lists.push(Vec::new());
             next
-        })
+        });
+        if let Some(lists) = lists.get_mut(place as usize) {
+            let list = list.unwrap_or(OVERRIDES);
+            if !lists.iter().any(|known| **known == *list) {
+                lists.push(list.into());
+            }
+        }
+        place
     }
 }
 

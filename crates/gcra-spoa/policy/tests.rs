@@ -51,17 +51,22 @@ mode = "observe"
     );
     assert_eq!(
         policies.in_words(),
-        "policy 'gold', for the message 'api' when plan is 'gold' or 'silver': \
-100 per second, up to 200 at once; and 10000 per hour, up to 500 at once, \
-for each key (IPv6 by /64), ignoring case
-policy 'api', for the message 'api': 10 per second, up to 10 at once, \
-for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n; \
-each blocked request is charged 1 cell, which adds at most 10m to the wait
+        "policy 'gold', for the message 'api' when plan is 'gold' or 'silver'
+    gold.1: 100 per second, up to 200 at once: at most 300 in any second
+    gold.hourly: 10000 per hour, up to 500 at once: at most 10500 in any hour
+    for each key (IPv6 by /64), ignoring case
+policy 'api', for the message 'api'
+    10 per second, up to 10 at once: at most 20 in any second (no burst is written, so it is the \
+     count)
+    for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n
+    each blocked request is charged 1 cell, which adds at most 10m to the wait
     overrides, unlimited: 1 IPv4 network, 1 IPv6 network
     overrides, deny: 1 IPv4 network
-policy 'login', for the message 'login': every request is blocked, \
-for each value of the message's args (IPv6 by /64); it only observes, and blocks no request
-variables besides 'blocked': remaining, retry_after"
+policy 'login', for the message 'login'
+    every request is blocked
+    for each value of the message's args (IPv6 by /64)
+    only observes, and blocks no request
+variables, in the scope txn: blocked, remaining, retry_after"
     );
 }
 
@@ -373,6 +378,34 @@ limits = "1/s"
     for other in [ip("192.0.2.1"), ip("2001:db9::1"), "partner".into(), Value::Null, 1_i64.into()]
     {
         assert_eq!(burst(rule(other)), 1, "{other:?}");
+    }
+}
+
+#[test]
+fn overrides_in_words_name_their_lists() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("partners.txt"), "192.0.2.0/24\n10.0.0.1\n").unwrap();
+    std::fs::write(directory.path().join("bad.txt"), "# none yet\n").unwrap();
+    let text = r#"[policy.api]
+limits = "1/s burst 5"
+[policy.api.overrides]
+"2001:db8::/32" = "100/s burst 5"
+"10.0.0.2" = "deny"
+[[policy.api.lists]]
+file = "partners.txt"
+limits = "unlimited"
+[[policy.api.lists]]
+file = "bad.txt"
+limits = "deny"
+"#;
+    let policies = file::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
+    let words = policies.in_words();
+    for line in [
+        "    overrides, 100 per second, up to 5 at once: 1 IPv6 network",
+        "    overrides, unlimited: 2 IPv4 networks (partners.txt)",
+        "    overrides, deny: 1 IPv4 network (overrides, bad.txt)",
+    ] {
+        assert!(words.lines().any(|found| found == line), "{line} is not in\n{words}");
     }
 }
 
