@@ -439,7 +439,8 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     };
     let folder = followed.directory.path();
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
-    fs::write(folder.join("spoe-gcra.conf"), support::patient(&body(spoe))).unwrap();
+    let spoe = edited(&body(spoe), folder);
+    fs::write(folder.join("spoe-gcra.conf"), support::patient(&spoe)).unwrap();
     let frontend =
         body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
     let backend = body(backend);
@@ -456,15 +457,89 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let config = format!(
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
          server 10s\n\
-         frontend web\n    bind \"${{GCRA_HTTP}}\"\n    http-request set-var(txn.plan) \
-         str(gold)\n{frontend}    \
-         http-request return status 200\n{backend}"
+         frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    http-request return status 200\n{backend}"
     );
     let file: &Path = &folder.join("haproxy.cfg");
     fs::write(file, config).unwrap();
     let haproxy = Haproxy::start(file.to_str().unwrap(), &[]);
     haproxy.wait_for("gcra-agents", "agent1", "UP");
     haproxy
+}
+
+/// What an operator makes of the printed messages: each is sent for every request, an arg that
+/// only the operator knows is a constant, and the maps exist.
+fn edited(spoe: &str, folder: &Path) -> String {
+    let text = spoe.replace(" if EDIT-THIS", "").replace("=EDIT-THIS", "=str(known)");
+    for map in text.match_indices("/etc/haproxy/").map(|(at, path)| &text[at + path.len()..]) {
+        let name = &map[..map.find([',', ')']).unwrap()];
+        fs::write(folder.join(name), "secret gold\n").unwrap();
+    }
+    text.replace("/etc/haproxy/", &format!("{}/", folder.display()))
+}
+
+/// What `haproxy -c` says about the configuration that is printed for a file, in a haproxy.cfg
+/// with nothing but that: before and after it was edited. `Ok` if it is accepted.
+fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
+    let folder = directory();
+    let path = folder.path();
+    fs::write(path.join("gcra-spoa.toml"), config).unwrap();
+    let mut check = Command::new(support::agent_binary());
+    check.arg("check").arg("--print-haproxy").arg("--config").arg(path.join("gcra-spoa.toml"));
+    let printed = String::from_utf8(check.output().unwrap().stdout).unwrap();
+    let (spoe, rest) = printed.split_once("\n# ---- haproxy.cfg").unwrap();
+    let haproxy = format!(
+        "global\n    default-path config\n    log stdout format raw local0\ndefaults\n    mode \
+         http\n    log global\n    timeout connect 1s\n    timeout client 10s\n    timeout server \
+         10s\nfrontend web\n    bind 127.0.0.1:8080\n#{rest}"
+    );
+    fs::write(path.join("haproxy.cfg"), haproxy).unwrap();
+    [spoe.to_owned(), edited(spoe, path)].map(|spoe| {
+        fs::write(path.join("spoe-gcra.conf"), spoe + "\n").unwrap();
+        let mut command = Command::new(support::haproxy_binary());
+        let output = command.arg("-c").arg("-f").arg(path.join("haproxy.cfg")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // A warning is something that an operator has to understand, too.
+        let is_quiet = output.status.success() && !said.contains("WARNING");
+        if is_quiet { Ok(()) } else { Err(said) }
+    })
+}
+
+/// What only the operator knows is refused by HAProxy, by a name that can be searched for.
+#[test]
+fn haproxy_refuses_what_has_to_be_edited_first() {
+    needs!(support::haproxy());
+    let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
+    let one = "[policy.api]\nlimits = \"1/s\"\n";
+    for usable in [
+        &shipped,
+        one,
+        "scope = \"res\"\nanswer = [\"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\"]\n",
+        "scope = \"req\"\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\", \"path\"]\ncost = \"n\"\n",
+        "scope = \"sess\"\nanswer = [\"retry_after\"]\n[policy.a]\nlimits = \"1/s\"\n",
+    ] {
+        assert_eq!(judged_by_haproxy(usable), [Ok(()), Ok(())], "{usable}");
+    }
+    let plan = "[policy.gold]\nmessage = \"api\"\nwhen = { plan = [\"gold\", \"silver\"] }\n\
+                limits = \"9/s\"\nkey = [\"key\"]\n[policy.free]\nmessage = \"api\"\n\
+                limits = \"1/s\"\nkey = [\"ip\"]\ncost = \"n\"\n";
+    for (config, name) in [
+        // A limit for logins must not count every request.
+        (format!("{one}[policy.login]\nlimits = \"5/m\"\n"), "'EDIT-THIS'"),
+        // No arg is null without a word.
+        ("[policy.a]\nlimits = \"1/s\"\nkey = [\"user\"]\n".to_owned(), "'EDIT-THIS'"),
+        (
+            "[policy.a]\nlimits = \"1/s\"\nkey = [\"user\"]\nwhen = { x = \"y\" }\n".to_owned(),
+            "'EDIT-THIS'",
+        ),
+        (plan.to_owned(), "/etc/haproxy/plans.map"),
+        (plan.replace("key = [\"key\"]", "key = [\"ip\"]"), "/etc/haproxy/plans.map"),
+        (format!("{plan}[policy.other]\nlimits = \"1/s\"\n"), "'EDIT-THIS'"),
+    ] {
+        let [printed, edited] = judged_by_haproxy(&config);
+        let said = printed.expect_err(&config);
+        assert!(said.contains(name), "{config}{said}");
+        assert_eq!(edited, Ok(()), "{config}");
+    }
 }
 
 #[test]

@@ -1,13 +1,32 @@
 //! A HAProxy configuration that fits the policies, for `gcra-spoa check --print-haproxy`.
+//!
+//! What only the operator knows is printed as [`EDIT`], which `haproxy -c` refuses and names in its
+//! message. So no guess is ever in use: neither a condition that is missing, so that a limit for
+//! logins counts every request, nor a sample that is always null.
 
 use std::fmt::Write as _;
 
+use spop_agent::Scope;
+
 use crate::policy::describe::text;
 use crate::policy::variables::Var;
-use crate::policy::{Policies, Policy};
+use crate::policy::{Policies, Policy, When};
+
+/// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.
+const EDIT: &str = "EDIT-THIS";
+
+/// The fields of the usual HTTP log line, as in the shipped files.
+const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc %ac/%fc/%bc/%sc/%rc \
+                        %sq/%bq %{+Q}r";
+
+/// Where maps are.
+const MAPS: &str = "/etc/haproxy/";
+
+/// The header that usually has an API key.
+const API_KEY: &str = "req.hdr(x-api-key)";
 
 const BACKEND: &str = "
-# ---- haproxy.cfg: the agents
+# ---- haproxy.cfg: the agents, at the addresses of their --listen
 backend gcra-agents
 .if version_atleast(3.1-dev0)
     mode spop
@@ -33,25 +52,33 @@ impl Policies {
         format!("{}{}{BACKEND}", self.spoe_agent(), self.frontend())
     }
 
-    /// The first policy for each message.
-    fn messages(&self) -> Vec<&Policy> {
-        let mut messages: Vec<&Policy> = Vec::new();
+    fn spoe_agent(&self) -> String {
+        let mut messages: Vec<Message<'_>> = Vec::new();
         for policy in &self.list {
-            if !messages.iter().any(|known| known.message == policy.message) {
-                messages.push(policy);
+            match messages.iter_mut().find(|message| message.name() == name(policy)) {
+                Some(message) => message.policies.push(policy),
+                None => messages.push(Message { policies: vec![policy] }),
             }
         }
-        messages
-    }
-
-    fn spoe_agent(&self) -> String {
-        let name = |policy: &Policy| policy.message.as_deref().map_or("check".to_owned(), text);
-        let messages = self.messages();
-        let names: Vec<_> = messages.iter().map(|policy| name(policy)).collect();
-        let mut lines = format!(
+        let names: Vec<_> = messages.iter().map(Message::name).collect();
+        let sections: String = messages
+            .iter()
+            .map(|message| message.section(messages.len() == 1, self.answers.scope))
+            .collect();
+        let note = if sections.contains(EDIT) {
+            format!(
+                "# Replace each {EDIT}: only you know what belongs there. Until then 'haproxy -c' \
+                 refuses the
+# file and names it."
+            )
+        } else if sections.contains(MAPS) {
+            format!("# It can be used when the map in {MAPS} exists, which is named below.")
+        } else {
+            "# It can be used as it is, if each arg has the sample that you want.".to_owned()
+        };
+        format!(
             "# ---- spoe-gcra.conf: what HAProxy asks
-# The samples are guesses from the names of the args: replace those that are wrong.
-# Add an 'if' to an event whose message is not for every request.
+{note}
 [gcra]
 spoe-agent gcra
     messages {}
@@ -61,59 +88,38 @@ spoe-agent gcra
     timeout processing 100ms
     timeout hello 100ms
     timeout idle 150ms
-",
+    no option async
+    no option send-frag-payload
+    log global
+    option dontlog-normal
+{sections}",
             names.join(" ")
-        );
-        for first in messages {
-            let _ = write!(
-                lines,
-                "spoe-message {}\n    args {}\n    event on-frontend-http-request\n",
-                name(first),
-                self.args(first).join(" ")
-            );
-        }
-        lines
-    }
-
-    /// The args of the message that this policy and others are for, each with a sample.
-    fn args(&self, first: &Policy) -> Vec<String> {
-        let mut args: Vec<String> = Vec::new();
-        for policy in self.list.iter().filter(|policy| policy.message == first.message) {
-            let key = policy.key.names().map(text);
-            for arg in key.chain(policy.when.iter().map(|when| text(&when.arg))) {
-                if !args.contains(&arg) {
-                    args.push(arg);
-                }
-            }
-        }
-        if first.key.args.is_empty() && !args.iter().any(|arg| arg == "ip") {
-            args.insert(0, "ip".to_owned());
-        }
-        let mut costs: Vec<String> = Vec::new();
-        for policy in self.list.iter().filter(|policy| policy.message == first.message) {
-            for cost in policy.cost.iter().map(|cost| text(cost)) {
-                if !costs.contains(&cost) {
-                    costs.push(cost);
-                }
-            }
-        }
-        let costs = costs.iter().map(|cost| format!("{cost}=int(1)"));
-        args.iter().map(|arg| format!("{arg}={}", sample(arg))).chain(costs).collect()
+        )
     }
 
     fn frontend(&self) -> String {
-        let scope = self.answers.scope.as_str();
-        let var = |var: &str| format!("{scope}.gcra.{var}");
+        let scope = self.answers.scope;
+        let var = |var: &str| format!("{}.gcra.{var}", scope.as_str());
         let has = |wanted: Var| self.answers.others.contains(&wanted);
         let mut lines = "
-# ---- haproxy.cfg: in the frontend
+# ---- haproxy.cfg: in the frontend, which has 'mode http' and logs
+    # HAProxy looks for the file in the directory that it is started in, unless you write its whole
+    # path or 'default-path config' in the section 'global'.
     filter spoe engine gcra config spoe-gcra.conf
 "
         .to_owned();
+        // Variables of the scope `req` are gone when there is a response.
+        let outlives_the_request = scope != Scope::Request;
+        if !outlives_the_request {
+            lines.push_str(
+                "    # With scope = \"req\" neither responses nor the log can have the variables; \
+                 \"txn\" lives longer.\n",
+            );
+        }
         for (wanted, header) in
             [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")]
         {
-            if has(wanted) {
+            if has(wanted) && outlives_the_request {
                 let var = var(wanted.name().as_str());
                 let _ = writeln!(
                     lines,
@@ -126,23 +132,193 @@ spoe-agent gcra
             true => format!("%[var({})]", var("retry_after")),
             false => "1".to_owned(),
         };
+        let direction = if scope == Scope::Response { "response" } else { "request" };
+        let blocked = var(self.answers.blocked.as_str());
         let _ = writeln!(
             lines,
-            "    http-request deny status 429 content-type text/plain string \"Too many \
-             requests.\\n\" hdr Retry-After \"{retry_after}\" if {{ var({}) -m bool }}",
-            var(self.answers.blocked.as_str())
+            "    http-{direction} deny status 429 content-type text/plain string \"Too many \
+             requests.\\n\" hdr Retry-After \"{retry_after}\" if {{ var({blocked}) -m bool }}"
         );
+        if outlives_the_request {
+            let logged = [Var::Policy, Var::Reason, Var::RetryAfter];
+            let missing: Vec<_> = logged
+                .iter()
+                .filter(|var| !has(**var))
+                .map(|var| format!("\"{}\"", var.name().as_str()))
+                .collect();
+            if !missing.is_empty() {
+                let _ = writeln!(
+                    lines,
+                    "    # To see them in the log, add these to 'answer' in the agents' file: {}",
+                    missing.join(", ")
+                );
+            }
+            let fields = logged.iter().map(|var| var.name()).map(|name| name.as_str().to_owned());
+            let fields: String =
+                fields.map(|name| format!(" {name}=%[var({})]", var(&name))).collect();
+            let _ = writeln!(
+                lines,
+                "    log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \
+                 err=%[var(txn.gcra.err)]\""
+            );
+        }
         lines
     }
 }
 
-/// The sample that the name of an arg usually stands for.
-fn sample(arg: &str) -> String {
-    match arg {
-        "ip" | "src" | "client" => "src".to_owned(),
-        "path" | "url" | "method" => arg.to_owned(),
-        "host" => "req.hdr(host),field(1,:),lower".to_owned(),
-        "key" | "api_key" | "apikey" => "req.hdr(x-api-key)".to_owned(),
-        _ => format!("var(txn.{arg})"),
+fn name(policy: &Policy) -> String {
+    policy.message.as_deref().map_or("check".to_owned(), text)
+}
+
+/// A spoe-message, and the policies that are for it.
+struct Message<'p> {
+    /// At least one.
+    policies: Vec<&'p Policy>,
+}
+
+impl Message<'_> {
+    fn name(&self) -> String {
+        name(self.policies[0])
     }
+
+    /// The section of the message. `is_only` says that there is no other message, so that it is
+    /// for every request.
+    fn section(&self, is_only: bool, scope: Scope) -> String {
+        let (args, comments) = self.args(scope);
+        let mut lines = format!("spoe-message {}\n", self.name());
+        for comment in comments {
+            let _ = writeln!(lines, "    # {comment}");
+        }
+        let _ = writeln!(lines, "    args {}", args.join(" "));
+        let event = match scope {
+            Scope::Response => "on-http-response",
+            _ => "on-frontend-http-request",
+        };
+        if is_only {
+            let _ = writeln!(lines, "    event {event}");
+        } else {
+            let _ = writeln!(
+                lines,
+                "    # Which requests does it count? For example those with {{ path -m beg /login \
+                 }}. For every
+    # request, leave out 'if {EDIT}'.
+    event {event} if {EDIT}"
+            );
+        }
+        lines
+    }
+
+    /// The args, each with a sample, and comments about them.
+    fn args(&self, scope: Scope) -> (Vec<String>, Vec<String>) {
+        // Of the request, only its address is known when the response arrives.
+        let known =
+            |arg: &str| sample(arg).filter(|sample| scope != Scope::Response || *sample == "src");
+        let (mut args, mut comments) = (Vec::new(), Vec::new());
+        let mut names: Vec<String> = Vec::new();
+        let mut is_new = |name: &str| {
+            let is_new = names.iter().all(|known| known != name);
+            if is_new {
+                names.push(name.to_owned());
+            }
+            is_new
+        };
+        // A policy without `key` counts by all args.
+        let by_all = self.policies.iter().any(|policy| policy.key.args.is_empty());
+        let keys = self.policies.iter().flat_map(|policy| policy.key.names().map(text));
+        let mut keys: Vec<_> = keys.filter(|name| is_new(name)).collect();
+        if by_all && is_new("ip") {
+            keys.insert(0, "ip".to_owned());
+        }
+        for key in self.policies.iter().flat_map(|policy| &policy.key.args) {
+            let name = text(&key.name);
+            if sample(&name) == Some(API_KEY) && !key.has_fallback() {
+                comments.push(format!(
+                    "{name}: a request without this header gets no decision, unless the policy \
+                     has an 'else' in its key"
+                ));
+            }
+        }
+        comments.dedup();
+        for name in &keys {
+            match known(name) {
+                Some(sample) => args.push(format!("{name}={sample}")),
+                None => {
+                    comments.push(format!(
+                        "{name}: write its sample, for example req.fhdr(x-{name}) for a header"
+                    ));
+                    args.push(format!("{name}={EDIT}"));
+                }
+            }
+        }
+        let whens: Vec<_> =
+            self.policies.iter().filter_map(|policy| policy.when.as_ref()).collect();
+        for When { arg, .. } in &whens {
+            let name = text(arg);
+            if !is_new(&name) {
+                continue;
+            }
+            if let Some(sample) = known(&name) {
+                args.push(format!("{name}={sample}"));
+                continue;
+            }
+            let client = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
+            let values =
+                whens.iter().filter(|when| when.arg == *arg).flat_map(|when| &when.values);
+            let (sample, comment) =
+                self.map(&name, client, values.map(|value| text(value)).collect());
+            args.push(format!("{name}={sample}"));
+            comments.push(comment);
+        }
+        for cost in self.policies.iter().filter_map(|policy| policy.cost.as_deref().map(text)) {
+            if is_new(&cost) {
+                comments.push(format!("{cost}: int(1) charges each request one cell"));
+                args.push(format!("{cost}=int(1)"));
+            }
+        }
+        (args, comments)
+    }
+
+    /// The sample that finds the value of an arg of `when` in a map, and a comment about the map.
+    fn map(&self, arg: &str, client: &str, values: Vec<String>) -> (String, String) {
+        let map = if client == "src" { "map_ip" } else { "map" };
+        let file = format!("{MAPS}{arg}s.map");
+        let lines: Vec<_> =
+            values.iter().map(|value| format!("'KEY {}'", printable(value))).collect();
+        // The policy for all other values: it is named, so that the log of HAProxy can show it.
+        let other = self.policies.iter().find(|policy| policy.when.is_none());
+        let default = other.map(|policy| &*policy.name);
+        let default = default.filter(|name| values.iter().all(|value| value != name));
+        let rest = match (other, default) {
+            (None, _) => "no policy is for the others".to_owned(),
+            (Some(_), Some(name)) => format!("the others are '{name}'"),
+            (Some(policy), None) => format!("the others get policy '{}'", policy.name),
+        };
+        let default = default.map(|name| format!(",{name}")).unwrap_or_default();
+        (
+            format!("{client},{map}({file}{default})"),
+            format!(
+                "{arg}: create {file}, with a line for each key ({}); {rest}",
+                lines.join(" or ")
+            ),
+        )
+    }
+}
+
+/// A value of the file, without what would end a comment.
+fn printable(value: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    value.chars().map(shown).collect()
+}
+
+/// The sample that the name of an arg usually stands for.
+fn sample(arg: &str) -> Option<&'static str> {
+    Some(match arg {
+        "ip" | "src" | "client" => "src",
+        "path" => "path",
+        "url" => "url",
+        "method" => "method",
+        "host" => "req.hdr(host),field(1,:),lower",
+        "key" | "api_key" | "apikey" => API_KEY,
+        _ => return None,
+    })
 }
