@@ -472,7 +472,9 @@ fn edited(spoe: &str, folder: &Path) -> String {
     let text = spoe.replace(" if EDIT-THIS", "").replace("=EDIT-THIS", "=str(known)");
     for map in text.match_indices("/etc/haproxy/").map(|(at, path)| &text[at + path.len()..]) {
         let name = &map[..map.find([',', ')']).unwrap()];
-        fs::write(folder.join(name), "secret gold\n").unwrap();
+        let is_for_addresses = text.contains(&format!("map_ip(/etc/haproxy/{name}"));
+        let key = if is_for_addresses { "192.0.2.1" } else { "secret" };
+        fs::write(folder.join(name), format!("{key} gold\n")).unwrap();
     }
     text.replace("/etc/haproxy/", &format!("{}/", folder.display()))
 }

@@ -61,8 +61,8 @@ impl Policy {
             ));
         }
         if let Some(trial) = self.trial {
-            let limits = all.list[trial].rule.facts().into_iter();
-            facts.extend(limits.map(|fact| format!("observe, which blocks no request: {fact}")));
+            let limits = all.list[trial].rule.in_words();
+            facts.push(format!("observe, which blocks no request: {limits}"));
         }
         for (place, rule) in self.overrides.rules.iter().enumerate() {
             let limits = match rule {

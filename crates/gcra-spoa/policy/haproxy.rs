@@ -54,7 +54,7 @@ impl Policies {
 
     fn spoe_agent(&self) -> String {
         let mut messages: Vec<Message<'_>> = Vec::new();
-        for policy in &self.list {
+        for policy in self.without_trials() {
             match messages.iter_mut().find(|message| message.name() == name(policy)) {
                 Some(message) => message.policies.push(policy),
                 None => messages.push(Message { policies: vec![policy] }),
@@ -280,10 +280,12 @@ impl Message<'_> {
 
     /// The sample that finds the value of an arg of `when` in a map, and a comment about the map.
     fn map(&self, arg: &str, client: &str, values: Vec<String>) -> (String, String) {
-        let map = if client == "src" { "map_ip" } else { "map" };
+        let (map, key) = if client == "src" { ("map_ip", "address") } else { ("map", "key") };
         let file = format!("{MAPS}{arg}s.map");
-        let lines: Vec<_> =
-            values.iter().map(|value| format!("'KEY {}'", printable(value))).collect();
+        let lines: Vec<_> = values
+            .iter()
+            .map(|value| format!("'{} {}'", key.to_uppercase(), printable(value)))
+            .collect();
         // The policy for all other values: it is named, so that the log of HAProxy can show it.
         let other = self.policies.iter().find(|policy| policy.when.is_none());
         let default = other.map(|policy| &*policy.name);
@@ -297,7 +299,7 @@ impl Message<'_> {
         (
             format!("{client},{map}({file}{default})"),
             format!(
-                "{arg}: create {file}, with a line for each key ({}); {rest}",
+                "{arg}: create {file}, with a line for each {key} ({}); {rest}",
                 lines.join(" or ")
             ),
         )

@@ -707,7 +707,7 @@ limits = "5/m"
     .for_haproxy();
     for line in [
         "    messages api login",
-        "    # plan: create /etc/haproxy/plans.map, with a line for each key ('KEY gold'); the others \
+        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS gold'); the others \
          are 'api'",
         "    # n: int(1) charges each request one cell",
         "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
