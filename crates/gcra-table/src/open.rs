@@ -432,6 +432,16 @@ fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
     if metadata.uid() != user.as_raw() && !(role == Role::Inspector && user.is_root()) {
         return Err(OpenErrorKind::Owner { found: metadata.uid(), expected: user.as_raw() });
     }
+    // Before the mode and the links: of a file that is not a table, they mean nothing.
+    let mut bytes = [0; FIXED_BYTES];
+    let header = match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => Header::from_bytes(&bytes),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(HeaderError::Foreign),
+        Err(error) => return Err(failed("read its header")(error)),
+    };
+    if header == Err(HeaderError::Foreign) {
+        return Err(OpenErrorKind::Foreign);
+    }
     if metadata.mode() & 0o7777 != 0o600 {
         return Err(OpenErrorKind::Mode { found: metadata.mode() & 0o7777 });
     }
@@ -440,19 +450,11 @@ fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
         0 => return Err(OpenErrorKind::Unlinked),
         count => return Err(OpenErrorKind::Links { count }),
     }
-
-    let mut bytes = [0; FIXED_BYTES];
-    let header = match file.read_exact_at(&mut bytes, 0) {
-        Ok(()) => Header::from_bytes(&bytes).map_err(|error| match error {
-            HeaderError::Foreign => OpenErrorKind::Foreign,
-            HeaderError::Layout { found } => OpenErrorKind::layout(found),
-            HeaderError::Hash => OpenErrorKind::Hash,
-        })?,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(OpenErrorKind::Foreign);
-        }
-        Err(error) => return Err(failed("read its header")(error)),
-    };
+    let header = header.map_err(|error| match error {
+        HeaderError::Foreign => OpenErrorKind::Foreign,
+        HeaderError::Layout { found } => OpenErrorKind::layout(found),
+        HeaderError::Hash => OpenErrorKind::Hash,
+    })?;
     let Some(slots) = Slots::exactly(header.slots) else {
         return Err(damaged("no table can have its number of slots"));
     };

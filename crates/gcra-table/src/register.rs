@@ -96,21 +96,16 @@ impl<'a> Register<'a> {
     /// Writes down that a limit has this quota from now on, unless it has it already, and returns
     /// the others that it had before, each with the time when it had it last: the earliest first.
     pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
-        let mut history = self.history(limit);
+        let history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
-            let since = self.now;
-            self.write(Registered { limit, is_override: false, quota, since });
-            history.push((quota, since));
+            self.write(Registered { limit, is_override: false, quota, since: self.now });
         }
-        // A quota that came and went several times counts once, so that it does not push out
-        // others; and one that is in force again is not an earlier one.
-        let mut earlier: Vec<(Quota, Time)> = Vec::new();
-        for pair in history.windows(2) {
-            earlier.retain(|(before, _)| *before != pair[0].0);
-            earlier.push((pair[0].0, pair[1].1));
-        }
-        earlier.retain(|(before, _)| *before != quota);
-        earlier
+        earlier(history, quota, self.now)
+    }
+
+    /// What [`put_in_force`](Self::put_in_force) would return. Writes nothing.
+    pub(crate) fn before(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+        earlier(self.history(limit), quota, self.now)
     }
 
     /// Writes down that an override of a limit has this quota.
@@ -181,6 +176,23 @@ impl<'a> Register<'a> {
     }
 }
 
+/// Of the quotas that a limit has had, each with the time from which it had it, those other than
+/// `quota`, which it has now, each with the time when it had it last.
+fn earlier(mut history: Vec<(Quota, Time)>, quota: Quota, now: Time) -> Vec<(Quota, Time)> {
+    if history.last().is_none_or(|(current, _)| *current != quota) {
+        history.push((quota, now));
+    }
+    // A quota that came and went several times counts once, so that it does not push out others;
+    // and one that is in force again is not an earlier one.
+    let mut earlier: Vec<(Quota, Time)> = Vec::new();
+    for pair in history.windows(2) {
+        earlier.retain(|(before, _)| *before != pair[0].0);
+        earlier.push((pair[0].0, pair[1].1));
+    }
+    earlier.retain(|(before, _)| *before != quota);
+    earlier
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +216,9 @@ mod tests {
 
     /// The quotas that were put in force before this one, each with the end of it.
     fn put(entries: &[Entry], now: u64, limit: u64, quota: Quota) -> Vec<(Quota, u64)> {
+        let foreseen = at(entries, now).before(limit, quota);
         let earlier = at(entries, now).put_in_force(limit, quota);
+        assert_eq!(earlier, foreseen);
         earlier.into_iter().map(|(quota, end)| (quota, end.0)).collect()
     }
 

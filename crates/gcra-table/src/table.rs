@@ -343,6 +343,12 @@ impl Table {
         self.register().put_in_force(limit, quota)
     }
 
+    /// What [`put_in_force`](Self::put_in_force) would return now. Writes nothing.
+    #[must_use]
+    pub fn quotas_before(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+        self.register().before(limit, quota)
+    }
+
     /// Writes down that an override of the limit with this [id](crate::limit_id), for some of its
     /// keys, has this quota.
     pub fn add_override(&self, limit: u64, quota: Quota) {

@@ -121,6 +121,9 @@ fn a_file_that_is_not_a_table_is_refused() {
         let error = refused(&path);
         assert!(matches!(error.kind(), OpenErrorKind::Foreign), "{error:?}");
         assert_eq!(fs::read(&path).unwrap(), content);
+        // To change the mode of such a file would be wrong advice.
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(refused(&path).kind(), OpenErrorKind::Foreign));
     }
     fs::remove_file(&path).unwrap();
 
