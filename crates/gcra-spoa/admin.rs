@@ -7,11 +7,13 @@
 //! No connection waits for a place. When all places are taken, the address that has most of them
 //! loses its oldest connection to the new one. So slow clients cannot keep others out: a client
 //! that sends its request at once is answered before others can take its place. The answers that
-//! cost more than a few words, /metrics and /status, are made for one client at a time.
+//! cost more than a few words, /metrics and /status, are made for one client at a time, and
+//! clients that want the status of all agents share one answer (`agents.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
@@ -30,6 +32,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
+use crate::agents::Agents;
 use crate::metrics;
 use crate::status::Watched;
 
@@ -54,7 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const PATHS: &str = "\
 /metrics   counters and gauges, for Prometheus
-/status    the same and the heaviest clients, in JSON
+/status    the same for all agents of the table, and the heaviest clients, in JSON
 /healthz   200 while the agent works
 /readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
@@ -69,6 +72,7 @@ pub(crate) fn start(
     address: SocketAddr,
     names: Vec<String>,
     watched: Watched,
+    table: PathBuf,
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
@@ -89,7 +93,7 @@ pub(crate) fn start(
         .context("could not start the admin thread")?;
     thread::Builder::new()
         .name("admin".to_owned())
-        .spawn(move || runtime.block_on(serve(listener, Answering::new(names, watched))))
+        .spawn(move || runtime.block_on(serve(listener, Answering::new(names, watched, table))))
         .context("could not start the admin thread")?;
     log::info!("admin on http://{address}/");
     if !address.ip().to_canonical().is_loopback() {
@@ -104,7 +108,8 @@ pub(crate) fn start(
 
 /// What requests are answered from, and under which names.
 pub(crate) struct Answering {
-    watched: Watched,
+    watched: Arc<Watched>,
+    agents: Agents,
     /// The host names for which requests are answered, in lower case.
     names: Vec<String>,
     /// The permit for one expensive answer at a time.
@@ -112,10 +117,13 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    pub(crate) fn new(mut names: Vec<String>, watched: Watched) -> Self {
+    /// `table` is the path of the table.
+    pub(crate) fn new(mut names: Vec<String>, watched: Watched, table: PathBuf) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
-        Self { watched, names, costly: Semaphore::new(1) }
+        let watched = Arc::new(watched);
+        let agents = Agents::new(watched.clone(), table);
+        Self { watched, agents, names, costly: Semaphore::new(1) }
     }
 }
 
@@ -231,18 +239,28 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
         );
         return respond(StatusCode::MISDIRECTED_REQUEST, TEXT, said);
     }
-    // The semaphore is never closed.
-    let _permit = answering.costly.acquire().await;
-    match request.uri().path() {
-        "/" => respond(StatusCode::OK, TEXT, PATHS),
-        "/metrics" => match metrics::render(&watched.status().await) {
-            Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, text),
-            Err(error) => failed(&error),
-        },
-        "/status" => match serde_json::to_vec(&watched.status().await) {
-            Ok(json) => respond(StatusCode::OK, "application/json", json),
-            Err(error) => failed(&error),
-        },
+    let json = "application/json";
+    match (request.uri().path(), request.uri().query()) {
+        ("/", _) => respond(StatusCode::OK, TEXT, PATHS),
+        ("/metrics", _) => {
+            watched.scan().await;
+            // The semaphore is never closed.
+            let _permit = answering.costly.acquire().await;
+            match metrics::render(&watched.status()) {
+                Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, text),
+                Err(error) => failed(&error),
+            }
+        }
+        // This is what other agents ask for. It does not wait for the slots to be counted, which
+        // the agent that asks does itself, and it asks no other agent in turn.
+        ("/status", Some("own")) => {
+            let _permit = answering.costly.acquire().await;
+            match serde_json::to_vec(&watched.status()) {
+                Ok(status) => respond(StatusCode::OK, json, status),
+                Err(error) => failed(&error),
+            }
+        }
+        ("/status", _) => respond(StatusCode::OK, json, answering.agents.status().await),
         _ => respond(
             StatusCode::NOT_FOUND,
             TEXT,

@@ -174,8 +174,8 @@ enum Command {
     /// Inspect or change a table, with or without running agents
     #[command(subcommand)]
     Table(TableCommand),
-    /// Watch an agent that was started with --admin: its rates, and the clients that are blocked
-    /// most often. Press q to quit
+    /// Watch the agents of a table, of which one was started with --admin: their rates, and the
+    /// clients that are blocked most often. Press q to quit
     Top(Top),
     /// Check a configuration file and print what it means. The exit status is 1 if the file has
     /// mistakes
@@ -199,20 +199,24 @@ enum Command {
     },
 }
 
-/// Which agent to watch, and how.
+/// Which agents to watch, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// The --admin address of the agent
+    /// The --admin address of an agent. It tells about all agents of its table. May be given
+    /// several times, for agents on several machines
     #[arg(
         long,
-        value_name = "IP:PORT",
+        value_name = "HOST:PORT",
         default_value = "127.0.0.1:9101",
-        value_parser = parse_admin
+        value_parser = parse_host_and_port
     )]
-    pub(crate) admin: SocketAddr,
+    pub(crate) admin: Vec<String>,
     /// Watch for one second and print the result as plain text
     #[arg(long)]
     pub(crate) once: bool,
+    /// With --once: print the result in JSON
+    #[arg(long, requires = "once")]
+    pub(crate) json: bool,
 }
 
 /// What can be done to a table from the command line.
@@ -305,7 +309,7 @@ pub(crate) enum Task {
     Check { config: PathBuf, print_haproxy: bool },
     /// To ask agents to read their configuration again.
     Reload { config: PathBuf, at: At },
-    /// To watch an agent.
+    /// To watch agents.
     Top(Top),
 }
 
@@ -656,6 +660,15 @@ fn parse_size(text: &str) -> Result<usize, String> {
     bytes
         .filter(|bytes| *bytes >= 1 << 20)
         .ok_or_else(|| format!("'{text}' is not a size of 1M or more, such as 256M or 1G"))
+}
+
+fn parse_host_and_port(text: &str) -> Result<String, String> {
+    let is_good = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+    if text.rsplit_once(':').is_some_and(is_good) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("'{text}' is not HOST:PORT, such as 127.0.0.1:9101 or localhost:9101"))
+    }
 }
 
 fn parse_admin(text: &str) -> Result<SocketAddr, String> {

@@ -4,10 +4,13 @@
 //! `README.md` beside this file lists the modules in reading order.
 
 mod admin;
+mod agents;
 mod agreement;
 mod answer;
+mod ask;
 mod check;
 mod cli;
+mod columns;
 mod decide;
 mod duration;
 mod earlier;
@@ -27,6 +30,7 @@ mod redact;
 mod reload;
 #[cfg(test)]
 mod scenarios;
+mod screen;
 mod service_manager;
 mod stats;
 mod status;
@@ -34,6 +38,7 @@ mod table_commands;
 mod table_error;
 #[doc(hidden)]
 pub mod testing;
+mod together;
 mod top;
 mod undecided;
 mod verdict;
@@ -132,7 +137,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .socket_access(config.socket_access);
     let housekeeping = Housekeeping {
         table: table.clone(),
-        path: config.table,
+        path: config.table.clone(),
         policies,
         file,
         watches: config.watch,
@@ -147,6 +152,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
             address,
             config.admin_hosts,
             Watched::new(table, agent.counters(), undecided, stats),
+            config.table,
         )?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;

@@ -172,6 +172,11 @@ fn of_table(table: &TableStatus) -> Vec<MetricFamily> {
             [measured(&[], float(table.processes))],
         ),
         gauges(
+            "gcra_table_disagreeing_agents",
+            "Agents that use the shared table with other limits than this one.",
+            [measured(&[], float(table.disagreeing_agents))],
+        ),
+        gauges(
             "gcra_table_detached",
             "1 while the file that this agent uses has been removed or replaced under its name.",
             [measured(&[], f64::from(u8::from(table.detached)))],

@@ -139,7 +139,7 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
 
 /// The agents that have been silent for 5 s because they are stopped, the latest first: they will
 /// decide again when they continue. At most [`Table::MOST_PROCESSES`].
-fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
+pub(crate) fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     let mut stopped = table.listed_processes();
     stopped.retain(|process| {
         process.silent.is_some()

@@ -379,7 +379,7 @@ impl Minute {
 
 /// Locks a mutex, even after a panic of another thread: what these mutexes guard is consistent
 /// after each statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

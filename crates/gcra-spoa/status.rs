@@ -2,6 +2,7 @@
 //! and `/metrics` turns it into metrics.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,8 @@ use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::heaviest::{Found, HeavyClient, Window};
-use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats};
+use crate::listed::disagreeing;
+use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
 
@@ -26,6 +28,13 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// The slots are counted so rarely that counting takes at most one part in `SHARE` of the time.
 const SHARE: u32 = 20;
+
+/// The shortest time over which a rate of requests is computed: the first requests after a start
+/// would otherwise look like a flood.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Larger numbers in the status of another process are wrong.
+const LARGEST: f64 = 1e15;
 
 /// The statuses that say what is wrong with a frame that was received (SPOE.txt section 3.5).
 const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
@@ -40,7 +49,9 @@ pub(crate) struct Watched {
     counters: Arc<Counters>,
     undecided: Arc<Undecided>,
     stats: Arc<Stats>,
-    scan: Mutex<Option<Scan>>,
+    latest_scan: std::sync::Mutex<Option<Scan>>,
+    /// Held by the one request that counts the slots.
+    scanning: Mutex<()>,
 }
 
 /// The table's occupancy when its slots were last counted.
@@ -54,6 +65,7 @@ struct Scan {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Status {
     pub(crate) version: String,
+    pub(crate) pid: u32,
     pub(crate) state: String,
     pub(crate) start_time_seconds: f64,
     pub(crate) uptime_seconds: f64,
@@ -91,6 +103,8 @@ pub(crate) struct Policy {
 pub(crate) struct Client {
     pub(crate) client: String,
     pub(crate) requests: u64,
+    /// The same divided by the length of the window.
+    pub(crate) per_second: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -133,8 +147,10 @@ pub(crate) struct Connections {
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct TableStatus {
+    /// The same for all agents that share the table, before and after a resize.
+    pub(crate) id: String,
     pub(crate) slots: u64,
-    /// How many slots are in each state.
+    /// How many slots are in each state. Empty if the slots have not been counted.
     pub(crate) states: BTreeMap<String, u64>,
     /// How old the numbers of states are.
     pub(crate) scanned_seconds_ago: f64,
@@ -143,6 +159,8 @@ pub(crate) struct TableStatus {
     pub(crate) gave_up: u64,
     /// The number of agents that use it.
     pub(crate) processes: u64,
+    /// How many of them have other limits than this one.
+    pub(crate) disagreeing_agents: u64,
     /// Its file was removed or replaced, so agents that start now use another table.
     pub(crate) detached: bool,
 }
@@ -154,7 +172,8 @@ impl Watched {
         undecided: Arc<Undecided>,
         stats: Arc<Stats>,
     ) -> Self {
-        Self { table, counters, undecided, stats, scan: Mutex::default() }
+        let (latest_scan, scanning) = Default::default();
+        Self { table, counters, undecided, stats, latest_scan, scanning }
     }
 
     /// Why the agent does not work, if that is so.
@@ -173,19 +192,25 @@ impl Watched {
         }
     }
 
-    /// Everything, now.
-    pub(crate) async fn status(&self) -> Status {
-        let scan = self.scan().await;
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    /// Everything, now, with the table as it was last [scanned](Self::scan).
+    pub(crate) fn status(&self) -> Status {
+        let scan = *lock(&self.latest_scan);
+        let window = self.stats.window();
         let snapshot = self.counters.snapshot();
         let reloads = &self.stats.reloads;
         let since_epoch = self.stats.started().duration_since(UNIX_EPOCH).unwrap_or_default();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
             state: word(self.stats.readiness()).to_owned(),
             start_time_seconds: since_epoch.as_secs_f64(),
             uptime_seconds: self.stats.uptime().as_secs_f64(),
-            window_seconds: self.stats.window().as_secs_f64(),
-            policies: self.policies(),
+            window_seconds: window.as_secs_f64(),
+            policies: self.policies(window.max(SHORTEST)),
             unmatched: self.undecided.unmatched.load(Ordering::Relaxed),
             notifies: Notifies {
                 answered: snapshot.notifies,
@@ -198,7 +223,7 @@ impl Watched {
             },
             latency: latency(&snapshot.latency),
             connections: connections(&snapshot),
-            table: self.table(&scan),
+            table: self.table_status(scan),
             config_reloads: named([
                 ("ok", reloads.ok.load(Ordering::Relaxed)),
                 ("refused", reloads.refused.load(Ordering::Relaxed)),
@@ -206,7 +231,7 @@ impl Watched {
         }
     }
 
-    fn policies(&self) -> Vec<Policy> {
+    fn policies(&self, window: Duration) -> Vec<Policy> {
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
             let [blocked, would_block, allowed] =
                 [Outcome::Blocked, Outcome::WouldBlock, Outcome::Allowed]
@@ -215,43 +240,42 @@ impl Watched {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 top_is_exact: blocked.complete && would_block.complete && allowed.complete,
-                top_blocked: top(blocked),
-                top_would_block: top(would_block),
-                top_allowed: top(allowed),
+                top_blocked: top(blocked, window),
+                top_would_block: top(would_block, window),
+                top_allowed: top(allowed, window),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
     }
 
-    fn table(&self, scan: &Scan) -> TableStatus {
+    fn table_status(&self, scan: Option<Scan>) -> TableStatus {
         let table = self.table.load();
-        let Occupancy { live, idle, pending, sealed } = scan.occupancy;
         let Evictions { evicted_live, forgiven } = table.evictions();
+        let processes = table.processes();
+        let states = |Occupancy { live, idle, pending, sealed }| {
+            named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)])
+        };
         TableStatus {
+            id: id_of(&table),
             slots: table.slots().get().into(),
-            states: named([
-                ("live", live),
-                ("idle", idle),
-                ("pending", pending),
-                ("sealed", sealed),
-            ]),
-            scanned_seconds_ago: scan.at.elapsed().as_secs_f64(),
+            states: scan.map(|scan| states(scan.occupancy)).unwrap_or_default(),
+            scanned_seconds_ago: scan.map_or(0.0, |scan| scan.at.elapsed().as_secs_f64()),
             evictions: evicted_live,
             forgiven_seconds: Duration::from(forgiven).as_secs_f64(),
             gave_up: table.gave_up(),
-            processes: table.processes().len() as u64,
+            processes: processes.len() as u64,
+            disagreeing_agents: disagreeing(&processes),
             detached: table.name() != Name::Ours,
         }
     }
 
     /// Counts the table's slots, unless that was done a moment ago. Requests that come in the
     /// meantime wait for the same result.
-    async fn scan(&self) -> Scan {
-        let mut last = self.scan.lock().await;
-        if let Some(scan) = *last
-            && scan.at.elapsed() < MAX_AGE.max(scan.took * SHARE)
-        {
-            return scan;
+    pub(crate) async fn scan(&self) {
+        let _permit = self.scanning.lock().await;
+        let last = *lock(&self.latest_scan);
+        if last.is_some_and(|scan| scan.at.elapsed() < MAX_AGE.max(scan.took * SHARE)) {
+            return;
         }
         let table = self.table.load_full();
         let began = Instant::now();
@@ -259,10 +283,44 @@ impl Watched {
         let occupancy = tokio::task::spawn_blocking(move || table.occupancy()).await;
         // It does not panic; if it did, an empty answer would be better than none.
         let occupancy = occupancy.unwrap_or_default();
-        let scan = Scan { occupancy, at: Instant::now(), took: began.elapsed() };
-        *last = Some(scan);
-        scan
+        *lock(&self.latest_scan) =
+            Some(Scan { occupancy, at: Instant::now(), took: began.elapsed() });
     }
+}
+
+impl Status {
+    /// What tells one agent from all others.
+    pub(crate) fn identity(&self) -> (u32, u64, String) {
+        (self.pid, self.start_time_seconds.to_bits(), self.table.id.clone())
+    }
+
+    /// The same with numbers that can be added up, whatever another process has said.
+    pub(crate) fn bounded(mut self) -> Self {
+        for number in [
+            &mut self.start_time_seconds,
+            &mut self.uptime_seconds,
+            &mut self.window_seconds,
+            &mut self.latency.sum_seconds,
+            &mut self.table.scanned_seconds_ago,
+            &mut self.table.forgiven_seconds,
+        ] {
+            *number = number.clamp(0.0, LARGEST);
+        }
+        for policy in &mut self.policies {
+            let lists =
+                [&mut policy.top_blocked, &mut policy.top_would_block, &mut policy.top_allowed];
+            for client in lists.into_iter().flatten() {
+                client.per_second = client.per_second.clamp(0.0, LARGEST);
+            }
+        }
+        self
+    }
+}
+
+/// Some digits that only agents with the key of this table can compute.
+fn id_of(table: &Table) -> String {
+    let hash = BuildHasherDefault::<DefaultHasher>::default();
+    format!("{:016x}", hash.hash_one(table.hash(b"gcra-spoa id of the table")))
 }
 
 fn word(readiness: Readiness) -> &'static str {
@@ -277,8 +335,11 @@ fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Stri
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
-fn top(found: Found) -> Vec<Client> {
-    let client = |HeavyClient { client, requests }| Client { client, requests };
+fn top(found: Found, window: Duration) -> Vec<Client> {
+    let client = |HeavyClient { client, requests }| {
+        let per_second = float(requests) / window.as_secs_f64();
+        Client { client, requests, per_second }
+    };
     found.heaviest.into_iter().take(TOP).map(client).collect()
 }
 
@@ -316,4 +377,9 @@ fn connections(snapshot: &Snapshot) -> Connections {
             .map(|(status, count)| (status.to_string(), *count))
             .collect(),
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "all numbers of a client are far below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
 }

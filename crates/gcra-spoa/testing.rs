@@ -65,7 +65,7 @@ impl Admin {
         let _ = stats.policy("fuzz");
         let table = Arc::new(ArcSwap::from_pointee(table));
         let watched = Watched::new(table, agent.counters(), Arc::default(), stats);
-        Some(Self(Arc::new(Answering::new(Vec::new(), watched))))
+        Some(Self(Arc::new(Answering::new(Vec::new(), watched, Path::new("fuzz").to_owned()))))
     }
 
     /// Answers the one request of a connection, as the daemon does but without its time limit.

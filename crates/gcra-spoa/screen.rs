@@ -1,0 +1,638 @@
+//! What `top` shows: a page of text, as wide and as high as it may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ratatui::style::{Style, Stylize as _};
+use ratatui::text::{Line, Span};
+
+use crate::agents::Agent;
+use crate::columns::{self, Column, cut, length};
+use crate::duration::Short;
+use crate::plural::Count;
+use crate::status::{Bucket, Client, Policy, Status, TOP};
+use crate::together::Together;
+
+/// From this width on, lists stand side by side.
+const WIDE: usize = 150;
+
+/// Below this height there is no list of the agents.
+const HIGH: usize = 20;
+
+/// How the clients are sorted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Order {
+    #[default]
+    Blocked,
+    Allowed,
+    Name,
+}
+
+impl Order {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Blocked => "blocked",
+            Self::Allowed => "allowed",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// An agent, and its status at two moments.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) agent: Agent,
+    /// Its status when it was last asked.
+    pub(crate) before: Option<Status>,
+}
+
+impl Seen {
+    /// How many a second were added to a count. `None` if there is nothing to compare with.
+    fn rate(&self, count: impl Fn(&Status) -> u64) -> Option<f64> {
+        let (now, before) = self.both()?;
+        let elapsed = now.uptime_seconds - before.uptime_seconds;
+        (elapsed > 0.0).then(|| float(count(now).saturating_sub(count(before))) / elapsed)
+    }
+
+    fn both(&self) -> Option<(&Status, &Status)> {
+        self.agent.status.as_ref().zip(self.before.as_ref())
+    }
+}
+
+/// Everything that is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Screen {
+    pub(crate) agents: Vec<Seen>,
+    /// Which addresses did not answer, and why.
+    pub(crate) troubles: Vec<String>,
+    pub(crate) order: Order,
+    /// Only clients whose name contains this text are shown.
+    pub(crate) search: String,
+    /// The text is being typed.
+    pub(crate) is_searching: bool,
+    /// It is drawn again and again on a terminal, so the keys are named.
+    pub(crate) is_live: bool,
+}
+
+impl Screen {
+    /// The page in lines. Without a height it is as high as it needs to be.
+    pub(crate) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
+        let most = height.unwrap_or(usize::MAX);
+        let together = Together::of(self.statuses());
+        let mut lines = self.head(&together, width);
+        let foot = self.foot(&together, width);
+        // On a low terminal the policies and agents leave space for the clients.
+        let share = height.map_or(usize::MAX, |height| (height / 4).max(4));
+        lines.extend(self.policies(&together, width, share));
+        if self.agents.len() > 1 && most >= HIGH {
+            lines.push(Line::default());
+            lines.extend(self.agents(width, share));
+        }
+        lines.push(Line::default());
+        let space = most.saturating_sub(lines.len() + foot.len() + 1);
+        lines.extend(self.lists(&together, width, space));
+        let blank = height.map_or(1, |height| height.saturating_sub(lines.len() + foot.len()));
+        lines.extend(std::iter::repeat_n(Line::default(), blank));
+        lines.extend(foot);
+        lines.truncate(most);
+        lines.into_iter().map(|line| fitted(line, width)).collect()
+    }
+
+    fn statuses(&self) -> impl Iterator<Item = &Status> {
+        self.agents.iter().filter_map(|seen| seen.agent.status.as_ref())
+    }
+
+    fn head(&self, together: &Together, width: usize) -> Vec<Line<'static>> {
+        let versions: BTreeSet<_> = self.statuses().map(|status| &*status.version).collect();
+        let version = versions.into_iter().collect::<Vec<_>>().join(" and ");
+        let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+        for status in self.statuses() {
+            *states.entry(&status.state).or_default() += 1;
+        }
+        let states = match &states.into_iter().collect::<Vec<_>>()[..] {
+            [(state, _)] => (*state).to_owned(),
+            several => {
+                let each = several.iter().map(|(state, count)| format!("{count} {state}"));
+                each.collect::<Vec<_>>().join(", ")
+            }
+        };
+        let up = || self.statuses().map(|status| status.uptime_seconds);
+        let (least, most) = (up().fold(f64::MAX, f64::min), up().fold(0.0, f64::max));
+        let (least, most) = (short(least).to_string(), short(most).to_string());
+        let up = if least == most { least } else { format!("{least} to {most}") };
+        let who = match (&self.agents[..], together.agents) {
+            ([Seen { agent: Agent { admin: Some(admin), .. }, .. }], 1) => format!(" at {admin}"),
+            (all, answered) if all.len() as u64 == answered => {
+                format!(": {}", Count(answered, "agent", "agents"))
+            }
+            (all, answered) => format!(": {answered} of {} agents answer", all.len()),
+        };
+        let separator = if who.starts_with(':') { ", " } else { ": " };
+        let title = format!("gcra-spoa {version}{who}{separator}{states}, up {up}");
+        let keys = "q quits, b a n sort, / searches";
+        let space = width.saturating_sub(length(&title) + length(keys));
+        let mut title = vec![Span::raw(title).bold()];
+        if self.is_live && space >= 2 {
+            title.extend([Span::raw(" ".repeat(space)), Span::raw(keys).dim()]);
+        }
+        let mut lines = vec![Line::from(title)];
+        let troubles = self.troubles.iter();
+        lines.extend(troubles.map(|trouble| Line::from(trouble.clone()).red()));
+        if self.is_searching {
+            let typed = format!("clients with: {}_", self.search);
+            lines.push(Line::from(vec![
+                Span::raw(typed).bold(),
+                Span::raw("  (Enter keeps it, Esc clears it)").dim(),
+            ]));
+        } else {
+            lines.push(Line::default());
+        }
+        lines
+    }
+
+    /// The sum over the agents; `None` if no agent has anything to compare with.
+    fn rate(&self, count: impl Fn(&Status) -> u64) -> Option<f64> {
+        let rates: Vec<_> = self.agents.iter().filter_map(|seen| seen.rate(&count)).collect();
+        (!rates.is_empty()).then(|| rates.iter().sum())
+    }
+
+    fn decisions(&self, policy: &str, outcome: &str) -> Option<f64> {
+        self.rate(|status| {
+            let policy = status.policies.iter().find(|known| known.name == policy);
+            policy.and_then(|policy| policy.decisions.get(outcome)).copied().unwrap_or(0)
+        })
+    }
+
+    fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
+        let mut rows: Vec<(&str, [Option<f64>; 4])> = together
+            .policies
+            .iter()
+            .map(|policy| {
+                let rates = ["allowed", "blocked", "would_block", "undecided"]
+                    .map(|outcome| self.decisions(&policy.name, outcome));
+                (&*policy.name, rates)
+            })
+            .collect();
+        if rows.len() >= height {
+            // Not all can be shown, so those where something happens come first.
+            let busy = |[allowed, blocked, would_block, undecided]: [Option<f64>; 4]| {
+                let denied = blocked.unwrap_or(0.0) + would_block.unwrap_or(0.0);
+                (denied + undecided.unwrap_or(0.0), allowed.unwrap_or(0.0))
+            };
+            rows.sort_by(|(_, a), (_, b)| {
+                busy(*b).partial_cmp(&busy(*a)).unwrap_or(std::cmp::Ordering::Equal)
+            });
+        }
+        if together.unmatched > 0 {
+            let unmatched = self.rate(|status| status.unmatched);
+            rows.insert(0, ("(no policy)", [Some(0.0), Some(0.0), Some(0.0), unmatched]));
+        }
+        let name = rows.iter().map(|(name, _)| plain(cut(name, 24))).collect();
+        let red = Style::new().red();
+        let rates = |place: usize, busy: Style| -> Vec<_> {
+            rows.iter().map(|(_, rates)| styled(rate(rates[place]), rates[place], busy)).collect()
+        };
+        let share = |[allowed, blocked, ..]: [Option<f64>; 4]| {
+            let (allowed, blocked) = (allowed.unwrap_or(0.0), blocked.unwrap_or(0.0));
+            let all = allowed + blocked;
+            if all > 0.0 { format!("{:.1} %", blocked / all * 100.0) } else { "-".to_owned() }
+        };
+        let shares = rows.iter().map(|(_, rates)| plain(share(*rates))).collect();
+        let columns = vec![
+            Column { is_flexible: true, ..text("POLICY", name, 0) },
+            number("ALLOWED/S", rates(0, Style::new()), 0),
+            number("BLOCKED/S", rates(1, red), 0),
+            number("WOULD BLOCK/S", rates(2, red), 3),
+            number("UNDECIDED/S", rates(3, Style::new().yellow()), 2),
+            number("BLOCKED", shares, 1),
+        ];
+        columns::lines(columns, width, height)
+    }
+
+    fn agents(&self, width: usize, height: usize) -> Vec<Line<'static>> {
+        let mut agents: Vec<_> = self.agents.iter().collect();
+        // If not all can be shown, those that have something to say come first.
+        agents.sort_by_key(|seen| note(&seen.agent).is_empty());
+        let cells = |cell: &dyn Fn(&Seen) -> String| -> Vec<_> {
+            agents.iter().map(|seen| plain(cell(seen))).collect()
+        };
+        let status = |seen: &Seen, what: &dyn Fn(&Status) -> String| {
+            seen.agent.status.as_ref().map_or_else(|| "-".to_owned(), what)
+        };
+        let blocked = |status: &Status| {
+            let counts = status.policies.iter().map(|policy| policy.decisions.get("blocked"));
+            counts.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count))
+        };
+        let notes = agents.iter().map(|seen| (note(&seen.agent), Style::new().yellow())).collect();
+        let columns = vec![
+            text("AGENT", cells(&|seen| seen.agent.pid.to_string()), 0),
+            text(
+                "ADMIN",
+                cells(&|seen| seen.agent.admin.map_or("-".to_owned(), |admin| admin.to_string())),
+                3,
+            ),
+            text("STATE", cells(&|seen| status(seen, &|status| status.state.clone())), 4),
+            number(
+                "UP",
+                cells(&|seen| status(seen, &|status| short(status.uptime_seconds).to_string())),
+                5,
+            ),
+            number(
+                "NOTIFYS/S",
+                cells(&|seen| rate(seen.rate(|status| status.notifies.answered))),
+                1,
+            ),
+            number("BLOCKED/S", cells(&|seen| rate(seen.rate(blocked))), 2),
+            Column { is_flexible: true, ..text("", notes, 0) },
+        ];
+        columns::lines(columns, width, height)
+    }
+
+    /// The lists of clients, one below the other or side by side.
+    fn lists(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
+        let rows = client_rows(together);
+        let blocked = self.list(Which::Blocked, together, &rows);
+        let would_block = self.list(Which::WouldBlock, together, &rows);
+        let allowed = self.list(Which::Allowed, together, &rows);
+        // This list is there only if it has a client.
+        let has_would_block = rows.iter().any(|row| {
+            row.counts[Which::WouldBlock as usize].is_some_and(|(requests, _)| requests > 0)
+        });
+        let would_block = has_would_block.then_some(would_block);
+        if width >= WIDE {
+            const GAP: usize = 4;
+            let half = (width - GAP) / 2;
+            let left: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
+            let left = stack(left, half, height);
+            let right = stack(vec![allowed], half, height);
+            return beside(left, right, half, GAP);
+        }
+        let mut lists: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
+        let at = if self.order == Order::Allowed { 0 } else { lists.len() };
+        lists.insert(at, allowed);
+        stack(lists, width, height)
+    }
+
+    fn list(&self, which: Which, together: &Together, rows: &[ClientRow<'_>]) -> Vec<Column> {
+        let count = |row: &ClientRow<'_>, which: Which| row.counts[which as usize];
+        let requests =
+            |row: &ClientRow<'_>, which| count(row, which).map(|(requests, _)| requests);
+        let search = self.search.to_lowercase();
+        let mut rows: Vec<_> = rows
+            .iter()
+            .filter(|row| requests(row, which) > Some(0))
+            .filter(|row| row.client.to_lowercase().contains(&search))
+            .collect();
+        rows.sort_by(|a, b| {
+            let by_count = |which| requests(b, which).cmp(&requests(a, which));
+            let first = match (self.order, which) {
+                (Order::Name, _) => std::cmp::Ordering::Equal,
+                (Order::Allowed, _) => by_count(Which::Allowed),
+                // The most blocked client may not be the one with the most allowed requests.
+                (Order::Blocked, which) => by_count(which),
+            };
+            first.then_with(|| (a.client, a.policy).cmp(&(b.client, b.policy)))
+        });
+        let is_exact = together.policies.iter().all(|policy| policy.top_is_exact);
+        let window = self.statuses().map(|status| status.window_seconds).fold(0.0, f64::max);
+        let mut title = format!("{}, last {}", which.title(), short(window));
+        if self.order != Order::Blocked {
+            title = format!("{title}, by {}", self.order.word());
+        }
+        if !self.search.is_empty() {
+            title = format!("{title}, with '{}'", self.search);
+        }
+        if !is_exact {
+            title.push_str(", about");
+        }
+        let mut names: Vec<_> = rows.iter().map(|row| plain(row.client.to_owned())).collect();
+        if rows.is_empty() {
+            // If not all requests were counted, there may be many clients with a few each.
+            names.push(plain(if is_exact { "none" } else { "none with many" }.to_owned()));
+        }
+        let mut columns = vec![Column { is_flexible: true, ..text(&title, names, 0) }];
+        if together.policies.len() > 1 {
+            let policies = rows.iter().map(|row| plain(cut(row.policy, 24))).collect();
+            columns.push(text("POLICY", policies, 1));
+        }
+        let other = if matches!(which, Which::Allowed) { Which::Blocked } else { Which::Allowed };
+        let rates = |which| -> Vec<_> {
+            rows.iter().map(|row| plain(rate(count(row, which).map(|(_, rate)| rate)))).collect()
+        };
+        let totals = |which| -> Vec<_> {
+            let total = |row| requests(row, which).map_or("-".to_owned(), |n| n.to_string());
+            rows.iter().map(|row| plain(total(row))).collect()
+        };
+        for (which, ranks) in [(which, [0, 3]), (other, [2, 4])] {
+            let word = which.title();
+            columns.push(number(&format!("{word}/S"), rates(which), ranks[0]));
+            columns.push(number(word, totals(which), ranks[1]));
+        }
+        columns
+    }
+
+    fn foot(&self, together: &Together, width: usize) -> Vec<Line<'static>> {
+        let mut lines = Vec::new();
+        let mut tables: BTreeMap<&str, &Status> = BTreeMap::new();
+        for status in self.statuses() {
+            let known = tables.entry(&status.table.id).or_insert(status);
+            if known.table.states.is_empty() {
+                *known = status;
+            }
+        }
+        for table in tables.values().map(|status| &status.table) {
+            let live = table.states.get("live").copied().unwrap_or(0);
+            let share = float(live) / float(table.slots.max(1));
+            let agents = Count(table.processes, "agent uses it", "agents use it");
+            lines.push(Line::from(format!(
+                "{:<12} {} {:.1} % of {} slots live; {agents}",
+                "Table",
+                bar(share),
+                share * 100.0,
+                table.slots
+            )));
+        }
+        let others = self.agents.iter().filter(|seen| seen.agent.same_limits == Some(false));
+        let others = others.count();
+        if others > 0 {
+            let has = Count(others, "agent has", "agents have");
+            lines.push(
+                Line::from(format!(
+                    "{:<12} {has} other limits than the rest; compare their flags and files",
+                    "Limits"
+                ))
+                .yellow(),
+            );
+        }
+        let connections = &together.connections;
+        lines.push(Line::from(format!(
+            "{:<12} {} open, {} accepted since start",
+            "Connections", connections.open, connections.accepted
+        )));
+        lines.push(Line::from(format!("{:<12} {}", "NOTIFYs", self.notifies())));
+        let odd = oddities(together, tables.values().map(|status| &status.table));
+        lines.extend(wrapped("Since start", &odd, width).into_iter().map(|line| line.yellow()));
+        lines
+    }
+
+    fn notifies(&self) -> String {
+        let Some(new) = self.rate(|status| status.notifies.answered) else {
+            return "-".to_owned();
+        };
+        let per_second = format!("{}/s", rate(Some(new)));
+        let mut buckets: Vec<Bucket> = Vec::new();
+        for (now, before) in self.agents.iter().filter_map(Seen::both) {
+            let pairs = now.latency.buckets.iter().zip(&before.latency.buckets);
+            for (at, (now, before)) in pairs.enumerate() {
+                let new = now.count.saturating_sub(before.count);
+                match buckets.get_mut(at) {
+                    Some(bucket) => bucket.count = bucket.count.saturating_add(new),
+                    None => buckets.push(Bucket { count: new, ..*now }),
+                }
+            }
+        }
+        match (quantile(&buckets, 50), quantile(&buckets, 99)) {
+            (Some(half), Some(most)) => {
+                format!("{per_second}; from read to written p50 {half}, p99 {most}")
+            }
+            _ => per_second,
+        }
+    }
+}
+
+/// What an operator should know about an agent. Empty if all is well.
+fn note(agent: &Agent) -> String {
+    let limits = (agent.same_limits == Some(false)).then(|| "other limits".to_owned());
+    [agent.why.clone(), limits].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+#[derive(Clone, Copy)]
+enum Which {
+    Blocked,
+    WouldBlock,
+    Allowed,
+}
+
+impl Which {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Blocked => "BLOCKED",
+            Self::WouldBlock => "WOULD BLOCK",
+            Self::Allowed => "ALLOWED",
+        }
+    }
+}
+
+/// A client under a policy.
+struct ClientRow<'a> {
+    client: &'a str,
+    policy: &'a str,
+    /// By [`Which`]: requests in the window, and a second; `None` if that is unknown.
+    counts: [Option<(u64, f64)>; 3],
+}
+
+fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
+    let mut rows = Vec::new();
+    for policy in &together.policies {
+        let Policy { top_blocked, top_would_block, top_allowed, .. } = policy;
+        let lists = [top_blocked, top_would_block, top_allowed];
+        // A client that is not in a list has no such requests if the list has all clients.
+        let absent = lists.map(|list| {
+            let has_all = policy.top_is_exact && list.len() < TOP;
+            has_all.then_some((0, 0.0))
+        });
+        let mut clients: BTreeMap<&str, [Option<(u64, f64)>; 3]> = BTreeMap::new();
+        for (which, list) in lists.into_iter().enumerate() {
+            for Client { client, requests, per_second } in list {
+                clients.entry(client).or_insert(absent)[which] = Some((*requests, *per_second));
+            }
+        }
+        let row = |(client, counts)| ClientRow { client, policy: &policy.name, counts };
+        rows.extend(clients.into_iter().map(row));
+    }
+    rows
+}
+
+/// Lists one below the other. If they do not fit, each gets its share of the lines.
+fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'static>> {
+    let needs: Vec<_> = lists
+        .iter()
+        .map(|list| list.iter().map(|column| column.cells.len()).max().unwrap_or(0) + 1)
+        .collect();
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for (at, list) in lists.into_iter().enumerate() {
+        let left = height.saturating_sub(lines.len() + usize::from(at > 0));
+        let later = needs.get(at + 1..).unwrap_or_default();
+        // Each later list needs at least its heading and one line, and gets up to a third.
+        let reserved: usize = later.iter().map(|need| (*need).min(left / 3).max(2) + 1).sum();
+        let most = if reserved + 2 > left { left } else { left - reserved };
+        if most < 2 {
+            break;
+        }
+        if at > 0 {
+            lines.push(Line::default());
+        }
+        lines.extend(columns::lines(list, width, most));
+    }
+    lines
+}
+
+fn beside(
+    left: Vec<Line<'static>>,
+    right: Vec<Line<'static>>,
+    width: usize,
+    gap: usize,
+) -> Vec<Line<'static>> {
+    let height = left.len().max(right.len());
+    let (mut left, mut right) = (left.into_iter(), right.into_iter());
+    (0..height)
+        .map(|_| {
+            let mut line = fitted(left.next().unwrap_or_default(), width);
+            let style = std::mem::take(&mut line.style);
+            line.spans.iter_mut().for_each(|span| span.style = style.patch(span.style));
+            let missing = width.saturating_sub(width_of(&line)) + gap;
+            line.push_span(Span::raw(" ".repeat(missing)));
+            let right = right.next().unwrap_or_default();
+            let style = right.style;
+            let patched = |span: Span<'static>| Span { style: style.patch(span.style), ..span };
+            line.spans.extend(right.spans.into_iter().map(patched));
+            line
+        })
+        .collect()
+}
+
+fn width_of(line: &Line<'_>) -> usize {
+    line.spans.iter().map(|span| length(&span.content)).sum()
+}
+
+/// The line, cut to this width with a mark.
+fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
+    if width_of(&line) <= width {
+        return line;
+    }
+    let mut left = width.saturating_sub(1);
+    let mut spans = Vec::new();
+    for span in line.spans {
+        let text: String = span.content.chars().take(left).collect();
+        left -= length(&text);
+        spans.push(Span::styled(text, span.style));
+    }
+    if width > 0 {
+        spans.push(Span::raw("…"));
+    }
+    Line { spans, ..line }
+}
+
+/// Words after a label, on as many lines as they take.
+fn wrapped(label: &str, words: &[String], width: usize) -> Vec<Line<'static>> {
+    let mut lines: Vec<String> = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let word = if at + 1 < words.len() { format!("{word},") } else { word.clone() };
+        match lines.last_mut() {
+            Some(line) if length(line) + 1 + length(&word) <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            last => {
+                let label = if last.is_none() { label } else { "" };
+                lines.push(format!("{label:<12} {word}"));
+            }
+        }
+    }
+    lines.into_iter().map(Line::from).collect()
+}
+
+/// What should not have happened, since the start.
+fn oddities<'a>(
+    together: &Together,
+    tables: impl Iterator<Item = &'a crate::status::TableStatus>,
+) -> Vec<String> {
+    let Together { notifies, connections, config_reloads, .. } = together;
+    let (mut evictions, mut gave_up) = (0_u64, 0_u64);
+    for table in tables {
+        evictions = evictions.saturating_add(table.evictions);
+        gave_up = gave_up.saturating_add(table.gave_up);
+    }
+    let errors =
+        connections.protocol_errors.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let undecided = together.policies.iter().map(|policy| policy.decisions.get("undecided"));
+    let undecided = undecided.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
+    let refused = config_reloads.get("refused").copied().unwrap_or(0);
+    [
+        Count(evictions, "bucket evicted (table too small)", "buckets evicted (table too small)"),
+        Count(notifies.handler_panics, "panic", "panics"),
+        Count(notifies.shed, "NOTIFY without a decision", "NOTIFYs without a decision"),
+        Count(notifies.overdue, "late reply overdue", "late replies overdue"),
+        Count(together.unmatched, "message without a policy", "messages without a policy"),
+        Count(undecided, "message undecided", "messages undecided"),
+        Count(errors, "protocol error", "protocol errors"),
+        Count(timeouts, "connection timed out", "connections timed out"),
+        Count(connections.accept_errors, "connection not accepted", "connections not accepted"),
+        Count(gave_up, "request given up", "requests given up"),
+        Count(refused, "configuration refused", "configurations refused"),
+    ]
+    .iter()
+    .filter(|count| count.0 > 0)
+    .map(ToString::to_string)
+    .collect()
+}
+
+fn text(heading: &str, cells: Vec<(String, Style)>, rank: u8) -> Column {
+    Column { heading: heading.to_owned(), cells, is_number: false, is_flexible: false, rank }
+}
+
+fn number(heading: &str, cells: Vec<(String, Style)>, rank: u8) -> Column {
+    Column { heading: heading.to_owned(), cells, is_number: true, is_flexible: false, rank }
+}
+
+fn plain(text: String) -> (String, Style) {
+    (text, Style::new())
+}
+
+/// A rate in a colour if it is not 0. The colour is a help and says nothing by itself.
+fn styled(text: String, rate: Option<f64>, style: Style) -> (String, Style) {
+    (text, if rate > Some(0.0) { style } else { Style::new() })
+}
+
+/// The bound below which this many percent lie.
+fn quantile(buckets: &[Bucket], percent: u64) -> Option<String> {
+    let add = |sum: u64, bucket: &Bucket| sum.saturating_add(bucket.count);
+    let total = buckets.iter().fold(0, add);
+    let mut below = 0_u64;
+    let bucket = buckets.iter().find(|bucket| {
+        below = add(below, bucket);
+        total > 0 && u128::from(below) * 100 >= u128::from(total) * u128::from(percent)
+    })?;
+    Some(match bucket.at_most_seconds {
+        Some(bound) if bound < 0.001 => format!("≤ {:.0} µs", bound * 1e6),
+        Some(bound) => format!("≤ {:.0} ms", bound * 1e3),
+        None => "> 1 s".to_owned(),
+    })
+}
+
+fn bar(share: f64) -> String {
+    const WIDTH: u32 = 20;
+    let filled =
+        (1..=WIDTH).filter(|step| share * f64::from(WIDTH) + 0.5 >= f64::from(*step)).count();
+    (0..WIDTH as usize).map(|place| if place < filled { '█' } else { '░' }).collect()
+}
+
+fn rate(per_second: Option<f64>) -> String {
+    match per_second {
+        None => "-".to_owned(),
+        Some(rate) if rate > 0.0 && rate < 0.1 => format!("{rate:.2}"),
+        Some(rate) if rate > 0.0 && rate < 10.0 => format!("{rate:.1}"),
+        Some(rate) => format!("{rate:.0}"),
+    }
+}
+
+fn short(seconds: f64) -> Short {
+    // The numbers are another process's, so they may be anything.
+    Short(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is drawn with a few digits")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,156 @@
+//! The sums over several agents, for `/status` and `top`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::status::{Bucket, Client, Connections, Latency, Notifies, Policy, Status, TOP};
+
+/// What several agents have done together. All numbers of a client or a policy are sums, and so
+/// is the rest.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Together {
+    /// How many agents these are.
+    pub(crate) agents: u64,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) unmatched: u64,
+    pub(crate) notifies: Notifies,
+    pub(crate) latency: Latency,
+    pub(crate) connections: Connections,
+    pub(crate) config_reloads: BTreeMap<String, u64>,
+}
+
+impl Together {
+    /// Adds up. What other processes say may be anything, so no sum overflows.
+    pub(crate) fn of<'a>(statuses: impl IntoIterator<Item = &'a Status>) -> Self {
+        let mut sum = Self::default();
+        let mut policies: BTreeMap<&str, Sum<'a>> = BTreeMap::new();
+        for status in statuses {
+            add(&mut sum.agents, 1);
+            add(&mut sum.unmatched, status.unmatched);
+            sum.notifies.add(&status.notifies);
+            sum.latency.add(&status.latency);
+            sum.connections.add(&status.connections);
+            add_all(&mut sum.config_reloads, &status.config_reloads);
+            for policy in &status.policies {
+                policies.entry(&policy.name).or_default().add(policy);
+            }
+        }
+        sum.policies = policies.into_iter().map(|(name, policy)| policy.sum(name)).collect();
+        sum
+    }
+}
+
+/// One policy in several agents.
+#[derive(Default)]
+struct Sum<'a> {
+    agents: usize,
+    decisions: BTreeMap<String, u64>,
+    /// The lists in the order blocked, would block, allowed: requests and rate by name.
+    lists: [BTreeMap<&'a str, (u64, f64)>; 3],
+    /// Some agent has left clients out.
+    is_cut: bool,
+    is_estimated: bool,
+}
+
+impl<'a> Sum<'a> {
+    fn add(&mut self, policy: &'a Policy) {
+        self.agents += 1;
+        self.is_estimated |= !policy.top_is_exact;
+        add_all(&mut self.decisions, &policy.decisions);
+        let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
+        for (sum, list) in self.lists.iter_mut().zip(lists) {
+            self.is_cut |= list.len() >= TOP;
+            for Client { client, requests, per_second } in list {
+                let (all, rate) = sum.entry(client).or_default();
+                add(all, *requests);
+                *rate += per_second;
+            }
+        }
+    }
+
+    fn sum(self, name: &str) -> Policy {
+        let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
+            let client = |(client, (requests, per_second)): (&str, _)| Client {
+                client: client.to_owned(),
+                requests,
+                per_second,
+            };
+            let mut clients: Vec<_> = list.into_iter().map(client).collect();
+            // Clients with equally many requests stay in the order of their names.
+            clients.sort_by_key(|client| std::cmp::Reverse(client.requests));
+            clients.truncate(TOP);
+            clients
+        });
+        Policy {
+            name: name.to_owned(),
+            decisions: self.decisions,
+            top_blocked,
+            top_would_block,
+            top_allowed,
+            // A client that one agent lists may be among those that another has left out.
+            top_is_exact: !self.is_estimated && (self.agents == 1 || !self.is_cut),
+        }
+    }
+}
+
+impl Notifies {
+    fn add(&mut self, other: &Self) {
+        // Every field is named, so that a new one can't be forgotten here.
+        let Self { answered, shed, reassembled, overdue, waiting, handler_panics, ack_bytes } =
+            other;
+        for (sum, more) in [
+            (&mut self.answered, answered),
+            (&mut self.shed, shed),
+            (&mut self.reassembled, reassembled),
+            (&mut self.overdue, overdue),
+            (&mut self.waiting, waiting),
+            (&mut self.handler_panics, handler_panics),
+            (&mut self.ack_bytes, ack_bytes),
+        ] {
+            add(sum, *more);
+        }
+    }
+}
+
+impl Latency {
+    fn add(&mut self, other: &Self) {
+        if self.buckets.is_empty() {
+            self.buckets.clone_from(&other.buckets);
+        } else {
+            for (Bucket { count, .. }, more) in self.buckets.iter_mut().zip(&other.buckets) {
+                add(count, more.count);
+            }
+        }
+        self.sum_seconds += other.sum_seconds;
+    }
+}
+
+impl Connections {
+    fn add(&mut self, other: &Self) {
+        let Self { open, accepted, accept_errors, buffered_bytes, ended, protocol_errors } = other;
+        for (sum, more) in [
+            (&mut self.open, open),
+            (&mut self.accepted, accepted),
+            (&mut self.accept_errors, accept_errors),
+            (&mut self.buffered_bytes, buffered_bytes),
+        ] {
+            add(sum, *more);
+        }
+        add_all(&mut self.ended, ended);
+        add_all(&mut self.protocol_errors, protocol_errors);
+    }
+}
+
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
+fn add_all(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    for (name, count) in more {
+        match sums.get_mut(name) {
+            Some(sum) => add(sum, *count),
+            None => drop(sums.insert(name.clone(), *count)),
+        }
+    }
+}
