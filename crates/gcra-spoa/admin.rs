@@ -62,8 +62,8 @@ const PATHS: &str = "\
 /readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
 
-/// Starts to answer at an address. Requests may be for the names of this machine and these further
-/// names.
+/// Starts to answer at an address, and returns it with its port. Requests may be for the names of
+/// this machine and these further names.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ pub(crate) fn start(
     names: Vec<String>,
     watched: Watched,
     table: PathBuf,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; give each agent a port of its \
@@ -103,7 +103,7 @@ pub(crate) fn start(
              loopback address, or a firewall that lets only operators in"
         );
     }
-    Ok(())
+    Ok(address)
 }
 
 /// What requests are answered from, and under which names.

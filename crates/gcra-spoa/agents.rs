@@ -117,12 +117,9 @@ async fn everything(watched: Arc<Watched>, path: PathBuf) -> Bytes {
     let own = watched.status();
     let table = watched.table();
     // On another thread, because it reads files of /proc.
-    let listed = spawn_blocking(move || {
-        let mut listed = table.processes();
-        listed.extend(stopped_long_ago(&table, &path));
-        listed
-    });
-    let mut agents = agents(&own, &listed.await.unwrap_or_default());
+    let listed = spawn_blocking(move || (table.processes(), stopped_long_ago(&table, &path)));
+    let (alive, stopped) = listed.await.unwrap_or_default();
+    let mut agents = agents(&own, &alive, &stopped);
     ask_all(&own, &mut agents).await;
     let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
     let everything = Everything { own, together, agents };
@@ -131,9 +128,9 @@ async fn everything(watched: Arc<Watched>, path: PathBuf) -> Bytes {
 }
 
 /// What the table says about its agents. The one that answers comes first.
-fn agents(own: &Status, listed: &[Process]) -> Vec<Agent> {
+fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let limits = |process: &Process| process.profile.map(|profile| profile.limits);
-    let me = listed.iter().find(|process| is_this_process(process));
+    let me = alive.iter().find(|process| is_this_process(process));
     let own_limits = me.and_then(limits);
     let mut agents = vec![Agent {
         pid: own.pid,
@@ -146,22 +143,24 @@ fn agents(own: &Status, listed: &[Process]) -> Vec<Agent> {
         status: Some(own.clone()),
         why: None,
     }];
-    agents.extend(listed.iter().filter(|process| !is_this_process(process)).map(|process| {
-        Agent {
-            pid: process.pid,
-            pid_namespace: pid_namespace(process).to_owned(),
-            answers: false,
-            entry: Some((process.place, process.attachment)),
-            admin: process.profile.and_then(|profile| profile.admin),
-            same_limits: limits(process).zip(own_limits).map(|(theirs, ours)| theirs == ours),
-            silent_seconds: process.silent.map_or(0.0, |ns| Duration::from(ns).as_secs_f64()),
-            status: None,
-            why: match process.profile {
-                None => Some("it says nothing about itself in the table".to_owned()),
-                Some(profile) if profile.admin.is_none() => Some("it has no --admin".to_owned()),
-                Some(_) => None,
-            },
-        }
+    let others =
+        alive.iter().filter(|process| !is_this_process(process)).map(|process| (process, false));
+    let stopped = stopped.iter().map(|process| (process, true));
+    agents.extend(others.chain(stopped).map(|(process, is_stopped)| Agent {
+        pid: process.pid,
+        pid_namespace: pid_namespace(process).to_owned(),
+        answers: false,
+        entry: Some((process.place, process.attachment)),
+        admin: process.profile.and_then(|profile| profile.admin),
+        same_limits: limits(process).zip(own_limits).map(|(theirs, ours)| theirs == ours),
+        silent_seconds: process.silent.map_or(0.0, |ns| Duration::from(ns).as_secs_f64()),
+        status: None,
+        why: match process.profile {
+            _ if is_stopped => Some("it is stopped (SIGSTOP)".to_owned()),
+            None => Some("it says nothing about itself in the table".to_owned()),
+            Some(profile) if profile.admin.is_none() => Some("it has no --admin".to_owned()),
+            Some(_) => None,
+        },
     }));
     agents
 }
@@ -171,7 +170,10 @@ async fn ask_all(own: &Status, agents: &mut [Agent]) {
     let budget = Arc::new(Budget::new(MOST_BYTES));
     let mut questions = JoinSet::new();
     for (place, agent) in agents.iter_mut().enumerate() {
-        let Some(address) = agent.admin.filter(|_| agent.status.is_none()) else { continue };
+        let Some(address) = agent.admin.filter(|_| agent.status.is_none() && agent.why.is_none())
+        else {
+            continue;
+        };
         if questions.len() == MOST_ASKED {
             agent.why = Some(format!("only {MOST_ASKED} agents are asked"));
             continue;
@@ -197,20 +199,9 @@ async fn ask_all(own: &Status, agents: &mut [Agent]) {
                 agent.why = Some(elsewhere(address, &status));
             }
             Ok(status) => agent.status = Some(status.bounded()),
-            Err(_) if is_stopped(agent) => {
-                agent.why = Some(format!(
-                    "no answer from {address}, and no sign of life for {:.0} s: it is stopped, \
-                     dead, or gets no CPU time",
-                    agent.silent_seconds
-                ));
-            }
             Err(why) => agent.why = Some(why),
         }
     }
-}
-
-fn is_stopped(agent: &Agent) -> bool {
-    agent.silent_seconds > SILENCE.as_secs_f64()
 }
 
 fn elsewhere(address: SocketAddr, status: &Status) -> String {

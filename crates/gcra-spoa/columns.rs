@@ -9,8 +9,11 @@ use crate::plural::Count;
 /// The columns are this far apart.
 const GAP: usize = 2;
 
-/// The flexible column is not made narrower than this to keep another one.
+/// The flexible column is not made narrower than its heading or this to keep another one.
 const NARROW: usize = 16;
+
+/// A row that says how many are missing needs one row above it to be of use.
+pub(crate) const LEAST: usize = 3;
 
 pub(crate) struct Column {
     pub(crate) heading: String,
@@ -34,23 +37,30 @@ impl Column {
 pub(crate) fn lines(mut columns: Vec<Column>, width: usize, height: usize) -> Vec<Line<'static>> {
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let all = columns.len();
-    let least = |column: &Column| {
-        let width = column.width();
-        GAP + if column.is_flexible { width.min(NARROW) } else { width }
+    let mark = |columns: &[Column]| match all - columns.len() {
+        0 => String::new(),
+        left_out => format!(" +{}", Count(left_out, "column", "columns")),
+    };
+    let needed = |columns: &[Column]| -> usize {
+        let least = |column: &Column| match column.width() {
+            width if column.is_flexible => {
+                width.min(NARROW).max(length(&column.heading) + length(&mark(columns)))
+            }
+            width => width,
+        };
+        columns.iter().map(|column| GAP + least(column)).sum::<usize>().saturating_sub(GAP)
     };
     // Ends when only columns with the rank 0 are left.
-    while columns.iter().map(least).sum::<usize>() > width + GAP {
+    while needed(&columns) > width {
         let last = columns.iter().map(|column| column.rank).max().unwrap_or(0);
         if last == 0 {
             break;
         }
         columns.retain(|column| column.rank < last);
     }
-    let left_out = all - columns.len();
-    let flexible = columns.iter_mut().find(|column| column.is_flexible);
-    if let Some(column) = flexible.filter(|_| left_out > 0) {
-        let count = Count(left_out, "column", "columns");
-        column.heading = format!("{} +{count}", column.heading).trim_start().to_owned();
+    let mark = mark(&columns);
+    if let Some(column) = columns.iter_mut().find(|column| column.is_flexible) {
+        column.heading = format!("{}{mark}", column.heading).trim_start().to_owned();
     }
     let widths: Vec<_> = columns.iter().map(Column::width).collect();
     let total = widths.iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP);

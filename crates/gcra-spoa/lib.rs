@@ -135,25 +135,22 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .drain(config.drain)
         .busy_poll(config.busy_poll)
         .socket_access(config.socket_access);
-    let housekeeping = Housekeeping {
+    let mut housekeeping = Housekeeping {
         table: table.clone(),
         path: config.table.clone(),
         policies,
         file,
         watches: config.watch,
-        admin: config.admin,
+        admin: None,
         undecided: undecided.clone(),
         stats: stats.clone(),
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),
     };
     if let Some(address) = config.admin {
-        admin::start(
-            address,
-            config.admin_hosts,
-            Watched::new(table, agent.counters(), undecided, stats),
-            config.table,
-        )?;
+        let watched = Watched::new(table, agent.counters(), undecided, stats);
+        let address = admin::start(address, config.admin_hosts, watched, config.table)?;
+        housekeeping.admin = Some(address);
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     Ok(ExitCode::SUCCESS)

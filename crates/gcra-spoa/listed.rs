@@ -38,14 +38,6 @@ pub(crate) fn is_this_process(process: &Process) -> bool {
     process.pid == std::process::id() && process.pid_namespace != PidNamespace::Another
 }
 
-/// How many of these processes have other limits than the one that looks.
-pub(crate) fn disagreeing(processes: &[Process]) -> u64 {
-    let me = processes.iter().find(|process| is_this_process(process));
-    let Some(ours) = me.and_then(|me| me.profile) else { return 0 };
-    let others = processes.iter().filter_map(|process| process.profile);
-    others.filter(|profile| profile.limits != ours.limits).count() as u64
-}
-
 /// Counts the processes for which the list has no space, by their beats.
 pub(crate) struct Unlisted {
     beats: u64,

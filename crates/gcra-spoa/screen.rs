@@ -10,14 +10,20 @@ use crate::agents::Agent;
 use crate::columns::{self, Column, cut, length};
 use crate::duration::Short;
 use crate::plural::Count;
-use crate::status::{Bucket, Client, Policy, Status, TOP};
+use crate::status::{Bucket, Client, Connections, Exact, Policy, Status, TOP};
 use crate::together::Together;
 
 /// From this width on, lists stand side by side.
 const WIDE: usize = 150;
 
-/// Below this height there is no list of the agents.
-const HIGH: usize = 20;
+/// From this height on, there is a list of the agents. Below it only what is wrong with them.
+const HIGH: usize = 28;
+
+/// Below this height, only what matters most is shown besides the clients.
+const LOW: usize = 20;
+
+/// What the keys do.
+const KEYS: &str = "q quits; b, a, n sort by blocked, allowed, name; / searches";
 
 /// How the clients are sorted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -79,12 +85,23 @@ impl Screen {
     pub(crate) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
         let most = height.unwrap_or(usize::MAX);
         let together = Together::of(self.statuses());
-        let mut lines = self.head(&together, width);
-        let foot = self.foot(&together, width);
+        let mut lines = self.head(&together, most < LOW);
+        let lists_agents = self.agents.len() > 1 && most >= HIGH;
+        let mut foot = self.foot(&together, width, most < LOW);
+        if !lists_agents {
+            let notes = self.agents.iter().map(|seen| &seen.agent).filter_map(|agent| {
+                let note = note(agent);
+                (!note.is_empty()).then(|| format!("{}: {note}", agent.pid))
+            });
+            let notes = wrapped("Agents", &notes.collect::<Vec<_>>(), ";", width);
+            // On a low terminal not all can be shown.
+            let most = if most < LOW { 1 } else { share_of(height) };
+            foot.splice(..0, notes.into_iter().take(most).map(|line| line.yellow()));
+        }
         // On a low terminal the policies and agents leave space for the clients.
-        let share = height.map_or(usize::MAX, |height| (height / 4).max(4));
+        let share = share_of(height);
         lines.extend(self.policies(&together, width, share));
-        if self.agents.len() > 1 && most >= HIGH {
+        if lists_agents {
             lines.push(Line::default());
             lines.extend(self.agents(width, share));
         }
@@ -102,7 +119,7 @@ impl Screen {
         self.agents.iter().filter_map(|seen| seen.agent.status.as_ref())
     }
 
-    fn head(&self, together: &Together, width: usize) -> Vec<Line<'static>> {
+    fn head(&self, together: &Together, is_low: bool) -> Vec<Line<'static>> {
         let versions: BTreeSet<_> = self.statuses().map(|status| &*status.version).collect();
         let version = versions.into_iter().collect::<Vec<_>>().join(" and ");
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -129,22 +146,23 @@ impl Screen {
         };
         let separator = if who.starts_with(':') { ", " } else { ": " };
         let title = format!("gcra-spoa {version}{who}{separator}{states}, up {up}");
-        let keys = "q quits, b a n sort, / searches";
-        let space = width.saturating_sub(length(&title) + length(keys));
-        let mut title = vec![Span::raw(title).bold()];
-        if self.is_live && space >= 2 {
-            title.extend([Span::raw(" ".repeat(space)), Span::raw(keys).dim()]);
-        }
-        let mut lines = vec![Line::from(title)];
+        let mut lines = vec![Line::from(title).bold()];
         let troubles = self.troubles.iter();
         lines.extend(troubles.map(|trouble| Line::from(trouble.clone()).red()));
         if self.is_searching {
-            let typed = format!("clients with: {}_", self.search);
             lines.push(Line::from(vec![
-                Span::raw(typed).bold(),
-                Span::raw("  (Enter keeps it, Esc clears it)").dim(),
+                Span::raw(format!("clients with '{}_'", self.search)).bold(),
+                Span::raw("; Enter keeps it, Esc clears it").dim(),
             ]));
-        } else {
+        } else if !self.search.is_empty() {
+            lines.push(Line::from(vec![
+                Span::raw(format!("clients with '{}'", self.search)).bold(),
+                Span::raw("; Esc clears it").dim(),
+            ]));
+        } else if self.is_live {
+            lines.push(Line::from(KEYS).dim());
+        }
+        if !is_low {
             lines.push(Line::default());
         }
         lines
@@ -211,8 +229,10 @@ impl Screen {
 
     fn agents(&self, width: usize, height: usize) -> Vec<Line<'static>> {
         let mut agents: Vec<_> = self.agents.iter().collect();
-        // If not all can be shown, those that have something to say come first.
-        agents.sort_by_key(|seen| note(&seen.agent).is_empty());
+        if agents.len() >= height {
+            // Not all can be shown, so those that have something to say come first.
+            agents.sort_by_key(|seen| note(&seen.agent).is_empty());
+        }
         let cells = |cell: &dyn Fn(&Seen) -> String| -> Vec<_> {
             agents.iter().map(|seen| plain(cell(seen))).collect()
         };
@@ -293,14 +313,12 @@ impl Screen {
             };
             first.then_with(|| (a.client, a.policy).cmp(&(b.client, b.policy)))
         });
-        let is_exact = together.policies.iter().all(|policy| policy.top_is_exact);
+        let is_exact =
+            together.policies.iter().all(|policy| by_which(policy.top_is_exact)[which as usize]);
         let window = self.statuses().map(|status| status.window_seconds).fold(0.0, f64::max);
         let mut title = format!("{}, last {}", which.title(), short(window));
         if self.order != Order::Blocked {
             title = format!("{title}, by {}", self.order.word());
-        }
-        if !self.search.is_empty() {
-            title = format!("{title}, with '{}'", self.search);
         }
         if !is_exact {
             title.push_str(", about");
@@ -331,7 +349,7 @@ impl Screen {
         columns
     }
 
-    fn foot(&self, together: &Together, width: usize) -> Vec<Line<'static>> {
+    fn foot(&self, together: &Together, width: usize, is_low: bool) -> Vec<Line<'static>> {
         let mut lines = Vec::new();
         let mut tables: BTreeMap<&str, &Status> = BTreeMap::new();
         for status in self.statuses() {
@@ -364,14 +382,18 @@ impl Screen {
                 .yellow(),
             );
         }
-        let connections = &together.connections;
-        lines.push(Line::from(format!(
-            "{:<12} {} open, {} accepted since start",
-            "Connections", connections.open, connections.accepted
-        )));
+        let Connections { open, accepted, .. } = &together.connections;
+        if !is_low {
+            lines.push(Line::from(format!(
+                "{:<12} {open} open, {accepted} accepted since start",
+                "Connections"
+            )));
+        }
         lines.push(Line::from(format!("{:<12} {}", "NOTIFYs", self.notifies())));
         let odd = oddities(together, tables.values().map(|status| &status.table));
-        lines.extend(wrapped("Since start", &odd, width).into_iter().map(|line| line.yellow()));
+        let odd = wrapped("Since start", &odd, ",", width);
+        let most = if is_low { 1 } else { odd.len() };
+        lines.extend(odd.into_iter().take(most).map(|line| line.yellow()));
         lines
     }
 
@@ -393,11 +415,16 @@ impl Screen {
         }
         match (quantile(&buckets, 50), quantile(&buckets, 99)) {
             (Some(half), Some(most)) => {
-                format!("{per_second}; from read to written p50 {half}, p99 {most}")
+                format!("{per_second}; p50 {half}, p99 {most} from read to written")
             }
             _ => per_second,
         }
     }
+}
+
+/// How many lines one part may have.
+fn share_of(height: Option<usize>) -> usize {
+    height.map_or(usize::MAX, |height| (height / 4).max(4))
 }
 
 /// What an operator should know about an agent. Empty if all is well.
@@ -423,6 +450,10 @@ impl Which {
     }
 }
 
+fn by_which(Exact { blocked, would_block, allowed }: Exact) -> [bool; 3] {
+    [blocked, would_block, allowed]
+}
+
 /// A client under a policy.
 struct ClientRow<'a> {
     client: &'a str,
@@ -437,8 +468,9 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
         let Policy { top_blocked, top_would_block, top_allowed, .. } = policy;
         let lists = [top_blocked, top_would_block, top_allowed];
         // A client that is not in a list has no such requests if the list has all clients.
-        let absent = lists.map(|list| {
-            let has_all = policy.top_is_exact && list.len() < TOP;
+        let is_exact = by_which(policy.top_is_exact);
+        let absent = std::array::from_fn(|which| {
+            let has_all = is_exact[which] && lists[which].len() < TOP;
             has_all.then_some((0, 0.0))
         });
         let mut clients: BTreeMap<&str, [Option<(u64, f64)>; 3]> = BTreeMap::new();
@@ -453,26 +485,50 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
     rows
 }
 
-/// Lists one below the other. If they do not fit, each gets its share of the lines.
+/// Lists one below the other. If they do not fit, each gets a share of the lines, the first one a
+/// double share.
 fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'static>> {
     let needs: Vec<_> = lists
         .iter()
         .map(|list| list.iter().map(|column| column.cells.len()).max().unwrap_or(0) + 1)
         .collect();
-    let mut lines: Vec<Line<'static>> = Vec::new();
-    for (at, list) in lists.into_iter().enumerate() {
-        let left = height.saturating_sub(lines.len() + usize::from(at > 0));
-        let later = needs.get(at + 1..).unwrap_or_default();
-        // Each later list needs at least its heading and one line, and gets up to a third.
-        let reserved: usize = later.iter().map(|need| (*need).min(left / 3).max(2) + 1).sum();
-        let most = if reserved + 2 > left { left } else { left - reserved };
-        if most < 2 {
+    // Each list takes a blank line as well, except the last one.
+    let mut left = height.saturating_add(1);
+    let mut heights = Vec::new();
+    for need in &needs {
+        let least = (*need).min(columns::LEAST);
+        if least + 1 > left {
             break;
         }
-        if at > 0 {
+        heights.push(least);
+        left -= least + 1;
+    }
+    // Each round gives a line to a list, or is the last one.
+    let mut gives = true;
+    while gives && left > 0 {
+        gives = false;
+        for at in [0].into_iter().chain(0..heights.len()) {
+            if left > 0
+                && let (Some(height), Some(need)) = (heights.get_mut(at), needs.get(at))
+                && *height < *need
+            {
+                *height += 1;
+                left -= 1;
+                gives = true;
+            }
+        }
+    }
+    let missing = lists.len() - heights.len();
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for (list, height) in lists.into_iter().zip(heights) {
+        if !lines.is_empty() {
             lines.push(Line::default());
         }
-        lines.extend(columns::lines(list, width, most));
+        lines.extend(columns::lines(list, width, height));
+    }
+    if missing > 0 && lines.len() < height {
+        let more = Count(missing, "more list", "more lists");
+        lines.push(Line::from(format!("+{more}")).dim());
     }
     lines
 }
@@ -524,10 +580,10 @@ fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
 }
 
 /// Words after a label, on as many lines as they take.
-fn wrapped(label: &str, words: &[String], width: usize) -> Vec<Line<'static>> {
+fn wrapped(label: &str, words: &[String], separator: &str, width: usize) -> Vec<Line<'static>> {
     let mut lines: Vec<String> = Vec::new();
     for (at, word) in words.iter().enumerate() {
-        let word = if at + 1 < words.len() { format!("{word},") } else { word.clone() };
+        let word = if at + 1 < words.len() { format!("{word}{separator}") } else { word.clone() };
         match lines.last_mut() {
             Some(line) if length(line) + 1 + length(&word) <= width => {
                 line.push(' ');

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
+use crate::agreement::differing;
 use crate::heaviest::{Found, HeavyClient, Window};
-use crate::listed::disagreeing;
+use crate::listed::is_this_process;
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
@@ -82,7 +83,7 @@ pub(crate) struct Status {
     pub(crate) config_reloads: BTreeMap<String, u64>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Policy {
     pub(crate) name: String,
     /// By outcome.
@@ -94,9 +95,16 @@ pub(crate) struct Policy {
     pub(crate) top_would_block: Vec<Client>,
     /// The clients with the most allowed requests.
     pub(crate) top_allowed: Vec<Client>,
-    /// Every request was counted, so the numbers above are exact. Otherwise each is a cautious
-    /// estimate, and clients of which too little is known are left out.
-    pub(crate) top_is_exact: bool,
+    pub(crate) top_is_exact: Exact,
+}
+
+/// Whether every request of an outcome was counted, so that the numbers of clients are exact.
+/// Otherwise each is a cautious estimate, and clients of which too little is known are left out.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Exact {
+    pub(crate) blocked: bool,
+    pub(crate) would_block: bool,
+    pub(crate) allowed: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -239,7 +247,11 @@ impl Watched {
             Policy {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
-                top_is_exact: blocked.complete && would_block.complete && allowed.complete,
+                top_is_exact: Exact {
+                    blocked: blocked.complete,
+                    would_block: would_block.complete,
+                    allowed: allowed.complete,
+                },
                 top_blocked: top(blocked, window),
                 top_would_block: top(would_block, window),
                 top_allowed: top(allowed, window),
@@ -252,6 +264,8 @@ impl Watched {
         let table = self.table.load();
         let Evictions { evicted_live, forgiven } = table.evictions();
         let processes = table.processes();
+        let me = processes.iter().find(|process| is_this_process(process));
+        let own_limits = me.and_then(|me| me.profile).map(|profile| profile.limits);
         let states = |Occupancy { live, idle, pending, sealed }| {
             named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)])
         };
@@ -264,7 +278,8 @@ impl Watched {
             forgiven_seconds: Duration::from(forgiven).as_secs_f64(),
             gave_up: table.gave_up(),
             processes: processes.len() as u64,
-            disagreeing_agents: disagreeing(&processes),
+            disagreeing_agents: own_limits
+                .map_or(0, |limits| differing(&table, limits).len() as u64),
             detached: table.name() != Name::Ours,
         }
     }

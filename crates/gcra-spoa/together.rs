@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::{Bucket, Client, Connections, Latency, Notifies, Policy, Status, TOP};
+use crate::status::{Bucket, Client, Connections, Exact, Latency, Notifies, Policy, Status, TOP};
 
 /// What several agents have done together. All numbers of a client or a policy are sums, and so
 /// is the rest.
@@ -48,19 +48,23 @@ struct Sum<'a> {
     decisions: BTreeMap<String, u64>,
     /// The lists in the order blocked, would block, allowed: requests and rate by name.
     lists: [BTreeMap<&'a str, (u64, f64)>; 3],
-    /// Some agent has left clients out.
-    is_cut: bool,
-    is_estimated: bool,
+    /// By list: some agent has left clients out.
+    is_cut: [bool; 3],
+    /// By list: some agent has not counted every request.
+    is_estimated: [bool; 3],
 }
 
 impl<'a> Sum<'a> {
     fn add(&mut self, policy: &'a Policy) {
         self.agents += 1;
-        self.is_estimated |= !policy.top_is_exact;
         add_all(&mut self.decisions, &policy.decisions);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
+        let Exact { blocked, would_block, allowed } = policy.top_is_exact;
+        for (at, is_exact) in [blocked, would_block, allowed].into_iter().enumerate() {
+            self.is_estimated[at] |= !is_exact;
+            self.is_cut[at] |= lists[at].len() >= TOP;
+        }
         for (sum, list) in self.lists.iter_mut().zip(lists) {
-            self.is_cut |= list.len() >= TOP;
             for Client { client, requests, per_second } in list {
                 let (all, rate) = sum.entry(client).or_default();
                 add(all, *requests);
@@ -82,14 +86,17 @@ impl<'a> Sum<'a> {
             clients.truncate(TOP);
             clients
         });
+        // A client that one agent lists may be among those that another has left out.
+        let [blocked, would_block, allowed] = std::array::from_fn(|at| {
+            !self.is_estimated[at] && (self.agents == 1 || !self.is_cut[at])
+        });
         Policy {
             name: name.to_owned(),
             decisions: self.decisions,
             top_blocked,
             top_would_block,
             top_allowed,
-            // A client that one agent lists may be among those that another has left out.
-            top_is_exact: !self.is_estimated && (self.agents == 1 || !self.is_cut),
+            top_is_exact: Exact { blocked, would_block, allowed },
         }
     }
 }
