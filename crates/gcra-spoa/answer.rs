@@ -21,7 +21,7 @@ pub(crate) struct Standing<'p> {
 }
 
 impl Standing<'_> {
-    fn remaining(&self) -> u32 {
+    pub(crate) fn remaining(&self) -> u32 {
         self.limit.quota.remaining(self.owed)
     }
 

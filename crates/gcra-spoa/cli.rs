@@ -11,31 +11,20 @@ use std::{env, io};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_table::{Rate, Slots};
+use gcra_table::{MAX_EXEMPTION, Rate, Slots};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
-use crate::key::Key;
+use crate::key::{Key, NamedValue};
 use crate::policy::key_args::key_args;
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::table_error;
 
-/// An exact rate limiter for HAProxy, as an SPOE agent.
-///
-/// HAProxy asks it about each request. It answers by setting the variable txn.gcra.blocked to true
-/// or false, and rules in haproxy.cfg deny the requests that are blocked. All agents that use the
-/// same table file share one limit, and what clients owe is kept when agents are restarted or
-/// killed.
-#[derive(Debug, Parser)]
-#[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
-#[command(
-    subcommand_negates_reqs = true,
-    args_conflicts_with_subcommands = true,
-    disable_help_subcommand = true
-)]
-struct Args {
+/// The flags that make the one policy of an agent without a file.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LimitFlags {
     /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms;
     /// 'deny' blocks every request, 'unlimited' blocks none
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
@@ -60,6 +49,24 @@ struct Args {
     /// not part of the key
     #[arg(long, value_name = "ARG")]
     cost: Option<String>,
+}
+
+/// An exact rate limiter for HAProxy, as an SPOE agent.
+///
+/// HAProxy asks it about each request. It answers by setting the variable txn.gcra.blocked to true
+/// or false, and rules in haproxy.cfg deny the requests that are blocked. All agents that use the
+/// same table file share one limit, and what clients owe is kept when agents are restarted or
+/// killed.
+#[derive(Debug, Parser)]
+#[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
+struct Args {
+    #[command(flatten)]
+    limit: LimitFlags,
 
     /// The variable that is set. HAProxy puts the scope and its prefix in front of the name, and
     /// ignores the variable if all that is longer than 63 characters
@@ -188,6 +195,16 @@ enum Command {
         #[arg(long)]
         print_haproxy: bool,
     },
+    /// Say which policy decides about a client and why, what the client owes, and whether a request
+    /// now would be blocked
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(Explain),
+    /// Allow a client all its requests for a time, without a change of the configuration
+    #[command(after_help = EXEMPT_HELP)]
+    Exempt(Exempt),
+    /// Print how logs, top and /status name a client
+    #[command(after_help = NAME_HELP)]
+    Name(Name),
     /// Check a configuration file, ask all agents of a table to read theirs again, and print their
     /// answers. The exit status is 0 if its limits are in force in all agents that are alive
     Reload {
@@ -224,31 +241,14 @@ pub(crate) struct Top {
 pub(crate) enum TableCommand {
     /// Show how full the table is, which agents use it, and what was evicted when it was full
     Info(At),
-    /// Show how many requests keys have left under the limit of agents with --rate
-    #[command(after_help = KEY_HELP)]
-    Get {
-        #[command(flatten)]
-        at: At,
-        /// The --rate of the agents
-        #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
-        #[arg(allow_hyphen_values = true)]
-        rate: Rate,
-        /// The --burst of the agents, if they have one
-        #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
-        burst: Option<u64>,
-        /// The keys; see below
-        #[arg(value_name = "KEY", required = true)]
-        keys: Vec<Key>,
-    },
-    /// Clear what keys owe under all limits, so that they have their full burst at once
-    #[command(after_help = KEY_HELP)]
-    Reset {
-        #[command(flatten)]
-        at: At,
-        /// The keys; see below
-        #[arg(value_name = "KEY", required = true)]
-        keys: Vec<Key>,
-    },
+    /// Show what clients owe, how many requests they have left, and whether they are blocked. The
+    /// exit status is 1 if none of the keys has a bucket
+    #[command(after_help = GET_HELP)]
+    Get(Get),
+    /// Clear what clients owe, so that they have their full burst at once. The exit status is 1 if
+    /// none of the keys has a bucket
+    #[command(after_help = RESET_HELP)]
+    Reset(Reset),
     /// Change the number of slots. Running agents move by themselves and keep their buckets
     Resize {
         #[command(flatten)]
@@ -259,6 +259,120 @@ pub(crate) enum TableCommand {
     },
     /// Verify that the table is consistent. The exit status is 1 if it has faults
     Check(At),
+}
+
+/// What to show of which clients.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(flatten)]
+    pub(crate) of: Of,
+    /// The --rate of agents that were started without --config
+    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
+    #[arg(allow_hyphen_values = true, conflicts_with = "config")]
+    pub(crate) rate: Option<Rate>,
+    /// The --burst of these agents, if they have one
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst, conflicts_with = "config")]
+    pub(crate) burst: Option<u64>,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Which clients' debts to clear.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reset {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(flatten)]
+    pub(crate) of: Of,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Which message to explain.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Explain {
+    /// The file that the agents were started with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
+    pub(crate) config: Option<PathBuf>,
+    /// The spoe-message to explain [default: all messages of the file]
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub(crate) message: Option<String>,
+    #[command(flatten)]
+    pub(crate) limit: LimitFlags,
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// The args of the message; see below
+    #[arg(value_name = "ARG=VALUE", required = true)]
+    pub(crate) args: Vec<NamedValue>,
+}
+
+/// Which clients to exempt, and for how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Exempt {
+    #[command(flatten)]
+    pub(crate) of: Of,
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// How long, from now on: a whole number and a unit (s, m, h or d), up to 7d
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_exemption)]
+    #[arg(required_unless_present_any = ["end", "list"])]
+    pub(crate) time: Option<Duration>,
+    /// End the exemptions of these clients now
+    #[arg(long, conflicts_with = "time")]
+    pub(crate) end: bool,
+    /// List the exemptions in force
+    #[arg(long, conflicts_with_all = ["time", "end", "keys"])]
+    pub(crate) list: bool,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required_unless_present = "list")]
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Which clients to name.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Name {
+    #[command(flatten)]
+    pub(crate) of: Of,
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Which policies the clients belong to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Of {
+    /// The file that the agents were started with, unless that was --rate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The policy in the file [default: each one whose key has as many parts as KEY]
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub(crate) policy: Option<String>,
+}
+
+impl Explain {
+    /// The policies of the flags. The error is a sentence.
+    pub(crate) fn flags(&self) -> Result<Policies, String> {
+        policies_of_flags(&self.limit, Answers::blocked_only())
+    }
+}
+
+/// The policy of agents that were started without a file, for commands that need its keys only.
+pub(crate) fn policies_without_limit() -> Result<Policies, String> {
+    let flags =
+        LimitFlags { rate: Some(RateArg::Unlimited), burst: None, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, Answers::blocked_only())
+}
+
+/// The policy of agents that were started with this rate and burst, and no file.
+pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
+    let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, Answers::blocked_only())
 }
 
 /// Which table, and how to answer.
@@ -273,6 +387,11 @@ pub(crate) struct At {
 }
 
 impl At {
+    /// Whether the command line names it.
+    pub(crate) fn names_table(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// The table's path.
     pub(crate) fn path(&self) -> PathBuf {
         self.table.clone().unwrap_or_else(default_table)
@@ -287,16 +406,104 @@ const MAX_DRAIN: Duration = Duration::from_secs(300);
 
 const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
 
-const KEY_HELP: &str = "\
-A KEY has the values of the args of the agent's key, in the same order, separated by commas:
-  192.0.2.1              an address, as 'src' gives it (the configurations in haproxy/ cut IPv6
-                         addresses to their first 64 bits: 2001:db8:1:2::)
-  192.0.2.1,/login       an address and a string
-  str:192.0.2.1          a string that looks like an address
-  int64:7  uint32:7  bool:true  hex:00ff  null:      other types
-  else:192.0.2.1         a value that stands for an arg without one, by 'else ip' in the key
-                         (else2: by the second 'else' behind the same arg, and so on)
-Write a backslash before a comma or backslash within a value.";
+/// The types of values, as an operator writes them.
+macro_rules! values_help {
+    () => {
+        "\
+  192.0.2.7              an address
+  /login                 a string
+  str:192.0.2.7          a string that looks like an address
+  int64:7  uint32:7  bool:true  hex:00ff  null:      other types (an integer of HAProxy is int64)"
+    };
+}
+
+/// What a KEY is.
+macro_rules! key_help {
+    () => {
+        concat!(
+            "\
+A KEY has the values of the policy's key, in the same order, separated by commas, such as
+192.0.2.7,/login. Names may be in front of them: ip=192.0.2.7,path=/login. A value is
+",
+            values_help!(),
+            "
+Write a backslash before a comma or backslash within a value. With --config, addresses are grouped
+and strings are put in lower case as the policy does. Without --config, an IPv6 address that has no
+bucket stands for its /64 network, because the configurations in haproxy/ cut addresses to that.
+"
+        )
+    };
+}
+
+const GET_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa table get --config /etc/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table get --config /etc/gcra-spoa.toml --policy login 192.0.2.7,alice
+  gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
+
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or something failed, 2
+for wrong usage."
+);
+
+const RESET_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa table reset --config /etc/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table reset 192.0.2.7                      for agents that were started with --rate
+
+The buckets under all limits of the policies are cleared, also those of earlier numbers of these
+limits, with and without overrides.
+
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or something failed, 2
+for wrong usage."
+);
+
+const EXPLAIN_HELP: &str = concat!(
+    "\
+ARG is the name of an arg, as in the spoe-message. Args that no policy uses change nothing, except
+for a policy whose key is all args: it needs all of them, in the order of the spoe-message. VALUE is
+",
+    values_help!(),
+    "
+
+Examples:
+  gcra-spoa explain --config /etc/gcra-spoa.toml ip=192.0.2.7
+  gcra-spoa explain --config /etc/gcra-spoa.toml --message api key=str:alice plan=gold
+  gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
+
+Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if none does or something
+failed, 2 for wrong usage."
+);
+
+const EXEMPT_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa exempt --config /etc/gcra-spoa.toml --for 1h 192.0.2.7
+  gcra-spoa exempt --config /etc/gcra-spoa.toml --end 192.0.2.7
+  gcra-spoa exempt --for 1h 192.0.2.7                  for agents that were started with --rate
+  gcra-spoa exempt --list
+
+All agents of the table follow within about two seconds. Requests of an exempt client are allowed
+and charged nothing. An exemption survives restarts of agents and resizes of the table, and ends by
+itself."
+);
+
+const NAME_HELP: &str = concat!(
+    key_help!(),
+    "
+Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a string they show at
+most the first 4 characters (a quarter of it, if that is less), its length in bytes, and, behind
+the whole name, 6 hexadecimal digits of a hash of the whole key: sk_l…(24)#2dd53f. The hash has the
+secret key of the table in it, so that nobody can use the digits to guess the string. Therefore the
+same key has other digits in another table.
+
+Example:
+  gcra-spoa name --config /etc/gcra-spoa.toml --policy api sk_live_0123456789abcdef"
+);
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -311,6 +518,12 @@ pub(crate) enum Task {
     Reload { config: PathBuf, at: At },
     /// To watch agents.
     Top(Top),
+    /// To say what is decided about a client.
+    Explain(Explain),
+    /// To allow a client everything for a while.
+    Exempt(Exempt),
+    /// To name a client as logs do.
+    Name(Name),
 }
 
 const AFTER_HELP: &str = "\
@@ -396,27 +609,27 @@ pub(crate) struct Config {
 /// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
 /// the exit status as the error.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
-    let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(args)?);
-    let args = parse().map_err(|error| match error.kind() {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(&args)?);
+    let parsed = parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // If standard output is closed, no one reads the help.
             let _ = error.print();
             ExitCode::SUCCESS
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = error.print();
-            ExitCode::from(2)
-        }
-        _ => usage_error(&in_one_sentence(&error)),
+        _ => usage_error(&in_one_sentence(&error, &args)),
     })?;
-    match args.command {
+    match parsed.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
         Some(Command::Check { config, print_haproxy }) => {
             Ok(Task::Check { config, print_haproxy })
         }
         Some(Command::Reload { config, at }) => Ok(Task::Reload { config, at }),
         Some(Command::Top(top)) => Ok(Task::Top(top)),
-        None => Config::from_parsed(args)
+        Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
+        Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
+        Some(Command::Name(name)) => Ok(Task::Name(name)),
+        None => Config::from_parsed(parsed)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
     }
@@ -426,7 +639,10 @@ impl Config {
     fn from_parsed(args: Args) -> Result<Self, String> {
         let policies = match &args.config {
             Some(file) => Source::File(file.clone()),
-            None => Source::Flags(Box::new(policies_of_flags(&args)?)),
+            None => {
+                let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
+                Source::Flags(Box::new(policies_of_flags(&args.limit, answers)?))
+            }
         };
         if args.watch && args.config.is_none() {
             return Err("--watch needs --config, whose file it reads again; leave it out, or \
@@ -469,7 +685,7 @@ impl Config {
 }
 
 /// The one policy of the flags, which is for every message.
-fn policies_of_flags(args: &Args) -> Result<Policies, String> {
+fn policies_of_flags(args: &LimitFlags, answers: Answers) -> Result<Policies, String> {
     let rate = args.rate.as_ref().ok_or(
         "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
     )?;
@@ -517,7 +733,6 @@ fn policies_of_flags(args: &Args) -> Result<Policies, String> {
         trial: None,
         is_trial: false,
     };
-    let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
     Ok(Policies::new(vec![policy], answers, Vec::new(), 0))
 }
 
@@ -531,13 +746,27 @@ impl Source {
     }
 }
 
-pub(crate) fn usage_error(sentence: &str) -> ExitCode {
+fn usage_error(sentence: &str) -> ExitCode {
     eprintln!("gcra-spoa: {sentence}");
     ExitCode::from(2)
 }
 
 /// What clap says over several lines, as one sentence without its usage summary.
-fn in_one_sentence(error: &clap::Error) -> String {
+fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
+    let mut command = &Args::command();
+    let mut words = command.get_name().to_owned();
+    for arg in args.iter().skip(1) {
+        let Some(inner) = command.find_subcommand(arg) else { break };
+        command = inner;
+        words = format!("{words} {}", command.get_name());
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+        return format!(
+            "'{words}' needs a command behind it: {} (see '{words} --help')",
+            names.join(", ")
+        );
+    }
     let text = error.to_string();
     let said = text.split("\n\nUsage:").next().unwrap_or(&text);
     let said = said.split("\n\nFor more information").next().unwrap_or(said);
@@ -549,7 +778,7 @@ fn in_one_sentence(error: &clap::Error) -> String {
     } else {
         format!("; {tip}")
     };
-    let sentence = format!("{said}{tip} (see --help)");
+    let sentence = format!("{said}{tip} (see '{words} --help')");
     sentence.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -626,6 +855,17 @@ fn parse_drain(text: &str) -> Result<Duration, String> {
     parse_time(text, Duration::from_secs(1), "s", MAX_DRAIN)
 }
 
+fn parse_exemption(text: &str) -> Result<Duration, String> {
+    let most = Duration::from(MAX_EXEMPTION);
+    let time = duration::parse(text).filter(|time| !time.is_zero() && *time <= most);
+    time.ok_or_else(|| {
+        format!(
+            "'{text}' is not a time up to {}; write a whole number and a unit, such as 30m or 1h",
+            Exact(most)
+        )
+    })
+}
+
 /// A duration with a unit, or a number of `bare` units, from 0 to `most`.
 fn parse_time(text: &str, bare: Duration, unit: &str, most: Duration) -> Result<Duration, String> {
     let with_unit = match text.parse::<u32>() {
@@ -699,8 +939,9 @@ mod tests {
     use super::*;
 
     fn parse(args: &str) -> Result<Config, String> {
-        let args = ["gcra-spoa"].into_iter().chain(args.split_whitespace());
-        let args = Args::try_parse_from(args).map_err(|error| in_one_sentence(&error))?;
+        let args: Vec<OsString> =
+            ["gcra-spoa"].into_iter().chain(args.split_whitespace()).map(Into::into).collect();
+        let args = Args::try_parse_from(&args).map_err(|error| in_one_sentence(&error, &args))?;
         Config::from_parsed(args)
     }
 

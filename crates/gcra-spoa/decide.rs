@@ -43,6 +43,49 @@ pub(crate) fn decide<'p, 'm>(
     Verdict::new(question.policy, policy.observes, reason)
 }
 
+/// What a limit would say about a message now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreseen<'p> {
+    /// What the client owes and how long it has to wait, as long as it sends no request.
+    pub(crate) standing: Standing<'p>,
+    /// The wait in the answer to the message, which has the penalty in it.
+    pub(crate) wait_if_asked: Nanos,
+    /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
+    /// bucket where a debt is carried over from earlier policies.
+    pub(crate) bucket: Option<Nanos>,
+}
+
+/// What [`decide`] would say about a message now, and what each limit would. Charges nothing.
+pub(crate) fn foresee<'p>(
+    table: &Table,
+    in_force: &'p InForce,
+    question: Question,
+    message: &Message<'_>,
+) -> (Verdict, ArrayVec<Foreseen<'p>, MAX_LIMITS>) {
+    let policy = &in_force.policies.list[question.policy];
+    let rule = policy.rule(question.rule);
+    let mut now = table.reading();
+    let at = now.time();
+    let message = (!in_force.earlier.is_empty()).then(|| message.clone());
+    let charge = Charge { table, now: &mut now, in_force, policy, question, message };
+    let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
+    let mut foreseen = ArrayVec::new();
+    for limit in rule.limits().iter().take(MAX_LIMITS) {
+        let claim = charge.claim(limit);
+        let (standing, denied) = charge.look(claim);
+        // What can never be allowed is a stronger reason.
+        reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+        let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
+        let if_asked = punished.map_or(standing, |owed| charge.ask(limit, owed).0);
+        foreseen.push(Foreseen {
+            standing,
+            wait_if_asked: if_asked.wait,
+            bucket: table.look_up(claim.key, limit.quota, at),
+        });
+    }
+    (Verdict::new(question.policy, policy.observes, reason), foreseen)
+}
+
 /// The charge of one message.
 struct Charge<'t, 'p, 'm> {
     table: &'t Table,
@@ -191,6 +234,16 @@ impl<'p> Charge<'_, 'p, '_> {
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
         if decision.is_allowed() {
             *standing = self.ask(limit, decision.owed()).0;
+        }
+    }
+
+    /// What a client with this standing would owe after its penalty, if one would be charged.
+    fn owed_when_punished(&self, standing: &Standing<'p>) -> Option<Nanos> {
+        let penalty = self.policy.penalty.filter(|_| !self.policy.observes)?;
+        let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
+        match standing.limit.quota.up_to_cap().admit(tat, now, penalty.cells) {
+            Admission::Conforming { tat } => Some(tat.saturating_since(now)),
+            Admission::Early { .. } | Admission::Oversize => None,
         }
     }
 }

@@ -100,9 +100,28 @@ impl Earlier {
     /// Overrides are not followed over a restart: the register has their numbers, and does not
     /// have the keys that they are for.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
+        let earlier = Self::registered(policies, table.now(), |limit| {
+            table.put_in_force(limit.id, limit.quota)
+        });
+        register_overrides(policies, table);
+        earlier
+    }
+
+    /// What would be earlier if a process started now with these policies. Registers nothing.
+    pub(crate) fn if_started(policies: &Policies, table: &Table) -> Vec<Self> {
+        Self::registered(policies, table.now(), |limit| table.quotas_before(limit.id, limit.quota))
+    }
+
+    /// What is earlier if `before` says which quotas a limit had, each with the time when it had
+    /// it last.
+    fn registered(
+        policies: &Policies,
+        now: Time,
+        before: impl Fn(&Limit) -> Vec<(Quota, Time)>,
+    ) -> Vec<Self> {
         let mut changes = BTreeMap::<Time, Vec<(usize, usize, Quota)>>::new();
         for (place, number, limit) in registered(policies) {
-            for (quota, ended) in table.put_in_force(limit.id, limit.quota) {
+            for (quota, ended) in before(limit) {
                 changes.entry(ended).or_default().push((place, number, quota));
             }
         }
@@ -123,9 +142,7 @@ impl Earlier {
             Self::new(Arc::new(policies.with_list(list)), ended, false)
                 .compared_with(policies, places)
         });
-        let all = Self::recent(all, table.now());
-        register_overrides(policies, table);
-        all
+        Self::recent(all, now)
     }
 
     fn new(policies: Arc<Policies>, ended: Time, knows_overrides: bool) -> Self {

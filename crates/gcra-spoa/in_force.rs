@@ -1,6 +1,7 @@
 //! The policies that decide now, with what belongs to them: counters, prepared answers, and the
 //! earlier policies that some client may still owe something under.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use gcra_table::{Exemption, KeyHash, Quota, Table, Time};
@@ -175,6 +176,14 @@ impl InForce {
     pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
         let earlier = Earlier::at_start(&policies, table);
         Self::new(Arc::new(policies), earlier, table.exemptions(), stats)
+    }
+
+    /// What would be in force if a process started now with these policies. It changes nothing in
+    /// the table, and only looks at clients.
+    pub(crate) fn if_started(policies: Policies, table: &Table) -> Self {
+        let earlier = Earlier::if_started(&policies, table);
+        let stats = Stats::new(NonZeroUsize::MIN);
+        Self::new(Arc::new(policies), earlier, table.exemptions(), &stats)
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.

@@ -1,10 +1,11 @@
 //! The hash of a key's values: equal values give equal hashes, whether they come from HAProxy or
 //! from the command line.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use gcra_table::{KeyHash, KeyHasher, Table};
+use gcra_table::KeyHasher;
 use ipnet::IpNet;
 use spop_agent::Value;
 
@@ -79,16 +80,27 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 /// `str:`, `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. Before
 /// that, `else:` says that the value came from the fallback of an arg of the key, and `else2:` and
 /// so on that it came from its second one. A comma or backslash within a part has a backslash
-/// before it.
+/// before it. A part may have the name of its arg in front: `ip=192.0.2.7`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
     pub(crate) text: String,
-    /// Each with the number of the fallback that it came from, or 0.
-    parts: Vec<(u8, Part)>,
+    pub(crate) parts: Vec<Written>,
 }
 
+/// A part of a key.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Part {
+pub(crate) struct Written {
+    /// The number of the fallback that the value came from, or 0.
+    pub(crate) fallback: u8,
+    /// The rest of the text, without the backslashes before commas.
+    pub(crate) text: String,
+    /// What the text means if there is no name in front.
+    pub(crate) part: Part,
+}
+
+/// One value of a key or message, as an operator writes it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
     Null,
     Bool(bool),
     Int32(i32),
@@ -101,51 +113,69 @@ enum Part {
 }
 
 impl Key {
-    /// The hash of the key as it is written.
-    pub(crate) fn hash(&self, table: &Table) -> KeyHash {
-        let mut hasher = table.hasher();
-        for (fallback, part) in &self.parts {
-            write(&mut hasher, *fallback, part.value());
-        }
-        hasher.finish()
-    }
-
-    /// The hashes that the key has where an override for a network around one of its addresses is
-    /// narrower than the groups of its policy: one for each address and prefix length.
-    pub(crate) fn narrowed_hashes(&self, table: &Table) -> impl Iterator<Item = KeyHash> {
-        let addresses = self.parts.iter().enumerate().filter_map(|(at, (_, part))| match part {
-            Part::Ip(ip) => Some((at, ip.to_canonical())),
-            _ => None,
-        });
-        let networks = addresses.flat_map(|(at, ip)| {
-            let longest = if ip.is_ipv4() { 32 } else { 128 };
-            (1..=longest).filter_map(move |prefix| Some((at, IpNet::new(ip, prefix).ok()?)))
-        });
-        networks.map(|(narrowed, net)| {
-            let mut hasher = table.hasher();
-            for (at, (fallback, part)) in self.parts.iter().enumerate() {
-                if at == narrowed {
-                    write(&mut hasher, *fallback, Part::Ip(net.network()).value());
-                    write_narrowed(&mut hasher, net.prefix_len());
-                } else {
-                    write(&mut hasher, *fallback, part.value());
-                }
+    /// The key with each IPv6 address replaced by its /64 network, as `ipmask(32,64)` gives it to
+    /// agents; `None` if that is the same.
+    pub(crate) fn masked(&self) -> Option<Self> {
+        let mask = |written: &Written| match written.part {
+            Part::Ip(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_none() => {
+                let part = Part::Ip(network(ip.into(), 64));
+                Written { text: part.to_string(), part, ..written.clone() }
             }
-            hasher.finish()
-        })
+            _ => written.clone(),
+        };
+        let parts: Vec<_> = self.parts.iter().map(mask).collect();
+        if parts == self.parts {
+            return None;
+        }
+        let texts: Vec<_> = parts.iter().map(Written::to_string).collect();
+        Some(Self { text: texts.join(","), parts })
     }
 }
 
-/// Writes one part of a key, as `hash_key` in `message_key.rs` does.
-fn write(hasher: &mut KeyHasher, fallback: u8, value: Value<'_>) {
-    if fallback > 0 {
-        write_fallback(hasher, fallback);
+/// As it is written in a key.
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fallback {
+            0 => {}
+            1 => f.write_str("else:")?,
+            number => write!(f, "else{number}:")?,
+        }
+        f.write_str(&self.text.replace('\\', r"\\").replace(',', r"\,"))
     }
-    write_part(hasher, value);
+}
+
+/// The first address of the network with this prefix length around an address.
+fn network(ip: IpAddr, prefix: u8) -> IpAddr {
+    IpNet::new(ip, prefix).map_or(ip, |net| net.network())
+}
+
+/// An arg and its value as an operator writes them: `ip=192.0.2.7`. The value is typed as in a
+/// [`Key`]; a comma or backslash in it means itself.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct NamedValue {
+    pub(crate) name: String,
+    pub(crate) value: Part,
+}
+
+impl FromStr for NamedValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Self { name: name.to_owned(), value: value.parse()? })
+            }
+            _ => Err(format!(
+                "'{text}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg before \
+                 its value"
+            )),
+        }
+    }
 }
 
 impl Part {
-    fn value(&self) -> Value<'_> {
+    /// The value as HAProxy sends it.
+    pub(crate) fn value(&self) -> Value<'_> {
         match self {
             Self::Null => Value::Null,
             Self::Bool(bool) => Value::Bool(*bool),
@@ -161,14 +191,55 @@ impl Part {
     }
 }
 
+/// As an operator may write it.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Shown(self.value()).fmt(f)
+    }
+}
+
+/// A value as an operator may write it.
+pub(crate) struct Shown<'a>(pub(crate) Value<'a>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::Null => f.write_str("null:"),
+            Value::Bool(bool) => write!(f, "bool:{bool}"),
+            Value::Int32(integer) => write!(f, "int32:{integer}"),
+            Value::Uint32(integer) => write!(f, "uint32:{integer}"),
+            Value::Int64(integer) => write!(f, "int64:{integer}"),
+            Value::Uint64(integer) => write!(f, "uint64:{integer}"),
+            Value::Ipv4(ip) => ip.fmt(f),
+            Value::Ipv6(ip) => IpAddr::from(ip).to_canonical().fmt(f),
+            Value::String(bytes) => {
+                let text = String::from_utf8_lossy(bytes);
+                let is_plain = matches!(text.parse(), Ok(Part::String(plain)) if plain == text);
+                if !is_plain {
+                    f.write_str("str:")?;
+                }
+                // What a terminal would not show is escaped.
+                text.chars().try_for_each(|c| match c {
+                    '\\' | '\'' | '"' => write!(f, "{c}"),
+                    _ => write!(f, "{}", c.escape_debug()),
+                })
+            }
+            Value::Binary(bytes) => {
+                f.write_str("hex:")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
 impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = split(text)?;
         let parts = parts.iter().map(|part| {
-            let (fallback, part) = of_fallback(part);
-            Ok((fallback, part.parse()?))
+            let (fallback, text) = of_fallback(part);
+            Ok(Written { fallback, text: text.to_owned(), part: text.parse()? })
         });
         Ok(Self { text: text.to_owned(), parts: parts.collect::<Result<_, String>>()? })
     }
@@ -251,19 +322,18 @@ mod tests {
 
     fn parts(text: &str) -> Vec<Part> {
         let parts = text.parse::<Key>().unwrap().parts.into_iter();
-        parts.map(|(fallback, part)| if fallback == 0 { part } else { panic!("{text}") }).collect()
+        let part =
+            |written: Written| if written.fallback == 0 { written.part } else { panic!("{text}") };
+        parts.map(part).collect()
     }
 
     #[test]
     fn a_part_may_come_from_a_fallback() {
         let key: Key = "else:192.0.2.1,else2:str:a,x,str:else:x".parse().unwrap();
-        let fallbacks: Vec<_> = key.parts.iter().map(|(fallback, _)| *fallback).collect();
+        let fallbacks: Vec<_> = key.parts.iter().map(|written| written.fallback).collect();
         assert_eq!(fallbacks, [1, 2, 0, 0]);
-        assert_eq!(key.parts[3].1, Part::String("else:x".to_owned()));
-        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
-        let hash = |key: &str| key.parse::<Key>().unwrap().hash(&table);
-        assert_ne!(hash("else:a"), hash("a"));
-        assert_ne!(hash("else:a"), hash("else2:a"));
+        assert_eq!(key.parts[3].part, Part::String("else:x".to_owned()));
+        assert_eq!(key.parts[1].to_string(), "else2:str:a");
     }
 
     #[test]
@@ -291,11 +361,31 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_and_haproxy_have_the_same_key() {
-        let table = Table::in_memory(gcra_table::Slots::new(8).unwrap()).unwrap();
-        let mut hasher = table.hasher();
-        write_part(&mut hasher, Value::Ipv6("::ffff:192.0.2.1".parse().unwrap()));
-        write_part(&mut hasher, Value::String(b"/"));
-        assert_eq!("192.0.2.1,/".parse::<Key>().unwrap().hash(&table), hasher.finish());
+    fn what_is_shown_can_be_written() {
+        for text in ["192.0.2.1", "2001:db8::1", "/login", "str:192.0.2.1", "null:", "bool:true"] {
+            assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
+        }
+        for text in ["int32:-5", "uint32:7", "int64:-5", "uint64:7", "hex:00ff", "str:int32:5"] {
+            assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
+        }
+        assert_eq!("::ffff:192.0.2.1".parse::<Part>().unwrap().to_string(), "192.0.2.1");
+        assert_eq!(Shown(Value::String(b"\x1b[2J\n")).to_string(), "\\u{1b}[2J\\n");
+    }
+
+    #[test]
+    fn a_mask_leaves_the_first_64_bits_of_ipv6_addresses() {
+        let masked = |text: &str| Some(text.parse::<Key>().unwrap().masked()?.text);
+        assert_eq!(masked("2001:db8:1:2:3::4,/a\\,b").unwrap(), "2001:db8:1:2::,/a\\,b");
+        assert_eq!(masked("2001:db8:1:2::"), None);
+        assert_eq!(masked("192.0.2.1,x"), None);
+        assert_eq!(masked("::ffff:192.0.2.1"), None);
+    }
+
+    #[test]
+    fn an_arg_has_a_name_and_a_value() {
+        let named: NamedValue = "user=str:a,b=c".parse().unwrap();
+        assert_eq!((&*named.name, named.value), ("user", Part::String("a,b=c".into())));
+        assert!("192.0.2.1".parse::<NamedValue>().unwrap_err().contains("such as ip=192.0.2.7"));
+        assert!("=1".parse::<NamedValue>().is_err());
     }
 }

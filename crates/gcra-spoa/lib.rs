@@ -14,14 +14,20 @@ mod columns;
 mod decide;
 mod duration;
 mod earlier;
+mod exempt;
+mod explain;
+mod explain_command;
 mod heaviest;
 mod housekeeping;
 mod in_force;
+mod inspected;
 mod key;
 mod limiter;
 mod listed;
 mod message_key;
 mod metrics;
+mod name;
+mod named_parts;
 mod output;
 mod plural;
 mod policy;
@@ -36,6 +42,7 @@ mod stats;
 mod status;
 mod table_commands;
 mod table_error;
+mod table_keys;
 #[doc(hidden)]
 pub mod testing;
 mod together;
@@ -43,6 +50,7 @@ mod top;
 mod undecided;
 mod verdict;
 mod watch;
+mod written_message;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -72,15 +80,15 @@ pub fn run() -> ExitCode {
         Ok(Task::Table(command)) => table_commands::run(command),
         Ok(Task::Check { config, print_haproxy }) => check::run(&config, print_haproxy),
         Ok(Task::Reload { config, at }) => reload::run(&config, &at),
+        Ok(Task::Explain(explain)) => explain_command::run(&explain),
+        Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
+        Ok(Task::Name(name)) => name::run(&name),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
     match outcome {
         Ok(exit) => exit,
-        Err(error) => {
-            eprintln!("gcra-spoa: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => output::print_error(&error),
     }
 }
 

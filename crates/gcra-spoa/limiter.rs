@@ -250,7 +250,12 @@ fn verdict_with_more<'p>(
 
 /// Writes the name of a message's client, for logs.
 #[cold]
-fn write_client(name: &mut String, policy: &Policy, key: KeyHash, message: Option<Message<'_>>) {
+pub(crate) fn write_client(
+    name: &mut String,
+    policy: &Policy,
+    key: KeyHash,
+    message: Option<Message<'_>>,
+) {
     let mut parts = ArrayVec::<_, MAX_NAMED_PARTS>::new();
     if let Some(message) = message {
         let _ = policy.for_each_part(&message, |part, fallback| {

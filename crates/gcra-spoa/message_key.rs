@@ -41,17 +41,69 @@ pub(crate) fn hash_key(
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let overridden = policy.for_each_part(message, |Part { value, narrowed }, fallback| {
-        if fallback > 0 {
-            write_fallback(&mut hasher, fallback);
-        }
-        match value {
-            Value::String(bytes) if policy.key.lowercase => write_lowercase(&mut hasher, bytes),
-            value => write_part(&mut hasher, value),
-        }
-        if let Some(prefix) = narrowed {
-            write_narrowed(&mut hasher, prefix);
-        }
+    let overridden = policy.for_each_part(message, |part, fallback| {
+        write(&mut hasher, policy.key.lowercase, part, fallback);
     })?;
     Some((hasher.finish(), overridden))
+}
+
+#[inline(always)]
+fn write(hasher: &mut KeyHasher, lowercase: bool, part: Part<'_>, fallback: u8) {
+    let Part { value, narrowed } = part;
+    if fallback > 0 {
+        write_fallback(hasher, fallback);
+    }
+    match value {
+        Value::String(bytes) if lowercase => write_lowercase(hasher, bytes),
+        value => write_part(hasher, value),
+    }
+    if let Some(prefix) = narrowed {
+        write_narrowed(hasher, prefix);
+    }
+}
+
+/// Hashes all keys that a message can have had while its policy had other overrides: the one
+/// without an override, and one for each network around each of its addresses that is narrower
+/// than the policy's groups. None when an arg of the key is missing.
+pub(crate) fn hash_all_keys(
+    hasher: &KeyHasher,
+    policy: &Policy,
+    message: &Message<'_>,
+) -> Vec<KeyHash> {
+    let mut values = Vec::new();
+    let whole = policy.for_each_value(message, |value, fallback| values.push((value, fallback)));
+    if whole.is_none() {
+        return Vec::new();
+    }
+    let hash = |narrowed: usize, least_prefix: u8| {
+        let mut hasher = hasher.clone();
+        for (place, (value, fallback)) in values.iter().enumerate() {
+            let least_prefix = if place == narrowed { least_prefix } else { 0 };
+            let part = policy.key.group(*value, least_prefix);
+            write(&mut hasher, policy.key.lowercase, part, *fallback);
+        }
+        hasher.finish()
+    };
+    let mut hashes = vec![hash(0, 0)];
+    for (place, (value, _)) in values.iter().enumerate() {
+        // The longest prefix of an address comes first, so that the first that is no longer than
+        // the policy's ends this.
+        for prefix in (1..=address_bits(*value)).rev() {
+            if policy.key.group(*value, prefix).narrowed.is_none() {
+                break;
+            }
+            hashes.push(hash(place, prefix));
+        }
+    }
+    hashes
+}
+
+/// How many bits an address has, or 0 if the value is none.
+fn address_bits(value: Value<'_>) -> u8 {
+    match value {
+        Value::Ipv4(_) => 32,
+        Value::Ipv6(ip) if ip.to_ipv4_mapped().is_some() => 32,
+        Value::Ipv6(_) => 128,
+        _ => 0,
+    }
 }

@@ -1,6 +1,8 @@
 //! What a command prints: an answer in words or in JSON on standard output, mistakes on standard
 //! error.
 
+use std::error::Error;
+use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -11,6 +13,43 @@ use serde_json::Value;
 pub(crate) struct Output {
     pub(crate) words: String,
     pub(crate) json: Value,
+}
+
+/// What a command line asks for cannot be done, and another command line can: the sentence says
+/// which. The exit status is 2.
+#[derive(Debug)]
+pub(crate) struct WrongUsage(pub(crate) String);
+
+impl fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for WrongUsage {}
+
+/// The mistakes in a configuration, one a line. The exit status is 1.
+#[derive(Debug)]
+pub(crate) struct Mistakes(pub(crate) Vec<String>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Error for Mistakes {}
+
+/// Prints why a command failed on standard error. Returns the exit status for it.
+pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
+    if let Some(Mistakes(mistakes)) = error.downcast_ref() {
+        return print_mistakes(mistakes);
+    }
+    eprintln!("gcra-spoa: {error:#}");
+    match error.downcast_ref() {
+        Some(WrongUsage(_)) => ExitCode::from(2),
+        None => ExitCode::FAILURE,
+    }
 }
 
 /// Prints each answer on lines of its own.

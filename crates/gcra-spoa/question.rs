@@ -55,6 +55,18 @@ impl Question {
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
     }
+
+    /// The question about one cell of a message's key, under the policy with this index, whether
+    /// that is the one for the message or not. `None` when an arg of the key is missing.
+    pub(crate) fn under(
+        in_force: &InForce,
+        table: &Table,
+        index: usize,
+        message: &Message<'_>,
+    ) -> Option<Self> {
+        let (key, overridden) = hash_key(table.hasher(), &in_force.policies.list[index], message)?;
+        Some(Self { policy: index, rule: RuleAt::new(overridden), cells: 1, key })
+    }
 }
 
 /// The number of cells that the value of a cost arg stands for; `None` when it is negative or not

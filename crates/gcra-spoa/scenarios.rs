@@ -7,18 +7,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use gcra_table::{Exemption, ManualClock, Nanos, Slots, Table};
+use gcra_table::{Exemption, KeyHash, ManualClock, Nanos, Slots, Table};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
 use crate::cli::{self, Task};
+use crate::explain::{Explanation, explain};
 use crate::in_force::InForce;
-use crate::key::Key;
+use crate::key::{NamedValue, Shown};
 use crate::limiter::Limiter;
+use crate::named_parts::named;
 use crate::policy::{Policies, file, policy_id};
+use crate::question::Question;
 use crate::stats::Stats;
 use crate::undecided::Undecided;
+use crate::written_message::WrittenMessage;
 
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
@@ -88,12 +92,34 @@ impl Scenario {
         let table = self.table.load();
         let exemption = Exemption {
             policy: policy_id(policy),
-            key: key.parse::<Key>().unwrap().hash(&table),
+            key: self.key_of(policy, key).unwrap_or(table.hash(b"")),
             until: table.now().saturating_add(Nanos::from_secs(seconds)),
             client: key.to_owned(),
         };
         table.exempt(&exemption).unwrap();
         self.housekeeping();
+    }
+
+    /// The hash of a key in the policy with this name, if there is one.
+    fn key_of(&self, policy: &str, key: &str) -> Option<KeyHash> {
+        let in_force = self.policies.load();
+        let list = &in_force.policies.list;
+        let at = list.iter().position(|found| *found.name == *policy)?;
+        let args = named(&key.parse().unwrap(), &list[at].key.args).unwrap();
+        let message = WrittenMessage::new(b"", &args).unwrap();
+        let table = self.table.load();
+        Some(Question::under(&in_force, &table, at, &message.message().unwrap()).unwrap().key)
+    }
+
+    /// What `explain` says about a message with these args.
+    fn explain(&self, args: &[(&str, Value<'_>)]) -> Explanation {
+        let named = |(name, value): &(&str, Value<'_>)| NamedValue {
+            name: (*name).to_owned(),
+            value: Shown(*value).to_string().parse().unwrap(),
+        };
+        let args: Vec<_> = args.iter().map(named).collect();
+        let message = WrittenMessage::new(b"api", &args).unwrap();
+        explain(&self.policies.load(), &self.table.load(), &message.message().unwrap())
     }
 
     /// The outcomes that were counted for a policy.
@@ -867,4 +893,150 @@ proptest! {
             prop_assert!(said.iter().all(|one| *one == said[0]), "step {}: {:?}", step, said);
         }
     }
+}
+
+/// What a file can say in the property below: limits, and everything that changes what they do.
+#[derive(Clone, Debug)]
+struct Shape {
+    limits: Vec<(u32, u32)>,
+    overridden: Option<&'static str>,
+    has_penalty: bool,
+    observes: bool,
+    has_trial: bool,
+    prefix: u8,
+    has_fallback: bool,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let overrides = [None, Some("2/s burst 4"), Some("unlimited"), Some("deny")];
+    (
+        prop::collection::vec((1..4_u32, 1..7_u32), 1..3),
+        prop::sample::select(overrides.to_vec()),
+        any::<bool>(),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.2),
+        prop::sample::select(vec![24_u8, 31, 32]),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(limits, overridden, has_penalty, observes, has_trial, prefix, has_fallback)| Shape {
+                limits,
+                overridden,
+                has_penalty,
+                observes,
+                has_trial,
+                prefix,
+                has_fallback,
+            },
+        )
+}
+
+impl Shape {
+    fn text(&self) -> String {
+        let Self { limits, prefix, .. } = self;
+        let limits: Vec<_> =
+            limits.iter().map(|(rate, burst)| format!("\"{rate}/s burst {burst}\"")).collect();
+        let key = if self.has_fallback { "\"user\", \"else ip\"" } else { "\"ip\"" };
+        let mut text = format!(
+            "answer = [\"would_block\", \"retry_after_ms\", \"reason\", \"policy\"]\n\
+             [policy.gold]\nmessage = \"api\"\nwhen = {{ plan = \"gold\" }}\n\
+             limits = \"5/s\"\nkey = [\"ip\"]\n\
+             [policy.api]\nlimits = [{}]\nkey = [{key}]\ncost = \"cost\"\n\
+             lowercase = true\nipv4_prefix = {prefix}\n",
+            limits.join(", ")
+        );
+        for (is_wanted, line) in [
+            (self.has_penalty, "penalty = { cells = 1, ceiling = \"5s\" }\n"),
+            (self.observes, "mode = \"observe\"\n"),
+            (self.has_trial && !self.observes, "observe = [\"1/s burst 2\"]\n"),
+        ] {
+            text.push_str(if is_wanted { line } else { "" });
+        }
+        if let Some(limits) = self.overridden {
+            text.push_str(&format!("[policy.api.overrides]\n\"192.0.2.1\" = \"{limits}\"\n"));
+        }
+        text
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// What `explain` says about a request before it is sent is what the agent answers then:
+    /// whatever the policies, after reloads, and for clients that are exempt.
+    #[test]
+    fn explain_predicts_the_answer(
+        shapes in prop::collection::vec(shape(), 1..4),
+        steps in prop::collection::vec((step(), 0..12_u8, 0..12_u8), 1..40),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let outcome = runtime.block_on(async {
+            let mut scenario = Scenario::new(&shapes[0].text()).await;
+            let mut reloads = shapes.iter().skip(1);
+            for ((pause_ms, client, cells), event, more) in &steps {
+                scenario.advance_ms(*pause_ms);
+                match event {
+                    0 => {
+                        if let Some(next) = reloads.next() {
+                            scenario.reload(&next.text());
+                        }
+                    }
+                    1 => scenario.exempt("api", "ip=192.0.2.1", 1),
+                    _ => {}
+                }
+                let mut args = vec![
+                    ("ip", Value::Ipv4([192, 0, 2, *client].into())),
+                    ("cost", Value::Int32(*cells)),
+                ];
+                match more {
+                    0 => args.push(("plan", "gold".into())),
+                    1 => args.push(("user", "Alice".into())),
+                    2 => args.push(("user", "ALICE".into())),
+                    3 => args.push(("user", Value::Null)),
+                    _ => {}
+                }
+                let explanation = scenario.explain(&args);
+                let answer = scenario.ask(&args).await;
+                if let Some(difference) = difference(&explanation, &answer) {
+                    return Err(format!("{difference}: {explanation:#?} {answer:#?}"));
+                }
+            }
+            Ok(())
+        });
+        prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+    }
+}
+
+/// What an explanation and the answer to its message say differently.
+fn difference(explanation: &Explanation, answer: &Answer) -> Option<&'static str> {
+    let decided = explanation.decided.as_ref().expect("all args are there");
+    let var = |name: &str| answer.var(Scope::Transaction, name);
+    let text = |name: &str| {
+        let bytes = var(name)?.as_bytes().map(Vec::from)?;
+        Some(String::from_utf8(bytes).unwrap())
+    };
+    if var("blocked") != Some(Value::Bool(decided.blocked)) {
+        return Some("blocked");
+    }
+    if var("would_block") != Some(Value::Bool(decided.would_block)) {
+        return Some("would_block");
+    }
+    let wait = match var("retry_after_ms") {
+        Some(_) => number(answer, "retry_after_ms"),
+        None => 0,
+    };
+    if decided.exempt_ms.is_some() {
+        return (wait > 0).then_some("wait of an exempt client");
+    }
+    if decided.rule == "limits" && decided.retry_after_ms_if_asked != wait {
+        return Some("retry_after_ms");
+    }
+    // A limit that is only observed gives the verdict where no limit in force does.
+    if text("policy").is_some_and(|name| name.ends_with(".observe")) {
+        return None;
+    }
+    if explanation.policy != text("policy") {
+        return Some("policy");
+    }
+    (decided.reason.map(str::to_owned) != text("reason")).then_some("reason")
 }

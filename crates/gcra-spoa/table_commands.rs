@@ -5,18 +5,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
-use gcra_table::{Evictions, Nanos, Occupancy, Process, Quota, Rate, Registered, Slots, Table};
+use gcra_table::{Evictions, Nanos, Occupancy, Process, Slots, Table};
 use serde_json::{Value, json};
 
-use crate::cli::{At, TableCommand, usage_error};
+use crate::cli::{At, TableCommand};
 use crate::duration::Short;
-use crate::key::Key;
 use crate::listed::{Unlisted, agents, name, pid_namespace};
 use crate::output::{Output, print};
 use crate::plural::Count;
-use crate::policy;
 use crate::table_error::{self, TableError};
+use crate::table_keys;
 
 /// How long a resize waits for the agents to notice it: they look for a successor of their table
 /// once a second.
@@ -34,14 +32,8 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
             print(at.json, [info(&at.path(), &table)])?;
             Ok(ExitCode::SUCCESS)
         }
-        TableCommand::Get { at, rate, burst, keys } => get(&at, rate, burst, &keys),
-        TableCommand::Reset { at, keys } => {
-            let table = Table::inspect(&at.path()).map_err(TableError)?;
-            for key in &keys {
-                print(at.json, [reset(&at.path(), &table, key)?])?;
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        TableCommand::Get(get) => table_keys::get(&get),
+        TableCommand::Reset(reset) => table_keys::reset(&reset),
         TableCommand::Resize { at, slots } => {
             print(at.json, [resize(&at.path(), slots)?])?;
             Ok(ExitCode::SUCCESS)
@@ -209,98 +201,6 @@ fn info_as_json(
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "unlisted": unlisted,
     })
-}
-
-fn get(at: &At, rate: Rate, burst: Option<u64>, keys: &[Key]) -> anyhow::Result<ExitCode> {
-    let quota = match rate.quota(burst) {
-        Ok(quota) => quota,
-        Err(error) => return Ok(usage_error(&table_error::rate(&error))),
-    };
-    let table = Table::inspect(&at.path()).map_err(TableError)?;
-    check_known(&at.path(), &table, rate, quota)?;
-    print(at.json, keys.iter().map(|key| standing(&table, quota, key)))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Fails if no agent was started with this quota: there are no buckets for it, and it would look
-/// as if the keys owed nothing.
-fn check_known(path: &Path, table: &Table, rate: Rate, quota: Quota) -> anyhow::Result<()> {
-    let by_flags = || table.registered().into_iter().filter(|registered| registered.limit == 0);
-    if by_flags().any(|registered| registered.quota == quota) {
-        return Ok(());
-    }
-    let mut known: Vec<_> = by_flags()
-        .map(|Registered { quota, .. }| {
-            let interval = short(quota.emission_interval());
-            format!("one request per {interval}, up to {} at once", quota.burst())
-        })
-        .collect();
-    known.sort();
-    known.dedup();
-    let known = match &known[..] {
-        [] => "no agent with --rate has used it".to_owned(),
-        _ => format!("write the --rate and --burst of the agents: {}", known.join("; or ")),
-    };
-    bail!(
-        "table {}: no agent has used it with {rate}, up to {} at once; {known}",
-        path.display(),
-        quota.burst()
-    );
-}
-
-/// What a key may still do under a quota.
-fn standing(table: &Table, quota: Quota, key: &Key) -> Output {
-    let owed = table.owed(key.hash(table), quota, table.now());
-    let (remaining, burst) = (quota.remaining(owed), quota.burst());
-    let wait = owed.saturating_sub(quota.burst_tolerance());
-    let name = &key.text;
-    let words = match (owed, wait) {
-        (Nanos::ZERO, _) => format!("{name}: {burst} of {burst} left"),
-        (_, Nanos::ZERO) => {
-            format!("{name}: {remaining} of {burst} left; all {burst} again in {}", short(owed))
-        }
-        _ => format!(
-            "{name}: blocked; the next request is allowed in {}, all {burst} again in {}",
-            short(wait),
-            short(owed)
-        ),
-    };
-    let json = json!({
-        "key": name,
-        "blocked": wait > Nanos::ZERO,
-        "remaining": remaining,
-        "burst": burst,
-        "retry_after_ms": wait.millis_ceil(),
-        "full_after_ms": owed.millis_ceil(),
-    });
-    Output { words, json }
-}
-
-/// Forgives what a key owes in all its buckets: under every quota that the table's limits have or
-/// have had.
-fn reset(path: &Path, table: &Table, key: &Key) -> anyhow::Result<Output> {
-    let hashes: Vec<_> = [key.hash(table)].into_iter().chain(key.narrowed_hashes(table)).collect();
-    let mut forgiven = Nanos::ZERO;
-    for Registered { limit, quota, .. } in table.registered() {
-        for hash in &hashes {
-            let key = policy::key_for(limit, table, *hash);
-            let Some(owed) = table.reset(key, quota, table.now()) else {
-                bail!(
-                    "table {} is being resized; reset the key again when that is done",
-                    path.display()
-                );
-            };
-            forgiven = forgiven.max(owed);
-        }
-    }
-    let name = &key.text;
-    let words = match forgiven {
-        Nanos::ZERO => {
-            format!("{name}: owed nothing, or no request with this key was ever counted")
-        }
-        _ => format!("{name}: a debt of {} was forgiven", short(forgiven)),
-    };
-    Ok(Output { words, json: json!({ "key": name, "forgiven_ms": forgiven.millis_ceil() }) })
 }
 
 fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {

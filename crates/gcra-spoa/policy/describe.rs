@@ -111,7 +111,7 @@ impl Rule {
         }
     }
 
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         match self {
             Self::Deny => "every request is blocked".to_owned(),
             Self::Unlimited => "no request is blocked".to_owned(),

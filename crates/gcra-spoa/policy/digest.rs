@@ -93,7 +93,8 @@ impl Digest {
         }
     }
 
-    fn overrides(&mut self, Overrides { rules, lists: _, v4, v6, values }: &Overrides) {
+    fn overrides(&mut self, overrides: &Overrides) {
+        let Overrides { rules, lists: _, files: _, v4, v6, values } = overrides;
         // By the rule itself and not by its place, which depends on the order in the file.
         let rules: Vec<_> = rules
             .iter()

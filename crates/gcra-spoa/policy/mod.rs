@@ -20,7 +20,8 @@ mod syntax;
 mod tests;
 pub(crate) mod variables;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
@@ -137,7 +138,7 @@ impl KeyParts {
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
-    fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+    pub(crate) fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
             let prefix = self.ipv4_prefix.max(least_prefix);
             Part {
@@ -265,12 +266,14 @@ pub(crate) struct Overrides {
     pub(crate) v4: PrefixMap<Ipv4Net, u32>,
     pub(crate) v6: PrefixMap<Ipv6Net, u32>,
     pub(crate) values: AHashMap<Box<[u8]>, u32>,
+    /// The files of the lists, in the order in which they were read.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Equal overrides decide in the same way, from whatever lists they are.
 impl PartialEq for Overrides {
     fn eq(&self, other: &Self) -> bool {
-        let Self { rules, lists: _, v4, v6, values } = self;
+        let Self { rules, lists: _, files: _, v4, v6, values } = self;
         (rules, v4, v6, values) == (&other.rules, &other.v4, &other.v6, &other.values)
     }
 }
@@ -343,6 +346,24 @@ pub(crate) struct Override {
     rule: u32,
     /// The prefix length of the network, if the override is for one; else 0.
     prefix: u8,
+}
+
+impl Override {
+    /// The entry that was found for this value.
+    fn entry(self, value: Value<'_>, lowercase: bool) -> Option<OverrideKey> {
+        let net = |ip: IpAddr| {
+            let net = IpNet::new(ip.to_canonical(), self.prefix).ok()?;
+            Some(OverrideKey::Net(net.trunc()))
+        };
+        match value {
+            Value::Ipv4(ip) => net(ip.into()),
+            Value::Ipv6(ip) => net(ip.into()),
+            Value::String(bytes) if lowercase => {
+                Some(OverrideKey::Value(bytes.to_ascii_lowercase().into()))
+            }
+            value => value.as_bytes().map(|bytes| OverrideKey::Value(bytes.into())),
+        }
+    }
 }
 
 /// The longest value that can have an override, in bytes.
@@ -419,7 +440,7 @@ impl Policy {
 
     /// As [`for_each_part`](Self::for_each_part), for the values as HAProxy sent them.
     #[inline(always)]
-    fn for_each_value<'a>(
+    pub(crate) fn for_each_value<'a>(
         &self,
         message: &Message<'a>,
         mut value: impl FnMut(Value<'a>, u8),
@@ -457,6 +478,20 @@ impl Policy {
     /// Whether a client of this policy is the one that is exempt.
     pub(crate) fn is_meant_by(&self, exemption: &Exemption) -> bool {
         exemption.policy == policy_id(&self.name)
+    }
+
+    /// Which part of a message's key has the override that counts, and the entry for it.
+    pub(crate) fn override_entry(&self, message: &Message<'_>) -> Option<(usize, OverrideKey)> {
+        let (mut part, mut entry) = (0, None);
+        self.for_each_value(message, |value, _| {
+            if entry.is_none() {
+                let found = self.override_for(value);
+                let found = found.and_then(|found| found.entry(value, self.key.lowercase));
+                entry = found.map(|found| (part, found));
+            }
+            part += 1;
+        })?;
+        entry
     }
 
     #[inline]

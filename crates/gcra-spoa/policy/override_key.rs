@@ -4,11 +4,14 @@
 //! A text that is nearly an address is a mistake, and not a value. No client would ever send such
 //! a value, so a typing error in a list of denied addresses would have no effect.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
+use spop_agent::Value;
 
+use crate::key::Shown;
 use crate::policy::OverrideKey;
 
 /// The prefix of a text that is a value whatever it looks like. It is the same on the command
@@ -59,6 +62,17 @@ impl FromStr for OverrideKey {
                     None => Ok(Self::Value(text.as_bytes().into())),
                 }
             }
+        }
+    }
+}
+
+/// As an operator may write it.
+impl fmt::Display for OverrideKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Self::Net(net) => net.fmt(f),
+            Self::Value(bytes) => Shown(Value::String(bytes)).fmt(f),
         }
     }
 }

@@ -10,8 +10,8 @@ use crate::plural::Count;
 use crate::policy::limits;
 use crate::policy::override_key::VALUE;
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::sources::Sources;
-use crate::policy::{KeyParts, OverrideKey, Overrides, Rule};
+use crate::policy::sources::{MAX_BYTES, Sources, read_text};
+use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
 
 /// The name of the table of overrides, beside the names of lists.
 pub(super) const OVERRIDES: &str = "overrides";
@@ -134,7 +134,10 @@ impl<'p> Collector<'p> {
                     let place = self.place(rule, Some(&file));
                     let (path, text) = sources.read_list(&file);
                     match text {
-                        Ok(text) => self.list(reader, at, &path, &text, place),
+                        Ok(text) => {
+                            self.list(reader, at, &path, &text, place);
+                            self.overrides.files.push(path);
+                        }
                         Err(error) => {
                             let path = path.display();
                             reader.wrong(at, &format!("cannot read the list {path}: {error}"));
@@ -155,11 +158,7 @@ impl<'p> Collector<'p> {
     /// The text of a list: one entry a line.
     fn list(&mut self, reader: &mut Reader<'_>, at: usize, path: &Path, text: &str, place: u32) {
         let (path, mut wrong, mut odd) = (path.display(), 0_usize, 0_usize);
-        for (number, line) in (1..).zip(text.lines()) {
-            let entry = without_comment(line).trim();
-            if entry.is_empty() {
-                continue;
-            }
+        for (number, entry) in entries(text) {
             let list = format_args!("the list {path}, line {number}: ");
             match self.list_key(entry) {
                 Ok(key) => {
@@ -215,12 +214,7 @@ impl<'p> Collector<'p> {
     }
 
     fn key(&self, text: &str) -> Result<OverrideKey, String> {
-        Ok(match text.parse()? {
-            OverrideKey::Value(value) if self.parts.lowercase => {
-                OverrideKey::Value(value.to_ascii_lowercase().into())
-            }
-            key => key,
-        })
+        key(text, self.parts.lowercase)
     }
 
     /// The place of a rule, which is from this list or from the table of overrides.
@@ -272,6 +266,39 @@ fn not_as_meant(entry: &str) -> Option<String> {
              write white space before the #, or str:{entry} if it is meant"
         )
     })
+}
+
+/// The entries of a list, one a line and without comments, each with the number of its line.
+fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let entries = text.lines().map(|line| without_comment(line).trim());
+    (1..).zip(entries).filter(|(_, entry)| !entry.is_empty())
+}
+
+fn key(text: &str, lowercase: bool) -> Result<OverrideKey, String> {
+    Ok(match text.parse()? {
+        OverrideKey::Value(value) if lowercase => {
+            OverrideKey::Value(value.to_ascii_lowercase().into())
+        }
+        key => key,
+    })
+}
+
+impl Policy {
+    /// The list that this override comes from, and its line there; `None` if it is one of
+    /// `overrides`, or the list cannot be read any more.
+    ///
+    /// This reads the lists again, because a list may have a million entries, and their lines are
+    /// needed here only.
+    pub(crate) fn line_of(&self, wanted: &OverrideKey) -> Option<(&Path, usize)> {
+        // A later entry replaces an earlier one.
+        self.overrides.files.iter().rev().find_map(|path| {
+            let (text, _) = read_text(path, MAX_BYTES).ok()?;
+            let line_of = |(line, entry)| {
+                key(entry, self.key.lowercase).is_ok_and(|key| key == *wanted).then_some(line)
+            };
+            Some((&**path, entries(&text).filter_map(line_of).last()?))
+        })
+    }
 }
 
 /// The key that was probably meant where `192.0.2.1 = "deny"` has no quotes: to TOML that is a

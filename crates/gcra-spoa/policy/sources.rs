@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::watch::{Seen, State};
 
 /// The most bytes that a configuration and the lists that it names have together.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 
 /// The most bytes of the configuration itself: reading TOML takes thirty times its size in memory.
 pub(super) const MAX_TOML_BYTES: u64 = 32 << 20;

@@ -1,0 +1,439 @@
+//! What is decided about a message now, and why: which policy is the one for it, by which key and
+//! override, and what each limit says. It asks the code that decides, and charges nothing.
+
+use std::fmt::Write as _;
+
+use gcra_table::{Nanos, Table};
+use serde::Serialize;
+use spop_agent::{Message, Value};
+
+use crate::decide::{Foreseen, foresee};
+use crate::duration::Short;
+use crate::in_force::InForce;
+use crate::key::Shown;
+use crate::limiter::write_client;
+use crate::policy::key_args::{KeyArg, NoValue};
+use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
+use crate::question::{Question, Unanswerable};
+use crate::verdict::Reason;
+
+/// What is decided about a message now, and why.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Explanation {
+    /// The name of the message; empty for an agent without a file, whose policy is for all.
+    pub(crate) message: String,
+    /// The policy that decides; `None` if none is for the message.
+    pub(crate) policy: Option<String>,
+    /// Which policies for the message were passed over, and what decided about that, in words.
+    pub(crate) passed_over: Vec<String>,
+    /// Why there is no decision, in words.
+    pub(crate) undecided: Option<String>,
+    #[serde(flatten)]
+    pub(crate) decided: Option<Decided>,
+}
+
+/// What the policy for a message says.
+#[derive(Debug, Serialize)]
+pub(crate) struct Decided {
+    pub(crate) key: Vec<KeyPart>,
+    /// The name of the client in logs, in `top` and in /status.
+    pub(crate) client: String,
+    pub(crate) cells: u32,
+    pub(crate) applied_override: Option<AppliedOverride>,
+    /// "limits", "deny" or "unlimited".
+    pub(crate) rule: &'static str,
+    pub(crate) limits: Vec<LimitState>,
+    /// The limits of `observe`, which never block.
+    pub(crate) observed: Vec<LimitState>,
+    /// Whether a request now would be blocked, by the exemption too.
+    pub(crate) blocked: bool,
+    /// The value of the variable `would_block`.
+    pub(crate) would_block: bool,
+    /// The value of the variable `reason`.
+    pub(crate) reason: Option<&'static str>,
+    /// How long the client has to wait, if it sends no request in that time.
+    pub(crate) retry_after_ms: u64,
+    /// The wait in the answer to a request now, which has the penalty in it.
+    pub(crate) retry_after_ms_if_asked: u64,
+    /// Whether the policy only observes, and blocks no request.
+    pub(crate) observes: bool,
+    /// How long the client is exempt from the policy's limits yet.
+    pub(crate) exempt_ms: Option<u64>,
+    #[serde(skip)]
+    wait: Nanos,
+    #[serde(skip)]
+    wait_if_asked: Nanos,
+}
+
+/// A part of a key.
+#[derive(Debug, Serialize)]
+pub(crate) struct KeyPart {
+    /// The name of the arg; `None` if the key is all args.
+    pub(crate) arg: Option<String>,
+    /// The arg that has no value, if this one stands for it.
+    pub(crate) instead_of: Option<String>,
+    pub(crate) value: String,
+    /// What the policy makes of the value: its network, or lower case.
+    pub(crate) counted_as: String,
+}
+
+/// The override that applies to a client.
+#[derive(Debug, Serialize)]
+pub(crate) struct AppliedOverride {
+    /// The network or value that it is for.
+    pub(crate) entry: String,
+    /// Its limits, in words.
+    pub(crate) limits: String,
+    /// The list that it comes from, and the line. The caller finds it, because that takes reading
+    /// files.
+    pub(crate) list: Option<String>,
+    #[serde(skip)]
+    pub(crate) key: OverrideKey,
+}
+
+/// What a client owes under a limit.
+#[derive(Debug, Serialize)]
+pub(crate) struct LimitState {
+    /// The name of the limit in header fields.
+    pub(crate) limit: String,
+    /// "10 per second, up to 20 at once".
+    pub(crate) text: String,
+    /// Whether there is a bucket.
+    pub(crate) bucket: bool,
+    /// Whether the client owes more than its bucket says, because limits were changed.
+    pub(crate) carried_over: bool,
+    /// Whether one cell would be denied.
+    pub(crate) blocked: bool,
+    pub(crate) remaining: u32,
+    pub(crate) burst: u32,
+    pub(crate) retry_after_ms: u64,
+    pub(crate) full_after_ms: u64,
+    #[serde(skip)]
+    owed: Nanos,
+    /// Until one cell is allowed.
+    #[serde(skip)]
+    wait: Nanos,
+}
+
+/// Explains what is decided about a message now.
+pub(crate) fn explain(in_force: &InForce, table: &Table, message: &Message<'_>) -> Explanation {
+    let policies = &*in_force.policies;
+    let explanation = |index: Option<usize>| Explanation {
+        message: text(message.name),
+        policy: index.map(|index| policies.list[index].name.to_string()),
+        passed_over: passed_over(policies, index, message),
+        ..Explanation::default()
+    };
+    match Question::new(in_force, table, message) {
+        Ok(question) => Explanation {
+            decided: Some(decided(in_force, table, question, message)),
+            ..explanation(Some(question.policy))
+        },
+        Err(Unanswerable::Undecided(index)) => Explanation {
+            undecided: Some(why_undecided(&policies.list[index], message)),
+            ..explanation(Some(index))
+        },
+        Err(Unanswerable::Unmatched | Unanswerable::NoMessage) => {
+            Explanation { undecided: Some("no policy is for it".to_owned()), ..explanation(None) }
+        }
+    }
+}
+
+/// Says what the limits of a client are and what it owes, for a question about one of its messages.
+pub(crate) fn decided(
+    in_force: &InForce,
+    table: &Table,
+    question: Question,
+    message: &Message<'_>,
+) -> Decided {
+    let policy = &in_force.policies.list[question.policy];
+    let (verdict, foreseen) = foresee(table, in_force, question, message);
+    let mut client = String::new();
+    write_client(&mut client, policy, question.key, Some(message.clone()));
+    let exempt = exempt_for(in_force, table, question);
+    let trial = policy.trial.filter(|_| exempt.is_none() && !question.rule.is_override());
+    let trial = trial
+        .map(|trial| foresee(table, in_force, Question { policy: trial, ..question }, message));
+    let on_trial = trial.as_ref().is_some_and(|(verdict, _)| verdict.would_block());
+    let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
+    let wait = longest(|foreseen| foreseen.standing.wait).unwrap_or_default();
+    let wait_if_asked = longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default();
+    let is_limited = exempt.is_none();
+    Decided {
+        key: key_parts(policy, message),
+        client,
+        cells: question.cells,
+        applied_override: applied_override(policy, question.rule, message),
+        rule: match policy.rule(question.rule) {
+            Rule::Limits(_) => "limits",
+            Rule::Deny => "deny",
+            Rule::Unlimited => "unlimited",
+        },
+        limits: foreseen.iter().map(LimitState::of).collect(),
+        observed: trial.iter().flat_map(|(_, said)| said).map(LimitState::of).collect(),
+        blocked: is_limited && verdict.is_blocked(),
+        would_block: is_limited && (verdict.would_block() || on_trial),
+        reason: verdict.reason.map(Reason::as_str),
+        retry_after_ms: wait.millis_ceil(),
+        retry_after_ms_if_asked: wait_if_asked.millis_ceil(),
+        observes: policy.observes,
+        exempt_ms: exempt.map(Nanos::millis_ceil),
+        wait,
+        wait_if_asked,
+    }
+}
+
+/// How long the exemption of a client lasts yet, if there is one.
+fn exempt_for(in_force: &InForce, table: &Table, question: Question) -> Option<Nanos> {
+    let (policy, now) = (&in_force.policies.list[question.policy], table.now());
+    let ours = in_force
+        .exemptions
+        .iter()
+        .find(|exemption| policy.is_meant_by(exemption) && exemption.key == question.key)?;
+    Some(ours.until.saturating_since(now)).filter(|left| *left > Nanos::ZERO)
+}
+
+fn applied_override(
+    policy: &Policy,
+    rule: RuleAt,
+    message: &Message<'_>,
+) -> Option<AppliedOverride> {
+    let (_, key) = policy.override_entry(message)?;
+    let limits = policy.rule(rule).in_words();
+    Some(AppliedOverride { entry: key.to_string(), limits, list: None, key })
+}
+
+/// Which policies that are for the message by its name come before the one at `index`, or all of
+/// them, and why each is passed over.
+fn passed_over(policies: &Policies, index: Option<usize>, message: &Message<'_>) -> Vec<String> {
+    let before = policies.list.iter().take(index.unwrap_or(usize::MAX));
+    let named = before
+        .filter(|policy| !policy.is_trial && policy.message.as_deref() == Some(message.name));
+    let reason = |policy: &Policy| {
+        let When { arg, values } = policy.when.as_ref()?;
+        let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
+        let (arg_name, values) = (text(arg), values.join(" or "));
+        let given = match message.arg(arg) {
+            None => format!("the arg '{arg_name}' is not given"),
+            Some(value) => format!("it is {}", Shown(value)),
+        };
+        Some(format!("'{}' is for {arg_name} {values}, and {given}", policy.name))
+    };
+    named.filter_map(reason).collect()
+}
+
+/// Why a policy cannot decide about a message: what is missing or wrong.
+fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
+    let lacks = |arg: &KeyArg| {
+        let lack = match arg.lacks(message)? {
+            NoValue::Missing => "is not given",
+            NoValue::Null => "is null",
+        };
+        Some(format!("the arg '{}' of its key {lack}", text(&arg.name)))
+    };
+    let missing: Vec<_> = policy.key.args.iter().filter_map(lacks).collect();
+    match (&missing[..], &policy.cost) {
+        ([], Some(cost)) => {
+            let value = message.arg(cost).unwrap_or(Value::Null);
+            format!(
+                "its cost, the arg '{}', is {}, and not a whole number of 0 or more",
+                text(cost),
+                Shown(value)
+            )
+        }
+        ([], None) => "its key is not whole".to_owned(),
+        (missing, _) => missing.join(", and "),
+    }
+}
+
+/// The values of a message's key, and what the policy makes of them.
+pub(crate) fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> {
+    let (mut values, mut parts) = (Vec::new(), Vec::new());
+    let _ = policy.for_each_value(message, |value, fallback| values.push((value, fallback)));
+    let _ = policy.for_each_part(message, |part, _| parts.push(part));
+    let args = policy.key.args.iter().map(Some).chain(std::iter::repeat(None));
+    args.zip(values.iter().zip(parts))
+        .map(|(arg, ((value, fallback), part))| KeyPart {
+            arg: arg.and_then(|arg| arg.names().nth((*fallback).into())).map(text),
+            instead_of: arg.filter(|_| *fallback > 0).map(|arg| text(&arg.name)),
+            value: Shown(*value).to_string(),
+            counted_as: counted_as(policy, part),
+        })
+        .collect()
+}
+
+fn counted_as(policy: &Policy, Part { value, narrowed }: Part<'_>) -> String {
+    let (prefix, whole) = match value {
+        Value::Ipv4(_) => (policy.key.ipv4_prefix, 32),
+        Value::Ipv6(_) => (policy.key.ipv6_prefix, 128),
+        Value::String(bytes) if policy.key.lowercase => {
+            return Shown(Value::String(&bytes.to_ascii_lowercase())).to_string();
+        }
+        value => return Shown(value).to_string(),
+    };
+    match narrowed.unwrap_or(prefix) {
+        prefix if prefix < whole => format!("{}/{prefix}", Shown(value)),
+        _ => Shown(value).to_string(),
+    }
+}
+
+impl LimitState {
+    fn of(foreseen: &Foreseen<'_>) -> Self {
+        let Foreseen { standing, bucket, .. } = foreseen;
+        let (limit, owed) = (standing.limit, standing.owed);
+        let wait = owed.saturating_sub(limit.quota.burst_tolerance());
+        Self {
+            limit: limit.label.to_string(),
+            text: limit.text.to_string(),
+            bucket: bucket.is_some(),
+            carried_over: owed > bucket.unwrap_or_default(),
+            blocked: wait > Nanos::ZERO,
+            remaining: standing.remaining(),
+            burst: limit.quota.burst(),
+            retry_after_ms: wait.millis_ceil(),
+            full_after_ms: owed.millis_ceil(),
+            owed,
+            wait,
+        }
+    }
+
+    /// Whether the table knows anything about the client under this limit.
+    pub(crate) fn is_known(&self) -> bool {
+        self.bucket || self.carried_over
+    }
+
+    /// "6 of 10 left; all 10 again in 23 min".
+    pub(crate) fn in_words(&self, observes: bool) -> String {
+        let Self { remaining, burst, owed, wait, .. } = self;
+        let carried = match self.carried_over {
+            true => " (a debt from before the limits were changed)",
+            false => "",
+        };
+        match (*owed, *wait) {
+            (Nanos::ZERO, _) if !self.bucket => NO_BUCKET.to_owned(),
+            (Nanos::ZERO, _) => format!("owes nothing; {burst} of {burst} left"),
+            (_, Nanos::ZERO) => {
+                format!(
+                    "{remaining} of {burst} left; all {burst} again in {}{carried}",
+                    short(*owed)
+                )
+            }
+            _ => format!(
+                "{}; the next request is allowed in {}, all {burst} again in {}{carried}",
+                if observes { "over the limit, and only observed" } else { "blocked" },
+                short(*wait),
+                short(*owed)
+            ),
+        }
+    }
+}
+
+/// What is said about a key without a bucket.
+pub(crate) const NO_BUCKET: &str = "no such bucket: no request with this key was counted lately, \
+                                    or its debt was paid off and the slot reused";
+
+impl Explanation {
+    /// The explanation on a few lines.
+    pub(crate) fn in_words(&self) -> String {
+        let mut words = match &*self.message {
+            "" => String::new(),
+            message => format!("message '{message}': "),
+        };
+        match (&self.policy, &self.undecided) {
+            (Some(policy), Some(why)) => {
+                let _ = write!(words, "policy '{policy}' does not decide: {why}");
+            }
+            (None, Some(why)) => words.push_str(why),
+            (policy, None) => {
+                if let Some(policy) = policy {
+                    let _ = write!(words, "policy '{policy}' decides: ");
+                }
+                if let Some(decided) = &self.decided {
+                    words.push_str(&decided.verdict_in_words());
+                }
+            }
+        }
+        for passed_over in &self.passed_over {
+            let _ = write!(words, "\n  passed over: {passed_over}");
+        }
+        if let Some(decided) = &self.decided {
+            decided.add_details(&mut words);
+        }
+        words
+    }
+}
+
+impl Decided {
+    /// "a request now is blocked; the next one is allowed in 5.9 s".
+    fn verdict_in_words(&self) -> String {
+        if let Some(ms) = self.exempt_ms {
+            let left = Short(std::time::Duration::from_millis(ms));
+            return format!(
+                "a request now is allowed, because the client is exempt for {left} yet"
+            );
+        }
+        let Some(reason) = self.reason else {
+            return match self.rule {
+                "unlimited" => "every request is allowed, by \"unlimited\"".to_owned(),
+                _ => "a request now is allowed".to_owned(),
+            };
+        };
+        let mut words = match self.blocked {
+            true => "a request now is blocked".to_owned(),
+            false => "a request now is allowed, because the policy only observes; it would be \
+                      blocked"
+                .to_owned(),
+        };
+        let _ = match reason {
+            "denied" => write!(words, ", because the limit is \"deny\""),
+            "oversize" => {
+                write!(words, ", because it costs more than a burst, so it can never be allowed")
+            }
+            _ => write!(words, "; the next one is allowed in {}", short(self.wait)),
+        };
+        if self.wait_if_asked > self.wait {
+            let _ = write!(
+                words,
+                ", or, if there is a request before that, {} after it (penalty)",
+                short(self.wait_if_asked)
+            );
+        }
+        words
+    }
+
+    fn add_details(&self, words: &mut String) {
+        for KeyPart { arg, instead_of, value, counted_as } in &self.key {
+            let arg = arg.as_deref().map(|arg| format!("{arg} ")).unwrap_or_default();
+            // Writing to a string does not fail.
+            let _ = write!(words, "\n  key: {arg}{value}");
+            if let Some(missing) = instead_of {
+                let _ = write!(words, ", because there is no {missing}");
+            }
+            if value != counted_as {
+                let _ = write!(words, ", counted as {counted_as}");
+            }
+        }
+        let _ = write!(words, "\n  client in logs: {}", self.client);
+        if self.cells != 1 {
+            let _ = write!(words, "\n  cost: {} cells", self.cells);
+        }
+        if let Some(AppliedOverride { entry, limits, list, .. }) = &self.applied_override {
+            let list = list.as_ref().map(|list| format!(", from {list}")).unwrap_or_default();
+            let _ = write!(words, "\n  override: {entry}{list}: {limits}");
+        }
+        let limits = self.limits.iter().map(|state| (state, self.observes));
+        let observed = self.observed.iter().map(|state| (state, true));
+        for (state, observes) in limits.chain(observed) {
+            let said = state.in_words(observes);
+            let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn short(nanos: Nanos) -> Short {
+    Short(nanos.into())
+}

@@ -1,0 +1,116 @@
+//! `gcra-spoa explain`: what is decided about a message, and why.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use crate::cli::Explain;
+use crate::explain::{Explanation, explain};
+use crate::inspected::Inspected;
+use crate::output::{Output, WrongUsage, print};
+use crate::policy::Policy;
+use crate::written_message::WrittenMessage;
+
+/// Explains each message of the policies, or the one that is named, and returns the exit status.
+///
+/// # Errors
+///
+/// The table cannot be used, or the command line does not fit its agents.
+pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
+    let Explain { config, message, at, args, .. } = command;
+    let inspected = Inspected::open(
+        at.path(),
+        config.as_deref(),
+        || command.flags(),
+        &[],
+        "gcra-spoa explain",
+    )?;
+    let Inspected { table, in_force, .. } = &inspected;
+    let policies = &in_force.policies.list;
+    let mut names: Vec<&[u8]> = Vec::new();
+    for policy in policies {
+        let name = policy.message.as_deref().unwrap_or_default();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if let Some(message) = message {
+        let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        let known = known.join(", ");
+        names.retain(|name| *name == message.as_bytes());
+        if names.is_empty() {
+            bail!(WrongUsage(format!(
+                "no policy is for the message '{message}'; there are policies for {known}"
+            )));
+        }
+    }
+    let mut explanations = Vec::new();
+    for name in names {
+        let Ok(written) = WrittenMessage::new(name, args) else {
+            bail!(WrongUsage("a message has at most 255 args; leave some out".to_owned()));
+        };
+        let Some(message) = written.message() else { continue };
+        let mut explanation = explain(in_force, table, &message);
+        add_list(&mut explanation, policies);
+        explanations.push(explanation);
+    }
+    let is_decided = |explanation: &Explanation| explanation.decided.is_some();
+    let any_is_decided = explanations.iter().any(is_decided);
+    explanations.sort_by_key(|explanation| !is_decided(explanation));
+    for note in notes(command, &inspected, &explanations) {
+        eprintln!("gcra-spoa: note: {note}");
+    }
+    let output = |explanation: &Explanation| Output {
+        words: explanation.in_words(),
+        json: serde_json::to_value(explanation).unwrap_or_default(),
+    };
+    print(at.json, explanations.iter().map(output))?;
+    Ok(if any_is_decided { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Adds the list that the override comes from.
+fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
+    let Explanation { policy: Some(name), decided: Some(decided), .. } = explanation else {
+        return;
+    };
+    let policy = policies.iter().find(|policy| *policy.name == **name);
+    if let (Some(policy), Some(applied)) = (policy, &mut decided.applied_override) {
+        let line = policy.line_of(&applied.key);
+        applied.list = line.map(|(path, line)| format!("{}:{line}", path.display()));
+    }
+}
+
+/// What an operator should know about the answer.
+fn notes(command: &Explain, inspected: &Inspected, explanations: &[Explanation]) -> Vec<String> {
+    let policies = &inspected.in_force.policies.list;
+    let mut notes = Vec::new();
+    let mut names: Vec<&[u8]> = Vec::new();
+    for policy in policies {
+        names.extend(policy.key.names());
+        names.extend(policy.cost.as_deref());
+        names.extend(policy.when.as_ref().map(|when| &*when.arg));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let takes_all = policies.iter().any(|policy| policy.key.args.is_empty());
+    for arg in &command.args {
+        if !takes_all && !names.contains(&arg.name.as_bytes()) {
+            let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+            notes.push(format!(
+                "no policy uses the arg '{}'; the policies use {}",
+                arg.name,
+                known.join(", ")
+            ));
+        }
+    }
+    let decided = explanations.iter().filter(|explanation| explanation.decided.is_some());
+    for name in decided.filter_map(|explanation| explanation.policy.as_deref()) {
+        notes.extend(
+            policies
+                .iter()
+                .filter(|policy| *policy.name == *name)
+                .filter_map(|policy| inspected.not_in_force(policy)),
+        );
+    }
+    notes
+}

@@ -1,0 +1,330 @@
+//! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table};
+use serde_json::{Value, json};
+
+use crate::cli::{self, Get, Reset};
+use crate::duration::Short;
+use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
+use crate::inspected::{Client, Inspected, quota_in_words};
+use crate::key::Key;
+use crate::message_key::hash_all_keys;
+use crate::output::{Output, WrongUsage, print};
+use crate::policy::{Policy, Rule, key_for};
+
+/// Prints what clients owe, and returns the exit status.
+///
+/// # Errors
+///
+/// The table cannot be used, or the command line does not fit its agents.
+pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
+    let Get { at, of, rate, burst, keys } = get;
+    if of.config.is_none() && rate.is_none() {
+        bail!(WrongUsage(
+            "the limit is not known; write --config FILE for agents that were started with a \
+             file, or their --rate and --burst (see 'gcra-spoa table get --help')"
+                .to_owned()
+        ));
+    }
+    let flags = || match rate {
+        Some(rate) => cli::policies_of_rate(*rate, *burst),
+        None => cli::policies_without_limit(),
+    };
+    let inspected =
+        Inspected::open(at.path(), of.config.as_deref(), flags, keys, "gcra-spoa table get")?;
+    if let Some(rate) = rate {
+        check_known(&inspected, *rate)?;
+    }
+    let mut found = false;
+    for key in keys {
+        for (client, shown) in clients(&inspected, of.policy.as_deref(), key, |client| {
+            decide(&inspected, client).is_some_and(|decided| is_known(&decided))
+        })? {
+            let Some(decided) = decide(&inspected, &client) else { continue };
+            found |= is_known(&decided) || decided.rule != "limits";
+            print(at.json, outputs(&inspected, &client, key, &shown, &decided))?;
+        }
+    }
+    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The clients that a key stands for, each with the key as it is shown.
+///
+/// Without a file nobody knows how HAProxy cuts IPv6 addresses. So where `is_known` does not hold
+/// of an address, its /64 network is tried.
+pub(crate) fn clients(
+    inspected: &Inspected,
+    policy: Option<&str>,
+    key: &Key,
+    is_known: impl Fn(&Client) -> bool,
+) -> anyhow::Result<Vec<(Client, String)>> {
+    let clients = inspected.clients(policy, key)?;
+    if inspected.file.is_none()
+        && !clients.iter().any(&is_known)
+        && let Some(masked) = key.masked()
+    {
+        let networks = inspected.clients(policy, &masked)?;
+        if networks.iter().any(&is_known) {
+            let shown = |client| (client, format!("{} (counted as {})", key.text, masked.text));
+            return Ok(networks.into_iter().map(shown).collect());
+        }
+    }
+    let shown = |client: Client| {
+        let shown = inspected.shown(&client, key);
+        (client, shown)
+    };
+    Ok(clients.into_iter().map(shown).collect())
+}
+
+fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
+    let Inspected { table, in_force, .. } = inspected;
+    client.message().map(|message| decided(in_force, table, client.question, &message))
+}
+
+/// Whether the table knows anything about the client.
+fn is_known(decided: &Decided) -> bool {
+    decided.limits.iter().any(LimitState::is_known)
+}
+
+/// Fails if no agent was started with this quota: there are no buckets for it, and it would look
+/// as if the keys owed nothing.
+fn check_known(inspected: &Inspected, rate: Rate) -> anyhow::Result<()> {
+    let by_flags = inspected.table.registered().into_iter().filter(|known| known.limit == 0);
+    let by_flags: Vec<_> = by_flags.collect();
+    let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
+    let Some(quota) = quotas.map(|limit| limit.quota).next() else { return Ok(()) };
+    if by_flags.iter().any(|registered| registered.quota == quota) {
+        return Ok(());
+    }
+    let mut known: Vec<_> =
+        by_flags.iter().map(|registered| quota_in_words(registered.quota)).collect();
+    known.sort();
+    known.dedup();
+    let known = match &known[..] {
+        [] => "no agent with --rate has used it".to_owned(),
+        _ => format!("write the --rate and --burst of the agents: {}", known.join("; or ")),
+    };
+    bail!(
+        "table {}: no agent has used it with {rate}, up to {} at once; {known}",
+        inspected.path.display(),
+        quota.burst()
+    );
+}
+
+/// What `get` says about one client of a policy: a line for each limit.
+fn outputs(
+    inspected: &Inspected,
+    client: &Client,
+    key: &Key,
+    shown: &str,
+    decided: &Decided,
+) -> Vec<Output> {
+    let policy = inspected.policy(client);
+    let place = inspected.policy_in_words(client);
+    let entry = decided.applied_override.as_ref();
+    let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
+    let exempt = match decided.exempt_ms {
+        Some(ms) => format!("; exempt for another {}", Short(Duration::from_millis(ms))),
+        None => String::new(),
+    };
+    let json = |more: Value| {
+        let mut json = json!({
+            "key": key.text,
+            "policy": &*policy.name,
+            "bucket": false,
+            "exempt_ms": decided.exempt_ms,
+        });
+        if let (Value::Object(json), Value::Object(mut more)) = (&mut json, more) {
+            json.append(&mut more);
+        }
+        json
+    };
+    let place = |limit: &str| match (&*place, limit) {
+        ("", _) => String::new(),
+        (place, "") => format!(" {place}:"),
+        (place, limit) => format!(" {place}, {limit}{entry}:"),
+    };
+    let rule = match decided.rule {
+        "deny" => Some("every request is blocked, because the limit is \"deny\""),
+        "unlimited" => Some("every request is allowed, because the limit is \"unlimited\""),
+        _ => None,
+    };
+    if let Some(rule) = rule {
+        let words = format!("{shown}:{} {rule}{entry}{exempt}", place(""));
+        return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
+    }
+    if !is_known(decided) {
+        let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));
+        return vec![Output { words, json: json(json!({})) }];
+    }
+    let output = |state: &LimitState| Output {
+        words: format!(
+            "{shown}:{} {}{exempt}",
+            place(&state.text),
+            state.in_words(decided.observes)
+        ),
+        json: json(serde_json::to_value(state).unwrap_or_default()),
+    };
+    decided.limits.iter().map(output).collect()
+}
+
+/// Whether a client of agents without a file has a bucket under any of their limits.
+pub(crate) fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
+    Buckets::of(inspected, client).any_exists(&inspected.table)
+}
+
+/// Clears what clients owe, and returns the exit status.
+///
+/// # Errors
+///
+/// The table cannot be used, or the command line does not fit its agents.
+pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
+    let Reset { at, of, keys } = reset;
+    let inspected = Inspected::open(
+        at.path(),
+        of.config.as_deref(),
+        cli::policies_without_limit,
+        keys,
+        "gcra-spoa table reset",
+    )?;
+    let mut found = false;
+    for key in keys {
+        let clients = clients(&inspected, of.policy.as_deref(), key, |client| {
+            has_bucket(&inspected, client)
+        })?;
+        for (client, shown) in clients {
+            let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
+            found |= !cleared.is_empty();
+            print(at.json, cleared_in_words(&inspected, &client, key, &shown, &cleared))?;
+        }
+    }
+    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All buckets that a client of a policy can have: under every limit of the policy, by every quota
+/// that the limit has or has had, with and without overrides.
+struct Buckets {
+    keys: Vec<KeyHash>,
+    /// The name of each limit, by its id.
+    limits: BTreeMap<u64, String>,
+    quotas: Vec<(u64, Quota)>,
+}
+
+impl Buckets {
+    fn of(inspected: &Inspected, client: &Client) -> Self {
+        let policy = inspected.policy(client);
+        let hasher = inspected.table.hasher();
+        let keys = client.message().map(|message| hash_all_keys(&hasher, policy, &message));
+        let mut keys = keys.unwrap_or_default();
+        keys.push(client.question.key);
+        let mut limits = BTreeMap::new();
+        let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
+        let own = || policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
+        for limit in own() {
+            limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
+        }
+        if inspected.file.is_none() {
+            limits.insert(0, policy.name.to_string());
+        }
+        let registered = inspected.table.registered().into_iter();
+        let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
+        // The register may have no space for all.
+        let own = own().map(|limit| (limit.id, limit.quota));
+        let mut quotas = Vec::new();
+        for quota in registered.chain(own).filter(|(limit, _)| limits.contains_key(limit)) {
+            if !quotas.contains(&quota) {
+                quotas.push(quota);
+            }
+        }
+        Self { keys, limits, quotas }
+    }
+
+    fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
+        self.quotas.iter().flat_map(move |(limit, quota)| {
+            self.keys.iter().map(move |key| (*limit, key_for(*limit, table, *key), *quota))
+        })
+    }
+
+    fn any_exists(&self, table: &Table) -> bool {
+        let now = table.now();
+        self.each(table).any(|(_, key, quota)| table.look_up(key, quota, now).is_some())
+    }
+
+    /// Clears them. Returns what was forgiven under each limit that had a bucket.
+    fn clear(&self, inspected: &Inspected) -> anyhow::Result<BTreeMap<String, Nanos>> {
+        let table = &inspected.table;
+        let mut cleared = BTreeMap::new();
+        for (limit, key, quota) in self.each(table) {
+            let now = table.now();
+            let exists = table.look_up(key, quota, now).is_some();
+            let Some(owed) = table.reset(key, quota, now) else {
+                bail!(
+                    "table {} is being resized; reset the key again when that is done",
+                    inspected.path.display()
+                );
+            };
+            if exists {
+                let name = self.limits.get(&limit).cloned().unwrap_or_default();
+                let forgiven = cleared.entry(name).or_insert(Nanos::ZERO);
+                *forgiven = owed.max(*forgiven);
+            }
+        }
+        Ok(cleared)
+    }
+}
+
+fn cleared_in_words(
+    inspected: &Inspected,
+    client: &Client,
+    key: &Key,
+    shown: &str,
+    cleared: &BTreeMap<String, Nanos>,
+) -> Vec<Output> {
+    let policy = inspected.policy(client);
+    let place = inspected.policy_in_words(client);
+    let place = |limit: &str| match (&*place, limit) {
+        ("", _) => String::new(),
+        (place, "") => format!(" {place}:"),
+        (place, limit) => format!(" {place}, limit '{limit}':"),
+    };
+    let output = |(limit, forgiven): (&String, &Nanos)| {
+        let said = match *forgiven {
+            Nanos::ZERO => "owed nothing".to_owned(),
+            forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
+        };
+        Output {
+            words: format!("{shown}:{} {said}", place(limit)),
+            json: json!({
+                "key": key.text,
+                "policy": &*policy.name,
+                "limit": limit,
+                "bucket": true,
+                "forgiven_ms": forgiven.millis_ceil(),
+            }),
+        }
+    };
+    let mut outputs: Vec<_> = cleared.iter().map(output).collect();
+    let is_denied = matches!(policy.rule(client.question.rule), Rule::Deny);
+    if is_denied && inspected.file.is_some() {
+        outputs.push(Output {
+            words: format!(
+                "{shown}:{} every request is blocked, because the limit is \"deny\"; a reset does \
+                 not change that",
+                place("")
+            ),
+            json: json!({ "key": key.text, "policy": &*policy.name, "rule": "deny" }),
+        });
+    }
+    if outputs.is_empty() {
+        outputs.push(Output {
+            words: format!("{shown}:{} {NO_BUCKET}", place("")),
+            json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),
+        });
+    }
+    outputs
+}
