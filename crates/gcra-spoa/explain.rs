@@ -328,7 +328,7 @@ impl LimitState {
     }
 }
 
-/// What is said about a key without a bucket.
+/// What `get` and `reset` say about a key without a bucket.
 pub(crate) const NO_BUCKET: &str = "no such bucket: no request with this key was counted lately, \
                                     or its debt was paid off and the slot reused";
 
@@ -424,7 +424,10 @@ impl Decided {
         let limits = self.limits.iter().map(|state| (state, self.observes));
         let observed = self.observed.iter().map(|state| (state, true));
         for (state, observes) in limits.chain(observed) {
-            let said = state.in_words(observes);
+            let said = match state.is_known() {
+                true => state.in_words(observes),
+                false => format!("no bucket, so all {} are left", state.burst),
+            };
             let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
         }
     }

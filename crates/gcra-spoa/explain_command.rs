@@ -57,7 +57,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    for note in notes(command, &inspected, &explanations) {
+    for note in unused_args(command, &inspected) {
         eprintln!("gcra-spoa: note: {note}");
     }
     let output = |explanation: &Explanation| Output {
@@ -80,8 +80,8 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     }
 }
 
-/// What an operator should know about the answer.
-fn notes(command: &Explain, inspected: &Inspected, explanations: &[Explanation]) -> Vec<String> {
+/// Says which args are not used, because that is most likely a typing error.
+fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
     let policies = &inspected.in_force.policies.list;
     let mut notes = Vec::new();
     let mut names: Vec<&[u8]> = Vec::new();
@@ -102,15 +102,6 @@ fn notes(command: &Explain, inspected: &Inspected, explanations: &[Explanation])
                 known.join(", ")
             ));
         }
-    }
-    let decided = explanations.iter().filter(|explanation| explanation.decided.is_some());
-    for name in decided.filter_map(|explanation| explanation.policy.as_deref()) {
-        notes.extend(
-            policies
-                .iter()
-                .filter(|policy| *policy.name == *name)
-                .filter_map(|policy| inspected.not_in_force(policy)),
-        );
     }
     notes
 }

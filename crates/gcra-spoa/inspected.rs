@@ -16,6 +16,7 @@ use crate::key::Key;
 use crate::limiter::write_client;
 use crate::named_parts;
 use crate::output::{Mistakes, WrongUsage};
+use crate::plural::Count;
 use crate::policy::{self, KeyParts, Policies, Policy};
 use crate::question::Question;
 use crate::table_error::TableError;
@@ -88,7 +89,8 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
 }
 
 impl Inspected {
-    /// Opens the table, and reads the file or makes the policies of the flags. `keys` are those of
+    /// Opens the table, and reads the file or makes the policies of the flags. Notes on standard
+    /// error if these are not the policies of the agents. `keys` are those of
     /// the command line, and `what` is the command, for the sentence that says to use it
     /// differently.
     ///
@@ -109,7 +111,11 @@ impl Inspected {
         };
         let table = open(&path, file.is_some(), what)?;
         let in_force = InForce::if_started(policies, &table);
-        Ok(Self { table, path, in_force, file: file.map(Path::to_owned) })
+        let inspected = Self { table, path, in_force, file: file.map(Path::to_owned) };
+        if let Some(note) = inspected.note() {
+            eprintln!("gcra-spoa: note: {note}");
+        }
+        Ok(inspected)
     }
 
     /// The client with this key in the policy with this name; without a name, in each policy whose
@@ -189,43 +195,52 @@ impl Inspected {
         &self.in_force.policies.list[client.question.policy]
     }
 
-    /// Says so if the agents of the table last had other limits for a policy than its own, or none:
-    /// then the answer is about policies that are not in force.
-    pub(crate) fn not_in_force(&self, policy: &Policy) -> Option<String> {
+    /// Says so if agents of the table have other limits than the command's policies: what the
+    /// command says then is not what these agents answer.
+    fn note(&self) -> Option<String> {
+        let path = self.path.display();
+        let Some(file) = self.file.as_deref().map(Path::display) else {
+            let has_had = self.other_quota()?;
+            return Some(format!(
+                "the agents of table {path} were last started with another --rate and --burst: \
+                 {has_had}"
+            ));
+        };
+        const WHY: &str = "was it changed and not reloaded, or is it another file?";
+        let agents = self.table.processes();
+        let digests: Vec<_> =
+            agents.iter().filter_map(|agent| agent.profile.as_ref()).map(|it| it.limits).collect();
+        let ours = self.in_force.policies.limits_digest;
+        let others = digests.iter().filter(|limits| **limits != ours).count();
+        if others > 0 {
+            return Some(format!(
+                "{others} of {} of table {path} {} other limits than those of {file}; {WHY}",
+                Count(digests.len() as u64, "agent", "agents"),
+                if others == 1 { "has" } else { "have" }
+            ));
+        }
+        if !digests.is_empty() {
+            return None;
+        }
+        let has_had = self.other_quota()?;
+        Some(format!(
+            "the agents of table {path} last had other limits than those of {file} ({has_had}); {WHY}"
+        ))
+    }
+
+    /// The quota that a limit of the policies had last, according to the table's register, if it
+    /// is another one.
+    fn other_quota(&self) -> Option<String> {
         let registered = self.table.registered();
         let last = |id: u64| {
             let ours = registered.iter().filter(|known| known.limit == id && !known.is_override);
             ours.max_by_key(|known| known.since)
         };
-        let (path, name) = (self.path.display(), &policy.name);
-        let file = self.file.as_deref().map(|file| file.display().to_string());
-        for limit in policy.rule.limits() {
-            let Some(Registered { quota, .. }) = last(limit.id) else {
-                return Some(match &file {
-                    Some(file) => format!(
-                        "no agent of table {path} has had the limit '{}' of policy '{name}'; is \
-                         {file} the file of the agents, and was it reloaded?",
-                        limit.label
-                    ),
-                    None => format!("no agent of table {path} was started with --rate"),
-                });
-            };
-            if *quota != limit.quota {
-                let had = quota_in_words(*quota);
-                return Some(match &file {
-                    Some(file) => format!(
-                        "the agents of table {path} last had another limit '{}' ({had}) than {file}; \
-                         was the file changed and not reloaded? The answer is about the file",
-                        limit.label
-                    ),
-                    None => format!(
-                        "the agents of table {path} were last started with another --rate and \
-                         --burst: {had}"
-                    ),
-                });
-            }
-        }
-        None
+        let limits = self.in_force.policies.list.iter().flat_map(|policy| policy.rule.limits());
+        let mut others = limits
+            .filter_map(|limit| Some((limit, last(limit.id)?.quota)))
+            .filter(|(limit, last)| limit.quota != *last);
+        others.next().map(|(_, last)| quota_in_words(last))
     }
 
     /// The name of a client in logs, in `top` and in /status.

@@ -1,0 +1,469 @@
+//! The commands about single clients, beside agents with a file: `table get` and `reset`,
+//! `explain`, `exempt` and `name`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value as Json;
+use spop_codec::{Scope, Value};
+use support::spop::Spop;
+use support::{Agent, PATIENCE, directory, free_port, wait_until};
+use tempfile::TempDir;
+
+/// An agent with a file, a connection to it, and commands about its clients.
+struct Scene {
+    directory: TempDir,
+    _agent: Agent,
+    spop: Spop,
+}
+
+fn ip(text: &str) -> Value<'static> {
+    text.parse::<std::net::IpAddr>().unwrap().into()
+}
+
+impl Scene {
+    fn new(config: &str) -> Self {
+        Self::with(config, &[])
+    }
+
+    fn with(config: &str, flags: &[&str]) -> Self {
+        let directory = directory();
+        fs::write(directory.path().join("gcra.toml"), config).unwrap();
+        let file = directory.path().join("gcra.toml");
+        let flags = [flags, &["--config", file.to_str().unwrap()]].concat();
+        let agent = Agent::start(&directory.path().join("table"), &flags);
+        let spop = Spop::connect(&agent.address);
+        Self { directory, _agent: agent, spop }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Whether a request is blocked.
+    fn is_blocked(&mut self, message: &str, args: &[(&str, Value<'_>)]) -> bool {
+        match &self.spop.ask(&[(message, args)])[..] {
+            [(Scope::Transaction, name, blocked)] if name == "blocked" => *blocked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends requests until one is blocked. Returns how many were allowed.
+    fn exhaust(&mut self, message: &str, args: &[(&str, Value<'_>)]) -> usize {
+        (0..100).position(|_| self.is_blocked(message, args)).expect("a limit")
+    }
+
+    /// Runs a command with the table, and with the file as well.
+    fn run(&self, command: &[&str], args: &[&str]) -> Output {
+        let config = self.path("gcra.toml");
+        self.run_without_file(command, &[&["--config", config.to_str().unwrap()], args].concat())
+    }
+
+    fn run_without_file(&self, command: &[&str], args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(command)
+            .arg("--table")
+            .arg(self.path("table"))
+            .args(args)
+            .output()
+            .unwrap()
+    }
+
+    /// What a command prints, and its exit status.
+    fn said(&self, command: &[&str], args: &[&str]) -> (String, i32) {
+        said(&self.run(command, args))
+    }
+
+    fn get(&self, args: &[&str]) -> (String, i32) {
+        self.said(&["table", "get"], args)
+    }
+
+    fn reset(&self, args: &[&str]) -> (String, i32) {
+        self.said(&["table", "reset"], args)
+    }
+
+    fn json(&self, command: &[&str], args: &[&str]) -> Vec<Json> {
+        let (text, _) = self.said(command, &[&["--json"], args].concat());
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The error message of a command whose usage is wrong.
+    fn complaint(&self, command: &[&str], args: &[&str]) -> String {
+        let output = self.run(command, args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(sentence.trim_end().lines().count(), 1, "{sentence}");
+        sentence
+    }
+}
+
+fn said(output: &Output) -> (String, i32) {
+    (String::from_utf8(output.stdout.clone()).unwrap(), output.status.code().unwrap())
+}
+
+/// Whether two waits are those of one client, of which one was said a little later.
+fn is_about(later: &Json, wait_ms: u64) -> bool {
+    let later = later.as_u64().unwrap();
+    later <= wait_ms && wait_ms - later <= u64::try_from(PATIENCE.as_millis()).unwrap()
+}
+
+const POLICIES: &str = r#"
+[policy.gold]
+message = "api"
+when = { plan = "gold" }
+limits = "7/d"
+key = ["user", "ip"]
+lowercase = true
+
+[policy.api]
+limits = ["3/d", "1000/d"]
+key = ["user", "ip"]
+lowercase = true
+ipv4_prefix = 24
+
+[policy.api.overrides]
+"198.51.0.0/16" = "4/d"
+"2001:db8:0:0:1::/80" = "5/d"
+"Bob" = ["6/d", "2000/d"]
+
+[policy.null]
+message = "keyed"
+limits = "2/d"
+key = ["key", "else ip"]
+"#;
+
+/// For each client: `get`, `explain` and the agent say the same, and after `reset` it is allowed.
+#[test]
+fn a_blocked_client_is_found_explained_and_reset() {
+    let mut scene = Scene::new(POLICIES);
+    let user = |name: &'static str| ("user", Value::from(name));
+    let plan = ("plan", Value::from("gold"));
+    let from = |address: &str| ("ip", ip(address));
+    let key = [("key", Value::Null), ("ip", ip("192.0.2.1"))];
+    for (message, args, command_line, key, policy, burst) in [
+        (
+            "api",
+            &[user("Ann"), from("192.0.2.1")][..],
+            "user=Ann ip=192.0.2.1",
+            "ANN,192.0.2.9",
+            "api",
+            3,
+        ),
+        (
+            "api",
+            &[user("Ann"), from("192.0.2.1"), plan],
+            "user=ann ip=192.0.2.1 plan=gold",
+            "Ann,192.0.2.1",
+            "gold",
+            7,
+        ),
+        (
+            "api",
+            &[user("Ann"), from("2001:db8:5::1")],
+            "user=Ann ip=2001:db8:5::2",
+            "ann,2001:db8:5::3",
+            "api",
+            3,
+        ),
+        (
+            "api",
+            &[user("Ann"), from("198.51.7.1")],
+            "user=Ann ip=198.51.7.1",
+            "ann,198.51.7.9",
+            "api",
+            4,
+        ),
+        (
+            "api",
+            &[user("Ann"), from("2001:db8:0:0:1::1")],
+            "user=Ann ip=2001:db8:0:0:1::2",
+            "ann,2001:db8:0:0:1::3",
+            "api",
+            5,
+        ),
+        (
+            "api",
+            &[user("BOB"), from("192.0.2.1")],
+            "user=boB ip=192.0.2.1",
+            "user=bob,ip=192.0.2.1",
+            "api",
+            6,
+        ),
+        ("keyed", &key, "key=null: ip=192.0.2.1", "ip=192.0.2.1", "null", 2),
+    ] {
+        let case = format!("{command_line}, {key}");
+        assert_eq!(scene.exhaust(message, args), burst, "{case}");
+        let explained = || {
+            let words: Vec<_> = command_line.split(' ').collect();
+            scene.json(&["explain"], &[&["--message", message], &words[..]].concat()).remove(0)
+        };
+        let explanation = explained();
+        assert_eq!(explanation["policy"], policy, "{case}");
+        assert_eq!(explanation["blocked"], true, "{case}: {explanation}");
+        let wait_ms = explanation["retry_after_ms"].as_u64().unwrap();
+        // The limit is a day, and the wait one emission interval.
+        let interval_ms = 86_400_000 / burst as u64;
+        assert!(wait_ms <= interval_ms && wait_ms + 60_000 > interval_ms, "{case}: {wait_ms}");
+
+        let named = ["--policy", policy, key];
+        let got = scene.json(&["table", "get"], &named);
+        let blocking = got.iter().find(|limit| limit["blocked"] == true);
+        let blocking = blocking.unwrap_or_else(|| panic!("{case}: {got:?}"));
+        assert!(is_about(&blocking["retry_after_ms"], wait_ms), "{case}: {blocking}");
+        assert_eq!(blocking["burst"], burst, "{case}");
+        let (words, status) = scene.get(&named);
+        assert!(
+            words.contains("blocked; the next request is allowed in ") && status == 0,
+            "{words}"
+        );
+
+        let (words, status) = scene.reset(&named);
+        assert!(words.contains(" was forgiven") && status == 0, "{case}: {words}");
+        assert_eq!(explained()["blocked"], false, "{case}");
+        assert!(!scene.is_blocked(message, args), "{case}");
+        assert_eq!(scene.reset(&named).1, 0);
+        assert_eq!(scene.reset(&named).1, 1, "{case}: no bucket is left");
+    }
+}
+
+#[test]
+fn two_policies_with_the_same_keys_are_both_shown_and_reset_one_by_one() {
+    let mut scene = Scene::new(
+        "[policy.a]\nlimits = \"2/d\"\nkey = [\"ip\"]\nobserve = [\"1/d\"]\n\
+         [policy.b]\nlimits = \"3/d\"\nkey = [\"ip\"]\nmode = \"observe\"\n\
+         [policy.c]\nlimits = \"3/d\"\nkey = [\"ip\", \"path\"]\n",
+    );
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("a", &args), 2);
+    (0..4).for_each(|_| assert!(!scene.is_blocked("b", &args), "it only observes"));
+    let (words, _) = scene.get(&["192.0.2.1"]);
+    let lines: Vec<_> = words.lines().collect();
+    assert_eq!(lines.len(), 2, "{words}");
+    let begin = "192.0.2.1: policy 'a', 2 per day, up to 2 at once: blocked; the next";
+    assert!(lines[0].starts_with(begin), "{words}");
+    let begin = "192.0.2.1: policy 'b', 3 per day, up to 3 at once: over the limit, and only \
+                 observed; the next";
+    assert!(lines[1].starts_with(begin), "{words}");
+    let (words, _) = scene.said(&["explain"], &["ip=192.0.2.1"]);
+    let begin = "message 'a': policy 'a' decides: a request now is blocked; the next one is";
+    assert!(words.starts_with(begin), "{words}");
+    assert!(words.contains("\n  limit 'a.observe', 1 per day, up to 1 at once: over "), "{words}");
+    let begin = "message 'b': policy 'b' decides: a request now is allowed, because the policy \
+                 only observes; it would be blocked; the next one is";
+    assert!(words.contains(begin), "{words}");
+    let begin = "message 'c': policy 'c' does not decide: the arg 'path' of its key is not given";
+    assert!(words.contains(begin), "{words}");
+
+    let (words, status) = scene.reset(&["--policy", "a", "192.0.2.1"]);
+    assert_eq!(status, 0);
+    assert!(words.lines().all(|line| line.starts_with("192.0.2.1: policy 'a', limit 'a")));
+    assert_eq!(words.lines().count(), 2, "the limit that is only observed, too: {words}");
+    assert!(!scene.is_blocked("a", &args));
+    let (words, _) = scene.get(&["192.0.2.1"]);
+    assert!(words.contains("policy 'a', 2 per day, up to 2 at once: 1 of 2 left"), "{words}");
+    assert!(words.contains("only observed"), "{words}");
+    let (words, status) = scene.reset(&["192.0.2.1", "192.0.2.9"]);
+    assert_eq!((words.lines().count(), status), (5, 0), "{words}");
+}
+
+#[test]
+fn a_debt_from_before_a_reload_is_shown_and_reset() {
+    let config = |limit: &str| format!("[policy.check]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n");
+    let mut scene = Scene::new(&config("5/d"));
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("check", &args), 5);
+    fs::write(scene.path("gcra.toml"), config("4/d")).unwrap();
+    // The file is not in force yet.
+    let output = scene.run(&["explain"], &["ip=192.0.2.1"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("1 of 1 agent of table") && note.contains("not reloaded"), "{note}");
+
+    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+    let (words, status) = scene.get(&["192.0.2.1"]);
+    assert!(words.contains("4 per day, up to 4 at once: blocked; "), "{words}");
+    assert!(words.contains("(a debt from before the limits were changed)"), "{words}");
+    assert_eq!(status, 0);
+    assert!(scene.is_blocked("check", &args));
+    assert_eq!(scene.reset(&["192.0.2.1"]).1, 0);
+    assert_eq!(scene.exhaust("check", &args), 4);
+}
+
+#[test]
+fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"1000/s\"\nkey = [\"ip\"]\n\
+         [policy.check.overrides]\n\"192.0.2.66\" = \"deny\"\n\"192.0.2.67\" = \"unlimited\"\n",
+    );
+    assert!(!scene.is_blocked("check", &[("ip", ip("192.0.2.1"))]));
+    wait_until("the debt is paid off", || {
+        let (words, status) = scene.get(&["192.0.2.1"]);
+        let idle = "192.0.2.1: policy 'check', 1000 per second, up to 1000 at once: owes nothing; \
+                    1000 of 1000 left\n";
+        status == 0 && words == idle
+    });
+    let none = "192.0.2.2: policy 'check': no such bucket: no request with this key was counted \
+                lately, or its debt was paid off and the slot reused\n";
+    assert_eq!(scene.get(&["192.0.2.2"]), (none.to_owned(), 1));
+    assert_eq!(scene.reset(&["192.0.2.2"]), (none.to_owned(), 1));
+    let (words, status) = scene.reset(&["192.0.2.2", "192.0.2.1"]);
+    assert!(
+        words.ends_with("192.0.2.1: policy 'check', limit 'check': owed nothing\n"),
+        "{words}"
+    );
+    assert_eq!(status, 0, "one of them was found");
+    let denied = "192.0.2.66: policy 'check': every request is blocked, because the limit is \
+                  \"deny\" (override 192.0.2.66)\n";
+    assert_eq!(scene.get(&["192.0.2.66"]), (denied.to_owned(), 0));
+    let (words, status) = scene.reset(&["192.0.2.66"]);
+    assert!(words.contains("\"deny\"; a reset does not change that") && status == 1, "{words}");
+    assert!(scene.get(&["192.0.2.67"]).0.contains("every request is allowed"));
+}
+
+#[test]
+fn an_exemption_is_followed_listed_and_ended() {
+    let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n");
+    let args = [("ip", ip("2001:db8::1"))];
+    assert_eq!(scene.exhaust("check", &args), 2);
+    let (words, status) = scene.said(&["exempt"], &["--for", "1h", "2001:db8::2"]);
+    assert_eq!(status, 0);
+    let begin = "2001:db8::2 (counted as 2001:db8::/64): policy 'check': exempt for 1h, in all \
+                 agents within about two seconds; to end it: gcra-spoa exempt --end --config ";
+    assert!(words.starts_with(begin) && words.ends_with(" 2001:db8::2\n"), "{words}");
+    wait_until("the agent follows", || !scene.is_blocked("check", &args));
+    assert!(!scene.is_blocked("check", &args));
+    let listed = scene.said(&["exempt"], &["--list"]).0;
+    assert!(listed.starts_with("2001:db8::: policy 'check', for another 59 min"), "{listed}");
+    let explanation = scene.said(&["explain"], &["ip=2001:db8::7"]).0;
+    assert!(explanation.contains("is allowed, because the client is exempt for 59 min"));
+    assert!(scene.get(&["2001:db8::7"]).0.contains("; exempt for another 59 min"));
+
+    let (words, status) = scene.said(&["exempt"], &["--end", "2001:db8::3"]);
+    assert!(words.contains("policy 'check': the exemption has ended") && status == 0, "{words}");
+    wait_until("the agent follows", || scene.is_blocked("check", &args));
+    let (words, status) = scene.said(&["exempt"], &["--end", "2001:db8::3"]);
+    assert!(words.contains("there was no exemption") && status == 1, "{words}");
+    assert!(scene.said(&["exempt"], &["--list"]).0.contains("no client is exempt"));
+    for time in ["8d", "0s", "soon", "3600"] {
+        let sentence = scene.complaint(&["exempt"], &["--for", time, "2001:db8::3"]);
+        assert!(sentence.contains("is not a time up to 7d"), "{sentence}");
+    }
+}
+
+#[test]
+fn a_name_is_the_one_in_the_status() {
+    let admin = free_port([127, 0, 0, 1].into()).to_string();
+    let mut scene = Scene::with(
+        "[policy.check]\nlimits = \"2/d\"\nkey = [\"user\"]\nlowercase = true\n\
+         [policy.two]\nlimits = \"2/d\"\nkey = [\"a\", \"b\"]\n",
+        &["--admin", &admin],
+    );
+    assert_eq!(scene.exhaust("check", &[("user", "sk_live_0123456789".into())]), 2);
+    let name = scene.said(&["name"], &["sk_live_0123456789"]).0;
+    let name = name.trim_end().strip_prefix("policy 'check': ").unwrap().to_owned();
+    assert!(name.starts_with("sk_l…(18)#"), "{name}");
+    let status = || {
+        let mut stream = TcpStream::connect(&admin).unwrap();
+        let request =
+            format!("GET /status HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        serde_json::from_str::<Json>(body).unwrap()["policies"][0]["top_blocked"].to_string()
+    };
+    assert!(status().contains(&name), "{}, {name}", status());
+    let explanation = scene.json(&["explain"], &["user=sk_live_0123456789"]).remove(0);
+    assert_eq!(explanation["client"], name);
+    let other_case = scene.said(&["name"], &["SK_live_0123456789"]).0;
+    let digits = |name: &str| name.trim_end().split_once('#').unwrap().1.to_owned();
+    assert_eq!(digits(&other_case), digits(&name), "the policy ignores case");
+}
+
+#[test]
+fn explain_names_the_list_and_what_is_missing() {
+    let scene = Scene::new("[policy.check]\nlimits = \"1/s\"\n");
+    fs::write(scene.path("list.txt"), "# partners\n192.0.2.0/24 # HQ\n192.0.2.7\n").unwrap();
+    let config = "[policy.check]\nlimits = \"1/s\"\nkey = [\"ip\"]\ncost = \"n\"\n\
+                  [[policy.check.lists]]\nfile = \"list.txt\"\nlimits = \"2/s\"\n\
+                  [policy.other]\nlimits = \"1/s\"\nkey = [\"user\"]\nwhen = { plan = \"gold\" }\n";
+    fs::write(scene.path("gcra.toml"), config).unwrap();
+    let list = scene.path("list.txt");
+    let (words, status) = scene.said(&["explain"], &["ip=192.0.2.7", "n=int64:3"]);
+    let line = format!("\n  override: 192.0.2.7, from {}:3: 2 per second", list.display());
+    assert!(words.contains(&line) && status == 0, "{words}");
+    assert!(words.contains("blocked, because it costs more than a burst"), "{words}");
+    assert!(words.contains("\n  cost: 3 cells"), "{words}");
+    let (words, _) = scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9"]);
+    assert!(words.contains(&format!("192.0.2.0/24, from {}:2:", list.display())), "{words}");
+    let (words, status) = scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9", "n=x"]);
+    let cost = "does not decide: its cost, the arg 'n', is x, and not a whole number";
+    assert!(words.contains(cost) && status == 1, "{words}");
+    let other = |args: &[&str]| {
+        let (words, status) = scene.said(&["explain"], &[&["--message", "other"], args].concat());
+        assert_eq!(status, 1, "{words}");
+        words
+    };
+    let words = other(&["user=a"]);
+    let why = "message 'other': no policy is for it\n  passed over: 'other' is for plan 'gold', \
+               and the arg 'plan' is not given\n";
+    assert_eq!(words, why);
+    assert!(other(&["user=a", "plan=free"]).contains("is for plan 'gold', and it is free"));
+    let words = other(&["ip=192.0.2.7", "plan=gold"]);
+    assert!(words.contains("the arg 'user' of its key is not given"), "{words}");
+    let output = scene.run(&["explain"], &["ipp=192.0.2.7"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("no policy uses the arg 'ipp'; the policies use ip, n, plan, user"));
+}
+
+#[test]
+fn what_can_not_be_meant_is_refused() {
+    let scene = Scene::new(POLICIES);
+    for command in
+        [&["table", "get"][..], &["table", "reset"], &["exempt", "--for", "1h"], &["name"]]
+    {
+        for (args, sentence) in [
+            (&["--policy", "apy", "a,192.0.2.1"][..], "it has gold, api, null"),
+            (
+                &["--policy", "api", "192.0.2.1"],
+                "policy 'api': '192.0.2.1' has 1 part, and the key has 2: user,ip",
+            ),
+            (&["a,b,c"], "'gold': user,ip; 'api': user,ip; 'null': key (or ip)"),
+            (&["--policy", "api", "user=a,src=192.0.2.1"], "the key has no arg 'src'"),
+            (&["--policy", "api", "user=a,b"], "must name each arg of the key once"),
+            (&["--policy", "null", "null:"], "is not a whole key, or has null in it"),
+        ] {
+            let said = scene.complaint(command, args);
+            assert!(said.contains(sentence), "{command:?} {args:?}: {said}");
+        }
+        let output = scene.run_without_file(command, &["--policy", "api", "a,b"]);
+        assert_eq!(output.status.code(), Some(2), "--policy needs --config");
+    }
+    for (command, args) in [
+        (&["table", "get", "--rate", "1/s"][..], &["a"][..]),
+        (&["table", "reset"], &["a"]),
+        (&["exempt", "--for", "1h"], &["a"]),
+        (&["name"], &["a"]),
+        (&["explain", "--rate", "1/s"], &["ip=192.0.2.1"]),
+    ] {
+        let output = scene.run_without_file(command, args);
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(sentence.contains("have their limits from a file"), "{sentence}");
+        assert!(sentence.contains("--config FILE' with the file of the agents"), "{sentence}");
+    }
+    let sentence = scene.complaint(&["explain", "--message", "apy"], &["ip=192.0.2.1"]);
+    assert!(sentence.contains("there are policies for api, keyed"), "{sentence}");
+    let sentence = scene.complaint(&["explain"], &["192.0.2.1"]);
+    assert!(sentence.contains("is not ARG=VALUE, such as ip=192.0.2.7"), "{sentence}");
+    fs::write(scene.path("gcra.toml"), "[policy.a]\nlimits = 3\n").unwrap();
+    let output = scene.run(&["table", "get"], &["a"]);
+    assert_eq!(output.status.code(), Some(1));
+    let mistakes = String::from_utf8(output.stderr).unwrap();
+    assert!(mistakes.starts_with("gcra-spoa: ") && mistakes.contains("gcra.toml:2"), "{mistakes}");
+}
