@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -48,28 +48,6 @@ fn complaint(table: &Path, args: &[&str]) -> (String, i32) {
 }
 
 #[test]
-fn a_client_with_an_override_narrower_than_its_group_is_reset() {
-    let directory = directory();
-    let (table, config) = (directory.path().join("table"), directory.path().join("config.toml"));
-    std::fs::write(
-        &config,
-        "[policy.check]\nlimits = \"2/h\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
-         [policy.check.overrides]\n\"2001:db8::1\" = \"3/h\"\n\"2001:db8:1::/80\" = \"4/h\"\n\
-         \"192.0.2.7\" = \"5/h\"\n",
-    )
-    .unwrap();
-    let flags = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
-    let agent = Agent::start_with(&table, &flags);
-    let mut spop = Spop::connect(&agent.address);
-    for (client, burst) in [("2001:db8::1", 3), ("2001:db8:1::9", 4), ("192.0.2.7", 5)] {
-        assert_eq!(spop.allowed(&[("ip", ip(client))], 12), burst, "{client}");
-        let said = answer(&table, &["reset", client]);
-        assert!(said.contains("was forgiven"), "{said}");
-        assert_eq!(spop.allowed(&[("ip", ip(client))], 12), burst, "{client}");
-    }
-}
-
-#[test]
 fn a_live_table_is_looked_at_and_keys_are_reset() {
     let directory = directory();
     let table = directory.path().join("table");
@@ -90,7 +68,23 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     );
     assert!(blocked.ends_with(" min, all 10 again in 59 min\n"), "{blocked}");
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
-    assert_eq!(get(&["192.0.2.9"]), "192.0.2.9: 10 of 10 left\n");
+    let none = |key: &str| {
+        format!(
+            "{key}: no such bucket: no request with this key was counted lately, or its debt was \
+             paid off and the slot reused\n"
+        )
+    };
+    let found = |args: &[&str]| {
+        let output = run(&table, args);
+        (String::from_utf8(output.stdout).unwrap(), output.status.code())
+    };
+    assert_eq!(found(&[&["get", "192.0.2.9"], &limit[..]].concat()), (none("192.0.2.9"), Some(1)));
+    // The configurations in haproxy/ cut IPv6 addresses.
+    assert_eq!(spop.allowed(&[("ip", ip("2001:db8:1:2::"))], 12), 10);
+    let network = "2001:db8:1:2::5 (counted as 2001:db8:1:2::): blocked; ";
+    assert!(get(&["2001:db8:1:2::5"]).starts_with(network));
+    let unknown = found(&[&["get", "2001:db8:1:3::5"], &limit[..]].concat());
+    assert_eq!(unknown, (none("2001:db8:1:3::5"), Some(1)));
     let (other_limit, status) = complaint(&table, &["get", "--rate", "10/s", "192.0.2.1"]);
     assert_eq!(status, 1);
     assert!(
@@ -110,7 +104,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     let info = json(&table, &["info"]).remove(0);
     assert_eq!(
         (&info["live"], &info["pending"], &info["slots"]),
-        (&3.into(), &0.into(), &4096.into())
+        (&4.into(), &0.into(), &4096.into())
     );
     let pids: Vec<_> =
         info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
@@ -118,7 +112,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     let words = answer(&table, &["info"]);
     assert!(words.contains("4096 slots, 320 KiB; created "), "{words}");
     assert!(
-        words.contains("  live              3    0.0 %   buckets that owe something"),
+        words.contains("  live              4    0.0 %   buckets that owe something"),
         "{words}"
     );
     assert!(words.contains("used by 2 processes: "), "{words}");
@@ -127,10 +121,9 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         answer(&table, &["reset", "192.0.2.2", "192.0.2.9"])
             .contains("192.0.2.2: a debt of 59 min was forgiven\n")
     );
-    assert_eq!(
-        answer(&table, &["reset", "192.0.2.9"]),
-        "192.0.2.9: owed nothing, or no request with this key was ever counted\n"
-    );
+    assert_eq!(found(&["reset", "192.0.2.9"]), (none("192.0.2.9"), Some(1)));
+    assert!(answer(&table, &["reset", "2001:db8:1:2::5"]).contains("was forgiven"));
+    assert_eq!(spop.allowed(&[("ip", ip("2001:db8:1:2::"))], 12), 10);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
     assert_eq!(
         spop.allowed(&[("ip", ip("192.0.2.1"))], 12),
@@ -317,7 +310,8 @@ fn what_a_command_can_not_do_is_one_sentence() {
     }
     assert!(!table.exists());
     for (args, said) in [
-        (&["get", "a"][..], "--rate <COUNT/PERIOD>"),
+        (&["get", "a"][..], "write --config FILE for agents that were started with a file, or"),
+        (&["get", "--brate", "1/s", "a"], "(see 'gcra-spoa table get --help')"),
         (&["get", "--rate", "1/s"], "<KEY>..."),
         (&["get", "--rate", "0/s", "a"], "write 'deny'"),
         (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to pay off"),
@@ -328,7 +322,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
         (&["inof"], "inof"),
     ] {
         let (sentence, status) = complaint(&table, args);
-        assert_eq!(status, 2, "{args:?}");
+        assert_eq!(status, 2, "{args:?}: {sentence}");
         assert!(sentence.contains(said) && !sentence.contains('\n'), "{args:?}: {sentence}");
     }
     let agent = Agent::start(&table, &["--rate", "10/h"]);
@@ -343,5 +337,28 @@ fn what_a_command_can_not_do_is_one_sentence() {
             1
         )
     );
+    let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa")).arg("table").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let sentence = "gcra-spoa: 'gcra-spoa table' needs a command behind it: info, get, reset, \
+                    resize, check (see 'gcra-spoa table --help')\n";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), sentence);
+    for args in [&["get", "--rate", "10/h", "ip=192.0.2.1"][..], &["reset", "ip=192.0.2.1"]] {
+        let (sentence, status) = complaint(&table, args);
+        assert_eq!(status, 2);
+        assert!(sentence.contains("write 192.0.2.1, or str:ip=192.0.2.1 for"), "{sentence}");
+    }
+    // The limit of this agent is in no file.
+    let config = directory.path().join("gcra.toml");
+    fs::write(&config, "[policy.a]\nlimits = \"10/h\"\nkey = [\"ip\"]\n").unwrap();
+    for command in ["get", "reset"] {
+        let args = [command, "--config", config.to_str().unwrap(), "192.0.2.1"];
+        let (sentence, status) = complaint(&table, &args);
+        let told = "have their limit from --rate, and not from a file; write 'gcra-spoa table";
+        assert!(sentence.contains(told) && status == 2, "{sentence}");
+    }
     assert!(agent.stop() == 0);
+    // A file that is not a table is no table whose mode is wrong.
+    let (sentence, status) = complaint(&config, &["info"]);
+    assert!(sentence.ends_with(" is not a table of gcra-spoa; choose another file with --table"));
+    assert_eq!(status, 1);
 }
