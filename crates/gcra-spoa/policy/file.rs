@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::policy::key_args::key_args;
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
-use crate::policy::reader::{Entries, Name, Node, Reader};
+use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
@@ -42,18 +42,26 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     let (document, mut errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let mut reported = BTreeSet::new();
+        let mut are_understood = true;
         // The first sentence about a line is the one that is kept, and this one says least.
         errors.sort_by_key(|error| error.message().starts_with("key with no value"));
         for error in errors {
             let span = error.span().unwrap_or(0..0);
             let (line, at) = (reader.line(span.start), span.start);
-            let (what, may_be_consequence) = syntax::in_words(text, error.message(), span);
+            let looks_back = reported.len() < MAX_REPORTED;
+            let what = syntax::in_words(text, error.message(), span, looks_back);
+            let Some(mistake) = what else { continue };
+            are_understood &= mistake.is_understood;
             // The rest of the line may be right once its first mistake is mended.
-            if reported.insert(line) || !may_be_consequence {
-                reader.wrong(at, &what);
+            if reported.insert(line) || mistake.is_understood {
+                reader.wrong(at, &mistake.sentence);
             }
         }
-        return Err(reader.finish().err().unwrap_or_default());
+        if !are_understood {
+            return Err(reader.finish().err().unwrap_or_default());
+        }
+        // What else is wrong is reported, too, except in the same lines.
+        reader.leave_out(reported);
     }
     let mut file = File { reader, sources: Sources::new(path, text) };
     let (list, answers) = file.document(document.get_ref());
@@ -315,7 +323,7 @@ impl<'t> File<'t> {
         });
         let mut prefix = |name: &'static str, family: &str, most: u8, default: u8| {
             let Some(value) = entries.take(name) else { return default };
-            let bits = reader.number(value, name, most.into());
+            let bits = reader.number(value, name, 0..=most.into());
             if bits == Some(0) {
                 let what = format!(
                     "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
@@ -356,6 +364,12 @@ impl<'t> File<'t> {
         match mode.as_deref() {
             Some("observe") => true,
             None | Some("enforce") => false,
+            Some("dryrun" | "dry-run" | "dry_run" | "shadow" | "monitor" | "log" | "report") => {
+                let what = "to block no request, and only count those that would be blocked, \
+                            write mode = \"observe\"";
+                self.reader.wrong(value.span().start, what);
+                false
+            }
             Some(other) => {
                 let known = ["enforce", "observe"];
                 self.reader.unknown(value.span().start, "a mode", other, &known);

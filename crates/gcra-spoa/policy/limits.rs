@@ -1,6 +1,6 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
-use gcra_table::{Rate, limit_id};
+use gcra_table::{MAX_BURST, Rate, limit_id};
 use toml::de::DeValue;
 
 use crate::policy::reader::{Entries, Node, Reader};
@@ -151,7 +151,7 @@ fn limit<'t>(
             let name = entries.take("name");
             let written = Written {
                 rate: rate.and_then(|value| reader.string(value, "rate", "such as \"10/s\"")),
-                burst: burst.and_then(|value| reader.number(value, "burst", u32::MAX.into())),
+                burst: burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into())),
                 name: name.and_then(|value| limit_name(reader, value)),
             };
             reader.no_more(entries);

@@ -17,7 +17,7 @@ pub(super) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<P
         .table(value, "penalty must be a table, such as { cells = 1, ceiling = \"10m\" }")?;
     let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
     let cells = match entries.take("cells") {
-        Some(value) => reader.number(value, "cells", u32::MAX.into()),
+        Some(value) => reader.number(value, "cells", 1..=u32::MAX.into()),
         None => Some(1),
     };
     let ceiling_ns = match entries.take("ceiling") {
@@ -32,13 +32,6 @@ pub(super) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<P
         }
     };
     reader.no_more(entries);
-    if cells == Some(0) {
-        reader.wrong(
-            at,
-            "a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out",
-        );
-        return None;
-    }
     Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
 }
 

@@ -2,7 +2,9 @@
 //! warning with its line. It knows nothing about policies.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use toml::Spanned;
@@ -11,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::plural::Count;
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
-const MAX_REPORTED: usize = 100;
+pub(super) const MAX_REPORTED: usize = 100;
 
 /// A value, and where it stands.
 pub(super) type Node<'t> = Spanned<DeValue<'t>>;
@@ -24,6 +26,8 @@ pub(super) struct Reader<'t> {
     path: &'t Path,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
+    /// Lines whose mistakes are known.
+    left_out: BTreeSet<usize>,
     mistakes: Notes,
     warnings: Notes,
 }
@@ -100,6 +104,7 @@ impl<'t> Reader<'t> {
         Self {
             path,
             lines: [0].into_iter().chain(lines).collect(),
+            left_out: BTreeSet::new(),
             mistakes: Notes::default(),
             warnings: Notes::default(),
         }
@@ -115,9 +120,17 @@ impl<'t> Reader<'t> {
         self.lines.partition_point(|begin| *begin <= at)
     }
 
+    /// From now on, mistakes in these lines are not noted.
+    pub(super) fn leave_out(&mut self, lines: BTreeSet<usize>) {
+        self.left_out = lines;
+    }
+
     /// Notes a mistake.
     pub(super) fn wrong(&mut self, at: usize, what: &str) {
-        self.mistakes.add(self.line(at), what);
+        let line = self.line(at);
+        if !self.left_out.contains(&line) {
+            self.mistakes.add(line, what);
+        }
     }
 
     /// Notes something that is allowed, and probably not meant.
@@ -177,17 +190,26 @@ impl<'t> Reader<'t> {
         boolean
     }
 
-    /// A whole number from 0 to `most`.
-    pub(super) fn number(&mut self, value: &Node<'t>, name: &str, most: u64) -> Option<u64> {
+    /// A whole number in this range.
+    pub(super) fn number(
+        &mut self,
+        value: &Node<'t>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
         let number = value
             .get_ref()
             .as_integer()
             .and_then(|integer| u64::from_str_radix(integer.as_str(), integer.radix()).ok());
-        let number = number.filter(|number| *number <= most);
+        let number = number.filter(|number| range.contains(number));
         if number.is_none() {
             self.wrong(
                 value.span().start,
-                &format!("{name} must be a whole number from 0 to {most}"),
+                &format!(
+                    "{name} must be a whole number from {} to {}, without quotes",
+                    range.start(),
+                    range.end()
+                ),
             );
         }
         number

@@ -2,20 +2,36 @@
 
 use std::ops::Range;
 
-/// Says what is wrong at a place of `text`, of which the TOML library says `message`. Returns the
-/// sentence, and whether it may be only a consequence of another mistake in the same line.
-pub(super) fn in_words(text: &str, message: &str, span: Range<usize>) -> (String, bool) {
+/// A mistake in the syntax.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Mistake {
+    pub(super) sentence: String,
+    /// Whether everything around it was understood. If not, other mistakes may only be its
+    /// consequences, both in the same line and in what the file seems to mean.
+    pub(super) is_understood: bool,
+}
+
+/// Says what is wrong at a place of `text`, of which the TOML library says `message`. `None` if it
+/// is a consequence of a mistake in another line. To find such lines takes time in proportion to
+/// the text, and is left out unless `looks_back`.
+pub(super) fn in_words(
+    text: &str,
+    message: &str,
+    span: Range<usize>,
+    looks_back: bool,
+) -> Option<Mistake> {
+    let understood = |sentence| Some(Mistake { sentence, is_understood: true });
     let message = message.replace('\n', "; ");
     let at = text.get(..span.start).map_or(0, str::len);
     let sentence = match message.split(',').next().unwrap_or("") {
+        "duplicate key" if looks_back => return understood(defined_twice(text, span)?),
         "duplicate key" => {
-            let name = text.get(span).unwrap_or("").trim_matches(['"', '\'']);
-            return (format!("'{name}' is defined twice; keep only one of the two"), false);
+            return understood("this is defined twice; keep only one of the two".to_owned());
         }
         "string values must be quoted"
         | "invalid float"
         | "invalid boolean"
-        | "invalid integer" => return (bare_value(value(text, at)), false),
+        | "invalid integer" => return understood(bare_value(value(text, at))),
         "invalid unquoted key" => bare_key(key(text, at)),
         "key with no value" | "missing value for key" => {
             "this is not KEY = VALUE; write # in front if it is a comment".to_owned()
@@ -35,7 +51,45 @@ pub(super) fn in_words(text: &str, message: &str, span: Range<usize>) -> (String
         }
         _ => format!("this is not valid TOML: {message}"),
     };
-    (sentence, true)
+    Some(Mistake { sentence, is_understood: false })
+}
+
+/// A key or a header that stands in the file twice. `None` if it is a key below a header that
+/// does, too.
+fn defined_twice(text: &str, span: Range<usize>) -> Option<String> {
+    let before = text.get(..span.start)?;
+    let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
+    let header_of = |line: &'_ str| {
+        let line = line.trim_start();
+        let end = line.starts_with('[').then(|| line.rfind(']'))??;
+        line.get(..=end).map(str::to_owned)
+    };
+    let earlier = || text[..line_begin].lines().enumerate();
+    let name = text.get(span.clone())?.trim_matches(['"', '\'']);
+    let (name, first) = match header_of(text[line_begin..].lines().next()?) {
+        Some(header) => {
+            let first = earlier().find(|(_, line)| header_of(line).as_ref() == Some(&header));
+            (header, first)
+        }
+        None => {
+            let table = earlier().filter(|(_, line)| header_of(line).is_some()).last();
+            if let Some((table, line)) = table
+                && earlier().take(table).any(|(_, other)| header_of(other) == header_of(line))
+            {
+                return None;
+            }
+            let has_key = |line: &str| {
+                let key = line.split_once('=').map(|(key, _)| key.trim());
+                key.is_some_and(|key| key.trim_matches(['"', '\'']) == name)
+            };
+            let first = earlier()
+                .skip(table.map_or(0, |(table, _)| table))
+                .find(|(_, line)| has_key(line));
+            (format!("'{name}'"), first)
+        }
+    };
+    let first = first.map(|(line, _)| format!(", first in line {}", line + 1));
+    Some(format!("{name} is defined twice{}; keep only one of the two", first.unwrap_or_default()))
 }
 
 /// The value around a place, up to the marks that separate values.
@@ -93,7 +147,8 @@ mod tests {
         let (_, errors) = DeTable::parse_recoverable(text);
         errors
             .iter()
-            .map(|error| in_words(text, error.message(), error.span().unwrap()).0)
+            .filter_map(|error| in_words(text, error.message(), error.span().unwrap(), true))
+            .map(|mistake| mistake.sentence)
             .collect()
     }
 
@@ -111,7 +166,13 @@ mod tests {
             ("lowercase = True", "'True' is not a value; write true"),
             ("lowercase = yes", "write true, or \"yes\" as a string"),
             ("key =\n", "there is no value; write one after the ="),
-            ("a = 1\na = 2", "'a' is defined twice; keep only one of the two"),
+            ("a = 1\na = 2", "'a' is defined twice, first in line 1; keep only one of the two"),
+            ("[b]\na = 1\n\"a\" = 2", "'a' is defined twice, first in line 2; keep only"),
+            ("a = { b = 1, b = 2 }", "'b' is defined twice; keep only one of the two"),
+            (
+                "[p.a]\nx = 1\n[p.b]\n[p.a] # again\nx = 2",
+                "[p.a] is defined twice, first in line 1; keep only one of the two",
+            ),
             ("192.0.2.0/24 = 1", "write \"192.0.2.0/24\""),
             ("// comment", "a comment begins with #, not with //"),
             ("key: [\"ip\"]", "'key:' is not a key; write key = VALUE"),
@@ -135,7 +196,7 @@ mod tests {
         let text = "ä = [ü,\nö";
         for start in 0..=text.len() + 1 {
             for message in ["invalid float", "invalid unquoted key", "duplicate key", "other"] {
-                let _ = in_words(text, message, start..start + 1);
+                let _ = in_words(text, message, start..start + 1, true);
             }
         }
     }

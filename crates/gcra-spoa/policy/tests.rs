@@ -112,11 +112,11 @@ message = "api"
         "8: key and cost both name 'ip', so each cost would have a bucket of its own; leave it \
          out \
          of key",
-        "9: ipv6_prefix must be a whole number from 0 to 128",
+        "9: ipv6_prefix must be a whole number from 0 to 128, without quotes",
         "10: 'observed' is not a mode; did you mean 'observe'?",
         "11: when must name one arg and its values, such as { plan = \"gold\" } or { plan = \
          [\"gold\", \"silver\"] }",
-        "12: cells must be a whole number from 0 to 4294967295",
+        "12: cells must be a whole number from 1 to 4294967295, without quotes",
         "12: penalty has no ceiling, so a client could stay blocked without end; write ceiling = \
          \"10m\"",
         "14: '192.0.2.0/33' is not an address or network; write one, such as 192.0.2.1 or \
@@ -158,9 +158,18 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
     );
     wrong(
         "[policy.api]\nlimits = \"1/s\"\n[policy.api]\nlimits = \"1/s\"\n",
+        &["3: [policy.api] is defined twice, first in line 1; keep only one of the two"],
+    );
+    // The other mistakes are reported as well, but not what only follows from these.
+    wrong(
+        "[policy.api]\nlimits = 10/s\nkey = ip\nmode = \"dryrun\"\n[policy.b]\nlimits = \"1/x\"\n",
         &[
-            "3: 'api' is defined twice; keep only one of the two",
-            "4: 'limits' is defined twice; keep only one of the two",
+            "2: '10/s' is a string, which needs quotes; write \"10/s\"",
+            "3: 'ip' is a string, which needs quotes; write \"ip\"",
+            "4: to block no request, and only count those that would be blocked, write mode = \
+             \"observe\"",
+            "6: '1/x' is not a rate: the period must end in ms, s, m, h or d, or in sec, min, hour \
+             or day (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)",
         ],
     );
     wrong(
@@ -655,7 +664,7 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
     );
     assert_eq!(
         with("\"1/s\"", "{ cells = 0, ceiling = \"1d\" }"),
-        wrong("a penalty of 0 cells charges nothing; write cells = 1, or leave the penalty out")
+        wrong("cells must be a whole number from 1 to 4294967295, without quotes")
     );
     // The same for the limits of overrides.
     let text = "[policy.api]\nlimits = \"10/s\"\npenalty = { ceiling = \"1s\" }\n\
