@@ -210,6 +210,11 @@ impl Screen {
         let rates = |place: usize, busy: Style| -> Vec<_> {
             rows.iter().map(|(_, rates)| styled(rate(rates[place]), rates[place], busy)).collect()
         };
+        // A column of zeros says least.
+        let rank = |place: usize, rank: u8| {
+            let is_busy = rows.iter().any(|(_, rates)| rates[place] > Some(0.0));
+            if is_busy { rank } else { rank + 10 }
+        };
         let share = |[allowed, blocked, ..]: [Option<f64>; 4]| {
             let (allowed, blocked) = (allowed.unwrap_or(0.0), blocked.unwrap_or(0.0));
             let all = allowed + blocked;
@@ -220,9 +225,9 @@ impl Screen {
             Column { is_flexible: true, ..text("POLICY", name, 0) },
             number("ALLOWED/S", rates(0, Style::new()), 0),
             number("BLOCKED/S", rates(1, red), 0),
-            number("WOULD BLOCK/S", rates(2, red), 3),
-            number("UNDECIDED/S", rates(3, Style::new().yellow()), 2),
-            number("BLOCKED", shares, 1),
+            number("WOULD BLOCK/S", rates(2, red), rank(2, 2)),
+            number("UNDECIDED/S", rates(3, Style::new().yellow()), rank(3, 3)),
+            number("BLOCKED", shares, 4),
         ];
         columns::lines(columns, width, height)
     }
@@ -376,7 +381,7 @@ impl Screen {
             let has = Count(others, "agent has", "agents have");
             lines.push(
                 Line::from(format!(
-                    "{:<12} {has} other limits than the rest; compare their flags and files",
+                    "{:<12} {has} other limits than the first one; compare their flags and files",
                     "Limits"
                 ))
                 .yellow(),
@@ -503,6 +508,11 @@ fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'stat
         heights.push(least);
         left -= least + 1;
     }
+    let missing = lists.len() - heights.len();
+    if missing > 0 {
+        // For the line that says so.
+        left = left.saturating_sub(1);
+    }
     // Each round gives a line to a list, or is the last one.
     let mut gives = true;
     while gives && left > 0 {
@@ -518,7 +528,6 @@ fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'stat
             }
         }
     }
-    let missing = lists.len() - heights.len();
     let mut lines: Vec<Line<'static>> = Vec::new();
     for (list, height) in lists.into_iter().zip(heights) {
         if !lines.is_empty() {
@@ -691,4 +700,297 @@ fn short(seconds: f64) -> Short {
 #[expect(clippy::cast_precision_loss, reason = "it is drawn with a few digits")]
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::status::TableStatus;
+
+    /// The status of an agent that has been up for so long.
+    pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
+        let uptime = f64::from(uptime);
+        let client = |client: &str, requests| {
+            let per_second = float(requests) / uptime;
+            Client { client: client.to_owned(), requests, per_second }
+        };
+        let exact = Exact { blocked: true, would_block: true, allowed: true };
+        let policy = |name: &str, factor, would_block| Policy {
+            name: name.to_owned(),
+            decisions: [
+                ("allowed", allowed * factor),
+                ("blocked", blocked * factor),
+                ("would_block", would_block),
+                ("undecided", 0),
+            ]
+            .map(|(outcome, count)| (outcome.to_owned(), count))
+            .into(),
+            top_blocked: match blocked * factor {
+                0 => Vec::new(),
+                blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],
+            },
+            top_would_block: match would_block {
+                0 => Vec::new(),
+                requests => vec![client("192.0.2.1", requests)],
+            },
+            top_allowed: vec![
+                client("sk_l…(24)#a1b2c3", allowed),
+                client("192.0.2.1", 2 * factor),
+            ],
+            top_is_exact: exact,
+        };
+        let mut status = Status {
+            version: "0.1.0".to_owned(),
+            pid,
+            state: "serving".to_owned(),
+            uptime_seconds: uptime,
+            window_seconds: 75.0,
+            policies: vec![policy("default", 1, 0), policy("login", 2, 0)],
+            table: TableStatus {
+                id: "5e".to_owned(),
+                slots: 1 << 20,
+                processes: 2,
+                states: BTreeMap::from([("live".to_owned(), 1 << 18)]),
+                ..TableStatus::default()
+            },
+            ..Status::default()
+        };
+        if allowed > 0 {
+            status
+                .policies
+                .push(Policy { top_blocked: Vec::new(), ..policy("login.observe", 0, blocked) });
+        }
+        status.notifies.answered = allowed + blocked;
+        status.connections.open = 12;
+        status.connections.accepted = 345;
+        let bound = |micros: f64| Some(micros / 1e6);
+        status.latency.buckets = vec![
+            Bucket { at_most_seconds: bound(8.0), count: allowed / 2 },
+            Bucket { at_most_seconds: bound(16.0), count: allowed / 2 + blocked },
+            Bucket { at_most_seconds: bound(4096.0), count: allowed / 20 },
+            Bucket { at_most_seconds: None, count: 0 },
+        ];
+        status
+    }
+
+    pub(crate) fn agent(status: Status) -> Agent {
+        Agent {
+            pid: status.pid,
+            pid_namespace: "ours".to_owned(),
+            answers: status.pid == 7,
+            entry: Some((status.pid as usize, 0)),
+            admin: Some(([127, 0, 0, 1], 9000 + u16::try_from(status.pid).unwrap()).into()),
+            same_limits: Some(true),
+            silent_seconds: 0.5,
+            status: Some(status),
+            why: None,
+        }
+    }
+
+    fn seen(pid: u32, allowed: u64, blocked: u64) -> Seen {
+        let now = status(pid, 102, allowed, blocked);
+        Seen { agent: agent(now), before: Some(status(pid, 100, 0, 0)) }
+    }
+
+    fn screen() -> Screen {
+        Screen { agents: vec![seen(7, 2000, 500), seen(8, 100, 20)], ..Screen::default() }
+    }
+
+    fn text(screen: &Screen, width: usize, height: Option<usize>) -> String {
+        let mut text = String::new();
+        for line in screen.lines(width, height) {
+            let line: String = line.spans.iter().map(|span| &*span.content).collect();
+            assert!(length(&line) <= width, "{line}");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    #[test]
+    fn what_an_operator_reads() {
+        let wanted = "\
+gcra-spoa 0.1.0: 2 agents, serving, up 102 s
+
+POLICY         ALLOWED/S  BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S  BLOCKED
+default             1050        260              0            0   19.8 %
+login               2100        520              0            0   19.8 %
+login.observe          0          0            260            0        -
+
+AGENT  ADMIN           STATE       UP  NOTIFYS/S  BLOCKED/S
+7      127.0.0.1:9007  serving  102 s       1250        750
+8      127.0.0.1:9008  serving  102 s         60         30
+
+BLOCKED, last 75 s  POLICY   BLOCKED/S  BLOCKED  ALLOWED/S  ALLOWED
+192.0.2.1           login           10     1040       0.08        8
+192.0.2.1           default        5.1      520       0.04        4
+2001:db8:1:2::      default       0.06        6          0        0
+2001:db8:1:2::      login         0.06        6          0        0
+
+WOULD BLOCK, last 75 s  POLICY         WOULD BLOCK/S  WOULD BLOCK  ALLOWED/S  ALLOWED
+192.0.2.1               login.observe            5.1          520          0        0
+
+ALLOWED, last 75 s  POLICY         ALLOWED/S  ALLOWED  BLOCKED/S  BLOCKED
+sk_l…(24)#a1b2c3    default               21     2100          0        0
+sk_l…(24)#a1b2c3    login                 21     2100          0        0
+sk_l…(24)#a1b2c3    login.observe         21     2100          0        0
+192.0.2.1           login               0.08        8         10     1040
+192.0.2.1           default             0.04        4        5.1      520
+
+Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots live; 2 agents use it
+Connections  24 open, 690 accepted since start
+NOTIFYs      1310/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to written
+";
+        let text = text(&screen(), 100, None);
+        assert_eq!(text, wanted, "\n{text}");
+    }
+
+    #[test]
+    fn one_agent_that_blocks_nothing_is_a_short_page() {
+        let mut screen = Screen { agents: vec![seen(7, 2000, 0)], ..Screen::default() };
+        if let Some(status) = &mut screen.agents[0].agent.status {
+            status.policies.truncate(1);
+            status.policies[0].top_blocked.clear();
+        }
+        let wanted = "\
+gcra-spoa 0.1.0 at 127.0.0.1:9007: serving, up 102 s
+
+POLICY   ALLOWED/S  BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S  BLOCKED
+default       1000          0              0            0    0.0 %
+
+BLOCKED, last 75 s  BLOCKED/S  BLOCKED  ALLOWED/S  ALLOWED
+none
+
+ALLOWED, last 75 s  ALLOWED/S  ALLOWED  BLOCKED/S  BLOCKED
+sk_l…(24)#a1b2c3           20     2000          0        0
+192.0.2.1                0.02        2          0        0
+
+Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots live; 2 agents use it
+Connections  12 open, 345 accepted since start
+NOTIFYs      1000/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to written
+";
+        let text = text(&screen, 100, None);
+        assert_eq!(text, wanted, "\n{text}");
+    }
+
+    /// Whole columns and rows are missing, and the page says so.
+    #[test]
+    fn a_small_terminal_shows_what_matters_most() {
+        let mut screen = screen();
+        screen.is_live = true;
+        screen.agents[1].agent.status = None;
+        screen.agents[1].agent.why = Some("it has no --admin".to_owned());
+        let wanted = "\
+gcra-spoa 0.1.0: 1 of 2 agents answer, serving, up 102 s
+q quits; b, a, n sort by blocked, allowed, name; / searches
+POLICY +2 columns  ALLOWED/S  BLOCKED/S  WOULD BLOCK/S
+default                 1000        250              0
+login                   2000        500              0
+login.observe              0          0            250
+
+BLOCKED, last 75 s +2 columns  POLICY   BLOCKED/S  ALLOWED/S
+192.0.2.1                      login          9.8       0.04
++3 more
++2 more lists
+
+Agents       8: it has no --admin
+Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots l…
+NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
+";
+        let text = text(&screen, 60, Some(15));
+        assert_eq!(text, wanted, "\n{text}");
+    }
+
+    #[test]
+    fn a_wide_terminal_has_two_lists_side_by_side() {
+        let text = text(&screen(), 160, Some(40));
+        let line = text.lines().find(|line| line.starts_with("BLOCKED, last")).unwrap();
+        assert!(line.contains("    ALLOWED, last 75 s"), "{text}");
+        assert_eq!(text.lines().count(), 40);
+    }
+
+    #[test]
+    fn trouble_is_shown() {
+        let mut screen = screen();
+        screen.troubles = vec!["no answer from 127.0.0.1:9101".to_owned()];
+        screen.agents[1].agent.same_limits = Some(false);
+        let status = screen.agents[0].agent.status.as_mut().unwrap();
+        status.notifies.handler_panics = 2;
+        status.table.evictions = 7;
+        status.unmatched = 10;
+        status.config_reloads.insert("refused".to_owned(), 1);
+        status.policies[0].decisions.insert("undecided".to_owned(), 4);
+        status.policies[0].top_is_exact.blocked = false;
+        let text = text(&screen, 100, None);
+        for said in [
+            "\nno answer from 127.0.0.1:9101\n",
+            "\nLimits       1 agent has other limits than the first one; compare their flags and \
+             files\n",
+            "\n8      127.0.0.1:9008  serving  102 s         60         30  other limits\n",
+            "\n(no policy)            0          0              0          5.0        -\n",
+            "\nSince start  7 buckets evicted (table too small), 2 panics, 10 messages without a \
+             policy,\n             4 messages undecided, 1 configuration refused\n",
+            "\nBLOCKED, last 75 s, about ",
+        ] {
+            assert!(text.contains(said), "{said:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn clients_can_be_sorted_and_searched() {
+        let mut screen = screen();
+        let first = |screen: &Screen, heading: &str| {
+            let text = text(screen, 100, None);
+            let rest = text.split_once(heading).unwrap_or_else(|| panic!("{heading}: {text}")).1;
+            rest.lines().nth(1).unwrap().to_owned()
+        };
+        assert!(first(&screen, "\nBLOCKED, last 75 s ").starts_with("192.0.2.1           login "));
+        screen.order = Order::Name;
+        assert!(first(&screen, "\nBLOCKED, last 75 s, by name ").starts_with("192.0.2.1 "));
+        assert!(first(&screen, "\nALLOWED, last 75 s, by name ").starts_with("192.0.2.1 "));
+        screen.order = Order::Allowed;
+        let text_of = text(&screen, 100, None);
+        assert!(text_of.find("\nALLOWED, ") < text_of.find("\nBLOCKED, "), "{text_of}");
+        screen.search = "DB8".to_owned();
+        let found = first(&screen, "\nBLOCKED, last 75 s, by allowed ");
+        assert!(found.starts_with("2001:db8:1:2:: "), "{found}");
+        assert_eq!(first(&screen, "\nALLOWED, last 75 s, by allowed "), "none");
+        assert!(text(&screen, 100, None).contains("\nclients with 'DB8'; Esc clears it\n"));
+    }
+
+    #[test]
+    fn clients_with_few_requests_each_are_not_named() {
+        let mut screen = screen();
+        for seen in &mut screen.agents {
+            for policy in &mut seen.agent.status.as_mut().unwrap().policies {
+                policy.top_blocked.clear();
+            }
+        }
+        assert!(text(&screen, 100, None).contains("\nnone\n"));
+        screen.agents[0].agent.status.as_mut().unwrap().policies[1].top_is_exact.blocked = false;
+        assert!(text(&screen, 100, None).contains("\nnone with many\n"));
+    }
+
+    #[test]
+    fn without_an_earlier_status_no_rate_is_shown() {
+        let mut screen = screen();
+        screen.agents.iter_mut().for_each(|seen| seen.before = None);
+        let text = text(&screen, 100, None);
+        assert!(text.contains("\ndefault                -          - "), "{text}");
+        assert!(text.contains("\nNOTIFYs      -\n"), "{text}");
+    }
+
+    #[test]
+    fn a_page_of_any_size_is_not_larger() {
+        let mut screen = screen();
+        screen.is_live = true;
+        for width in (0..200).step_by(7) {
+            for height in (0..60).step_by(3) {
+                let lines = screen.lines(width, Some(height));
+                assert!(lines.len() <= height, "{width}x{height}");
+                assert!(lines.iter().all(|line| width_of(line) <= width), "{width}x{height}");
+            }
+        }
+        assert!(!Screen::default().lines(80, Some(24)).is_empty());
+    }
 }

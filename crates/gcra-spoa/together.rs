@@ -161,3 +161,69 @@ fn add_all(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::screen::tests::status;
+
+    fn named(list: &[Client]) -> Vec<(&str, u64)> {
+        list.iter().map(|client| (&*client.client, client.requests)).collect()
+    }
+
+    #[test]
+    fn counts_and_clients_of_several_agents_add_up() {
+        let (a, mut b) = (status(1, 100, 2000, 500), status(2, 50, 100, 30));
+        b.policies[0].top_blocked.truncate(1);
+        b.unmatched = 3;
+        let sum = Together::of([&a, &b]);
+        assert_eq!((sum.agents, sum.unmatched, sum.notifies.answered), (2, 3, 2630));
+        let names: Vec<_> = sum.policies.iter().map(|policy| &*policy.name).collect();
+        assert_eq!(names, ["default", "login", "login.observe"]);
+        let first = &sum.policies[0];
+        assert_eq!(first.decisions["blocked"], 530);
+        assert_eq!(named(&first.top_blocked), [("192.0.2.1", 530), ("2001:db8:1:2::", 3)]);
+        assert_eq!(named(&sum.policies[2].top_would_block), [("192.0.2.1", 530)]);
+        assert!((first.top_blocked[0].per_second - 5.6).abs() < 1e-9, "5 + 0.6 a second");
+        assert_eq!(sum.latency.buckets[0].count, 1050);
+        assert_eq!(sum.connections.open, 24);
+    }
+
+    /// What one agent lists may be more than 20 clients down at another.
+    #[test]
+    fn a_sum_with_a_list_that_was_cut_is_not_exact() {
+        let (a, mut b) = (status(1, 100, 2000, 500), status(2, 100, 100, 30));
+        let exact = |sum: &Together| sum.policies[0].top_is_exact;
+        assert!(exact(&Together::of([&a, &b])).blocked);
+        let client = |number: usize| Client {
+            client: format!("192.0.2.{number}"),
+            requests: 1,
+            per_second: 0.01,
+        };
+        b.policies[0].top_blocked = (0..TOP).map(client).collect();
+        let sum = Together::of([&a, &b]);
+        assert!(!exact(&sum).blocked && exact(&sum).allowed, "{:?}", exact(&sum));
+        assert_eq!(sum.policies[0].top_blocked.len(), TOP);
+        assert!(exact(&Together::of([&b])).blocked, "one agent knows its own order");
+        b.policies[0].top_is_exact.allowed = false;
+        assert!(!exact(&Together::of([&b])).allowed);
+    }
+
+    /// Another process can say anything.
+    #[test]
+    fn no_number_is_too_large_to_be_added_up() {
+        let mut wild = status(1, 100, 10, 10);
+        wild.unmatched = u64::MAX;
+        wild.uptime_seconds = 1e308;
+        wild.policies[0].decisions.insert("blocked".to_owned(), u64::MAX);
+        wild.policies[0].top_blocked[0].requests = u64::MAX;
+        wild.policies[0].top_blocked[0].per_second = 1e308;
+        wild.latency.buckets[0].count = u64::MAX;
+        wild.latency.sum_seconds = 1e308;
+        let wild = wild.bounded();
+        let sum = Together::of([&wild; 64]);
+        assert_eq!(sum.unmatched, u64::MAX);
+        assert!(sum.latency.sum_seconds.is_finite());
+        assert!(sum.policies[0].top_blocked[0].per_second.is_finite());
+    }
+}

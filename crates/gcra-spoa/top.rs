@@ -307,3 +307,103 @@ fn text(lines: &[Line<'_>]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::screen::tests::{agent, status};
+
+    fn answer(agents: impl IntoIterator<Item = Agent>) -> Result<Answer, String> {
+        Ok(Answer { agents: agents.into_iter().collect() })
+    }
+
+    fn silent(pid: u32) -> Agent {
+        let why = Some("it has no --admin".to_owned());
+        Agent { status: None, why, ..agent(status(pid, 100, 0, 0)) }
+    }
+
+    fn pids(screen: &Screen) -> Vec<u32> {
+        screen.agents.iter().map(|seen| seen.agent.pid).collect()
+    }
+
+    #[test]
+    fn an_agent_that_several_answers_have_is_counted_once() {
+        let mut screen = Screen::default();
+        let of = |pid, uptime| agent(status(pid, uptime, 100, 10));
+        // Another machine has an agent with the same process id, in another table.
+        let mut elsewhere = of(7, 100);
+        if let Some(status) = &mut elsewhere.status {
+            status.table.id = "another".to_owned();
+        }
+        // 8 could not be asked by 7, but answers itself; 9 is silent to both.
+        update(
+            &mut screen,
+            vec![
+                answer([of(7, 100), silent(8), silent(9)]),
+                answer([of(8, 100), of(7, 100), silent(9)]),
+                answer([elsewhere, silent(9)]),
+            ],
+        );
+        assert_eq!(pids(&screen), [7, 8, 7, 9, 9], "two tables");
+    }
+
+    #[test]
+    fn rates_are_between_two_answers_of_one_agent() {
+        let mut screen = Screen::default();
+        let mut next = |uptime, started| {
+            let mut status = status(7, uptime, 100, 10);
+            status.start_time_seconds = started;
+            update(&mut screen, vec![answer([agent(status)])]);
+            let before = screen.agents[0].before.as_ref();
+            before.map(|before| before.uptime_seconds)
+        };
+        assert_eq!(next(100, 5.0), None);
+        assert_eq!(next(101, 5.0), Some(100.0));
+        assert_eq!(next(101, 5.0), Some(100.0), "the same answer again");
+        assert_eq!(next(102, 5.0), Some(101.0));
+        assert_eq!(next(103, 6.0), None, "it was restarted");
+    }
+
+    #[test]
+    fn the_last_picture_stays_while_no_agent_answers() {
+        let mut screen = Screen::default();
+        update(&mut screen, vec![answer([agent(status(7, 100, 1, 1))])]);
+        update(&mut screen, vec![Err("no answer".to_owned())]);
+        assert_eq!(
+            (pids(&screen), &screen.troubles[..]),
+            (vec![7], &["no answer".to_owned()][..])
+        );
+        update(&mut screen, vec![answer([agent(status(7, 101, 1, 1))])]);
+        assert!(screen.troubles.is_empty());
+    }
+
+    #[test]
+    fn keys_sort_search_and_quit() {
+        let mut screen = Screen::default();
+        let mut type_all = |keys: &str| {
+            let mut last = Then::GoOn;
+            for key in keys.chars() {
+                last = match key {
+                    '\n' => press(&mut screen, KeyCode::Enter, false),
+                    '\x1b' => press(&mut screen, KeyCode::Esc, false),
+                    '\x08' => press(&mut screen, KeyCode::Backspace, false),
+                    key => press(&mut screen, KeyCode::Char(key), false),
+                };
+            }
+            (last, screen.order, screen.search.clone())
+        };
+        assert_eq!(type_all("n"), (Then::GoOn, Order::Name, String::new()));
+        assert_eq!(type_all("a/qb\x08n"), (Then::GoOn, Order::Allowed, "qn".to_owned()));
+        assert_eq!(type_all("\nb"), (Then::GoOn, Order::Blocked, "qn".to_owned()));
+        assert_eq!(type_all("\x1b"), (Then::GoOn, Order::Blocked, String::new()));
+        assert_eq!(type_all("\x1b").0, Then::Quit);
+        assert_eq!(type_all("q").0, Then::Quit);
+        assert_eq!(press(&mut screen, KeyCode::Char('c'), true), Then::Quit);
+    }
+
+    #[test]
+    fn what_a_name_says_never_moves_the_cursor() {
+        let text = text(&[Line::from("a\x1b[2Jb")]);
+        assert_eq!(text, "a[2Jb\n");
+    }
+}
