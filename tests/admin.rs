@@ -16,54 +16,12 @@ use std::{fs, thread};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
+use support::admin::{ADMIN, get, send, start, status};
 use support::spop::Spop;
 use support::{Agent, directory, find_promtool, needs, promtool, wait_until};
 
-const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
-
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<std::net::IpAddr>().unwrap())
-}
-
-fn start(table: &Path, args: &[&str]) -> (Agent, String) {
-    let agent = Agent::start(table, &[&ADMIN, args].concat());
-    let lines = agent.process.lines();
-    let address =
-        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
-    let address = address.expect("the log has the address").to_owned();
-    // The log names the listeners before they are served.
-    wait_until("it is ready", || get(&address, "/readyz").status == 200);
-    (agent, address)
-}
-
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-fn send(address: &str, request: &[u8]) -> Answer {
-    let mut stream =
-        TcpStream::connect_timeout(&address.parse().unwrap(), support::PATIENCE).unwrap();
-    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    // Both may be a reset: if the client has lost its place, or the server did not read the whole
-    // request. What there is of an answer counts.
-    let _ = stream.write_all(request);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
-}
-
-fn get(address: &str, path: &str) -> Answer {
-    send(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
-}
-
-fn status(address: &str) -> Json {
-    serde_json::from_str(&get(address, "/status").body).unwrap()
 }
 
 /// Every series with its value.
@@ -147,7 +105,7 @@ fn what_was_asked_is_what_is_told() {
     };
     assert_eq!(top("top_blocked"), [("192.0.2.1", 30)]);
     assert_eq!(top("top_allowed"), [("192.0.2.1", 10), ("2001:db8::", 6)]);
-    assert_eq!(status["policies"][0]["top_is_exact"], true);
+    assert_eq!(status["policies"][0]["top_is_exact"]["blocked"], true);
 }
 
 /// Agents on the old file share no limits with an agent that is started later, and all of them say
@@ -551,7 +509,7 @@ fn top_once_is_a_page_of_plain_text() {
     for said in [
         ": serving, up ",
         "\ndefault ",
-        "MOST BLOCKED",
+        "\nBLOCKED, last ",
         "192.0.2.1 ",
         " 15 ",
         "Connections  1 open",

@@ -87,7 +87,7 @@ pub(crate) struct Agents {
 struct Latest {
     answer: Option<(Instant, Bytes)>,
     /// The work that makes the next answer. It goes on when the client that wanted it has gone.
-    work: Option<JoinHandle<Bytes>>,
+    work: Option<JoinHandle<(Instant, Bytes)>>,
 }
 
 impl Agents {
@@ -98,21 +98,25 @@ impl Agents {
     /// What `/status` answers.
     pub(crate) async fn status(&self) -> Bytes {
         let mut latest = self.latest.lock().await;
-        if let Some((at, answer)) = &latest.answer
-            && at.elapsed() < MAX_AGE
-        {
-            return answer.clone();
+        // Work that no client has waited for to the end may have ended long ago.
+        for _ in 0..2 {
+            if let Some((at, answer)) = &latest.answer
+                && at.elapsed() < MAX_AGE
+            {
+                return answer.clone();
+            }
+            let gather = || tokio::spawn(everything(self.watched.clone(), self.path.clone()));
+            let answer = latest.work.get_or_insert_with(gather).await;
+            latest.work = None;
+            latest.answer = answer.ok();
         }
-        let gather = || tokio::spawn(everything(self.watched.clone(), self.path.clone()));
-        // A panic would have been a bug; there is an empty answer then, and not a hanging one.
-        let answer = latest.work.get_or_insert_with(gather).await.unwrap_or_default();
-        latest.work = None;
-        latest.answer = Some((Instant::now(), answer.clone()));
-        answer
+        // A panic would be a bug; there is an empty answer then.
+        latest.answer.as_ref().map(|(_, answer)| answer.clone()).unwrap_or_default()
     }
 }
 
-async fn everything(watched: Arc<Watched>, path: PathBuf) -> Bytes {
+/// The answer, and when it was made.
+async fn everything(watched: Arc<Watched>, path: PathBuf) -> (Instant, Bytes) {
     watched.scan().await;
     let own = watched.status();
     let table = watched.table();
@@ -121,10 +125,16 @@ async fn everything(watched: Arc<Watched>, path: PathBuf) -> Bytes {
     let (alive, stopped) = listed.await.unwrap_or_default();
     let mut agents = agents(&own, &alive, &stopped);
     ask_all(&own, &mut agents).await;
+    // Again, because the others may have taken a second.
+    let own = watched.status();
+    if let Some(me) = agents.first_mut() {
+        me.status = Some(own.clone());
+    }
     let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
     let everything = Everything { own, together, agents };
     // It has no maps with keys that are not strings, so this does not fail.
-    serde_json::to_vec(&everything).unwrap_or_default().into()
+    let answer = serde_json::to_vec(&everything).unwrap_or_default();
+    (Instant::now(), answer.into())
 }
 
 /// What the table says about its agents. The one that answers comes first.

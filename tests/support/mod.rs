@@ -12,6 +12,7 @@
     reason = "tests"
 )]
 
+pub mod admin;
 pub mod spop;
 
 use std::env;

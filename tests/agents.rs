@@ -1,0 +1,312 @@
+//! Several agents of one table, seen through one of them: `/status` and `top` tell about all, and
+//! no agent that is slow, stopped, dead or something else holds them up.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gcra_table::{Profile, Table};
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use spop_codec::Value;
+use support::admin::{get, start, status};
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+/// The entry of `agents` for the agent with this process id.
+fn entry(status: &Json, pid: u32) -> Json {
+    let agents = status["agents"].as_array().unwrap();
+    agents.iter().find(|agent| agent["pid"] == pid).cloned().unwrap_or_default()
+}
+
+/// What is said about it, if there is no status.
+fn why(status: &Json, pid: u32) -> String {
+    entry(status, pid)["why"].as_str().unwrap_or_default().to_owned()
+}
+
+fn clients(list: &Json) -> Vec<(&str, u64)> {
+    let clients = list.as_array().unwrap().iter();
+    clients
+        .map(|client| (client["client"].as_str().unwrap(), client["requests"].as_u64().unwrap()))
+        .collect()
+}
+
+fn top(args: &[&str]) -> String {
+    let output =
+        Command::new(support::agent_binary()).args(["top", "--once"]).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn any_agent_tells_about_all_of_its_table() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "10/h", "--key", "ip"];
+    let (first, first_admin) = start(&table, &args);
+    let (second, second_admin) = start(&table, &args);
+    let silent = Agent::start(&table, &args);
+    // The limit is shared, so that the second one blocks everything from this client.
+    let ask = |agent: &Agent, client, times| {
+        Spop::connect(&agent.address).allowed(&[("ip", ip(client))], times)
+    };
+    assert_eq!(ask(&first, "192.0.2.1", 25), 10);
+    assert_eq!(ask(&second, "192.0.2.1", 5), 0);
+    assert_eq!(ask(&second, "192.0.2.2", 14), 10);
+    assert_eq!(ask(&silent, "192.0.2.1", 1), 0);
+
+    for admin in [&first_admin, &second_admin] {
+        let mut told = Json::Null;
+        wait_until("all agents have introduced themselves", || {
+            told = status(admin);
+            let agents = told["agents"].as_array().unwrap();
+            agents.len() == 3 && told["together"]["agents"] == 2
+        });
+        let together = &told["together"]["policies"][0];
+        assert_eq!(together["decisions"]["blocked"], 24);
+        assert_eq!(together["decisions"]["allowed"], 20);
+        assert_eq!(clients(&together["top_blocked"]), [("192.0.2.1", 20), ("192.0.2.2", 4)]);
+        assert_eq!(clients(&together["top_allowed"]), [("192.0.2.1", 10), ("192.0.2.2", 10)]);
+        assert!(together["top_blocked"][0]["per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(told["together"]["notifies"]["answered"], 44);
+        // The agent's own numbers stay its own.
+        assert_eq!(told["agents"][0]["answers"], true);
+        assert_eq!(told["agents"][0]["pid"], told["pid"]);
+        assert_eq!(told["agents"][0]["status"]["notifies"], told["notifies"]);
+        assert!(told["notifies"]["answered"].as_u64().unwrap() < 30);
+        wait_until("the limits of all are known", || {
+            told = status(admin);
+            let agents = told["agents"].as_array().unwrap();
+            agents.iter().all(|agent| agent["same_limits"] == true)
+        });
+        assert_eq!(why(&told, silent.process.id()), "it has no --admin");
+        let own: Json = serde_json::from_str(&get(admin, "/status?own").body).unwrap();
+        assert_eq!(own["pid"], told["pid"]);
+        assert_eq!((&own["agents"], &own["together"]), (&Json::Null, &Json::Null));
+    }
+
+    // By name, and an agent that is asked twice is counted once.
+    let localhost = first_admin.replace("127.0.0.1", "localhost");
+    let page = top(&["--admin", &localhost, "--admin", &second_admin]);
+    for said in [
+        "gcra-spoa 0.1.0: 2 of 3 agents answer, serving, up ",
+        "\nBLOCKED, last ",
+        "\n192.0.2.1 ",
+        "  it has no --admin\n",
+    ] {
+        assert!(page.contains(said), "{said:?} is missing: {page}");
+    }
+    let line = page.lines().find(|line| line.starts_with("192.0.2.1 ")).unwrap();
+    assert!(line.split_whitespace().any(|word| word == "20"), "{page}");
+    let json: Json =
+        serde_json::from_str(&top(&["--json", "--admin", &first_admin, "--admin", &second_admin]))
+            .unwrap();
+    assert_eq!(json["together"]["notifies"]["answered"], 44);
+    assert_eq!(json["agents"].as_array().unwrap().len(), 3);
+    assert_eq!(json["no_answer"], Json::Array(Vec::new()));
+}
+
+#[test]
+fn an_agent_that_is_stopped_or_killed_is_named() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (first, admin) = start(&table, &["--rate", "10/h"]);
+    let (mut other, other_admin) = start(&table, &["--rate", "10/h"]);
+    let pid = other.process.id();
+    wait_until("the other one answers", || entry(&status(&admin), pid)["status"].is_object());
+    other.process.signal(Signal::STOP);
+    let no_answer = format!("no answer from {other_admin}");
+    wait_until("it does not answer", || why(&status(&admin), pid).starts_with(&no_answer));
+    // Nothing else waits for it.
+    assert_eq!(get(&admin, "/healthz").status, 200);
+    assert_eq!(get(&admin, "/metrics").status, 200);
+    assert_eq!(Spop::connect(&first.address).allowed(&[("ip", ip("192.0.2.1"))], 3), 3);
+    wait_until("what the first one did is told", || {
+        let together = status(&admin)["together"].clone();
+        together["agents"] == 1 && together["notifies"]["answered"] == 3
+    });
+    let page = top(&["--admin", &admin]);
+    assert!(page.contains(": 1 of 2 agents answer, "), "{page}");
+    other.process.signal(Signal::CONT);
+    wait_until("it answers again", || entry(&status(&admin), pid)["status"].is_object());
+    other.process.kill();
+    wait_until("it is not there", || !entry(&status(&admin), pid)["status"].is_object());
+}
+
+#[test]
+fn agents_with_other_limits_are_counted() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (_first, admin) = start(&table, &["--rate", "10/h"]);
+    let disagreeing = || {
+        let text = get(&admin, "/metrics").body;
+        let line = text.lines().find(|line| line.starts_with("gcra_table_disagreeing_agents "));
+        line.unwrap().rsplit_once(' ').unwrap().1.to_owned()
+    };
+    let (same, _) = start(&table, &["--rate", "10/h"]);
+    let (other, _) = start(&table, &["--rate", "20/h"]);
+    wait_until("one is counted", || disagreeing() == "1");
+    let told = status(&admin);
+    let same_limits = |agent: &Agent| entry(&told, agent.process.id())["same_limits"].clone();
+    assert_eq!([same_limits(&same), same_limits(&other)], [Json::Bool(true), Json::Bool(false)]);
+    assert!(top(&["--admin", &admin]).contains("other limits"));
+    other.stop();
+    wait_until("it has left", || disagreeing() == "0");
+}
+
+/// Something in the place of an agent: an entry in the table, and a listener at its address.
+struct Fake {
+    table: Table,
+    asked: Arc<AtomicUsize>,
+    profile: Profile,
+}
+
+impl Fake {
+    /// `answer` gets each connection after its request was read.
+    fn new(path: &Path, answer: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin: SocketAddr = listener.local_addr().unwrap();
+        let (table, _) = Table::open_or_create(path, None).unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (counter, answer) = (asked.clone(), Arc::new(answer));
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                counter.fetch_add(1, Ordering::Relaxed);
+                let answer = answer.clone();
+                thread::spawn(move || {
+                    let _ = stream.read(&mut [0; 1024]);
+                    answer(stream);
+                });
+            }
+        });
+        let profile = Profile { limits: 1, has_file: false, admin: Some(admin) };
+        let fake = Self { table, asked, profile };
+        fake.beat();
+        fake
+    }
+
+    fn beat(&self) {
+        self.table.beat();
+        self.table.introduce(&self.profile);
+    }
+}
+
+fn send(mut stream: TcpStream, bytes: &[u8]) {
+    // The agent may have given up.
+    let _ = stream.write_all(bytes);
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\n\r\n";
+
+#[test]
+fn whatever_is_at_an_address_costs_little() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (agent, admin) = start(&table, &["--rate", "10/h"]);
+    let own = get(&admin, "/status?own").body;
+    let text = |text: String| move |stream| send(stream, text.as_bytes());
+    let endless = |start: &'static str, piece: &'static [u8], pause: Duration| {
+        move |mut stream: TcpStream| {
+            let _ = stream.write_all(start.as_bytes());
+            while stream.write_all(piece).is_ok() {
+                thread::sleep(pause);
+            }
+        }
+    };
+    let wrong = own.replace("\"policies\":[", "\"policies\":[7,");
+    let other = own.replace("\"pid\":", "\"pid\":1");
+    let fakes = [
+        Fake::new(&table, endless(OK, &[b'['; 65_536], Duration::ZERO)),
+        Fake::new(&table, endless("", &[b'a'; 65_536], Duration::ZERO)),
+        Fake::new(&table, endless(OK, b" ", Duration::from_millis(50))),
+        Fake::new(&table, |stream| {
+            thread::sleep(Duration::from_secs(5));
+            drop(stream);
+        }),
+        Fake::new(&table, drop),
+        Fake::new(&table, text(format!("{OK}\u{1b}[2J<html>"))),
+        Fake::new(&table, text(format!("{OK}{}", "[".repeat(100_000)))),
+        Fake::new(&table, text(format!("{OK}{wrong}"))),
+        Fake::new(&table, text(format!("{OK}{other}"))),
+        Fake::new(&table, text("HTTP/1.1 421 Misdirected Request\r\n\r\n".to_owned())),
+    ];
+    let memory = || {
+        let path = format!("/proc/{}/status", agent.process.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = memory();
+    let mut told = Json::Null;
+    let mut agents = Vec::new();
+    wait_until("all are listed", || {
+        fakes.iter().for_each(Fake::beat);
+        told = status(&admin);
+        agents = told["agents"].as_array().unwrap().clone();
+        agents.len() == 1 + fakes.len()
+    });
+    for agent in &agents[1..] {
+        let why = agent["why"].as_str().unwrap_or_default();
+        assert!(agent["status"].is_null(), "{agent}");
+        assert!(why.contains("127.0.0.1:") && why.len() < 300, "{agent}");
+        assert!(!why.contains('\x1b'), "{agent}");
+    }
+    let said: Vec<_> =
+        agents[1..].iter().map(|agent| agent["why"].as_str().unwrap().to_owned()).collect();
+    for part in ["too long", "within 1000 ms", "not a gcra-spoa", "another agent answers"] {
+        assert!(said.iter().any(|said| said.contains(part)), "{part}: {said:#?}");
+    }
+    // While it asks, nothing else waits.
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            thread::sleep(Duration::from_millis(600));
+            get(&admin, "/status").status
+        });
+        assert_eq!(get(&admin, "/healthz").status, 200);
+        assert_eq!(get(&admin, "/metrics").status, 200);
+        assert!(!Spop::connect(&agent.address).is_blocked(&[("ip", ip("192.0.2.1"))]));
+        assert_eq!(asking.join().unwrap(), 200);
+    });
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB more");
+}
+
+#[test]
+fn many_viewers_cost_one_question() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (_agent, admin) = start(&table, &["--rate", "10/h"]);
+    let mut answer: Json = serde_json::from_str(&get(&admin, "/status?own").body).unwrap();
+    // This process is in the place of an agent.
+    answer["pid"] = std::process::id().into();
+    answer["start_time_seconds"] = 1.0.into();
+    let answer = format!("{OK}{answer}");
+    let fake = Fake::new(&table, move |stream| send(stream, answer.as_bytes()));
+    wait_until("it is asked", || status(&admin)["together"]["agents"] == 2);
+    let (asked, began) = (fake.asked.load(Ordering::Relaxed), Instant::now());
+    for _ in 0..5 {
+        thread::scope(|scope| {
+            let viewers: Vec<_> =
+                (0..20).map(|_| scope.spawn(|| get(&admin, "/status").status)).collect();
+            for viewer in viewers {
+                assert_eq!(viewer.join().unwrap(), 200);
+            }
+        });
+    }
+    // Once in half a second, however long this took.
+    let most = began.elapsed().as_millis() / 500 + 1;
+    let asked = fake.asked.load(Ordering::Relaxed) - asked;
+    assert!(asked as u128 <= most, "{asked} questions for 100 viewers, and {most} is the most");
+}

@@ -1,0 +1,52 @@
+//! Agents with `--admin`, and a client that asks them.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::{Agent, PATIENCE, wait_until};
+
+pub const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
+
+/// Starts an agent with an admin address, and waits until it is ready.
+pub fn start(table: &Path, args: &[&str]) -> (Agent, String) {
+    let agent = Agent::start(table, &[&ADMIN, args].concat());
+    let lines = agent.process.lines();
+    let address =
+        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
+    let address = address.expect("the log has the address").to_owned();
+    // The log names the listeners before they are served.
+    wait_until("it is ready", || get(&address, "/readyz").status == 200);
+    (agent, address)
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+pub fn send(address: &str, request: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Both may be a reset: if the client has lost its place, or the server did not read the whole
+    // request. What there is of an answer counts.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+pub fn get(address: &str, path: &str) -> Answer {
+    send(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+}
+
+pub fn status(address: &str) -> Json {
+    serde_json::from_str(&get(address, "/status").body).unwrap()
+}
