@@ -239,6 +239,18 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
 }
 
 #[test]
+fn an_agent_with_an_admin_address_leaves_the_table_when_it_stops() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (left, _) = start(&table, &["--rate", "10/h"]);
+    let (right, admin) = start(&table, &["--rate", "10/h"]);
+    wait_until("both are listed", || status(&admin)["table"]["processes"] == 2);
+    left.stop();
+    assert_eq!(status(&admin)["table"]["processes"], 1);
+    drop(right);
+}
+
+#[test]
 fn a_secret_is_not_told() {
     let directory = directory();
     let (agent, admin) =

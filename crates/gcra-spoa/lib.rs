@@ -159,8 +159,15 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         let watched = Watched::new(table, agent.counters(), undecided, stats);
         let address = admin::start(address, config.admin_hosts, watched, config.table)?;
         housekeeping.admin = Some(address);
+        admin::start(
+            address,
+            config.admin_hosts,
+            Watched::new(table.clone(), agent.counters(), undecided, stats),
+        )?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
+    // The thread of --admin never drops the table, and it ends with the process.
+    table.load().leave();
     Ok(ExitCode::SUCCESS)
 }
 

@@ -431,6 +431,14 @@ impl Table {
         }
     }
 
+    /// Ends this process's part in the list of processes, as the drop of the last handle does.
+    /// The next [`beat`](Self::beat) would begin it again.
+    pub fn leave(&self) {
+        if let Some(attachment) = &self.attachment {
+            attachment.leave(self.process_entries());
+        }
+    }
+
     /// Tells the other processes about this one: see
     /// [`Process::profile`](crate::Process::profile).
     ///
@@ -671,9 +679,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        if let Some(attachment) = &self.attachment {
-            attachment.leave(self.process_entries());
-        }
+        self.leave();
     }
 }
 
