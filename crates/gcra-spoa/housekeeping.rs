@@ -26,6 +26,7 @@ use crate::plural::Count;
 use crate::policy::{self, Policy};
 use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
+use crate::status::MAX_SILENCE;
 use crate::table_error::TableError;
 use crate::undecided::Undecided;
 use crate::watch::{Seen, Watch, see_all};
@@ -155,7 +156,10 @@ impl Housekeeping {
                     if looks.is_multiple_of(LOOKS_PER_BEAT) {
                         self.beat(&mut reported);
                     }
-                    if looks.is_multiple_of(watchdog_looks) {
+                    // A stuck worker is what the watchdog is for. If it is this one, nothing
+                    // happens here.
+                    if looks.is_multiple_of(watchdog_looks) && self.counters.silent() < MAX_SILENCE
+                    {
                         self.manager.beat();
                     }
                     if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_REPORT) {
@@ -182,7 +186,25 @@ impl Housekeeping {
         self.forget_earlier();
         self.follow_exemptions(reported);
         self.check_name(reported);
+        self.check_workers(reported);
         self.manager.retry();
+    }
+
+    /// Warns when another worker than that of the housekeeping is stuck.
+    fn check_workers(&self, reported: &mut Reported) {
+        let silent = self.counters.silent();
+        if silent < MAX_SILENCE {
+            reported.stuck_beats = 0;
+            return;
+        }
+        if reported.stuck_beats.is_multiple_of(BEATS_PER_REPORT) {
+            log::error!(
+                "a worker has been stuck for {} s, with all its connections; restart the agent, \
+                 unless a service manager does so because of its watchdog",
+                silent.as_secs()
+            );
+        }
+        reported.stuck_beats = reported.stuck_beats.wrapping_add(1);
     }
 
     /// How many looks lie between two beats for the watchdog: half of its time, as systemd asks.
@@ -473,6 +495,8 @@ struct Reported {
     lost_beats: u32,
     /// Beats since the table's name last led to it.
     detached_beats: u32,
+    /// Beats since all workers ran.
+    stuck_beats: u32,
     agreement: Agreement,
 }
 

@@ -40,8 +40,8 @@ const LARGEST: f64 = 1e15;
 /// The statuses that say what is wrong with a frame that was received (SPOE.txt section 3.5).
 const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
 
-/// After this time without a beat, the worker that runs the housekeeping counts as stuck.
-const MAX_SILENCE: Duration = Duration::from_secs(10);
+/// After this time without a beat, a worker counts as stuck.
+pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// The parts of an agent that its status is gathered from.
 #[derive(Debug)]
@@ -186,10 +186,10 @@ impl Watched {
 
     /// Why the agent does not work, if that is so.
     pub(crate) fn complaint(&self) -> Option<String> {
-        let silent = self.stats.silent();
+        let silent = self.stats.silent().max(self.counters.silent());
         // The housekeeping ends while the agent is leaving.
         let is_stuck = silent > MAX_SILENCE && self.stats.readiness() != Readiness::Leaving;
-        is_stuck.then(|| format!("the worker has been stuck for {} s", silent.as_secs()))
+        is_stuck.then(|| format!("a worker has been stuck for {} s", silent.as_secs()))
     }
 
     /// Why the agent should get no requests, if that is so.

@@ -229,7 +229,13 @@ impl<H: Handler> Agent<H> {
         let shared = Arc::new(self.into_shared());
         // Closed when the last connection has dropped its sender.
         let (alive, mut all_gone) = mpsc::channel::<()>(1);
-        let mut awake = JoinSet::new();
+        // Tasks of the workers themselves. They end when this function returns.
+        let mut own = JoinSet::new();
+        shared.counters.beats(workers.len());
+        for (number, worker) in workers.iter().enumerate() {
+            let (counters, count) = (shared.counters.clone(), workers.len());
+            own.spawn_on(async move { counters.beats(count).beat(number).await }, worker);
+        }
         if shared.busy.is_some() {
             for worker in &workers {
                 let shared = shared.clone();
@@ -238,7 +244,7 @@ impl<H: Handler> Agent<H> {
                         busy.stay_awake().await;
                     }
                 };
-                awake.spawn_on(stay_awake, worker);
+                own.spawn_on(stay_awake, worker);
             }
         }
         let acceptor = Arc::new(Acceptor::new(shared.clone(), workers, alive));

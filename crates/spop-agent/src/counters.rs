@@ -1,10 +1,12 @@
 //! Counts what an agent has done.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use crate::beats::Beats;
 use crate::end::End;
 
 /// The counters of one agent, which all its connections write. Read them with
@@ -33,6 +35,7 @@ pub struct Counters {
     stopped: AtomicU64,
     failed: AtomicU64,
     statuses: [AtomicU64; Snapshot::STATUSES],
+    beats: OnceLock<Beats>,
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +138,20 @@ impl Snapshot {
 }
 
 impl Counters {
+    /// For how long a worker of the agent has not run; the longest time, if there are several
+    /// workers. It is at most a little more than a second, unless a worker is stuck (for instance
+    /// because a handler waits) or gets no CPU time. Zero before the agent serves; without meaning
+    /// when it has stopped.
+    #[must_use]
+    pub fn silent(&self) -> Duration {
+        self.beats.get().map_or(Duration::ZERO, Beats::silent)
+    }
+
+    /// The signs of life of so many workers.
+    pub(crate) fn beats(&self, workers: usize) -> &Beats {
+        self.beats.get_or_init(|| Beats::new(workers))
+    }
+
     /// The numbers now. Each is exact, but they are not all read at the same moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

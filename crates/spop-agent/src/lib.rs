@@ -125,6 +125,7 @@
 mod accept;
 mod agent;
 mod batch;
+mod beats;
 mod buffers;
 mod busy;
 mod connection;

@@ -478,6 +478,48 @@ fn an_agent_brings_its_own_workers() {
     assert!(!path.exists());
 }
 
+/// A handler that waits holds up its worker, and no other worker.
+#[test]
+fn a_worker_that_is_stuck_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let agent = Agent::new(move |_: &Request<'_>, _: &mut Reply<'_>| {
+        let _ = released.lock().unwrap().recv();
+    });
+    let counters = agent.counters();
+    assert_eq!(counters.silent(), Duration::ZERO, "it does not serve yet");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let address = ListenAddress::Unix(path.clone());
+    let serving = std::thread::spawn(move || {
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        agent.run(NonZeroUsize::new(2).unwrap(), &[address], stopped)
+    });
+    let client = async {
+        while !path.exists() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        // Connections go to the workers in turn, and the second worker is not the main thread.
+        let _first = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut second = tokio::net::UnixStream::connect(&path).await.unwrap();
+        second.write_all(&[hello(16380, None), notify(1, b"")].concat()).await.unwrap();
+        while counters.silent() < Duration::from_millis(1500) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        drop(release);
+        while counters.silent() >= Duration::from_millis(1500) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { within(client).await });
+    stop.send(()).unwrap();
+    serving.join().unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn an_agent_that_stays_awake_answers_and_falls_asleep_again() {
     let served = serve(Agent::new(measure).busy_poll(Duration::from_millis(1))).await;
