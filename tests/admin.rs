@@ -239,14 +239,15 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
 }
 
 #[test]
+#[expect(clippy::float_cmp, reason = "they are counts")]
 fn an_agent_with_an_admin_address_leaves_the_table_when_it_stops() {
     let directory = directory();
     let table = directory.path().join("table");
     let (left, _) = start(&table, &["--rate", "10/h"]);
     let (right, admin) = start(&table, &["--rate", "10/h"]);
-    wait_until("both are listed", || status(&admin)["table"]["processes"] == 2);
+    assert_eq!(scrape(&admin)["gcra_table_processes"], 2.0);
     left.stop();
-    assert_eq!(status(&admin)["table"]["processes"], 1);
+    assert_eq!(scrape(&admin)["gcra_table_processes"], 1.0);
     drop(right);
 }
 

@@ -446,7 +446,7 @@ fn the_agent_serves_a_socket_that_systemd_holds() {
     agent.stop();
 }
 
-/// Every file in the folder is installed by its README.
+/// Every file in the folder is explained by its README.
 #[test]
 fn the_readme_names_every_file() {
     let readme = fs::read_to_string(deploy("README.md")).unwrap();

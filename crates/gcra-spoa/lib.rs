@@ -156,14 +156,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         manager: Arc::new(ServiceManager::from_environment()),
     };
     if let Some(address) = config.admin {
-        let watched = Watched::new(table, agent.counters(), undecided, stats);
+        let watched = Watched::new(table.clone(), agent.counters(), undecided, stats);
         let address = admin::start(address, config.admin_hosts, watched, config.table)?;
         housekeeping.admin = Some(address);
-        admin::start(
-            address,
-            config.admin_hosts,
-            Watched::new(table.clone(), agent.counters(), undecided, stats),
-        )?;
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     // The thread of --admin never drops the table, and it ends with the process.
