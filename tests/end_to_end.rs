@@ -278,6 +278,19 @@ fn haproxy_restarted_finds_the_counts_as_they_were() {
     assert_eq!(passing(&mut Client::new(haproxy.frontend), 6), 4);
 }
 
+/// As on several machines (docs/OPERATING.md).
+#[test]
+fn two_haproxies_that_ask_the_same_agent_share_one_limit() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+    let start = || Haproxy::start("haproxy.cfg", &behind([&agent, &agent]));
+    let haproxies = [start(), start()];
+    let mut clients = haproxies.each_ref().map(|haproxy| Client::new(haproxy.frontend));
+    let passed: u32 = (0..15).map(|number| passing(&mut clients[number % 2], 1)).sum();
+    assert_eq!(passed, 10);
+}
+
 #[test]
 fn without_an_agent_requests_pass_or_not_as_configured() {
     needs!(support::haproxy());
