@@ -1,0 +1,519 @@
+//! The documents: every configuration that they show is valid, those that promise numbers are run
+//! behind a real HAProxy, every line of the log is explained, and every link leads somewhere.
+//!
+//! A block marked `toml` is a complete file of policies, or shows settings of a policy, one on
+//! each line. A block marked `spoe` has messages and groups for the `.conf`, and a block marked
+//! `haproxy` has frontends, backends, or rules of a frontend. The blocks between two headings
+//! belong together.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::{
+    Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, needs, wait_until,
+};
+use tempfile::TempDir;
+
+/// A fenced block of a document.
+struct Block {
+    /// The heading above it.
+    section: String,
+    language: String,
+    text: String,
+    /// For messages: the document, and the line of the block's first line.
+    place: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The fenced blocks of a document, in order.
+fn blocks(document: &str) -> Vec<Block> {
+    let text = fs::read_to_string(root().join(document)).unwrap();
+    let (mut blocks, mut section): (Vec<Block>, String) = (Vec::new(), String::new());
+    let mut inside = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(language) = line.strip_prefix("```") {
+            inside = !inside;
+            if inside {
+                blocks.push(Block {
+                    section: section.clone(),
+                    language: language.to_owned(),
+                    text: String::new(),
+                    place: format!("{document}:{}", number + 1),
+                });
+            }
+        } else if inside {
+            let block = blocks.last_mut().unwrap();
+            block.text.push_str(line);
+            block.text.push('\n');
+        } else if line.starts_with('#') {
+            section = line.trim_start_matches(['#', ' ']).to_owned();
+        }
+    }
+    assert!(!inside, "{document} ends within a block");
+    blocks
+}
+
+/// What is between two headings, ready to be run.
+#[derive(Default)]
+struct Recipe {
+    /// Each a complete file of policies.
+    policies: Vec<String>,
+    messages: String,
+    /// Each a configuration of its own.
+    frontends: Vec<String>,
+    place: String,
+}
+
+fn recipes(document: &str) -> BTreeMap<String, Recipe> {
+    let mut recipes: BTreeMap<String, Recipe> = BTreeMap::new();
+    for block in blocks(document) {
+        let recipe = recipes.entry(block.section).or_default();
+        recipe.place.clone_from(&block.place);
+        match &block.language[..] {
+            "toml" if block.text.contains("[policy") => recipe.policies.push(block.text),
+            // Each line shows a setting of a policy.
+            "toml" => recipe.policies.extend(block.text.lines().map(|line| {
+                let limits = if line.starts_with("limits") { "" } else { "limits = '1/s'\n" };
+                format!("[policy.shown]\n{limits}{line}\n")
+            })),
+            "spoe" => recipe.messages.push_str(&block.text),
+            "haproxy" => recipe.frontends.push(block.text),
+            // Configurations of other programs, and what an operator types.
+            "nginx" | "yaml" | "console" => {}
+            other => panic!("{}: what is '{other}'?", block.place),
+        }
+    }
+    recipes
+}
+
+/// The documents with configurations.
+const DOCUMENTS: [&str; 2] = ["docs/CONFIG.md", "docs/MIGRATING.md"];
+
+/// A complete haproxy.cfg around a block, and the spoe-gcra.conf beside it, in `folder`. Returns
+/// the path of the former.
+fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
+    let mut config = "global\n    default-path config\n    log stdout format raw local0 info\n\
+                      defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
+                      timeout client 30s\n    timeout server 30s\n"
+        .to_owned();
+    if frontend.contains("frontend web\n") {
+        config.push_str(&frontend.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
+    } else {
+        let (rules, backends) =
+            if frontend.starts_with(' ') { (frontend, "") } else { ("", frontend) };
+        config.push_str(&format!(
+            "frontend web\n    bind \"${{GCRA_HTTP-:8080}}\"\n    \
+             filter spoe engine gcra config spoe-gcra.conf\n{rules}    default_backend app\n\
+             {backends}"
+        ));
+    }
+    if !format!("\n{frontend}").contains("\nbackend app\n") {
+        config.push_str("backend app\n    server origin \"unix@${ORIGIN-/tmp/origin}\"\n");
+    }
+    config.push_str(
+        "frontend origin\n    bind \"unix@${ORIGIN-/tmp/origin}\"\n    \
+         http-request return status 401 if { req.hdr(x-password) -m str wrong }\n    \
+         http-request return status 200\n",
+    );
+    let shipped = fs::read_to_string(root().join("haproxy/haproxy.cfg")).unwrap();
+    config.push_str(&shipped[shipped.find("backend gcra-agents").unwrap()..]);
+    let config = config.replace("/etc/haproxy/", &format!("{}/", folder.display()));
+    fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
+
+    let shipped = fs::read_to_string(root().join("haproxy/spoe-gcra.conf")).unwrap();
+    let (agent, check) = shipped.split_once("spoe-message check\n").unwrap();
+    let messages = match messages {
+        "" => format!("spoe-message check\n{check}"),
+        some => some.to_owned(),
+    };
+    let named = |word: &str| {
+        let names = messages.lines().filter_map(|line| line.strip_prefix(word));
+        names.collect::<Vec<_>>().join("")
+    };
+    // A message without an event is in a group.
+    let with_event: String = messages
+        .split("spoe-message ")
+        .skip(1)
+        .filter(|message| message.contains("\n    event "))
+        .map(|message| format!(" {}", message.lines().next().unwrap()))
+        .collect();
+    let mut lists = String::new();
+    for (keyword, names) in [("messages", with_event), ("groups", named("spoe-group"))] {
+        if !names.is_empty() {
+            lists.push_str(&format!("    {keyword}{names}\n"));
+        }
+    }
+    let agent = agent.replace("    messages check\n", &lists);
+    fs::write(folder.join("spoe-gcra.conf"), format!("{agent}{messages}")).unwrap();
+    let file = folder.join("haproxy.cfg");
+    fs::write(&file, config).unwrap();
+    file
+}
+
+#[test]
+fn every_configuration_in_the_documents_is_valid() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let folder = directory.path();
+    for (document, recipe) in DOCUMENTS
+        .iter()
+        .flat_map(|document| recipes(document).into_values().map(move |r| (document, r)))
+    {
+        for policies in &recipe.policies {
+            let file = folder.join("gcra-spoa.toml");
+            fs::write(&file, policies).unwrap();
+            let mut check = Command::new(agent_binary());
+            let output = check.arg("check").arg("--config").arg(file).output().unwrap();
+            assert!(output.status.success(), "above {}: {output:?}", recipe.place);
+        }
+        let mut frontends = recipe.frontends;
+        if frontends.is_empty() && !recipe.messages.is_empty() {
+            frontends.push(String::new());
+        }
+        for frontend in frontends {
+            let file = write_configuration(folder, &frontend, &recipe.messages);
+            let mut check = Command::new(haproxy_binary());
+            let output = check.arg("-c").arg("-f").arg(file).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success() && !said.contains("WARNING"),
+                "{document}, above {}: {said}\n{frontend}",
+                recipe.place
+            );
+        }
+    }
+}
+
+/// A recipe behind a running HAProxy.
+struct Running {
+    directory: TempDir,
+    agent: Agent,
+    haproxy: Haproxy,
+}
+
+impl Running {
+    /// Starts the policies and the frontend with these numbers in the recipe.
+    fn start(recipe: &Recipe, policies: usize, frontend: &str) -> Self {
+        let directory = directory();
+        let folder = directory.path();
+        let file = folder.join("gcra-spoa.toml");
+        fs::write(&file, &recipe.policies[policies]).unwrap();
+        let table = folder.join("table");
+        let agent = Agent::start(&table, &["--config", file.to_str().unwrap()]);
+        let config = write_configuration(folder, frontend, &recipe.messages);
+        let origin = folder.join("origin");
+        let environment = [
+            ("GCRA_AGENT1", &agent.address[..]),
+            ("GCRA_AGENT2", &agent.address),
+            ("ORIGIN", origin.to_str().unwrap()),
+        ];
+        let haproxy = Haproxy::start(config.to_str().unwrap(), &environment);
+        Self { directory, agent, haproxy }
+    }
+
+    /// Sends `count` requests from one client, one after another. Returns their statuses.
+    fn statuses(
+        &self,
+        client: u8,
+        path: &str,
+        headers: &[(&str, &str)],
+        count: usize,
+    ) -> Vec<u16> {
+        let ip: IpAddr = Ipv4Addr::new(127, 0, 0, client).into();
+        let mut client = Client::from(self.haproxy.frontend, ip);
+        (0..count).map(|_| client.get_with(path, headers).unwrap().status).collect()
+    }
+}
+
+fn passed(statuses: &[u16]) -> usize {
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+/// What docs/MIGRATING.md says about the first requests of a client, for the stick table, for the
+/// policy that replaces it, and for both beside each other.
+#[test]
+fn a_policy_allows_what_the_stick_table_allowed() {
+    needs!(support::haproxy());
+    let recipes = recipes("docs/MIGRATING.md");
+    let recipe = &recipes["From HAProxy stick tables"];
+    let [old, new] = &recipe.frontends[..] else { panic!("two frontends") };
+    for frontend in [old, new] {
+        let running = Running::start(recipe, 0, frontend);
+        let start = Instant::now();
+        let statuses = running.statuses(1, "/", &[], 30);
+        // On a machine that stands still, more may have come due: one in 500 ms.
+        let due = start.elapsed().as_millis() / 500;
+        assert_eq!(passed(&statuses[..20]), 20, "{statuses:?}");
+        assert!(passed(&statuses) as u128 <= 20 + due, "{statuses:?} {due}");
+    }
+
+    let recipe = &recipes["Stick table and gcra-spoa beside each other"];
+    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    let would_be_blocked = |client: u8| {
+        let address = format!("127.0.0.{client}:");
+        let lines = running.haproxy.process.lines();
+        let lines = lines.iter().filter(|line| line.contains(&address));
+        let fields: Vec<_> = lines.filter_map(|line| line.split_once(" rate=")).collect();
+        (fields.len(), fields.iter().filter(|(_, it)| it.contains(" would_block=1 ")).count())
+    };
+    let statuses = running.statuses(1, "/", &[], 30);
+    assert_eq!(passed(&statuses[..20]), 20, "{statuses:?}");
+    wait_until("both are in the log", || {
+        let (logged, would_be_blocked) = would_be_blocked(1);
+        logged == 30 && would_be_blocked > 0
+    });
+    let lines = running.haproxy.process.lines();
+    assert!(lines.iter().any(|line| line.contains(" 200 ") && line.contains(" blocked=0 ")));
+    assert!(!lines.iter().any(|line| line.contains(" blocked=1 ")), "it only observes");
+
+    // Step 3: without the line, it blocks.
+    let file = running.directory.path().join("gcra-spoa.toml");
+    let observing = fs::read_to_string(&file).unwrap();
+    let enforcing = observing.replace("mode = \"observe\"\n", "");
+    assert_ne!(observing, enforcing);
+    fs::write(&file, enforcing).unwrap();
+    let mut reload = Command::new(agent_binary());
+    reload.arg("reload").arg("--config").arg(&file);
+    let output =
+        reload.arg("--table").arg(running.directory.path().join("table")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    running.statuses(2, "/", &[], 30);
+    wait_until("the agent blocks", || {
+        let lines = running.haproxy.process.lines();
+        lines.iter().any(|line| line.contains("127.0.0.2:") && line.contains(" blocked=1 "))
+    });
+    drop(running.agent);
+}
+
+#[test]
+fn only_failed_logins_are_counted() {
+    needs!(support::haproxy());
+    let recipes = recipes("docs/CONFIG.md");
+    let recipe = &recipes["Only failed logins"];
+    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    let wrong = [("X-Password", "wrong")];
+    assert_eq!(passed(&running.statuses(1, "/login", &[], 5)), 5, "right ones are free");
+    // A cell comes back in 20 s.
+    let start = Instant::now();
+    let statuses = running.statuses(1, "/login", &wrong, 5);
+    if start.elapsed() < Duration::from_secs(15) {
+        assert_eq!(statuses, [401, 401, 401, 429, 429]);
+        assert_eq!(running.statuses(1, "/login", &[], 1), [429], "with the right one, too");
+    }
+    assert_eq!(statuses[..3], [401, 401, 401]);
+    assert_eq!(passed(&running.statuses(1, "/", &wrong[..0], 5)), 5, "other paths");
+    assert_eq!(running.statuses(2, "/login", &wrong, 1), [401], "another client");
+}
+
+#[test]
+fn of_two_messages_either_blocks() {
+    needs!(support::haproxy());
+    let mut recipes = recipes("docs/CONFIG.md");
+    let mut recipe = recipes.remove("Logins, by address and by account").unwrap();
+    recipe.messages = recipes.remove("Combining messages").unwrap().messages;
+    let rule = "    http-request deny status 429 if { var(txn.gcra.blocked) -m bool }\n";
+    for is_reversed in [false, true] {
+        if is_reversed {
+            let (ip, account) = recipe.messages.split_at(recipe.messages.rfind("spoe-m").unwrap());
+            recipe.messages = format!("{account}\n{ip}");
+        }
+        let running = Running::start(&recipe, 0, rule);
+        let login =
+            |client, user: &str| running.statuses(client, "/login", &[("X-User", user)], 1)[0];
+        // Ten logins of one account from ten addresses, and no eleventh.
+        assert!((1..=10).all(|client| login(client, "alice") == 200));
+        assert_eq!(login(11, "ALICE"), 429, "by account");
+        assert_eq!(login(11, "bob"), 200);
+        // One address, with another account each time.
+        let mut account = 0;
+        wait_until("an address is blocked", || {
+            account += 1;
+            login(12, &format!("user{account}")) == 429
+        });
+        assert!(account > 10, "the burst of the address: {account}");
+    }
+}
+
+#[test]
+fn the_plan_of_an_api_key_comes_from_a_map() {
+    needs!(support::haproxy());
+    let recipes = recipes("docs/CONFIG.md");
+    let recipe = &recipes["API plans"];
+    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    assert_eq!(running.statuses(1, "/", &[], 1), [401]);
+    let gold = running.statuses(1, "/", &[("X-Api-Key", "key-4711")], 100);
+    assert_eq!(passed(&gold), 100);
+    let start = Instant::now();
+    let free = running.statuses(1, "/", &[("X-Api-Key", "key-1")], 50);
+    let due = usize::try_from(start.elapsed().as_millis() / 200).unwrap();
+    assert!((10..=10 + due).contains(&passed(&free)), "{free:?}");
+}
+
+/// The string literals in a piece of source code outside its tests and comments, with what comes
+/// before each of them.
+fn literals(source: &str) -> Vec<(String, String)> {
+    let source = source.split("\n#[cfg(test)]\nmod ").next().unwrap();
+    let code: String = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let (mut literals, mut rest) = (Vec::new(), &code[..]);
+    while let Some((before, after)) = rest.split_once('"') {
+        if before.ends_with('\'') || before.ends_with("b'") {
+            rest = after;
+            continue;
+        }
+        let (mut text, mut end, mut escaped) = (String::new(), after.len(), false);
+        for (index, character) in after.char_indices() {
+            match (escaped, character) {
+                (true, 'n') => text.push('\n'),
+                (true, other) => text.push(other),
+                (false, '"') => {
+                    end = index;
+                    break;
+                }
+                (false, '\\') => {}
+                (false, other) => text.push(other),
+            }
+            escaped = !escaped && character == '\\';
+        }
+        literals.push((before.trim_end().to_owned(), text));
+        rest = after.get(end + 1..).unwrap_or_default();
+    }
+    literals
+}
+
+/// The words of a text, without what marks code in Markdown.
+fn words(text: &str) -> String {
+    let text = text.replace(['`', '\''], "");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The first words of a message: of its first piece between placeholders that has at least three.
+fn first_words(message: &str) -> Option<String> {
+    message.split(['{', '}']).step_by(2).find_map(|piece| {
+        let piece = words(piece.trim_start_matches([' ', ',', ';', ':', '.', '(', ')']));
+        let first: Vec<_> = piece.split(' ').take(4).collect();
+        let first = (first.len() >= 3).then(|| first.join(" "))?;
+        Some(first.trim_end_matches([',', ';', ':', '.']).to_owned())
+    })
+}
+
+/// Files in which sentences for the log are put together.
+const SENTENCES: [&str; 3] = [
+    "crates/gcra-spoa/agreement.rs",
+    "crates/gcra-spoa/undecided.rs",
+    "crates/spop-agent/src/end.rs",
+];
+
+#[test]
+fn every_warning_and_error_of_the_log_is_explained() {
+    let page = words(&fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap());
+    let mut folders: Vec<PathBuf> = [
+        "crates/gcra-spoa",
+        "crates/spop-agent/src",
+        "crates/spop-codec/src",
+        "crates/gcra-table/src",
+    ]
+    .map(|folder| root().join(folder))
+    .into();
+    let (mut found, mut missing) = (0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
+            for (before, text) in literals(&fs::read_to_string(&path).unwrap()) {
+                let is_logged =
+                    ["log::warn!(", "log::error!(", ".warn(format_args!(", ".panicked("]
+                        .iter()
+                        .any(|call| before.ends_with(call));
+                if !is_logged && !SENTENCES.contains(&name) {
+                    continue;
+                }
+                let Some(first) = first_words(&text) else { continue };
+                found += 1;
+                if !page.contains(&first) {
+                    missing.push(format!("{name}: {first}"));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/TROUBLESHOOTING.md does not have: {missing:#?}");
+    assert!(found > 30, "{found}");
+}
+
+/// The headings of a document as GitHub writes them in addresses.
+fn anchors(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap();
+    let mut fenced = false;
+    let mut anchors = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced && line.starts_with('#') {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = |it: &char| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_');
+            anchors.push(heading.chars().filter(kept).collect::<String>().replace(' ', "-"));
+        }
+    }
+    anchors
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut folders: Vec<PathBuf> =
+        ["docs", "haproxy", "deploy", "crates"].map(|folder| root().join(folder)).into();
+    let mut documents: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+            .map(|name| root().join(name))
+            .into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                documents.push(path);
+            }
+        }
+    }
+    let (mut found, mut wrong) = (0, Vec::new());
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let (file, anchor) = link.0.split_once('#').unwrap_or((link.0, ""));
+            if file.contains("://") {
+                continue;
+            }
+            let target =
+                if file.is_empty() { document.clone() } else { document.with_file_name(file) };
+            let leads = target.exists()
+                && (anchor.is_empty() || anchors(&target).iter().any(|known| known == anchor));
+            found += 1;
+            if !leads {
+                let name = document.strip_prefix(root()).unwrap();
+                wrong.push(format!("{}: {}", name.display(), link.0));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(found > 50, "{found}");
+}
