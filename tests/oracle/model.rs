@@ -664,13 +664,11 @@ impl Model {
             told.push((left, owed));
         }
         let fields = standings.iter().map(|standing| {
-            let seconds = -(-self.drain(&standing.limit)).div_euclid(S);
-            // A model with other intervals must not fail by what is the configuration's.
-            let seconds = if self.per_mille == 1000 {
-                seconds
-            } else {
-                -(-standing.limit.interval_ns * standing.limit.burst).div_euclid(S)
-            };
+            // The interval was rounded up, by less than a nanosecond for each cell. And a model
+            // with other intervals must not fail by what is the configuration's.
+            let (interval_ns, burst) = (standing.limit.interval_ns, standing.limit.burst);
+            let drain = interval_ns * burst - (burst - 1);
+            let seconds = -(-drain).div_euclid(S);
             format!("\"{}\";q={};w={}", standing.label, standing.limit.burst, seconds.max(1))
         });
         if var("ratelimit_policy")? != fields.collect::<Vec<_>>().join(", ") {
