@@ -409,7 +409,8 @@ fn a_file_is_checked_in_words() {
     let words = String::from_utf8(output.stdout).unwrap();
     assert!(
         words.starts_with(
-            "policy 'api', for the message 'api'\n    3 per hour, up to 3 at once: at most 6 in any \
+            "policy 'api', for the message 'api'\n    3 per hour, up to 3 at once: at most 6 in \
+             any \
              hour"
         ) && words.ends_with("gcra-spoa.toml is valid: 1 policy, 0 warnings\n"),
         "{words}"
@@ -457,7 +458,8 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     let config = format!(
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
          server 10s\n\
-         frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    http-request return status 200\n{backend}"
+         frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    \
+         http-request return status 200\n{backend}"
     );
     let file: &Path = &folder.join("haproxy.cfg");
     fs::write(file, config).unwrap();
@@ -515,7 +517,8 @@ fn haproxy_refuses_what_has_to_be_edited_first() {
     for usable in [
         &shipped,
         one,
-        "scope = \"res\"\nanswer = [\"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\"]\n",
+        "scope = \"res\"\nanswer = [\"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\n\
+         key = [\"ip\"]\n",
         "scope = \"req\"\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\", \"path\"]\ncost = \"n\"\n",
         "scope = \"sess\"\nanswer = [\"retry_after\"]\n[policy.a]\nlimits = \"1/s\"\n",
     ] {

@@ -1,7 +1,7 @@
 //! The command line: every flag and command, checked and turned into values.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use std::{env, io};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_table::{MAX_EXEMPTION, Rate, Slots};
+use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
@@ -93,7 +93,12 @@ struct Args {
 
     /// The address that HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket),
     /// or 'inherited' for the sockets that systemd has opened. May be given several times
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:9000",
+        value_parser = parse_listen
+    )]
     listen: Vec<ListenAddress>,
 
     /// The mode of the Unix sockets that the agent creates, in octal, such as 0660. Only users
@@ -187,11 +192,11 @@ enum Command {
     /// Check a configuration file and print what it means. The exit status is 1 if the file has
     /// mistakes
     Check {
-        /// The configuration file
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
+        #[command(flatten)]
+        config: ConfigFile,
 
-        /// Print a HAProxy configuration that fits the file, instead of what it means
+        /// Print a HAProxy configuration that fits the file, instead of what it means. What you
+        /// have to replace in it is EDIT-THIS
         #[arg(long)]
         print_haproxy: bool,
     },
@@ -208,12 +213,29 @@ enum Command {
     /// Check a configuration file, ask all agents of a table to read theirs again, and print their
     /// answers. The exit status is 0 if its limits are in force in all agents that are alive
     Reload {
-        /// The file that the agents were started with
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
+        #[command(flatten)]
+        config: ConfigFile,
         #[command(flatten)]
         at: At,
     },
+}
+
+/// A configuration file: `FILE`, or `--config FILE` as for an agent.
+#[derive(Debug, clap::Args)]
+struct ConfigFile {
+    /// The file that the agents are started with
+    #[arg(value_name = "FILE", required_unless_present = "config")]
+    file: Option<PathBuf>,
+    /// The same, as for an agent
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// One of the two; clap takes care that there is one.
+    fn path(self) -> PathBuf {
+        self.file.or(self.config).unwrap_or_default()
+    }
 }
 
 /// Which agents to watch, and how.
@@ -622,9 +644,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     match parsed.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
         Some(Command::Check { config, print_haproxy }) => {
-            Ok(Task::Check { config, print_haproxy })
+            Ok(Task::Check { config: config.path(), print_haproxy })
         }
-        Some(Command::Reload { config, at }) => Ok(Task::Reload { config, at }),
+        Some(Command::Reload { config, at }) => Ok(Task::Reload { config: config.path(), at }),
         Some(Command::Top(top)) => Ok(Task::Top(top)),
         Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
         Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
@@ -798,11 +820,15 @@ pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
 }
 
 fn parse_burst(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("'{text}' is not a whole number of requests, such as 20"))
+    let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
+    burst.ok_or_else(|| {
+        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 20")
+    })
 }
 
 fn parse_slots(text: &str) -> Result<Slots, String> {
-    let slots = text.parse().map_err(|_| format!("'{text}' is not a whole number"))?;
+    let slots =
+        text.parse().map_err(|_| format!("'{text}' is not a whole number, such as 1048576"))?;
     Slots::new(slots).map_err(|error| error.to_string())
 }
 
@@ -911,8 +937,27 @@ fn parse_host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
+/// An address, of which the name `localhost` is one, too.
 fn parse_admin(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
+    let on_localhost = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let localhost = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    localhost
+        .map(on_localhost)
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
+}
+
+/// An address to listen on. HAProxy and the agent rarely have the same working directory, so a
+/// path must be absolute.
+fn parse_listen(text: &str) -> Result<ListenAddress, String> {
+    match text.parse() {
+        Ok(ListenAddress::Unix(path)) if path.is_relative() => Err(format!(
+            "the path in '{text}' is relative; write all of it, such as \
+             unix:/run/gcra-spoa/agent.sock"
+        )),
+        Ok(address) => Ok(address),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn parse_host(text: &str) -> Result<String, String> {
@@ -1013,8 +1058,9 @@ mod tests {
             ("--rate 100", "it has no '/'"),
             ("--rate 100/fortnight", "must end in ms, s, m, h or d"),
             ("--rate 99999999999999999999/s", "too many digits"),
-            ("--rate 100/s --burst 0", "the smallest is 1"),
+            ("--rate 100/s --burst 0", "'0' is not a whole number of requests from 1 to"),
             ("--rate 100/s --burst 1.5", "'1.5' is not a whole number of requests"),
+            ("--rate 100/s --burst 99999999999999999999", "from 1 to 4294967294"),
             ("--rate 1/d --burst 100000", "takes 100000 days to pay off"),
             ("--rate deny --burst 5", "--burst has no effect"),
             ("--rate 1/s --listen localhost", "IP:PORT"),
@@ -1024,7 +1070,9 @@ mod tests {
             ("--rate 1/s --drain 1h", "'1h' is not a time from 0s to 5m"),
             ("--rate 1/s --drain 301", "'301' is not a time from 0s to 5m"),
             ("--rate 1/s --drain soon", "us, ms, s, m, h or d"),
-            ("--rate 1/s --admin localhost:9101", "'localhost:9101' is not IP:PORT"),
+            ("--rate 1/s --listen unix:agent.sock", "write all of it, such as unix:/run/"),
+            ("--rate 1/s --admin :9101", "':9101' is not IP:PORT"),
+            ("--rate 1/s --admin localhost", "'localhost' is not IP:PORT"),
             ("--rate 1/s --admin-host a.example", "--admin <IP:PORT>"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a.example:9101", "without a port"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "'' is not a host name"),
@@ -1054,6 +1102,21 @@ mod tests {
         assert_eq!(times("--drain 4 --busy-poll 50"), (4000, 50));
         assert_eq!(times("--drain 250ms --busy-poll 1ms"), (250, 1000));
         assert_eq!(times("--drain 5m --busy-poll 0us"), (300_000, 0));
+    }
+
+    #[test]
+    fn localhost_is_an_address() {
+        let admin = parse("--rate 1/s --admin localhost:9101").unwrap().admin.unwrap();
+        assert_eq!(admin.to_string(), "127.0.0.1:9101");
+    }
+
+    #[test]
+    fn a_file_is_named_with_or_without_its_flag() {
+        for args in ["check x.toml", "check --config x.toml", "check x.toml --print-haproxy"] {
+            let args = ["gcra-spoa"].into_iter().chain(args.split(' ')).map(OsString::from);
+            let Ok(Task::Check { config, .. }) = super::parse(args) else { panic!("no check") };
+            assert_eq!(config, Path::new("x.toml"));
+        }
     }
 
     #[test]

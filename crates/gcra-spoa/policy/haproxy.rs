@@ -1,7 +1,7 @@
 //! A HAProxy configuration that fits the policies, for `gcra-spoa check --print-haproxy`.
 //!
-//! What only the operator knows is printed as [`EDIT`], which `haproxy -c` refuses and names in its
-//! message. So no guess is ever in use: neither a condition that is missing, so that a limit for
+//! What only the operator knows is printed as [`EDIT`], which `haproxy -c` refuses and names in
+//! its message. So no guess is ever in use: neither a condition that is missing, so that a limit for
 //! logins counts every request, nor a sample that is always null.
 
 use std::fmt::Write as _;
@@ -16,8 +16,8 @@ use crate::policy::{Policies, Policy, When};
 const EDIT: &str = "EDIT-THIS";
 
 /// The fields of the usual HTTP log line, as in the shipped files.
-const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc %ac/%fc/%bc/%sc/%rc \
-                        %sq/%bq %{+Q}r";
+const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
+                        %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r";
 
 /// Where maps are.
 const MAPS: &str = "/etc/haproxy/";

@@ -168,8 +168,8 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
             "3: 'ip' is a string, which needs quotes; write \"ip\"",
             "4: to block no request, and only count those that would be blocked, write mode = \
              \"observe\"",
-            "6: '1/x' is not a rate: the period must end in ms, s, m, h or d, or in sec, min, hour \
-             or day (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)",
+            "6: '1/x' is not a rate: the period must end in ms, s, m, h or d, or in sec, min, \
+             hour or day (rates are COUNT/PERIOD, like 100/s, 0.5/s, 10/m, 1000/d or 100/250ms)",
         ],
     );
     wrong(
@@ -716,8 +716,8 @@ limits = "5/m"
     .for_haproxy();
     for line in [
         "    messages api login",
-        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS gold'); the others \
-         are 'api'",
+        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS gold'); \
+         the others are 'api'",
         "    # n: int(1) charges each request one cell",
         "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
         "    event on-frontend-http-request if EDIT-THIS",
@@ -895,12 +895,13 @@ fn what_is_probably_not_meant_gets_a_warning() {
         ),
         (
             api("limits = \"1/s\"\nipv6_prefix = 0"),
-            "3: warning: with ipv6_prefix = 0 all IPv6 addresses share one bucket; write up to 128",
+            "3: warning: with ipv6_prefix = 0 all IPv6 addresses share one bucket; write up to \
+             128",
         ),
         (
             api("limits = \"1/s\"\nwhen = { plan = \"gold\" }\nkey = [\"plan\"]"),
-            "3: warning: the key of policy 'api' has only the arg 'plan', so all requests with the \
-             same plan share one bucket; add the arg that tells clients apart, such as \"ip\"",
+            "3: warning: the key of policy 'api' has only the arg 'plan', so all requests with \
+             the same plan share one bucket; add the arg that tells clients apart, such as \"ip\"",
         ),
         (
             api("limits = \"1/s\"\n[policy.api.overrides]\n\"10.0.0.1\" = \"deny\"\n\
@@ -970,8 +971,8 @@ fn a_warning_about_a_list_names_its_line() {
     assert_eq!(
         found,
         [at(1)
-            + "the quotes are part of the value \"alice\", because a list needs none; write alice, \
-               or str:\"alice\" if they are meant"]
+            + "the quotes are part of the value \"alice\", because a list needs none; write \
+               alice, or str:\"alice\" if they are meant"]
     );
     let found = warnings("str:\"alice\"\nbob\t# a friend\nal#ice\n").unwrap();
     assert!(found.len() == 1 && found[0].starts_with(&at(3)), "{found:#?}");
@@ -993,10 +994,8 @@ fn a_policy_whose_values_are_all_taken_is_a_mistake() {
     let text = [policy("a", "'x'"), policy("b", "'y'"), policy("c", "'y', 'x'")].concat();
     assert_eq!(
         parse(&text).unwrap_err(),
-        [
-            "gcra-spoa.toml:9: policy 'c' never applies, because policies 'b' and 'a' above it have \
-          all values of its 'when', for the same message; leave the policy or those values out"
-        ]
+        ["gcra-spoa.toml:9: policy 'c' never applies, because policies 'b' and 'a' above it \
+             have           all values of its 'when', for the same message; leave the policy or those values out"]
     );
     // Another arg can have another value.
     let other = text.replace("plan = ['y', 'x']", "tier = ['y', 'x']");
