@@ -10,7 +10,7 @@ use ahash::AHashMap;
 use spop_agent::{AckWriter, Limits, Scope, Value};
 use toml::de::{DeTable, DeValue};
 
-use crate::policy::key_args::key_args;
+use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader};
@@ -19,6 +19,39 @@ use crate::policy::variables::{Answers, Var};
 use crate::policy::{
     KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, syntax,
 };
+
+/// What a policy can have.
+const SETTINGS: &[&str] = &[
+    "message",
+    "when",
+    "limits",
+    "observe",
+    "key",
+    "ipv4_prefix",
+    "ipv6_prefix",
+    "lowercase",
+    "cost",
+    "mode",
+    "penalty",
+    "overrides",
+    "lists",
+];
+
+/// What is not in the file.
+const FLAGS: &[&str] = &[
+    "listen",
+    "table",
+    "slots",
+    "threads",
+    "drain",
+    "busy_poll",
+    "max_frame_size",
+    "buffers",
+    "admin",
+    "admin_host",
+    "socket_mode",
+    "socket_group",
+];
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -88,7 +121,24 @@ impl<'t> File<'t> {
             ..Answers::blocked_only()
         };
         let (list, places) = self.policies(entries.take("policy"));
-        self.reader.no_more(entries);
+        self.reader.no_more_but(entries, |name, value| match name {
+            "policies" => None,
+            _ if SETTINGS.contains(&name) => Some(format!(
+                "'{name}' belongs to a policy; write it below a header such as [policy.api]"
+            )),
+            "rate" | "burst" => Some(format!(
+                "'{name}' belongs to a limit; write [policy.api], and below it limits = \"10/s \
+                 burst 20\""
+            )),
+            _ if value.get_ref().is_table() => Some(format!(
+                "'{name}' is not a setting of the file; for a policy write [policy.{name}]"
+            )),
+            _ if FLAGS.contains(&name) => Some(format!(
+                "'{name}' is a setting of the agent's command line; write --{}",
+                name.replace('_', "-")
+            )),
+            _ => None,
+        });
         self.answers_fit(&answers, &list, &places);
         (list, answers)
     }
@@ -160,30 +210,19 @@ impl<'t> File<'t> {
         name: &Name<'t>,
         value: &Node<'t>,
     ) -> Option<(Policy, Option<Vec<Limit>>)> {
-        const KNOWN: &[&str] = &[
-            "message",
-            "when",
-            "limits",
-            "observe",
-            "key",
-            "ipv4_prefix",
-            "ipv6_prefix",
-            "lowercase",
-            "cost",
-            "mode",
-            "penalty",
-            "overrides",
-            "lists",
-        ];
         let at = name.span().start;
         let name = &**name.get_ref();
         let reader = &mut self.reader;
         if !is_name(name) {
             reader.wrong(at, &format!("'{name}' is not a valid name for a policy: {NAME_RULE}"));
         }
-        let what = format!("policy.{name} must be a table, such as [policy.{name}]");
+        let what = if SETTINGS.contains(&name) {
+            format!("'{name}' belongs to a policy, which has a name; write [policy.NAME] above it")
+        } else {
+            format!("policy.{name} must be a table, such as [policy.{name}]")
+        };
         let table = reader.table(value, &what)?;
-        let mut entries = Entries::new(format!("policy '{name}'"), KNOWN, table);
+        let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
         let message = match entries.take("message") {
             Some(value) => self.message(value)?,
             None => name.to_owned(),
@@ -202,7 +241,15 @@ impl<'t> File<'t> {
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
         let mut overrides = self.overrides(name, &key, &mut entries);
-        self.reader.no_more(entries);
+        self.reader.no_more_but(entries, |name, _| match name {
+            "rate" | "burst" => {
+                Some(format!("'{name}' belongs to a limit; write limits = \"10/s burst 20\""))
+            }
+            "answer" | "scope" => Some(format!(
+                "'{name}' is for the whole file; write it above the first [policy.NAME]"
+            )),
+            _ => None,
+        });
         if let Some((value, penalty)) = penalty {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             penalty::apply(&mut self.reader, at, name, penalty, rule.as_mut(), rules);
@@ -260,12 +307,15 @@ impl<'t> File<'t> {
         let values = match values.get_ref() {
             DeValue::String(text) => vec![text.to_string()],
             _ => {
-                let values = self.reader.strings(values, "when", "such as { plan = \"gold\" }");
-                values.into_iter().map(|(value, _)| value).collect()
+                let strings = self.reader.strings(values, "when", "such as { plan = \"gold\" }");
+                if values.get_ref().as_array().is_some_and(|array| array.is_empty()) {
+                    self.reader.wrong(at, HOW);
+                }
+                strings.into_iter().map(|(value, _)| value).collect()
             }
         };
-        if values.is_empty() {
-            self.reader.wrong(at, HOW);
+        if let Some(what) = not_an_arg(arg.get_ref(), "when") {
+            self.reader.wrong(at, &what);
         }
         let mut distinct: Vec<Box<[u8]>> = Vec::new();
         for value in values {
@@ -348,6 +398,9 @@ impl<'t> File<'t> {
     /// The name of the arg with the cost, which must not be part of the key.
     fn cost(&mut self, value: &Node<'t>, key: &KeyParts) -> Option<Box<[u8]>> {
         let cost = self.reader.name(value, "cost", "the name of an arg")?;
+        if let Some(what) = not_an_arg(&cost, "cost") {
+            self.reader.wrong(value.span().start, &what);
+        }
         if key.names().any(|arg| *arg == *cost.as_bytes()) {
             let what = format!(
                 "key and cost both name '{cost}', so each cost would have a bucket of its own; \

@@ -1,8 +1,8 @@
 //! A HAProxy configuration that fits the policies, for `gcra-spoa check --print-haproxy`.
 //!
 //! What only the operator knows is printed as [`EDIT`], which `haproxy -c` refuses and names in
-//! its message. So no guess is ever in use: neither a condition that is missing, so that a limit for
-//! logins counts every request, nor a sample that is always null.
+//! its message. So no guess is ever in use: neither a condition that is missing, so that a limit
+//! for logins counts every request, nor a sample that is always null.
 
 use std::fmt::Write as _;
 

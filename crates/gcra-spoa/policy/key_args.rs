@@ -121,6 +121,9 @@ pub(crate) fn key_args(
                  write each arg as an entry of its own, and 'else ARG' for a fallback"
             )),
             ("null", true, _) => None,
+            (word, ..) if let Some(what) = not_an_arg(word, setting) => {
+                Some(format!("{what} in {setting}"))
+            }
             (word, ..)
                 if args.iter().flat_map(KeyArg::names).any(|arg| *arg == *word.as_bytes()) =>
             {
@@ -136,6 +139,22 @@ pub(crate) fn key_args(
         }
     }
     args
+}
+
+/// Why a name is not that of an arg of a spoe-message, if that is so. HAProxy takes the text up to
+/// the first `=`; and marks that it understands itself were hardly meant.
+pub(super) fn not_an_arg(name: &str, setting: &str) -> Option<String> {
+    if let Some((arg, _)) = name.split_once('=') {
+        return Some(format!(
+            "'{name}' in {setting} is an arg with its sample; write only its name, '{arg}'"
+        ));
+    }
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "\"'\\#,$()".contains(c);
+    let odd = name.chars().find(|c| is_odd(*c))?;
+    Some(format!(
+        "'{name}' in {setting} is not the name of an arg, because it has a '{odd}'; write the \
+         name that the spoe-message has in its args"
+    ))
 }
 
 /// "key, or ip where there is none".

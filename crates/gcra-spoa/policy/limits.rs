@@ -24,6 +24,15 @@ pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) 
     match value.get_ref() {
         DeValue::String(text) if text == "deny" => Some(Rule::Deny),
         DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
+        // A word, as in other programs' files.
+        DeValue::String(text) if !text.contains(|c: char| c.is_ascii_digit()) => {
+            let what = format!(
+                "'{text}' is not a limit; write one, such as \"10/s burst 20\", or \"deny\" or \
+                 \"unlimited\""
+            );
+            reader.wrong(at, &what);
+            None
+        }
         DeValue::String(_) | DeValue::Table(_) => {
             Some(Rule::Limits(vec![limit(reader, policy, value, None)?]))
         }
@@ -149,6 +158,9 @@ fn limit<'t>(
             let rate = entries.take("rate");
             let burst = entries.take("burst");
             let name = entries.take("name");
+            if rate.is_none() {
+                reader.wrong(at, "the limit has no rate; write rate = \"10/s\"");
+            }
             let written = Written {
                 rate: rate.and_then(|value| reader.string(value, "rate", "such as \"10/s\"")),
                 burst: burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into())),
@@ -166,10 +178,7 @@ fn limit<'t>(
             return None;
         }
     };
-    let Some(rate) = written.rate else {
-        reader.wrong(at, "the limit has no rate; write rate = \"10/s\"");
-        return None;
-    };
+    let rate = written.rate?;
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
     let (rate, quota) =
         parsed.map_err(|error| reader.wrong(at, &table_error::rate(&error))).ok()?;
@@ -200,9 +209,13 @@ fn in_a_string(text: &str) -> Result<Written, String> {
         (Some("burst"), Some(Ok(count)), None) => {
             Ok(Written { rate, burst: Some(count), ..Written::default() })
         }
+        _ if text.contains(',') => Err(format!(
+            "'{text}' is not one limit; write a list with a string for each, such as [\"10/s \
+             burst 20\", \"1000/h\"]"
+        )),
         _ => Err(format!(
-            "'{text}' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s burst \
-             20\""
+            "'{text}' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst COUNT, such \
+             as \"10/s burst 20\""
         )),
     }
 }

@@ -236,7 +236,20 @@ impl<'t> Reader<'t> {
 
     /// Each entry that was not taken out is a mistake.
     pub(super) fn no_more(&mut self, entries: Entries<'_, 't>) {
-        for (key, _) in &entries.left {
+        self.no_more_but(entries, |_, _| None);
+    }
+
+    /// As [`no_more`](Self::no_more), with a sentence of its own for some entries.
+    pub(super) fn no_more_but(
+        &mut self,
+        entries: Entries<'_, 't>,
+        sentence: impl Fn(&str, &Node<'t>) -> Option<String>,
+    ) {
+        for (key, value) in &entries.left {
+            if let Some(what) = sentence(key.get_ref(), value) {
+                self.wrong(key.span().start, &what);
+                continue;
+            }
             let kind = format!("a setting of {}", entries.what);
             self.unknown(key.span().start, &kind, key.get_ref(), entries.known);
         }

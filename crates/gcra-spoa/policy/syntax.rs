@@ -39,6 +39,15 @@ pub(super) fn in_words(
         "invalid basic string" | "invalid literal string" => {
             "a string has no closing quote; write it before the end of the line".to_owned()
         }
+        "unexpected key or value" => {
+            "something stands behind the value; write one KEY = VALUE a line, and only a # \
+             comment behind it"
+                .to_owned()
+        }
+        "extra assignment between key-value pairs" => {
+            "there is one = too many; write KEY = VALUE".to_owned()
+        }
+        "unquoted keys cannot be empty" => "a name is empty; write one".to_owned(),
         "unclosed array" => "the list has no closing ]".to_owned(),
         "unclosed inline table" => "the table has no closing }".to_owned(),
         "unclosed table" | "unclosed array table" => "the header has no closing ]".to_owned(),
@@ -114,6 +123,13 @@ fn bare_value(word: &str) -> String {
     let plain = word.trim_matches(['"', '\'', '\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}']);
     match &*lower {
         "" => "there is no value; write one after the =".to_owned(),
+        _ if word.contains('=') => format!(
+            "{word} is not a value; close the list or table above it with ] or }}, or write {{ \
+             {word} }} for a table"
+        ),
+        _ if word.starts_with('/') && word[1..].bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("'{word}' is not a number; write {}", &word[1..])
+        }
         "true" | "false" => format!("'{word}' is not a value; write {lower}"),
         "yes" | "on" => format!("'{word}' is not a value; write true, or \"{word}\" as a string"),
         "no" | "off" => format!("'{word}' is not a value; write false, or \"{word}\" as a string"),
@@ -128,8 +144,8 @@ fn bare_key(word: &str) -> String {
     if let Some(mark) = [";", "//"].into_iter().find(|mark| word.starts_with(mark)) {
         return format!("a comment begins with #, not with {mark}");
     }
-    if let Some((key, _)) = word.split_once(": ") {
-        return format!("'{key}:' is not a key; write {key} = VALUE");
+    if let Some((key, _)) = word.split_once(": ").or_else(|| word.rsplit_once(':')) {
+        return format!("'{key}:' is not a key; write {key} = VALUE, or [{key}] for a table");
     }
     format!(
         "the key '{word}' needs quotes, because it has characters other than letters, digits, \
@@ -176,6 +192,13 @@ mod tests {
             ("192.0.2.0/24 = 1", "write \"192.0.2.0/24\""),
             ("// comment", "a comment begins with #, not with //"),
             ("key: [\"ip\"]", "'key:' is not a key; write key = VALUE"),
+            ("policy:\n  api:", "'policy:' is not a key; write policy = VALUE, or [policy] for"),
+            ("a = 1, ", "write one KEY = VALUE a line, and only a # comment behind it"),
+            ("a = \"1\"; b = 2", "write one KEY = VALUE a line, and only a # comment behind it"),
+            ("a = { b == 1 }", "there is one = too many"),
+            ("a = [1\nb = x", "close the list or table above it with ] or }"),
+            ("when = plan = \"x\"", "write { plan = \"x\" } for a table"),
+            ("bits = /64", "'/64' is not a number; write 64"),
             ("key ip", "this is not KEY = VALUE"),
             ("key = \"ip", "a string has no closing quote"),
             ("key = [\"ip\"", "the list has no closing ]"),

@@ -105,8 +105,8 @@ message = "api"
         "3: answer names 'remaining' twice; once is enough",
         "5: 'limit' is not a setting of policy 'api'; did you mean 'limits'?",
         "6: '10/fortnight' is not a rate: ",
-        "6: '10/s brust 20' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
-         burst 20\"",
+        "6: '10/s brust 20' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst \
+         COUNT, such as \"10/s burst 20\"",
         "6: 'brust' is not a setting of a limit; did you mean 'burst'?",
         "7: key has an empty name; write the names of args, such as [\"ip\", \"path\"]",
         "8: key and cost both name 'ip', so each cost would have a bucket of its own; leave it \
@@ -121,8 +121,8 @@ message = "api"
          \"10m\"",
         "14: '192.0.2.0/33' is not an address or network; write one, such as 192.0.2.1 or \
          192.0.2.0/24, or str:192.0.2.0/33 for the text itself",
-        "15: '100/s brust' is not a valid limit; write RATE or RATE burst COUNT, such as \"10/s \
-         burst 20\"",
+        "15: '100/s brust' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst \
+         COUNT, such as \"10/s burst 20\"",
         "16: cannot read the list nowhere.txt: No such file or directory (os error 2)",
         "19: 'a b' is not a valid name for a policy: use letters, digits, '-' and '_', at most 64 \
          of them",
@@ -174,7 +174,7 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
     );
     wrong(
         "[policy.api]\nlimits = \"1/s\"\nkey: [\"ip\"]\n",
-        &["3: 'key:' is not a key; write key = VALUE"],
+        &["3: 'key:' is not a key; write key = VALUE, or [key] for a table"],
     );
     wrong(
         "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n192.0.2.1 = \"deny\"\n\
@@ -716,8 +716,8 @@ limits = "5/m"
     .for_haproxy();
     for line in [
         "    messages api login",
-        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS gold'); \
-         the others are 'api'",
+        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS \
+         gold'); the others are 'api'",
         "    # n: int(1) charges each request one cell",
         "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
         "    event on-frontend-http-request if EDIT-THIS",
@@ -995,9 +995,75 @@ fn a_policy_whose_values_are_all_taken_is_a_mistake() {
     assert_eq!(
         parse(&text).unwrap_err(),
         ["gcra-spoa.toml:9: policy 'c' never applies, because policies 'b' and 'a' above it \
-             have           all values of its 'when', for the same message; leave the policy or those values out"]
+          have all values of its 'when', for the same message; leave the policy or those values \
+          out"]
     );
     // Another arg can have another value.
     let other = text.replace("plan = ['y', 'x']", "tier = ['y', 'x']");
     assert_eq!(good(&other).list.len(), 3);
+}
+
+/// What people write who know other programs, or are in a hurry.
+#[test]
+fn each_wrong_setting_gets_one_clear_sentence() {
+    let mistakes = |text: &str| parse(text).unwrap_err();
+    for (settings, sentence) in [
+        ("limits = 10", "2: limits must be a limit, such as \"10/s burst 20\", a list"),
+        ("limits = \"block\"", "2: 'block' is not a limit; write one, such as \"10/s burst 20\""),
+        ("limits = \"10/s, 9/h\"", "2: '10/s, 9/h' is not one limit; write a list with a string"),
+        ("limits = \"9 per hour\"", "2: '9 per hour' is not a valid limit; write COUNT/PERIOD or"),
+        (
+            "limits = \"10/s burst=9\"",
+            "2: '10/s burst=9' is not a valid limit; write COUNT/PERIOD",
+        ),
+        ("limits = \"10/week\"", "2: '10/week' is not a rate: the period must end in ms, s,"),
+        ("limits = { rate = 10 }", "2: rate must be a string, such as \"10/s\""),
+        ("limits = { burst = 1 }", "2: the limit has no rate; write rate = \"10/s\""),
+        ("limits = \"1/s\"\nkey = \"ip\"", "3: key must be a list of strings, such as [\"ip\"]"),
+        (
+            "limits = \"1/s\"\nkey = [\"ip=src\"]",
+            "3: 'ip=src' in key is an arg with its sample; write only its name, 'ip'",
+        ),
+        (
+            "limits = \"1/s\"\ncost = \"$n\"",
+            "3: '$n' in cost is not the name of an arg, because it has a '$'; write the name that",
+        ),
+        ("limits = \"1/s\"\nwhen = { plan = 1 }", "3: when must be a list of strings, such as {"),
+        ("limits = \"1/s\"\nburst = 5", "3: 'burst' belongs to a limit; write limits = \"10/s"),
+        ("limits = \"1/s\"\nscope = \"txn\"", "3: 'scope' is for the whole file; write it above"),
+        ("limits = \"1/s\"\nmode = \"shadow\"", "3: to block no request, and only count those"),
+        ("limits = \"1/s\"\nipv6_prefix = /64", "3: '/64' is not a number; write 64"),
+        ("limits = \"1/s\"; key = [\"ip\"]", "2: something stands behind the value; write one"),
+    ] {
+        let found = mistakes(&api(settings));
+        let expected = format!("gcra-spoa.toml:{sentence}");
+        assert!(found.len() == 1 && found[0].starts_with(&expected), "{settings}: {found:#?}");
+    }
+    // Outside of policies there is often no policy at all, which is said as well.
+    for (text, sentence) in [
+        (
+            "[policy]\nlimits = \"1/s\"",
+            "2: 'limits' belongs to a policy, which has a name; write [",
+        ),
+        (
+            "limits = \"1/s\"",
+            "1: 'limits' belongs to a policy; write it below a header such as [p",
+        ),
+        (
+            "rate = \"1/s\"",
+            "1: 'rate' belongs to a limit; write [policy.api], and below it limits",
+        ),
+        (
+            "[api]\nlimits = \"1/s\"",
+            "1: 'api' is not a setting of the file; for a policy write [p",
+        ),
+        (
+            "listen = \"::1\"",
+            "1: 'listen' is a setting of the agent's command line; write --listen",
+        ),
+    ] {
+        let found = mistakes(text);
+        let expected = format!("gcra-spoa.toml:{sentence}");
+        assert!(found[0].starts_with(&expected) && found.len() <= 2, "{text}: {found:#?}");
+    }
 }
