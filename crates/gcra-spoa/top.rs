@@ -140,9 +140,8 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         KeyCode::Enter => screen.is_searching = false,
         KeyCode::Backspace if screen.is_searching => drop(screen.search.pop()),
         KeyCode::Char(typed) if screen.is_searching => {
-            if screen.search.len() < MAX_SEARCH && !is_control {
-                screen.search.push(typed);
-            }
+            let fits = screen.search.len() < MAX_SEARCH && !is_control;
+            screen.search.extend(fits.then_some(typed));
         }
         KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
         KeyCode::Char('b') => screen.order = Order::Blocked,
