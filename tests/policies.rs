@@ -717,7 +717,12 @@ fn the_shipped_policies_answer_as_they_say() {
     });
     assert!(late.is_some_and(|number| number > 100), "{late:?} in {:?}", start.elapsed());
 
-    // A denied client gets no answer at all.
+    // A denied client gets no answer at all: it waits, and HAProxy's log says why.
     let mut client = Client::from(haproxy.frontend, unwanted);
-    assert!(client.get("/").is_err());
+    let asking = thread::spawn(move || client.get("/").is_ok());
+    wait_until("the client is dropped", || {
+        let lines = haproxy.process.lines();
+        lines.iter().any(|line| line.contains(" -1 0 ") && line.contains(" reason=denied "))
+    });
+    assert!(!asking.is_finished() || !asking.join().unwrap(), "it got an answer");
 }
