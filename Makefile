@@ -20,6 +20,7 @@ test: ## all tests with the installed HAProxy: about 4 minutes
 	@tests/install-haproxy.sh || :
 	@tests/get-promtool.sh $(TARGET)/promtool || :
 	@tests/install.sh strace strace || :
+	@tests/install.sh systemd-analyze systemd || :
 	tests/run --workspace --locked
 
 test-all: ## the tests with HAProxy, with each version in HAPROXY_VERSIONS: about 5 minutes

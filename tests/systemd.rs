@@ -261,9 +261,11 @@ fn systemd_analyze(units: &Path, args: &[&str]) -> Output {
 }
 
 fn is_systemd_here() -> Result<(), String> {
-    match Command::new("systemd-analyze").arg("--version").output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err("systemd-analyze is not installed".to_owned()),
+    match Command::new("systemd-analyze").arg("--help").output() {
+        Err(_) => Err("systemd-analyze is not installed".to_owned()),
+        // Since systemd 250.
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("--offline") => Ok(()),
+        Ok(_) => Err("systemd-analyze is older than 250".to_owned()),
     }
 }
 
