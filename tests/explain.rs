@@ -391,7 +391,8 @@ fn explain_names_the_list_and_what_is_missing() {
     fs::write(scene.path("list.txt"), "# partners\n192.0.2.0/24 # HQ\n192.0.2.7\n").unwrap();
     let config = "[policy.check]\nlimits = \"1/s\"\nkey = [\"ip\"]\ncost = \"n\"\n\
                   [[policy.check.lists]]\nfile = \"list.txt\"\nlimits = \"2/s\"\n\
-                  [policy.other]\nlimits = \"1/s\"\nkey = [\"user\"]\nwhen = { plan = \"gold\" }\n";
+                  [policy.other]\nlimits = \"1/s\"\nkey = [\"user\"]\n\
+                  when = { plan = \"gold\" }\n";
     fs::write(scene.path("gcra.toml"), config).unwrap();
     let list = scene.path("list.txt");
     let (words, status) = scene.said(&["explain"], &["ip=192.0.2.7", "n=int64:3"]);

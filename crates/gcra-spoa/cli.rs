@@ -200,8 +200,8 @@ enum Command {
         #[arg(long)]
         print_haproxy: bool,
     },
-    /// Say which policy decides about a client and why, what the client owes, and whether a request
-    /// now would be blocked
+    /// Say which policy decides about a client and why, what the client owes, and whether a
+    /// request now would be blocked
     #[command(after_help = EXPLAIN_HELP)]
     Explain(Explain),
     /// Allow a client all its requests for a time, without a change of the configuration
@@ -486,7 +486,7 @@ for wrong usage."
 const EXPLAIN_HELP: &str = concat!(
     "\
 ARG is the name of an arg, as in the spoe-message. Args that no policy uses change nothing, except
-for a policy whose key is all args: it needs all of them, in the order of the spoe-message. VALUE is
+for a policy whose key is all args: it needs them all, in the order of the spoe-message. VALUE is
 ",
     values_help!(),
     "

@@ -139,7 +139,8 @@ pub(crate) fn explain(in_force: &InForce, table: &Table, message: &Message<'_>) 
     }
 }
 
-/// Says what the limits of a client are and what it owes, for a question about one of its messages.
+/// Says what the limits of a client are and what it owes, for a question about one of its
+/// messages.
 pub(crate) fn decided(
     in_force: &InForce,
     table: &Table,

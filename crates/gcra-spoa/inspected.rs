@@ -224,7 +224,8 @@ impl Inspected {
         }
         let has_had = self.other_quota()?;
         Some(format!(
-            "the agents of table {path} last had other limits than those of {file} ({has_had}); {WHY}"
+            "the agents of table {path} last had other limits than those of {file} ({has_had}); \
+             {WHY}"
         ))
     }
 

@@ -1,5 +1,5 @@
-//! The hash of a key's values: equal values give equal hashes, whether they come from HAProxy or
-//! from the command line.
+//! The hash of a key's values: equal values give equal hashes, whether HAProxy sends them or an
+//! operator writes them; and how operators write them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -166,8 +166,8 @@ impl FromStr for NamedValue {
                 Ok(Self { name: name.to_owned(), value: value.parse()? })
             }
             _ => Err(format!(
-                "'{text}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg before \
-                 its value"
+                "'{text}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg \
+                 before its value"
             )),
         }
     }

@@ -6,8 +6,8 @@ use crate::key::{Key, NamedValue};
 use crate::plural::Count;
 use crate::policy::key_args::KeyArg;
 
-/// The args of a message that has this key in a policy of a file, whose key is `args`; if there are
-/// none, its key is all args of the message. The error is a sentence.
+/// The args of a message that has this key in a policy of a file, whose key is `args`; if there
+/// are none, its key is all args of the message. The error is a sentence.
 pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<NamedValue>, String> {
     let text = &key.text;
     // HAProxy's args have no names with a space.
