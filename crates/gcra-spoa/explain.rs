@@ -251,7 +251,7 @@ fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
 pub(crate) fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> {
     let (mut values, mut parts) = (Vec::new(), Vec::new());
     let _ = policy.for_each_value(message, |value, fallback| values.push((value, fallback)));
-    let _ = policy.for_each_part(message, |part, _| parts.push(part));
+    let _ = policy.for_each_part(message, &mut parts, Vec::push, |_, _| {});
     let args = policy.key.args.iter().map(Some).chain(std::iter::repeat(None));
     args.zip(values.iter().zip(parts))
         .map(|(arg, ((value, fallback), part))| KeyPart {

@@ -23,6 +23,8 @@ pub(crate) struct InForce {
     pub(crate) exemptions: Vec<Exemption>,
     /// What belongs to each policy.
     pub(crate) each: Vec<Each>,
+    /// Whether no policy has a trial, or clients that are exempt.
+    pub(crate) is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub(crate) blocked: [Actions; 2],
 }
@@ -33,8 +35,6 @@ pub(crate) struct Each {
     pub(crate) hashing: Hashing,
     pub(crate) usual: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
-    /// Whether it has neither a trial nor clients that are exempt.
-    pub(crate) is_plain: bool,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
 }
@@ -157,11 +157,12 @@ impl InForce {
                 hashing: Hashing::of(policy),
                 usual: Usual::of(policy, &earlier, &policies.answers, &exempt),
                 stats: stats.policy(&policy.name),
-                is_plain: policy.trial.is_none() && exempt.is_empty(),
                 exempt,
             }
         });
-        let each = each.collect();
+        let each: Vec<Each> = each.collect();
+        let is_plain = policies.list.iter().all(|policy| policy.trial.is_none())
+            && each.iter().all(|each| each.exempt.is_empty());
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;
@@ -169,7 +170,7 @@ impl InForce {
             let _ = actions.set_var(answers.scope, answers.blocked, blocked.into());
             actions
         });
-        Self { policies, earlier, exemptions, each, blocked }
+        Self { policies, earlier, exemptions, each, is_plain, blocked }
     }
 
     /// The policies that a process starts with.

@@ -2,6 +2,7 @@
 //!
 //! No socket, no task: ordinary functions of a request and a reading of the clock.
 
+use std::mem;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
@@ -12,8 +13,8 @@ use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 use crate::answer::{self, Standings};
 use crate::decide::decide;
 use crate::in_force::InForce;
-use crate::policy::Policy;
 use crate::policy::variables::Answers;
+use crate::policy::{Part, Policy};
 use crate::question::{Question, Unanswerable};
 use crate::redact::write_name;
 use crate::stats::Lane;
@@ -120,14 +121,19 @@ impl Handler for Limiter {
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
         }
-        self.answer_any(round, first, request, reply);
+        if round.in_force.is_plain {
+            self.answer_any::<false>(round, first, request, reply);
+        } else {
+            self.answer_any::<true>(round, first, request, reply);
+        }
     }
 }
 
 impl Limiter {
-    /// As [`answer`](Self::answer), for any number of messages and variables.
+    /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether a
+    /// policy has a trial, or clients that are exempt: without it, no request pays for that.
     #[inline(never)]
-    fn answer_any(
+    fn answer_any<const MORE: bool>(
         &self,
         round: &mut Round,
         first: Result<Question, Unanswerable>,
@@ -148,11 +154,11 @@ impl Limiter {
             match question {
                 Ok(question) => {
                     let wanted = wants_standings.then_some(&mut standings);
-                    let next = if in_force.each[question.policy].is_plain {
+                    let next = if MORE {
+                        verdict_with_more(in_force, table, now, *lane, question, wanted, &message)
+                    } else {
                         let asked = || Some(message.clone());
                         verdict_on(in_force, table, now, *lane, question, wanted, asked)
-                    } else {
-                        verdict_with_more(in_force, table, now, *lane, question, wanted, &message)
                     };
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
@@ -219,7 +225,7 @@ fn count<'m>(
     });
 }
 
-/// As [`verdict_on`], for a policy that has a trial or clients that are exempt.
+/// As [`verdict_on`], for any policy: it may have a trial, and clients that are exempt.
 #[inline(never)]
 fn verdict_with_more<'p>(
     in_force: &'p InForce,
@@ -250,17 +256,21 @@ fn verdict_with_more<'p>(
 
 /// Writes the name of a message's client, for logs.
 #[cold]
-pub(crate) fn write_client(
+pub(crate) fn write_client<'m>(
     name: &mut String,
     policy: &Policy,
     key: KeyHash,
-    message: Option<Message<'_>>,
+    message: Option<Message<'m>>,
 ) {
-    let mut parts = ArrayVec::<_, MAX_NAMED_PARTS>::new();
+    /// The number of the fallback that the next part comes from, and the parts before it.
+    type Parts<'m> = (u8, ArrayVec<(u8, Value<'m>), MAX_NAMED_PARTS>);
+    let mut parts = Parts::default();
     if let Some(message) = message {
-        let _ = policy.for_each_part(&message, |part, fallback| {
-            let _ = parts.try_push((fallback, part.value));
-        });
+        let part = |(fallback, parts): &mut Parts<'m>, part: Part<'m>| {
+            let _ = parts.try_push((mem::take(fallback), part.value));
+        };
+        let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
+        let _ = policy.for_each_part(&message, &mut parts, part, fallback);
     }
-    write_name(name, key, parts);
+    write_name(name, key, parts.1);
 }

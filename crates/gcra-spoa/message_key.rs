@@ -41,20 +41,15 @@ pub(crate) fn hash_key(
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let overridden = policy.for_each_part(message, |part, fallback| {
-        write(&mut hasher, policy.key.lowercase, part, fallback);
-    })?;
+    let part = |hasher: &mut KeyHasher, part: Part<'_>| write(hasher, policy, part);
+    let overridden = policy.for_each_part(message, &mut hasher, part, write_fallback)?;
     Some((hasher.finish(), overridden))
 }
 
 #[inline(always)]
-fn write(hasher: &mut KeyHasher, lowercase: bool, part: Part<'_>, fallback: u8) {
-    let Part { value, narrowed } = part;
-    if fallback > 0 {
-        write_fallback(hasher, fallback);
-    }
+fn write(hasher: &mut KeyHasher, policy: &Policy, Part { value, narrowed }: Part<'_>) {
     match value {
-        Value::String(bytes) if lowercase => write_lowercase(hasher, bytes),
+        Value::String(bytes) if policy.key.lowercase => write_lowercase(hasher, bytes),
         value => write_part(hasher, value),
     }
     if let Some(prefix) = narrowed {
@@ -79,8 +74,10 @@ pub(crate) fn hash_all_keys(
         let mut hasher = hasher.clone();
         for (place, (value, fallback)) in values.iter().enumerate() {
             let least_prefix = if place == narrowed { least_prefix } else { 0 };
-            let part = policy.key.group(*value, least_prefix);
-            write(&mut hasher, policy.key.lowercase, part, *fallback);
+            if *fallback > 0 {
+                write_fallback(&mut hasher, *fallback);
+            }
+            write(&mut hasher, policy, policy.key.group(*value, least_prefix));
         }
         hasher.finish()
     };

@@ -789,7 +789,8 @@ proptest! {
             _ => (format!("\"{limit}\""), ""),
         };
         let trial = format!("{trial_rate}/s burst {trial_burst}");
-        let trial = if trial_more { format!("\"{trial}\", \"2/s burst 4\"") } else { format!("\"{trial}\"") };
+        let another = if trial_more { ", \"2/s burst 4\"" } else { "" };
+        let trial = format!("\"{trial}\"{another}");
         let policy = |limits: &str, more: &str| {
             format!(
                 "answer = [\"would_block\"]\n[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\n\

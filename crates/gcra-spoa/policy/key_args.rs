@@ -17,14 +17,6 @@ pub(crate) struct KeyArg {
     pub(crate) or_null: bool,
 }
 
-/// A value of a message that makes a part of its key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Used<'a> {
-    pub(crate) value: Value<'a>,
-    /// 0 for the value of the arg itself, else the number of the fallback that it came from.
-    pub(crate) fallback: u8,
-}
-
 /// Why a message has no key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NoValue {
@@ -50,33 +42,27 @@ impl KeyArg {
         std::iter::once(&self.name).chain(&self.fallbacks).map(|name| &**name)
     }
 
-    /// The value that makes this part of a message's key, if there is one.
-    #[inline]
-    pub(crate) fn of<'a>(&self, message: &Message<'a>) -> Option<Used<'a>> {
-        match message.arg(&self.name) {
-            None | Some(Value::Null) => self.fallback(message),
-            Some(value) => Some(Used { value, fallback: 0 }),
-        }
-    }
-
+    /// What stands for the arg in a message where it is null or missing, and the number of the
+    /// fallback that it came from; 0 for null itself. `None` when the message has no key.
     #[inline(never)]
-    fn fallback<'a>(&self, message: &Message<'a>) -> Option<Used<'a>> {
+    pub(crate) fn fallback<'a>(&self, message: &Message<'a>) -> Option<(Value<'a>, u8)> {
         for (number, name) in (1..).zip(&self.fallbacks) {
             match message.arg(name) {
                 None | Some(Value::Null) => {}
-                Some(value) => return Some(Used { value, fallback: number }),
+                Some(value) => return Some((value, number)),
             }
         }
-        self.or_null.then_some(Used { value: Value::Null, fallback: 0 })
+        self.or_null.then_some((Value::Null, 0))
     }
 
     /// Why a message has no value for this part of its key, if that is so.
     pub(crate) fn lacks(&self, message: &Message<'_>) -> Option<NoValue> {
-        match (self.of(message), message.arg(&self.name)) {
-            (Some(_), _) => None,
-            (None, None) => Some(NoValue::Missing),
-            (None, Some(_)) => Some(NoValue::Null),
-        }
+        let no_value = match message.arg(&self.name) {
+            None => NoValue::Missing,
+            Some(Value::Null) => NoValue::Null,
+            Some(_) => return None,
+        };
+        self.fallback(message).is_none().then_some(no_value)
     }
 }
 

@@ -20,6 +20,7 @@ mod syntax;
 mod tests;
 pub(crate) mod variables;
 
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
-use crate::policy::key_args::{KeyArg, Used};
+use crate::policy::key_args::KeyArg;
 use crate::policy::variables::Answers;
 use crate::watch::Seen;
 
@@ -415,35 +416,51 @@ impl Policy {
             })
     }
 
-    /// Calls `part` for each part of a message's key, in order, with 0 for a value of the arg itself
-    /// and else the number of the fallback that it came from. Returns the place of the rule of
-    /// the first part that has an override, if one has. `None` when an arg of the key has no
-    /// value.
+    /// Calls `part` with `state` for each part of a message's key, in order, and before it
+    /// `fallback` with a number if the value came from that fallback of an arg. Returns the place
+    /// of the rule of the first part that has an override, if one has. `None` when an arg of the
+    /// key has no value.
     ///
     /// An address with an override is grouped by the network of the override where that is
     /// narrower than the policy's groups, so that an override never shares a bucket with the rest
     /// of its group.
     #[inline(always)]
-    pub(crate) fn for_each_part<'a>(
+    pub(crate) fn for_each_part<'a, S>(
         &self,
         message: &Message<'a>,
-        mut part: impl FnMut(Part<'a>, u8),
+        state: &mut S,
+        part: impl Fn(&mut S, Part<'a>),
+        fallback: impl Fn(&mut S, u8),
     ) -> Option<Option<u32>> {
         let mut overridden = None;
-        self.for_each_value(message, |value, fallback| {
+        let each = |state: &mut S, value| {
             let found = if overridden.is_none() { self.override_for(value) } else { None };
             overridden = overridden.or(found.map(|found| found.rule));
-            part(self.key.group(value, found.map_or(0, |found| found.prefix)), fallback);
-        })?;
+            part(state, self.key.group(value, found.map_or(0, |found| found.prefix)));
+        };
+        self.values(message, state, each, fallback)?;
         Some(overridden)
     }
 
-    /// As [`for_each_part`](Self::for_each_part), for the values as HAProxy sent them.
-    #[inline(always)]
+    /// Calls `value` for each value that makes a message's key, as HAProxy sent it, with 0 or the
+    /// number of the fallback that it came from. `None` when an arg of the key has no value.
     pub(crate) fn for_each_value<'a>(
         &self,
         message: &Message<'a>,
         mut value: impl FnMut(Value<'a>, u8),
+    ) -> Option<()> {
+        let each = |fallback: &mut u8, next| value(next, mem::take(fallback));
+        self.values(message, &mut 0, each, |fallback, number| *fallback = number)
+    }
+
+    /// As [`for_each_part`](Self::for_each_part), for the values as HAProxy sent them.
+    #[inline(always)]
+    fn values<'a, S>(
+        &self,
+        message: &Message<'a>,
+        state: &mut S,
+        mut value: impl FnMut(&mut S, Value<'a>),
+        fallback: impl Fn(&mut S, u8),
     ) -> Option<()> {
         if self.key.args.is_empty() {
             for arg in message.args() {
@@ -454,12 +471,20 @@ impl Policy {
                 {
                     continue;
                 }
-                value(arg.value, 0);
+                value(state, arg.value);
             }
         } else {
             for arg in &self.key.args {
-                let Used { value: used, fallback } = arg.of(message)?;
-                value(used, fallback);
+                match message.arg(&arg.name) {
+                    None | Some(Value::Null) => {
+                        let (used, number) = arg.fallback(message)?;
+                        if number > 0 {
+                            fallback(state, number);
+                        }
+                        value(state, used);
+                    }
+                    Some(used) => value(state, used),
+                }
             }
         }
         Some(())

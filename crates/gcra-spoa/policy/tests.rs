@@ -193,11 +193,11 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         "[policy.api]\nlimits = \"1/s\"\n\"\\u001b[2J\" = 1\n\"a\\rb\" = 1\n",
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
-             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
-             lists",
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
+             overrides, lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
-             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, overrides, \
-             lists",
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
+             overrides, lists",
         ],
     );
     // This key has quotes, and its value is a limit with a typing error.
@@ -214,7 +214,8 @@ fn a_trial_is_a_policy_of_its_own_behind_all_others() {
         "answer = [\"ratelimit\"]\n[policy.api]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\n\
          limits = \"100/s\"\nobserve = [\"50/s\", { name = \"hourly\", rate = \"1000/h\" }]\n\
          key = [\"ip\"]\npenalty = { ceiling = \"1m\" }\n[policy.api.overrides]\n\
-         \"192.0.2.1\" = \"deny\"\n[policy.b]\nmessage = \"m\"\nlimits = \"1/s\"\nobserve = \"2/s\"\n",
+         \"192.0.2.1\" = \"deny\"\n[policy.b]\nmessage = \"m\"\nlimits = \"1/s\"\n\
+         observe = \"2/s\"\n",
     );
     let names: Vec<_> = policies.list.iter().map(|policy| &*policy.name).collect();
     assert_eq!(names, ["api", "b", "api.observe", "b.observe"]);
