@@ -72,6 +72,7 @@ impl<'p> Standings<'p> {
 /// # Errors
 ///
 /// The ACK would be larger than HAProxy accepts. The variables before that are set.
+#[inline(always)]
 pub(crate) fn write(
     answers: &Answers,
     verdict: Verdict,

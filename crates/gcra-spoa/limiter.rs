@@ -121,11 +121,12 @@ impl Handler for Limiter {
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
         }
-        if round.in_force.is_plain {
-            self.answer_any::<false>(round, first, request, reply);
-        } else {
-            self.answer_any::<true>(round, first, request, reply);
-        }
+        // One call, because two would leave more to the path above.
+        let answer_any = match round.in_force.is_plain {
+            true => Self::answer_any::<false>,
+            false => Self::answer_any::<true>,
+        };
+        answer_any(self, round, first, request, reply);
     }
 }
 
