@@ -1,10 +1,9 @@
 //! The documents: every configuration that they show is valid, those that promise numbers are run
 //! behind a real HAProxy, every line of the log is explained, and every link leads somewhere.
 //!
-//! A block marked `toml` is a complete file of policies, or shows settings of a policy, one on
-//! each line. A block marked `spoe` has messages and groups for the `.conf`, and a block marked
-//! `haproxy` has frontends, backends, or rules of a frontend. The blocks between two headings
-//! belong together.
+//! A block marked `toml` is a complete file of policies. A block marked `spoe` has messages and
+//! groups for the `.conf`, and a block marked `haproxy` has frontends, backends, or rules of a
+//! frontend. The blocks between two headings belong together.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -80,12 +79,7 @@ fn recipes(document: &str) -> BTreeMap<String, Recipe> {
         let recipe = recipes.entry(block.section).or_default();
         recipe.place.clone_from(&block.place);
         match &block.language[..] {
-            "toml" if block.text.contains("[policy") => recipe.policies.push(block.text),
-            // Each line shows a setting of a policy.
-            "toml" => recipe.policies.extend(block.text.lines().map(|line| {
-                let limits = if line.starts_with("limits") { "" } else { "limits = '1/s'\n" };
-                format!("[policy.shown]\n{limits}{line}\n")
-            })),
+            "toml" => recipe.policies.push(block.text),
             "spoe" => recipe.messages.push_str(&block.text),
             "haproxy" => recipe.frontends.push(block.text),
             // Configurations of other programs, and what an operator types.
@@ -99,25 +93,35 @@ fn recipes(document: &str) -> BTreeMap<String, Recipe> {
 /// The documents with configurations.
 const DOCUMENTS: [&str; 2] = ["docs/CONFIG.md", "docs/MIGRATING.md"];
 
-/// A complete haproxy.cfg around a block, and the spoe-gcra.conf beside it, in `folder`. Returns
-/// the path of the former.
+/// Writes a complete haproxy.cfg around a block, and the spoe-gcra.conf beside it. Returns the
+/// path of the former.
 fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
+    fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
+    fs::write(folder.join("spoe-gcra.conf"), spoe_conf(messages)).unwrap();
+    let file = folder.join("haproxy.cfg");
+    let config = haproxy_cfg(frontend).replace("/etc/haproxy/", &format!("{}/", folder.display()));
+    fs::write(&file, config).unwrap();
+    file
+}
+
+/// A frontend, rules of one, or a backend, with all that they need: an origin that refuses a
+/// wrong password, and the agents as in the shipped file.
+fn haproxy_cfg(block: &str) -> String {
     let mut config = "global\n    default-path config\n    log stdout format raw local0 info\n\
                       defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
                       timeout client 30s\n    timeout server 30s\n"
         .to_owned();
-    if frontend.contains("frontend web\n") {
-        config.push_str(&frontend.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
+    if block.contains("frontend web\n") {
+        config.push_str(&block.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
     } else {
-        let (rules, backends) =
-            if frontend.starts_with(' ') { (frontend, "") } else { ("", frontend) };
+        let (rules, backends) = if block.starts_with(' ') { (block, "") } else { ("", block) };
         config.push_str(&format!(
             "frontend web\n    bind \"${{GCRA_HTTP-:8080}}\"\n    \
              filter spoe engine gcra config spoe-gcra.conf\n{rules}    default_backend app\n\
              {backends}"
         ));
     }
-    if !format!("\n{frontend}").contains("\nbackend app\n") {
+    if !block.starts_with("backend app\n") {
         config.push_str("backend app\n    server origin \"unix@${ORIGIN-/tmp/origin}\"\n");
     }
     config.push_str(
@@ -127,37 +131,31 @@ fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf
     );
     let shipped = fs::read_to_string(root().join("haproxy/haproxy.cfg")).unwrap();
     config.push_str(&shipped[shipped.find("backend gcra-agents").unwrap()..]);
-    let config = config.replace("/etc/haproxy/", &format!("{}/", folder.display()));
-    fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
+    config
+}
 
+/// The shipped spoe-gcra.conf with these messages, or with its own if there are none.
+fn spoe_conf(messages: &str) -> String {
     let shipped = fs::read_to_string(root().join("haproxy/spoe-gcra.conf")).unwrap();
-    let (agent, check) = shipped.split_once("spoe-message check\n").unwrap();
-    let messages = match messages {
-        "" => format!("spoe-message check\n{check}"),
-        some => some.to_owned(),
-    };
-    let named = |word: &str| {
-        let names = messages.lines().filter_map(|line| line.strip_prefix(word));
-        names.collect::<Vec<_>>().join("")
+    if messages.is_empty() {
+        return shipped;
+    }
+    let (agent, _) = shipped.split_once("spoe-message ").unwrap();
+    let names = |keyword: &str, text: &str| {
+        let sections = messages.split(keyword).skip(1).filter(|section| section.contains(text));
+        sections.map(|section| section.lines().next().unwrap()).collect::<Vec<_>>().join(" ")
     };
     // A message without an event is in a group.
-    let with_event: String = messages
-        .split("spoe-message ")
-        .skip(1)
-        .filter(|message| message.contains("\n    event "))
-        .map(|message| format!(" {}", message.lines().next().unwrap()))
+    let lists = [
+        ("messages", names("spoe-message ", "\n    event ")),
+        ("groups", names("spoe-group ", "")),
+    ];
+    let lists: String = lists
+        .iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(keyword, names)| format!("    {keyword} {names}\n"))
         .collect();
-    let mut lists = String::new();
-    for (keyword, names) in [("messages", with_event), ("groups", named("spoe-group"))] {
-        if !names.is_empty() {
-            lists.push_str(&format!("    {keyword}{names}\n"));
-        }
-    }
-    let agent = agent.replace("    messages check\n", &lists);
-    fs::write(folder.join("spoe-gcra.conf"), format!("{agent}{messages}")).unwrap();
-    let file = folder.join("haproxy.cfg");
-    fs::write(&file, config).unwrap();
-    file
+    format!("{}{messages}", agent.replace("    messages check\n", &lists))
 }
 
 #[test]
@@ -165,10 +163,7 @@ fn every_configuration_in_the_documents_is_valid() {
     needs!(support::haproxy());
     let directory = directory();
     let folder = directory.path();
-    for (document, recipe) in DOCUMENTS
-        .iter()
-        .flat_map(|document| recipes(document).into_values().map(move |r| (document, r)))
-    {
+    for recipe in DOCUMENTS.iter().flat_map(|document| recipes(document).into_values()) {
         for policies in &recipe.policies {
             let file = folder.join("gcra-spoa.toml");
             fs::write(&file, policies).unwrap();
@@ -187,7 +182,7 @@ fn every_configuration_in_the_documents_is_valid() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success() && !said.contains("WARNING"),
-                "{document}, above {}: {said}\n{frontend}",
+                "above {}: {said}\n{frontend}",
                 recipe.place
             );
         }
@@ -197,17 +192,17 @@ fn every_configuration_in_the_documents_is_valid() {
 /// A recipe behind a running HAProxy.
 struct Running {
     directory: TempDir,
-    agent: Agent,
+    _agent: Agent,
     haproxy: Haproxy,
 }
 
 impl Running {
-    /// Starts the policies and the frontend with these numbers in the recipe.
-    fn start(recipe: &Recipe, policies: usize, frontend: &str) -> Self {
+    /// Starts an agent with the recipe's policies, and HAProxy with its messages and this block.
+    fn start(recipe: &Recipe, frontend: &str) -> Self {
         let directory = directory();
         let folder = directory.path();
         let file = folder.join("gcra-spoa.toml");
-        fs::write(&file, &recipe.policies[policies]).unwrap();
+        fs::write(&file, &recipe.policies[0]).unwrap();
         let table = folder.join("table");
         let agent = Agent::start(&table, &["--config", file.to_str().unwrap()]);
         let config = write_configuration(folder, frontend, &recipe.messages);
@@ -218,7 +213,7 @@ impl Running {
             ("ORIGIN", origin.to_str().unwrap()),
         ];
         let haproxy = Haproxy::start(config.to_str().unwrap(), &environment);
-        Self { directory, agent, haproxy }
+        Self { directory, _agent: agent, haproxy }
     }
 
     /// Sends `count` requests from one client, one after another. Returns their statuses.
@@ -248,7 +243,7 @@ fn a_policy_allows_what_the_stick_table_allowed() {
     let recipe = &recipes["From HAProxy stick tables"];
     let [old, new] = &recipe.frontends[..] else { panic!("two frontends") };
     for frontend in [old, new] {
-        let running = Running::start(recipe, 0, frontend);
+        let running = Running::start(recipe, frontend);
         let start = Instant::now();
         let statuses = running.statuses(1, "/", &[], 30);
         // On a machine that stands still, more may have come due: one in 500 ms.
@@ -258,7 +253,7 @@ fn a_policy_allows_what_the_stick_table_allowed() {
     }
 
     let recipe = &recipes["Stick table and gcra-spoa beside each other"];
-    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    let running = Running::start(recipe, &recipe.frontends[0]);
     let would_be_blocked = |client: u8| {
         let address = format!("127.0.0.{client}:");
         let lines = running.haproxy.process.lines();
@@ -292,7 +287,6 @@ fn a_policy_allows_what_the_stick_table_allowed() {
         let lines = running.haproxy.process.lines();
         lines.iter().any(|line| line.contains("127.0.0.2:") && line.contains(" blocked=1 "))
     });
-    drop(running.agent);
 }
 
 #[test]
@@ -300,7 +294,7 @@ fn only_failed_logins_are_counted() {
     needs!(support::haproxy());
     let recipes = recipes("docs/CONFIG.md");
     let recipe = &recipes["Only failed logins"];
-    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    let running = Running::start(recipe, &recipe.frontends[0]);
     let wrong = [("X-Password", "wrong")];
     assert_eq!(passed(&running.statuses(1, "/login", &[], 5)), 5, "right ones are free");
     // A cell comes back in 20 s.
@@ -327,7 +321,7 @@ fn of_two_messages_either_blocks() {
             let (ip, account) = recipe.messages.split_at(recipe.messages.rfind("spoe-m").unwrap());
             recipe.messages = format!("{account}\n{ip}");
         }
-        let running = Running::start(&recipe, 0, rule);
+        let running = Running::start(&recipe, rule);
         let login =
             |client, user: &str| running.statuses(client, "/login", &[("X-User", user)], 1)[0];
         // Ten logins of one account from ten addresses, and no eleventh.
@@ -349,7 +343,7 @@ fn the_plan_of_an_api_key_comes_from_a_map() {
     needs!(support::haproxy());
     let recipes = recipes("docs/CONFIG.md");
     let recipe = &recipes["API plans"];
-    let running = Running::start(recipe, 0, &recipe.frontends[0]);
+    let running = Running::start(recipe, &recipe.frontends[0]);
     assert_eq!(running.statuses(1, "/", &[], 1), [401]);
     let gold = running.statuses(1, "/", &[("X-Api-Key", "key-4711")], 100);
     assert_eq!(passed(&gold), 100);
