@@ -8,7 +8,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -203,6 +203,28 @@ fn an_agent_that_does_not_start_is_not_ready() {
         assert!(!process.wait().success(), "{args:?}");
     }
     systemd.nothing_more();
+}
+
+/// The journal notes the time itself, and `journalctl -p warning` finds warnings.
+#[test]
+fn the_journal_gets_lines_with_a_priority_and_without_a_time() {
+    let directory = directory();
+    let systemd = Systemd::at(&directory.path().join("notify"));
+    let journal = fs::File::create(directory.path().join("journal")).unwrap();
+    let stream = journal.metadata().unwrap();
+    let mut command = agent(&directory.path().join("table"), &systemd, &["--rate", "10/h"]);
+    command.env_remove("RUST_LOG");
+    command.env("JOURNAL_STREAM", format!("{}:{}", stream.dev(), stream.ino()));
+    let mut agent = command.stderr(journal).spawn().unwrap();
+    assert!(systemd.next(false).starts_with("READY=1\n"));
+    let pid = rustix::process::Pid::from_child(&agent);
+    rustix::process::kill_process(pid, Signal::USR2).unwrap();
+    let text = || fs::read_to_string(directory.path().join("journal")).unwrap();
+    wait_until("it warns", || text().contains("\n<4>SIGUSR2 is ignored"));
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert!(agent.wait().unwrap().success());
+    assert!(text().starts_with("<6>gcra-spoa "), "{}", text());
+    assert!(text().lines().all(|line| line.starts_with('<')), "{}", text());
 }
 
 /// A service manager that is not there does not keep the agent from its work.

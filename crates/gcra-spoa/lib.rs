@@ -24,6 +24,7 @@ mod inspected;
 mod key;
 mod limiter;
 mod listed;
+mod logging;
 mod message_key;
 mod metrics;
 mod name;
@@ -72,9 +73,7 @@ use crate::table_error::TableError;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format_target(false)
-        .init();
+    logging::start();
     let outcome = match cli::parse(std::env::args_os()) {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => table_commands::run(command),
