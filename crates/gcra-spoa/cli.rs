@@ -1,5 +1,6 @@
 //! The command line: every flag and command, checked and turned into values.
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use std::{env, io};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots};
 use nix::unistd::Group;
@@ -25,14 +26,16 @@ use crate::table_error;
 /// The flags that make the one policy of an agent without a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LimitFlags {
-    /// How many requests each key may make: 100/s, 5000/m, 10/h, 1000/d, 0.5/s, 1/10s, 100/250ms;
-    /// 'deny' blocks every request, 'unlimited' blocks none
+    /// How many requests each key may make: 100/s, 5000/min, 10/h, 1000/day, 0.5/s, 1/10s,
+    /// 100/250ms; 'deny' blocks every request, 'unlimited' blocks none
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     rate: Option<RateArg>,
 
-    /// How many requests a key that has been idle may make at once [default: the count of the
-    /// rate, so 100 for 100/s]
+    /// How many requests a key that has been idle may make at once. In any period, a key can make
+    /// these and the count of the rate: with 1000/h at most 2000 in an hour, and with --burst 50
+    /// at most 1050 [default: the count of the rate, so 100 for 100/s]
     #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
+    #[arg(allow_negative_numbers = true)]
     burst: Option<u64>,
 
     /// The args of the message whose values make the key, by name, separated by commas. If one of
@@ -125,11 +128,13 @@ struct Args {
     /// the key that owes least is forgotten first [default: the size that the file has,
     /// 1048576 for a new one]
     #[arg(long, value_name = "N", value_parser = parse_slots)]
+    #[arg(allow_negative_numbers = true)]
     slots: Option<Slots>,
 
     /// The number of worker threads. One thread answers millions of requests a second, more than
     /// HAProxy can ask on the same machine, and each further thread takes a core from HAProxy
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
+    #[arg(allow_negative_numbers = true)]
     threads: NonZeroUsize,
 
     /// How long an agent that is being stopped keeps answering before it disconnects, such as 3s.
@@ -138,24 +143,28 @@ struct Args {
     /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
     /// [default: 0s with --listen inherited, else 3s]
     #[arg(long, value_name = "TIME", value_parser = parse_drain)]
+    #[arg(allow_negative_numbers = true)]
     drain: Option<Duration>,
 
     /// How long a worker stays awake after each request to wait for the next one, such as 50us; 0
     /// lets it sleep at once. This saves the time that waking up takes, and uses a whole
     /// core while requests arrive. A number without a unit means microseconds
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
+    #[arg(allow_negative_numbers = true)]
     busy_poll: Duration,
 
     /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy itself allows
     /// tune.bufsize - 4, and the smaller of the two values applies. Raise it only with
     /// tune.bufsize, for messages above 16 KiB
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
+    #[arg(allow_negative_numbers = true)]
     max_frame_size: u32,
 
     /// How much memory all connections together may use for incomplete frames and unread answers:
     /// a number of bytes, or a size such as 16M, 256M or 1G. A connection that needs more than
     /// is left is closed. A connection whose frames arrive whole needs none of it
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    #[arg(allow_negative_numbers = true)]
     buffers: usize,
 
     /// Serve metrics and status over HTTP at this address: /metrics, /status, /healthz and
@@ -277,6 +286,7 @@ pub(crate) enum TableCommand {
         at: At,
         /// The new number of slots, rounded up to a power of two
         #[arg(long, value_name = "N", value_parser = parse_slots)]
+        #[arg(allow_negative_numbers = true)]
         slots: Slots,
     },
     /// Verify that the table is consistent. The exit status is 1 if it has faults
@@ -296,6 +306,7 @@ pub(crate) struct Get {
     pub(crate) rate: Option<Rate>,
     /// The --burst of these agents, if they have one
     #[arg(long, value_name = "COUNT", value_parser = parse_burst, conflicts_with = "config")]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) burst: Option<u64>,
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true)]
@@ -789,7 +800,42 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
             names.join(", ")
         );
     }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match (error.kind(), context(ContextKind::InvalidArg), error.source()) {
+        // The sentence of a parser below, which says what would be right.
+        (ErrorKind::ValueValidation, Some(arg), Some(sentence)) => {
+            let flag = arg.split_whitespace().next().unwrap_or(arg);
+            return format!("{}: {sentence}", flag.trim_matches(['<', '>', '.']));
+        }
+        (ErrorKind::InvalidSubcommand, ..) => {
+            let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
+            let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let nearest = names.iter().find(|name| strsim::damerau_levenshtein(name, word) <= 2);
+            return match nearest {
+                Some(nearest) => format!("'{word}' is not a command; did you mean '{nearest}'?"),
+                None => format!(
+                    "'{word}' is not a command of '{words}'; write one of {}{}",
+                    names.join(", "),
+                    if args.len() == 2 { ", or --rate or --config to start an agent" } else { "" }
+                ),
+            };
+        }
+        _ => {}
+    }
     let text = error.to_string();
+    if let Some((word, _)) = text
+        .strip_prefix("error: the subcommand '")
+        .and_then(|rest| rest.split_once("' cannot be used with"))
+    {
+        return if command.find_subcommand(word).is_some() {
+            format!("'{word}' is a command, which cannot follow flags of an agent; begin with it")
+        } else {
+            format!("'{word}' is neither a flag nor the value of one; leave it out")
+        };
+    }
     let said = text.split("\n\nUsage:").next().unwrap_or(&text);
     let said = said.split("\n\nFor more information").next().unwrap_or(said);
     let said = said.strip_prefix("error: ").unwrap_or(said);
@@ -976,7 +1022,8 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
 
 /// The name is leaked, because it is needed until the process ends.
 fn parse_var(text: &str) -> Result<VarName<'static>, String> {
-    VarName::new(String::leak(text.to_owned())).map_err(|error| error.to_string())
+    VarName::new(String::leak(text.to_owned()))
+        .map_err(|error| format!("'{text}' cannot be used: {error}"))
 }
 
 #[cfg(test)]
@@ -1059,6 +1106,22 @@ mod tests {
             ("--rate 100/fortnight", "must end in ms, s, m, h or d"),
             ("--rate 99999999999999999999/s", "too many digits"),
             ("--rate 100/s --burst 0", "'0' is not a whole number of requests from 1 to"),
+            ("--rate 100/s --burst -3", "--burst: '-3' is not a whole number of requests from 1"),
+            ("--rate 100/s extra", "'extra' is neither a flag nor the value of one; leave it out"),
+            ("--rate 100/s check", "'check' is a command, which cannot follow flags of an agent"),
+            ("start", "'start' is not a command of 'gcra-spoa'; write one of table, top, check,"),
+            ("start", ", or --rate or --config to start an agent"),
+            ("chekc", "'chekc' is not a command; did you mean 'check'?"),
+            ("table chek", "'chek' is not a command; did you mean 'check'?"),
+            ("--rate 1/s --drain -1", "--drain: '-1' is not a time from 0s to 5m"),
+            ("--rate 1/s --slots -1", "--slots: '-1' is not a whole number"),
+            ("--rate 1/s --threads -1", "--threads: '-1' is not a number of threads from 1 to"),
+            ("--rate 1/s --key ip,ip", "--key names 'ip' twice; once is enough"),
+            ("--rate 1/s --config x.toml", "'--rate <COUNT/PERIOD>' cannot be used with"),
+            ("--rate 1/s --listen localhost:9000", "write IP:PORT, like 127.0.0.1:9000"),
+            ("check", "required arguments were not provided: <FILE>"),
+            ("check a b", "unexpected argument 'b' found"),
+            ("reload a --config b", "cannot be used with"),
             ("--rate 100/s --burst 1.5", "'1.5' is not a whole number of requests"),
             ("--rate 100/s --burst 99999999999999999999", "from 1 to 4294967294"),
             ("--rate 1/d --burst 100000", "takes 100000 days to pay off"),

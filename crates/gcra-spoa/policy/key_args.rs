@@ -107,15 +107,12 @@ pub(crate) fn key_args(
                  write each arg as an entry of its own, and 'else ARG' for a fallback"
             )),
             ("null", true, _) => None,
-            (word, ..) if let Some(what) = not_an_arg(word, setting) => {
-                Some(format!("{what} in {setting}"))
-            }
             (word, ..)
                 if args.iter().flat_map(KeyArg::names).any(|arg| *arg == *word.as_bytes()) =>
             {
                 Some(format!("{setting} names '{word}' twice; once is enough"))
             }
-            _ => None,
+            _ => not_an_arg(word, setting),
         };
         match (mistake, fallback, args.last_mut()) {
             (Some(mistake), ..) => wrong(place, mistake),
