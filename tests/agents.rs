@@ -82,7 +82,7 @@ fn any_agent_tells_about_all_of_its_table() {
         assert!(together["top_blocked"][0]["per_second"].as_f64().unwrap() > 0.0);
         assert_eq!(told["together"]["notifies"]["answered"], 44);
         // The agent's own numbers stay its own.
-        assert_eq!(told["agents"][0]["answers"], true);
+        assert_eq!(told["agents"][0]["this_agent"], true);
         assert_eq!(told["agents"][0]["pid"], told["pid"]);
         assert_eq!(told["agents"][0]["status"]["notifies"], told["notifies"]);
         assert!(told["notifies"]["answered"].as_u64().unwrap() < 30);

@@ -50,7 +50,7 @@ pub(crate) struct Agent {
     /// "ours" if the id means the same process to the agent that says this.
     pub(crate) pid_namespace: String,
     /// Whether it is the agent that says this.
-    pub(crate) answers: bool,
+    pub(crate) this_agent: bool,
     /// Its place in the table's list, and the number of its attachment, which tell the agents of a
     /// table apart.
     pub(crate) entry: Option<(usize, u32)>,
@@ -130,10 +130,14 @@ async fn everything(watched: Arc<Watched>, path: PathBuf) -> (Instant, Bytes) {
     if let Some(me) = agents.first_mut() {
         me.status = Some(own.clone());
     }
-    let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
-    let everything = Everything { own, together, agents };
-    // It has no maps with keys that are not strings, so this does not fail.
-    let answer = serde_json::to_vec(&everything).unwrap_or_default();
+    // On another thread, because the others may have said a lot.
+    let add_up = move || {
+        let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
+        let everything = Everything { own, together, agents };
+        // It has no maps with keys that are not strings, so this does not fail.
+        serde_json::to_vec(&everything).unwrap_or_default()
+    };
+    let answer = spawn_blocking(add_up).await.unwrap_or_default();
     (Instant::now(), answer.into())
 }
 
@@ -145,7 +149,7 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let mut agents = vec![Agent {
         pid: own.pid,
         pid_namespace: "ours".to_owned(),
-        answers: true,
+        this_agent: true,
         entry: me.map(|me| (me.place, me.attachment)),
         admin: me.and_then(|me| me.profile?.admin),
         same_limits: Some(true),
@@ -159,7 +163,7 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     agents.extend(others.chain(stopped).map(|(process, is_stopped)| Agent {
         pid: process.pid,
         pid_namespace: pid_namespace(process).to_owned(),
-        answers: false,
+        this_agent: false,
         entry: Some((process.place, process.attachment)),
         admin: process.profile.and_then(|profile| profile.admin),
         same_limits: limits(process).zip(own_limits).map(|(theirs, ours)| theirs == ours),
@@ -220,4 +224,39 @@ fn elsewhere(address: SocketAddr, status: &Status) -> String {
          or has ended",
         status.pid
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use arc_swap::ArcSwap;
+    use gcra_table::{Slots, Table};
+    use spop_agent::{Reply, Request};
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::stats::Stats;
+
+    /// A viewer can leave while the agents are asked, and the next one may come much later.
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_not_given_later() {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let agent = spop_agent::Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
+        let watched = Watched::new(
+            Arc::new(ArcSwap::from_pointee(table)),
+            agent.counters(),
+            Arc::default(),
+            Arc::new(Stats::new(NonZeroUsize::MIN)),
+        );
+        let agents = Agents::new(Arc::new(watched), PathBuf::new());
+        tokio::select! {
+            biased;
+            _ = agents.status() => panic!("it takes more than one poll"),
+            () = std::future::ready(()) => {}
+        }
+        sleep(2 * MAX_AGE).await;
+        let answer: Status = serde_json::from_slice(&agents.status().await).unwrap();
+        assert!(answer.uptime_seconds > 1.5 * MAX_AGE.as_secs_f64(), "{answer:?}");
+    }
 }

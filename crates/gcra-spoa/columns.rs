@@ -12,6 +12,9 @@ const GAP: usize = 2;
 /// The flexible column is not made narrower than its heading or this to keep another one.
 const NARROW: usize = 16;
 
+/// No column is wider, whatever another process has written.
+const WIDEST: usize = 1000;
+
 /// A row that says how many are missing needs one row above it to be of use.
 pub(crate) const LEAST: usize = 3;
 
@@ -29,7 +32,7 @@ pub(crate) struct Column {
 impl Column {
     fn width(&self) -> usize {
         let cells = self.cells.iter().map(|(text, _)| length(text));
-        cells.chain([length(&self.heading)]).max().unwrap_or(0)
+        cells.chain([length(&self.heading)]).max().unwrap_or(0).min(WIDEST)
     }
 }
 

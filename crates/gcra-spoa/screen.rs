@@ -174,21 +174,36 @@ impl Screen {
         (!rates.is_empty()).then(|| rates.iter().sum())
     }
 
-    fn decisions(&self, policy: &str, outcome: &str) -> Option<f64> {
-        self.rate(|status| {
-            let policy = status.policies.iter().find(|known| known.name == policy);
-            policy.and_then(|policy| policy.decisions.get(outcome)).copied().unwrap_or(0)
-        })
+    /// How many decisions a second there are under each policy: allowed, blocked, would block, and
+    /// undecided.
+    fn decisions(&self) -> BTreeMap<&str, [f64; 4]> {
+        let mut rates: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+        for (now, before) in self.agents.iter().filter_map(Seen::both) {
+            let elapsed = now.uptime_seconds - before.uptime_seconds;
+            let before = before.policies.iter().map(|policy| (&*policy.name, &policy.decisions));
+            let before: BTreeMap<_, _> = before.collect();
+            for policy in now.policies.iter().filter(|_| elapsed > 0.0) {
+                let sums = rates.entry(&policy.name).or_default();
+                let outcomes = ["allowed", "blocked", "would_block", "undecided"];
+                for (sum, outcome) in sums.iter_mut().zip(outcomes) {
+                    let count = |counts: &BTreeMap<String, u64>| counts.get(outcome).copied();
+                    let now = count(&policy.decisions).unwrap_or(0);
+                    let before = before.get(&*policy.name).and_then(|counts| count(counts));
+                    *sum += float(now.saturating_sub(before.unwrap_or(0))) / elapsed;
+                }
+            }
+        }
+        rates
     }
 
     fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
+        let rates = self.decisions();
         let mut rows: Vec<(&str, [Option<f64>; 4])> = together
             .policies
             .iter()
             .map(|policy| {
-                let rates = ["allowed", "blocked", "would_block", "undecided"]
-                    .map(|outcome| self.decisions(&policy.name, outcome));
-                (&*policy.name, rates)
+                let known = rates.get(&*policy.name);
+                (&*policy.name, std::array::from_fn(|outcome| known.map(|rates| rates[outcome])))
             })
             .collect();
         if rows.len() >= height {
@@ -256,7 +271,7 @@ impl Screen {
                 cells(&|seen| seen.agent.admin.map_or("-".to_owned(), |admin| admin.to_string())),
                 3,
             ),
-            text("STATE", cells(&|seen| status(seen, &|status| status.state.clone())), 4),
+            text("STATE", cells(&|seen| status(seen, &|status| cut(&status.state, 12))), 4),
             number(
                 "UP",
                 cells(&|seen| status(seen, &|status| short(status.uptime_seconds).to_string())),
@@ -777,7 +792,7 @@ pub(crate) mod tests {
         Agent {
             pid: status.pid,
             pid_namespace: "ours".to_owned(),
-            answers: status.pid == 7,
+            this_agent: status.pid == 7,
             entry: Some((status.pid as usize, 0)),
             admin: Some(([127, 0, 0, 1], 9000 + u16::try_from(status.pid).unwrap()).into()),
             same_limits: Some(true),
@@ -992,5 +1007,15 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
             }
         }
         assert!(!Screen::default().lines(80, Some(24)).is_empty());
+
+        // Another process can write anything.
+        let status = screen.agents[0].agent.status.as_mut().unwrap();
+        status.state = "x".repeat(70_000);
+        status.version = status.state.clone();
+        status.uptime_seconds = -1.0;
+        status.policies[0].name = status.state.clone();
+        status.policies[0].top_blocked[0].client = status.state.clone();
+        status.policies[0].top_blocked[0].per_second = 1e15;
+        assert!(screen.lines(80, None).iter().all(|line| width_of(line) <= 80));
     }
 }
