@@ -355,6 +355,41 @@ fn an_exemption_is_followed_listed_and_ended() {
     }
 }
 
+/// The configurations in haproxy/ cut IPv6 addresses, and the commands find the network.
+#[test]
+fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "2/d"]);
+    let mut spop = Spop::connect(&agent.address);
+    let args = [("ip", ip("2001:db8:1:2::"))];
+    assert_eq!(spop.allowed(&args, 5), 2);
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        said(&command.args(args).arg("--table").arg(&table).output().unwrap())
+    };
+    let (words, status) = run(&["explain", "--rate", "2/d", "ip=2001:db8:1:2::7"]);
+    let begin = "policy 'default' decides: a request now is blocked; the next one is allowed in \
+                 11 h\n  key: 2001:db8:1:2::\n";
+    assert!(words.starts_with(begin) && status == 0, "{words}");
+    assert_eq!(run(&["explain", "--rate", "2/d", "--cost", "n", "ip=192.0.2.7", "n=x"]).1, 1);
+    let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::7"]);
+    let begin = "2001:db8:1:2::7 (counted as 2001:db8:1:2::): exempt for 30m, in all agents";
+    assert!(words.starts_with(begin) && status == 0, "{words}");
+    wait_until("the agent follows", || spop.allowed(&args, 1) == 1);
+    let listed = run(&["exempt", "--list"]).0;
+    assert!(
+        listed.starts_with("2001:db8:1:2::: policy 'default', for another 29 min"),
+        "{listed}"
+    );
+    assert_eq!(run(&["exempt", "--end", "2001:db8:1:2::8"]).1, 0);
+    wait_until("the agent follows", || spop.allowed(&args, 1) == 0);
+    assert_eq!(
+        run(&["name", "2001:db8:1:2::7,alice-from-sales"]).0.split('#').next().unwrap(),
+        "2001:db8:1:2::7,alic…(16)"
+    );
+}
+
 #[test]
 fn a_name_is_the_one_in_the_status() {
     let admin = free_port([127, 0, 0, 1].into()).to_string();

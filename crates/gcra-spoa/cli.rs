@@ -442,8 +442,7 @@ const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
 /// The types of values, as an operator writes them.
 macro_rules! values_help {
     () => {
-        "\
-  192.0.2.7              an address
+        "  192.0.2.7              an address
   /login                 a string
   str:192.0.2.7          a string that looks like an address
   int64:7  uint32:7  bool:true  hex:00ff  null:      other types (an integer of HAProxy is int64)"
@@ -460,6 +459,8 @@ A KEY has the values of the policy's key, in the same order, separated by commas
 ",
             values_help!(),
             "
+  else:192.0.2.7         a value that stands for an arg without one, by 'else ip' in the key; with
+                         --config also ip=192.0.2.7
 Write a backslash before a comma or backslash within a value. With --config, addresses are grouped
 and strings are put in lower case as the policy does. Without --config, an IPv6 address that has no
 bucket stands for its /64 network, because the configurations in haproxy/ cut addresses to that.
@@ -573,6 +574,9 @@ Examples:
 
   gcra-spoa --config gcra-spoa.toml --admin 127.0.0.1:9101
       Limits by the policies in a file (see docs/CONFIG.md), with metrics and status over HTTP.
+
+  gcra-spoa explain --config gcra-spoa.toml ip=192.0.2.7
+      Say whether this client is blocked now, and why.
 
   gcra-spoa table info
       Show how full the table is, and which agents use it. See 'gcra-spoa table --help'.

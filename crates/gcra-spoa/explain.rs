@@ -39,6 +39,7 @@ pub(crate) struct Decided {
     /// The name of the client in logs, in `top` and in /status.
     pub(crate) client: String,
     pub(crate) cells: u32,
+    #[serde(rename = "override")]
     pub(crate) applied_override: Option<AppliedOverride>,
     /// "limits", "deny" or "unlimited".
     pub(crate) rule: &'static str,

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use crate::cli::Explain;
-use crate::explain::{Explanation, explain};
+use crate::explain::{Explanation, LimitState, explain};
 use crate::inspected::Inspected;
+use crate::key::NamedValue;
 use crate::output::{Output, WrongUsage, print};
 use crate::policy::Policy;
 use crate::written_message::WrittenMessage;
@@ -44,13 +45,25 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
             )));
         }
     }
+    let explain_with = |name: &[u8], args: &[NamedValue]| {
+        let written = WrittenMessage::new(name, args).ok();
+        let message = written.as_ref().and_then(WrittenMessage::message);
+        let message = message.ok_or_else(|| {
+            WrongUsage("a message has at most 255 args; leave some out".to_owned())
+        })?;
+        anyhow::Ok(explain(in_force, table, &message))
+    };
     let mut explanations = Vec::new();
     for name in names {
-        let Ok(written) = WrittenMessage::new(name, args) else {
-            bail!(WrongUsage("a message has at most 255 args; leave some out".to_owned()));
-        };
-        let Some(message) = written.message() else { continue };
-        let mut explanation = explain(in_force, table, &message);
+        let mut explanation = explain_with(name, args)?;
+        if config.is_none()
+            && !is_known(&explanation)
+            && let Some(masked) = masked(args)
+        {
+            // HAProxy may cut addresses, as for `table get`.
+            let of_network = explain_with(name, &masked)?;
+            explanation = if is_known(&of_network) { of_network } else { explanation };
+        }
         add_list(&mut explanation, policies);
         explanations.push(explanation);
     }
@@ -66,6 +79,22 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     };
     print(at.json, explanations.iter().map(output))?;
     Ok(if any_is_decided { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the table knows anything about the client.
+fn is_known(explanation: &Explanation) -> bool {
+    let decided = explanation.decided.as_ref();
+    decided.is_some_and(|decided| decided.limits.iter().any(LimitState::is_known))
+}
+
+/// The args with each IPv6 address replaced by its /64 network; `None` if that is the same.
+fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
+    args.iter().find_map(|arg| arg.value.masked())?;
+    let mask = |arg: &NamedValue| NamedValue {
+        name: arg.name.clone(),
+        value: arg.value.masked().unwrap_or_else(|| arg.value.clone()),
+    };
+    Some(args.iter().map(mask).collect())
 }
 
 /// Adds the list that the override comes from.

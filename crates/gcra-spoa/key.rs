@@ -116,17 +116,12 @@ impl Key {
     /// The key with each IPv6 address replaced by its /64 network, as `ipmask(32,64)` gives it to
     /// agents; `None` if that is the same.
     pub(crate) fn masked(&self) -> Option<Self> {
-        let mask = |written: &Written| match written.part {
-            Part::Ip(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_none() => {
-                let part = Part::Ip(network(ip.into(), 64));
-                Written { text: part.to_string(), part, ..written.clone() }
-            }
-            _ => written.clone(),
+        let mask = |written: &Written| match written.part.masked() {
+            Some(part) => Written { text: part.to_string(), part, ..written.clone() },
+            None => written.clone(),
         };
+        self.parts.iter().find_map(|written| written.part.masked())?;
         let parts: Vec<_> = self.parts.iter().map(mask).collect();
-        if parts == self.parts {
-            return None;
-        }
         let texts: Vec<_> = parts.iter().map(Written::to_string).collect();
         Some(Self { text: texts.join(","), parts })
     }
@@ -174,6 +169,17 @@ impl FromStr for NamedValue {
 }
 
 impl Part {
+    /// The first address of the /64 network of an IPv6 address, if that is another one.
+    pub(crate) fn masked(&self) -> Option<Self> {
+        match self {
+            Self::Ip(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_none() => {
+                let masked = Self::Ip(network((*ip).into(), 64));
+                (masked != *self).then_some(masked)
+            }
+            _ => None,
+        }
+    }
+
     /// The value as HAProxy sends it.
     pub(crate) fn value(&self) -> Value<'_> {
         match self {

@@ -58,12 +58,16 @@ impl fmt::Display for Sentence<'_> {
             _ => write!(f, "{}", self.0)?,
         }
         match kind {
-            OpenErrorKind::Io { source, .. } => {
+            OpenErrorKind::Io { doing, source } => {
                 write!(f, ": {source}")?;
                 match source.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::NOSPC) => {
                         f.write_str("; ask for fewer --slots (16 bytes each), or free some space")
                     }
+                    Some(Errno::ACCESS) if *doing == "open it" => f.write_str(
+                        "; run this as the user of the agents (a command also as root), or choose \
+                         another file with --table",
+                    ),
                     Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => f.write_str(
                         "; choose with --table a file in a directory that this user may write to",
                     ),
@@ -201,6 +205,11 @@ mod tests {
                 io(Errno::ROFS.raw_os_error()),
                 "table /t: could not open it: Read-only file system (os error 30); choose with \
                  --table a file in a directory that this user may write to",
+            ),
+            (
+                io(Errno::ACCESS.raw_os_error()),
+                "table /t: could not open it: Permission denied (os error 13); run this as the \
+                 user of the agents (a command also as root), or choose another file with --table",
             ),
             (
                 io(Errno::NOMEM.raw_os_error()),

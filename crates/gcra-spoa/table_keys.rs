@@ -47,6 +47,7 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
         })? {
             let Some(decided) = decide(&inspected, &client) else { continue };
             found |= is_known(&decided) || decided.rule != "limits";
+            inspected.note_recent_change(&client);
             print(at.json, outputs(&inspected, &client, key, &shown, &decided))?;
         }
     }
@@ -136,6 +137,7 @@ fn outputs(
         let mut json = json!({
             "key": key.text,
             "policy": &*policy.name,
+            "override": decided.applied_override.as_ref().map(|applied| &applied.entry),
             "bucket": false,
             "exempt_ms": decided.exempt_ms,
         });
