@@ -17,12 +17,12 @@ pub(crate) struct Beats {
 }
 
 impl Beats {
-    /// For so many workers, all of which run now.
+    /// For this number of workers, all of which run now.
     pub(crate) fn new(workers: usize) -> Self {
         Self { start: Instant::now(), last: (0..workers).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Notes again and again, for ever, that a worker runs. This must run on that worker.
+    /// Notes once a second, without an end, that a worker runs. This must run on that worker.
     pub(crate) async fn beat(&self, worker: usize) {
         loop {
             if let Some(last) = self.last.get(worker) {

@@ -147,7 +147,7 @@ impl Counters {
         self.beats.get().map_or(Duration::ZERO, Beats::silent)
     }
 
-    /// The signs of life of so many workers.
+    /// The signs of life of this number of workers.
     pub(crate) fn beats(&self, workers: usize) -> &Beats {
         self.beats.get_or_init(|| Beats::new(workers))
     }
