@@ -279,7 +279,16 @@ fn a_debt_from_before_a_reload_is_shown_and_reset() {
     let args = [("ip", ip("192.0.2.1"))];
     assert_eq!(scene.exhaust("check", &args), 5);
     fs::write(scene.path("gcra.toml"), config("4/d")).unwrap();
-    // The file is not in force yet.
+    // The file is not in force yet, and an agent without a file has buckets of its own.
+    let other = Agent::start(&scene.path("table"), &["--rate", "2/d"]);
+    let output = scene.run_without_file(&["table", "get"], &["--rate", "2/d", "192.0.2.1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        note.contains("some agents of table") && note.contains("with --config finds"),
+        "{note}"
+    );
+    other.stop();
     let output = scene.run(&["explain"], &["ip=192.0.2.1"]);
     let note = String::from_utf8(output.stderr).unwrap();
     assert!(note.contains("1 of 1 agent of table") && note.contains("not reloaded"), "{note}");

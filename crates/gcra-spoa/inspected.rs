@@ -1,7 +1,8 @@
 //! A table and the policies of a command line, for the commands about single clients.
 //!
-//! The keys of an agent's buckets depend on its policies. With the wrong ones a command would look
-//! at other buckets, and say that all is well about a client that is blocked. So it is refused.
+//! The keys of an agent's buckets depend on its policies. With other policies a command would look
+//! at other buckets, and say that all is well about a client that is blocked. So it is refused
+//! where that is known, and notes the difference where the policies are similar.
 
 use std::path::{Path, PathBuf};
 
@@ -90,9 +91,8 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
 
 impl Inspected {
     /// Opens the table, and reads the file or makes the policies of the flags. Notes on standard
-    /// error if these are not the policies of the agents. `keys` are those of
-    /// the command line, and `what` is the command, for the sentence that says to use it
-    /// differently.
+    /// error if these are not the policies of the agents. `keys` are those of the command line,
+    /// and `what` is the command, for the sentence that says to use it differently.
     ///
     /// # Errors
     ///
@@ -200,6 +200,12 @@ impl Inspected {
     fn note(&self) -> Option<String> {
         let path = self.path.display();
         let Some(file) = self.file.as_deref().map(Path::display) else {
+            if Sources::of(&self.table).file {
+                return Some(format!(
+                    "some agents of table {path} have their limits from a file; this is not about \
+                     their buckets, which a command with --config finds"
+                ));
+            }
             let has_had = self.other_quota()?;
             return Some(format!(
                 "the agents of table {path} were last started with another --rate and --burst: \
