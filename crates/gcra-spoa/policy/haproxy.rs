@@ -194,6 +194,12 @@ impl Message<'_> {
             Scope::Response => "on-http-response",
             _ => "on-frontend-http-request",
         };
+        if scope == Scope::Session {
+            lines.push_str(
+                "    # For connections, in a frontend of mode tcp: event on-client-session, and the
+    # rule of haproxy/tcp.cfg.\n",
+            );
+        }
         if is_only {
             let _ = writeln!(lines, "    event {event}");
         } else {
@@ -252,6 +258,10 @@ impl Message<'_> {
         }
         let whens: Vec<_> =
             self.policies.iter().filter_map(|policy| policy.when.as_ref()).collect();
+        // What a map tells apart: API keys if there are any, else values of the key's first arg.
+        let has_api_key = keys.iter().any(|key| known(key) == Some(API_KEY));
+        let first = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
+        let client = if has_api_key { API_KEY } else { first };
         for When { arg, .. } in &whens {
             let name = text(arg);
             if !is_new(&name) {
@@ -261,7 +271,6 @@ impl Message<'_> {
                 args.push(format!("{name}={sample}"));
                 continue;
             }
-            let client = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
             let values =
                 whens.iter().filter(|when| when.arg == *arg).flat_map(|when| &when.values);
             let (sample, comment) =
@@ -274,6 +283,15 @@ impl Message<'_> {
                 comments.push(format!("{cost}: int(1) charges each request one cell"));
                 args.push(format!("{cost}=int(1)"));
             }
+        }
+        if let Some(policy) = self.policies.iter().find(|policy| policy.key.args.is_empty())
+            && args.len() > 1
+        {
+            comments.push(format!(
+                "policy '{}' has no 'key', so all args are its key but those of its 'when' \
+                 and 'cost'",
+                policy.name
+            ));
         }
         (args, comments)
     }

@@ -745,6 +745,13 @@ limits = "5/m"
     for line in ["event on-http-response\n", "http-response deny", "var(res.gcra.ratelimit)"] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+    let text = in_scope("sess");
+    for line in [
+        "    # rule of haproxy/tcp.cfg.\n    event on-frontend-http-request\n",
+        "sess.gcra.blocked",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
     let text = in_scope("req");
     assert!(!text.contains("http-after-response") && !text.contains("log-format"), "{text}");
 }
@@ -869,6 +876,28 @@ fn what_would_do_nothing_is_a_mistake() {
         "[policy.a]\nlimits = \"unlimited\"\npenalty = { ceiling = \"1m\" }\n\
          [policy.a.overrides]\n\"10.0.0.1\" = \"1/s\"\n",
     );
+}
+
+/// A map tells API keys apart if there are any.
+#[test]
+fn a_plan_belongs_to_an_api_key() {
+    let text = good(
+        "[policy.gold]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"9/s\"\n\
+         key = [\"ip\", \"key\"]\n[policy.free]\nmessage = \"m\"\nlimits = \"1/s\"\n",
+    )
+    .for_haproxy();
+    for line in [
+        "    # plan: create /etc/haproxy/plans.map, with a line for each key ('KEY gold'); the \
+         others are 'free'\n",
+        "    # key: a request without this header gets no decision, unless the policy has an \
+         'else' in its key\n",
+        "    # policy 'free' has no 'key', so all args are its key but those of its 'when' \
+         and 'cost'\n",
+        "    args ip=src key=req.hdr(x-api-key) plan=req.hdr(x-api-key),map(/etc/haproxy/plans.\
+         map,free)\n    event on-frontend-http-request\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
 }
 
 /// A file whose policy has these settings, from line 2 on.
