@@ -101,7 +101,7 @@ fn any_agent_tells_about_all_of_its_table() {
     let localhost = first_admin.replace("127.0.0.1", "localhost");
     let page = top(&["--admin", &localhost, "--admin", &second_admin]);
     for said in [
-        "gcra-spoa 0.1.0: 2 of 3 agents answer, serving, up ",
+        "gcra-spoa 0.1.0: 2 of 3 agents answered, serving, up ",
         "\nBLOCKED, last ",
         "\n192.0.2.1 ",
         "  it has no --admin\n",
@@ -138,7 +138,7 @@ fn an_agent_that_is_stopped_or_killed_is_named() {
         together["agents"] == 1 && together["notifies"]["answered"] == 3
     });
     let page = top(&["--admin", &admin]);
-    assert!(page.contains(": 1 of 2 agents answer, "), "{page}");
+    assert!(page.contains(": 1 of 2 agents answered, "), "{page}");
     other.process.signal(Signal::CONT);
     wait_until("it answers again", || entry(&status(&admin), pid)["status"].is_object());
     other.process.kill();

@@ -160,7 +160,8 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let others =
         alive.iter().filter(|process| !is_this_process(process)).map(|process| (process, false));
     let stopped = stopped.iter().map(|process| (process, true));
-    agents.extend(others.chain(stopped).map(|(process, is_stopped)| Agent {
+    agents.extend(others.chain(stopped).map(|(process, is_stopped)| {
+        Agent {
         pid: process.pid,
         pid_namespace: pid_namespace(process).to_owned(),
         this_agent: false,
@@ -171,10 +172,15 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
         status: None,
         why: match process.profile {
             _ if is_stopped => Some("it is stopped (SIGSTOP)".to_owned()),
-            None => Some("it says nothing about itself in the table".to_owned()),
+            None => Some(
+                "it does not say whether it has an --admin: it has just started, or is an older \
+                 version"
+                    .to_owned(),
+            ),
             Some(profile) if profile.admin.is_none() => Some("it has no --admin".to_owned()),
             Some(_) => None,
         },
+    }
     }));
     agents
 }
@@ -200,6 +206,7 @@ async fn ask_all(own: &Status, agents: &mut [Agent]) {
         });
     }
     let mut known = HashSet::from([own.identity()]);
+    // One answer for each question.
     while let Some(answer) = questions.join_next().await {
         let Ok((place, answer)) = answer else { continue };
         let Some(agent) = agents.get_mut(place) else { continue };

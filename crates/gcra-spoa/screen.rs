@@ -142,7 +142,7 @@ impl Screen {
             (all, answered) if all.len() as u64 == answered => {
                 format!(": {}", Count(answered, "agent", "agents"))
             }
-            (all, answered) => format!(": {answered} of {} agents answer", all.len()),
+            (all, answered) => format!(": {answered} of {} agents answered", all.len()),
         };
         let separator = if who.starts_with(':') { ", " } else { ": " };
         let title = format!("gcra-spoa {version}{who}{separator}{states}, up {up}");
@@ -896,7 +896,7 @@ NOTIFYs      1000/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to written
         screen.agents[1].agent.status = None;
         screen.agents[1].agent.why = Some("it has no --admin".to_owned());
         let wanted = "\
-gcra-spoa 0.1.0: 1 of 2 agents answer, serving, up 102 s
+gcra-spoa 0.1.0: 1 of 2 agents answered, serving, up 102 s
 q quits; b, a, n sort by blocked, allowed, name; / searches
 POLICY +2 columns  ALLOWED/S  BLOCKED/S  WOULD BLOCK/S
 default                 1000        250              0
