@@ -297,7 +297,7 @@ fn a_wrong_fallback_is_a_mistake() {
         ("\"a\", \"else b\", \"b\"", "key names 'b' twice; once is enough"),
         ("\"a\", \"else null\", \"else b\"", "'else b' in key is never used, because"),
         ("\"a\", \"else null\", \"else null\"", "'else null' in key is never used, because"),
-        ("\"a\", \"esle b\"", "'esle b' in key is not the name of an arg, because it has"),
+        ("\"a\", \"or b\"", "'or b' in key is not the name of an arg, because it has"),
         ("\"a else b\"", "'a else b' in key is not the name of an arg"),
         ("\"a\", \"else b else c\"", "'else b else c' in key is not the name of an arg"),
     ] {
