@@ -129,7 +129,7 @@ impl<'p> Charge<'_, 'p, '_> {
         let claims: ArrayVec<_, MAX_LIMITS> =
             limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
         let (said, reason) = match &claims[..] {
-            [claim] => {
+            [claim] if self.question.cells > 0 => {
                 let (decision, reason) = self.charge(*claim);
                 let mut standing = standing_of(claim.limit, &decision);
                 if reason.is_some() {
@@ -212,12 +212,16 @@ impl<'p> Charge<'_, 'p, '_> {
     }
 
     /// What a limit says about the cells of a key that owes this much.
+    ///
+    /// No cells are always allowed. The wait is the one for a single cell then, which is what a
+    /// request that costs something has to wait.
     fn ask(&self, limit: &'p Limit, owed: Nanos) -> (Standing<'p>, Option<Reason>) {
+        let cells = self.question.cells;
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
-        let (wait, reason) = match limit.quota.admit(tat, now, self.question.cells) {
+        let (wait, reason) = match limit.quota.admit(tat, now, cells.max(1)) {
             Admission::Conforming { .. } => (Nanos::ZERO, None),
-            Admission::Early { wait } => (wait, Some(Reason::Limit)),
+            Admission::Early { wait } => (wait, (cells > 0).then_some(Reason::Limit)),
             Admission::Oversize => (limit.quota.drain_time(), Some(Reason::Oversize)),
         };
         (Standing { limit, owed, wait }, reason)

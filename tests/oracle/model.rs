@@ -590,6 +590,11 @@ impl Model {
                 is_own = true;
             }
             let (wait, room) = match choice {
+                // Until one cell can be spent.
+                Choice::Pass if cells == 0 => {
+                    let room = (limit.burst - 1) * interval;
+                    (((owed.0 - room).max(0), (owed.1 - room).max(0)), None)
+                }
                 Choice::Pass => ((0, 0), None),
                 _ if is_oversize => ((self.drain(limit), self.drain(limit)), None),
                 _ => (((owed.0 - room).max(1), owed.1 - room), Some(room)),
