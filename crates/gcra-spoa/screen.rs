@@ -218,7 +218,7 @@ impl Screen {
         }
         if together.unmatched > 0 {
             let unmatched = self.rate(|status| status.unmatched);
-            rows.insert(0, ("(no policy)", [Some(0.0), Some(0.0), Some(0.0), unmatched]));
+            rows.push(("(no policy)", [Some(0.0), Some(0.0), Some(0.0), unmatched]));
         }
         let name = rows.iter().map(|(name, _)| plain(cut(name, 24))).collect();
         let red = Style::new().red();
