@@ -286,7 +286,7 @@ impl LimitState {
         let wait = owed.saturating_sub(limit.quota.burst_tolerance());
         Self {
             limit: limit.label.to_string(),
-            text: limit.text.to_string(),
+            text: limit.words.text.to_string(),
             bucket: bucket.is_some(),
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,

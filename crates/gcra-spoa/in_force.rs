@@ -124,7 +124,7 @@ impl Usual {
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
-        let [Limit { id, quota, label: _, text: _, bound: _ }] = &limits[..] else { return None };
+        let [Limit { id, quota, label: _, words: _ }] = &limits[..] else { return None };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
             && trial.is_none()

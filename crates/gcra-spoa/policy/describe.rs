@@ -7,7 +7,7 @@ use crate::duration::Exact;
 use crate::plural::Count;
 use crate::policy::overrides::OVERRIDES;
 use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, When};
+use crate::policy::{KeyParts, Limit, LimitWords, Policies, Policy, Rule, When};
 
 impl Policies {
     /// All policies, a paragraph each, and the variables.
@@ -102,9 +102,12 @@ impl Rule {
         match self {
             Self::Deny | Self::Unlimited => vec![self.in_words()],
             Self::Limits(limits) => {
-                let in_words = |Limit { label, text, bound, .. }: &Limit| match limits.len() {
-                    1 => format!("{text}: {bound}"),
-                    _ => format!("{label}: {text}: {bound}"),
+                let in_words = |Limit { label, words, .. }: &Limit| {
+                    let LimitWords { text, bound } = &**words;
+                    match limits.len() {
+                        1 => format!("{text}: {bound}"),
+                        _ => format!("{label}: {text}: {bound}"),
+                    }
                 };
                 limits.iter().map(in_words).collect()
             }
@@ -116,7 +119,7 @@ impl Rule {
             Self::Deny => "every request is blocked".to_owned(),
             Self::Unlimited => "no request is blocked".to_owned(),
             Self::Limits(limits) => {
-                limits.iter().map(|limit| &*limit.text).collect::<Vec<_>>().join("; and ")
+                limits.iter().map(|limit| &*limit.words.text).collect::<Vec<_>>().join("; and ")
             }
         }
     }

@@ -83,7 +83,7 @@ impl Digest {
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
-                for Limit { label: _, id, quota, text: _, bound: _ } in limits {
+                for Limit { label: _, id, quota, words: _ } in limits {
                     self.number(*id);
                     self.number(quota.emission_interval().0);
                     self.number(quota.burst().into());

@@ -118,7 +118,7 @@ fn several<'t>(
             let what = format!(
                 "the limit '{}' never matters, because '{}' allows no more at once and no more in \
                  the long run; leave it out",
-                limit.text, stricter.text
+                limit.words.text, stricter.words.text
             );
             reader.warn(value.span().start, &what);
         }
@@ -192,7 +192,8 @@ fn limit<'t>(
     let id = limit_id(&[policy.as_bytes(), identity.as_bytes()]);
     let mut limit = Limit::new(label, id, &rate, quota);
     if written.burst.is_none() {
-        limit.bound = format!("{} (no burst is written, so it is the count)", limit.bound).into();
+        let bound = &mut limit.words.bound;
+        *bound = format!("{bound} (no burst is written, so it is the count)").into();
     }
     Some(limit)
 }

@@ -217,7 +217,14 @@ pub(crate) struct Limit {
     /// table itself separates the buckets of different quotas.)
     pub(crate) id: u64,
     pub(crate) quota: Quota,
-    /// The limit in words: "10 per second, up to 20 at once".
+    /// In a box, because no request needs them.
+    pub(crate) words: Box<LimitWords>,
+}
+
+/// A limit in words.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct LimitWords {
+    /// "10 per second, up to 20 at once".
     pub(crate) text: Box<str>,
     /// What follows from it: "at most 30 in any second".
     pub(crate) bound: Box<str>,
@@ -227,13 +234,11 @@ impl Limit {
     /// The limit with this label and id, `quota` being that of the rate and a burst.
     pub(crate) fn new(label: String, id: u64, rate: &Rate, quota: Quota) -> Self {
         let (burst, period) = (quota.burst(), rate.period());
-        Self {
-            label: label.into(),
-            id,
-            quota,
+        let words = LimitWords {
             text: format!("{rate}, up to {burst} at once").into(),
             bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
-        }
+        };
+        Self { label: label.into(), id, quota, words: words.into() }
     }
 
     /// The key by which this limit counts, for a key of its policy.

@@ -115,6 +115,6 @@ fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String
     Some(format!(
         "the penalty of policy '{policy}' is never charged to the limit '{}': {cells} {takes} to \
          pay off, {more}; {remedy}",
-        limit.text
+        limit.words.text
     ))
 }
