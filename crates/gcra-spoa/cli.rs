@@ -473,8 +473,8 @@ const GET_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa table get --config /etc/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table get --config /etc/gcra-spoa.toml --policy login 192.0.2.7,alice
+  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml --policy login 192.0.2.7,alice
   gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or something failed, 2
@@ -485,7 +485,7 @@ const RESET_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa table reset --config /etc/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table reset --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
   gcra-spoa table reset 192.0.2.7                      for agents that were started with --rate
 
 The buckets under all limits of the policies are cleared, also those of earlier numbers of these
@@ -504,8 +504,8 @@ for a policy whose key is all args: it needs them all, in the order of the spoe-
     "
 
 Examples:
-  gcra-spoa explain --config /etc/gcra-spoa.toml ip=192.0.2.7
-  gcra-spoa explain --config /etc/gcra-spoa.toml --message api key=str:alice plan=gold
+  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
+  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml --message api key=str:alice plan=gold
   gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
 
 Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if none does or something
@@ -516,8 +516,8 @@ const EXEMPT_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa exempt --config /etc/gcra-spoa.toml --for 1h 192.0.2.7
-  gcra-spoa exempt --config /etc/gcra-spoa.toml --end 192.0.2.7
+  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --for 1h 192.0.2.7
+  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --end 192.0.2.7
   gcra-spoa exempt --for 1h 192.0.2.7                  for agents that were started with --rate
   gcra-spoa exempt --list
 
@@ -536,7 +536,7 @@ secret key of the table in it, so that nobody can use the digits to guess the st
 same key has other digits in another table.
 
 Example:
-  gcra-spoa name --config /etc/gcra-spoa.toml --policy api sk_live_0123456789abcdef"
+  gcra-spoa name --config /etc/gcra-spoa/gcra-spoa.toml --policy api sk_live_0123456789abcdef"
 );
 
 /// What the command line asks for.
