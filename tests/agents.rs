@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{Profile, Table};
+use gcra_table::{Profile, Table, Time};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -191,7 +191,12 @@ impl Fake {
                 });
             }
         });
-        let profile = Profile { limits: 1, has_file: false, admin: Some(admin) };
+        let profile = Profile {
+            limits: 1,
+            has_file: false,
+            admin: Some(admin),
+            remembers_until: Time::ZERO,
+        };
         let fake = Self { table, asked, profile };
         fake.beat();
         fake

@@ -303,6 +303,69 @@ fn a_debt_from_before_a_reload_is_shown_and_reset() {
     assert_eq!(scene.exhaust("check", &args), 4);
 }
 
+/// What is asked about a client that owes something under other groups than those in force.
+fn check_remembered(flags: &[&str]) {
+    let config = |prefix: u8| {
+        format!("[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n")
+    };
+    let mut scene = Scene::with(&config(24), flags);
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("check", &args), 5);
+    fs::write(scene.path("gcra.toml"), config(32)).unwrap();
+    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+    assert!(scene.is_blocked("check", &args));
+
+    let output = scene.run(&["table", "get"], &["192.0.2.1"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("a client may owe more than is shown"), "{note}");
+    assert!(note.contains("for up to 24 h agent ") && note.contains(" remembers "), "{note}");
+
+    let output = scene.run(&["explain"], &["ip=192.0.2.1"]);
+    let (note, words) = (String::from_utf8(output.stderr.clone()).unwrap(), said(&output).0);
+    if flags.is_empty() {
+        assert!(note.contains("was started without --admin): a client may owe more"), "{note}");
+        assert!(words.contains("a request now is allowed"), "{words}");
+    } else {
+        assert_eq!(note, "");
+        assert!(words.contains("a request now is blocked; the next one is allowed in"), "{words}");
+        assert!(words.contains("(a debt from before the limits were changed)"), "{words}");
+    }
+    let (words, status) = scene.reset(&["192.0.2.1"]);
+    assert!(words.contains(" was forgiven") && status == 0, "{words}");
+    assert_eq!(scene.exhaust("check", &args), 5);
+}
+
+#[test]
+fn agents_are_asked_about_debts_that_only_they_remember() {
+    check_remembered(&support::admin::ADMIN);
+}
+
+#[test]
+fn a_command_says_that_agents_remember_debts_that_it_cannot_see() {
+    check_remembered(&[]);
+}
+
+/// Only agents know which clients an override was for that a reload has taken away.
+#[test]
+fn a_debt_under_a_former_override_is_explained_and_reset() {
+    let config = |overrides: &str| {
+        format!(
+            "[policy.check]\nlimits = \"100/d\"\nkey = [\"ip\"]\n\
+             [policy.check.overrides]\n{overrides}\n"
+        )
+    };
+    let mut scene = Scene::with(&config("\"192.0.2.0/24\" = \"3/d\""), &support::admin::ADMIN);
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("check", &args), 3);
+    fs::write(scene.path("gcra.toml"), config("\"192.0.2.1\" = \"2/d\"")).unwrap();
+    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+    let explained = scene.json(&["explain"], &["ip=192.0.2.1"]).remove(0);
+    assert_eq!(explained["blocked"], true, "{explained}");
+    assert!(scene.is_blocked("check", &args));
+    assert_eq!(scene.reset(&["192.0.2.1"]).1, 0);
+    assert_eq!(scene.exhaust("check", &args), 2);
+}
+
 #[test]
 fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
     let mut scene = Scene::new(
@@ -347,10 +410,10 @@ fn an_exemption_is_followed_listed_and_ended() {
     wait_until("the agent follows", || !scene.is_blocked("check", &args));
     assert!(!scene.is_blocked("check", &args));
     let listed = scene.said(&["exempt"], &["--list"]).0;
-    assert!(listed.starts_with("2001:db8::: policy 'check', for another 59 min"), "{listed}");
+    assert!(listed.starts_with("2001:db8::: policy 'check', for another 60 min"), "{listed}");
     let explanation = scene.said(&["explain"], &["ip=2001:db8::7"]).0;
-    assert!(explanation.contains("is allowed, because the client is exempt for 59 min"));
-    assert!(scene.get(&["2001:db8::7"]).0.contains("; exempt for another 59 min"));
+    assert!(explanation.contains("is allowed, because the client is exempt for another 60 min"));
+    assert!(scene.get(&["2001:db8::7"]).0.contains("; exempt for another 60 min"));
 
     let (words, status) = scene.said(&["exempt"], &["--end", "2001:db8::3"]);
     assert!(words.contains("policy 'check': the exemption has ended") && status == 0, "{words}");
@@ -379,7 +442,7 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
     };
     let (words, status) = run(&["explain", "--rate", "2/d", "ip=2001:db8:1:2::7"]);
     let begin = "policy 'default' decides: a request now is blocked; the next one is allowed in \
-                 11 h\n  key: 2001:db8:1:2::\n";
+                 12 h\n  key: 2001:db8:1:2::\n";
     assert!(words.starts_with(begin) && status == 0, "{words}");
     assert_eq!(run(&["explain", "--rate", "2/d", "--cost", "n", "ip=192.0.2.7", "n=x"]).1, 1);
     let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::7"]);
@@ -388,7 +451,7 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
     wait_until("the agent follows", || spop.allowed(&args, 1) == 1);
     let listed = run(&["exempt", "--list"]).0;
     assert!(
-        listed.starts_with("2001:db8:1:2::: policy 'default', for another 29 min"),
+        listed.starts_with("2001:db8:1:2::: policy 'default', for another 30 min"),
         "{listed}"
     );
     assert_eq!(run(&["exempt", "--end", "2001:db8:1:2::8"]).1, 0);

@@ -66,7 +66,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         blocked.starts_with("192.0.2.2: blocked; the next request is allowed in 5."),
         "{blocked}"
     );
-    assert!(blocked.ends_with(" min, all 10 again in 59 min\n"), "{blocked}");
+    assert!(blocked.ends_with(" min, all 10 again in 60 min\n"), "{blocked}");
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     let none = |key: &str| {
         format!(

@@ -19,6 +19,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, anyhow};
+use arc_swap::ArcSwap;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
@@ -33,6 +34,9 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::agents::Agents;
+use crate::explain::explain_all;
+use crate::in_force::InForce;
+use crate::key::NamedValue;
 use crate::metrics;
 use crate::status::Watched;
 
@@ -58,22 +62,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PATHS: &str = "\
 /metrics   counters and gauges, for Prometheus
 /status    the same for all agents of the table, and the heaviest clients, in JSON
+/explain   what is decided about ?message=NAME&arg=ARG=VALUE&arg=... and why, in JSON
 /healthz   200 while the agent works
 /readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
 
-/// Starts to answer at an address, and returns it with its port. Requests may be for the names of
-/// this machine and these further names.
+/// Starts to answer at an address, and returns it with its port.
 ///
 /// # Errors
 ///
 /// The address cannot be used, or there can be no further thread.
-pub(crate) fn start(
-    address: SocketAddr,
-    names: Vec<String>,
-    watched: Watched,
-    table: PathBuf,
-) -> anyhow::Result<SocketAddr> {
+pub(crate) fn start(address: SocketAddr, answering: Answering) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; give each agent a port of its \
@@ -93,7 +92,7 @@ pub(crate) fn start(
         .context("could not start the admin thread")?;
     thread::Builder::new()
         .name("admin".to_owned())
-        .spawn(move || runtime.block_on(serve(listener, Answering::new(names, watched, table))))
+        .spawn(move || runtime.block_on(serve(listener, answering)))
         .context("could not start the admin thread")?;
     log::info!("admin on http://{address}/");
     if !address.ip().to_canonical().is_loopback() {
@@ -109,6 +108,7 @@ pub(crate) fn start(
 /// What requests are answered from, and under which names.
 pub(crate) struct Answering {
     watched: Arc<Watched>,
+    policies: Arc<ArcSwap<InForce>>,
     agents: Agents,
     /// The host names for which requests are answered, in lower case.
     names: Vec<String>,
@@ -117,13 +117,19 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
+    /// Answers requests that are for this machine by its name, or for one of these further names.
     /// `table` is the path of the table.
-    pub(crate) fn new(mut names: Vec<String>, watched: Watched, table: PathBuf) -> Self {
+    pub(crate) fn new(
+        mut names: Vec<String>,
+        watched: Watched,
+        policies: Arc<ArcSwap<InForce>>,
+        table: PathBuf,
+    ) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
         let watched = Arc::new(watched);
         let agents = Agents::new(watched.clone(), table);
-        Self { watched, agents, names, costly: Semaphore::new(1) }
+        Self { watched, policies, agents, names, costly: Semaphore::new(1) }
     }
 }
 
@@ -260,6 +266,13 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
                 Err(error) => failed(&error),
             }
         }
+        ("/explain", query) => {
+            let _permit = answering.costly.acquire().await;
+            match explain(answering, query.unwrap_or_default()) {
+                Ok(explanations) => respond(StatusCode::OK, json, explanations),
+                Err(mistake) => respond(StatusCode::BAD_REQUEST, TEXT, format!("{mistake}\n")),
+            }
+        }
         ("/status", _) => respond(StatusCode::OK, json, answering.agents.status().await),
         _ => respond(
             StatusCode::NOT_FOUND,
@@ -267,6 +280,29 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
             format!("not found; these paths exist:\n\n{PATHS}"),
         ),
     }
+}
+
+/// Explains what this agent decides now about the message that a query describes: the same as
+/// `gcra-spoa explain`, with what only this agent knows.
+fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
+    let mut message = None;
+    let mut args = Vec::<NamedValue>::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "message" if message.is_none() => message = Some(value),
+            "arg" => args.push(value.parse()?),
+            _ => {
+                return Err(
+                    "write /explain?message=NAME&arg=ARG=VALUE, with one message at most, \
+                            and an arg for each of its args"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    let (in_force, table) = (answering.policies.load(), answering.watched.table());
+    let explanations = explain_all(&in_force, &table, message.as_deref(), &args)?;
+    serde_json::to_vec(&explanations).map_err(|error| error.to_string())
 }
 
 /// The host that a request is for, if it is neither one of these names nor an IP address.

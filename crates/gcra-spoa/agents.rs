@@ -51,8 +51,8 @@ pub(crate) struct Agent {
     pub(crate) pid_namespace: String,
     /// Whether it is the agent that says this.
     pub(crate) this_agent: bool,
-    /// Its place in the table's list, and the number of its attachment, which tell the agents of a
-    /// table apart.
+    /// Its place in the table's list, and the number of its attachment, which tell the agents of
+    /// a table apart.
     pub(crate) entry: Option<(usize, u32)>,
     /// Its `--admin`.
     pub(crate) admin: Option<SocketAddr>,

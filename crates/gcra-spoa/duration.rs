@@ -40,22 +40,37 @@ impl fmt::Display for Exact {
     }
 }
 
-/// A length of time at a glance: two or three digits and a unit, rounded down.
+/// A length of time at a glance: two or three digits and a unit, rounded down. It is for what has
+/// passed already.
 pub(crate) struct Short(pub(crate) Duration);
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ns = nanoseconds(self.0);
-        // A unit is used from two of it on, so that rounding never hides more than a tenth.
-        let Some((unit, unit_ns)) = UNITS.iter().find(|(_, unit_ns)| ns >= 2 * unit_ns) else {
-            return write!(f, "{ns} ns");
-        };
-        // An "m" that stands alone could mean metres, months or a thousandth.
-        let unit = if *unit == "m" { "min" } else { unit };
-        match ns / unit_ns {
-            whole @ 0..10 => write!(f, "{whole}.{} {unit}", ns % unit_ns * 10 / unit_ns),
-            whole => write!(f, "{whole} {unit}"),
-        }
+        write_short(f, nanoseconds(self.0), u64::div_euclid)
+    }
+}
+
+/// The same rounded up. It is for what has yet to pass: a client that waits for the time that it
+/// reads must not come too early.
+pub(crate) struct Left(pub(crate) Duration);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_short(f, nanoseconds(self.0), u64::div_ceil)
+    }
+}
+
+/// Writes two or three digits and a unit. `divided` divides and rounds.
+fn write_short(f: &mut fmt::Formatter<'_>, ns: u64, divided: fn(u64, u64) -> u64) -> fmt::Result {
+    // A unit is used from two of it on, so that rounding never hides more than a tenth.
+    let Some((unit, unit_ns)) = UNITS.iter().find(|(_, unit_ns)| ns >= 2 * unit_ns) else {
+        return write!(f, "{ns} ns");
+    };
+    // An "m" that stands alone could mean metres, months or a thousandth.
+    let unit = if *unit == "m" { "min" } else { unit };
+    match divided(ns, unit_ns / 10) {
+        tenths @ 0..100 => write!(f, "{}.{} {unit}", tenths / 10, tenths % 10),
+        _ => write!(f, "{} {unit}", divided(ns, *unit_ns)),
     }
 }
 
@@ -108,6 +123,21 @@ mod tests {
             (400_000_000_000_000, "4.6 d"),
         ] {
             assert_eq!(Short(Duration::from_nanos(ns)).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_up() {
+        for (ns, words) in [
+            (0, "0 ns"),
+            (12_345, "13 us"),
+            (2_000_000, "2.0 ms"),
+            (2_000_001, "2.1 ms"),
+            (9_900_000_001, "10 s"),
+            (3_599_999_999_999, "60 min"),
+            (119_999_999_999, "120 s"),
+        ] {
+            assert_eq!(Left(Duration::from_nanos(ns)).to_string(), words);
         }
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Earlier {
     /// When no key can owe anything under these policies any more: the longest drain time of the
     /// changed limits after the change.
     until: Time,
+    /// The same for keys that can be found only by what this process remembers: those of policies
+    /// with other overrides, or another `key`. The table's register has nothing about these.
+    remembered_until: Time,
     /// Whether it is known which keys had an override. After a restart it is not.
     knows_overrides: bool,
     /// For each policy in force, the place of the earlier policy with its name, if the limits,
@@ -146,16 +149,32 @@ impl Earlier {
     }
 
     fn new(policies: Arc<Policies>, ended: Time, knows_overrides: bool) -> Self {
-        Self { policies, ended, until: Time::ZERO, knows_overrides, places: Vec::new() }
+        let (until, remembered_until) = (Time::ZERO, Time::ZERO);
+        Self { policies, ended, until, remembered_until, knows_overrides, places: Vec::new() }
     }
 
     /// The same beside the policies in force, for which these places were found.
     fn compared_with(self, in_force: &Policies, places: Vec<Option<usize>>) -> Self {
-        let changed = in_force.list.iter().zip(&places).filter(|(_, old)| old.is_some());
-        let drains =
-            changed.flat_map(|(policy, _)| policy.limits()).map(|limit| limit.quota.drain_time());
-        let until = drains.max().map_or(Time::ZERO, |drain| self.ended.saturating_add(drain));
-        Self { until, places, ..self }
+        let (mut until, mut remembered_until) = (Time::ZERO, Time::ZERO);
+        for (policy, place) in in_force.list.iter().zip(&places) {
+            let Some(old) = place.and_then(|place| self.policies.list.get(place)) else {
+                continue;
+            };
+            let drains = policy.limits().map(|limit| limit.quota.drain_time());
+            let Some(drain) = drains.max() else { continue };
+            let drained = self.ended.saturating_add(drain);
+            until = until.max(drained);
+            let has_overrides = !(old.overrides.is_empty() && policy.overrides.is_empty());
+            if old.key != policy.key || (has_overrides && self.knows_overrides) {
+                remembered_until = remembered_until.max(drained);
+            }
+        }
+        Self { until, remembered_until, places, ..self }
+    }
+
+    /// Until when a client may owe something that only this process knows of.
+    pub(crate) fn remembered_until(all: &[Self]) -> Time {
+        all.iter().map(|earlier| earlier.remembered_until).max().unwrap_or_default()
     }
 
     /// Those that may still matter, and at most [`MAX_EARLIER`] of them.

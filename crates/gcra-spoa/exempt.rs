@@ -9,7 +9,7 @@ use gcra_table::{ExemptError, Exemption, Nanos, Table};
 use serde_json::json;
 
 use crate::cli::{self, Exempt};
-use crate::duration::{Exact, Short};
+use crate::duration::{Exact, Left};
 use crate::inspected::{Client, Inspected};
 use crate::key::Key;
 use crate::output::{Mistakes, Output, print};
@@ -146,7 +146,7 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         };
         let left = until.saturating_since(table.now());
         Output {
-            words: format!("{client}: {place}, for another {}", Short(left.into())),
+            words: format!("{client}: {place}, for another {}", Left(left.into())),
             json: json!({ "policy": name, "client": client, "exempt_ms": left.millis_ceil() }),
         }
     });

@@ -2,23 +2,25 @@
 //! override, and what each limit says. It asks the code that decides, and charges nothing.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use gcra_table::{Nanos, Table};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
 use crate::decide::{Foreseen, foresee};
-use crate::duration::Short;
+use crate::duration::Left;
 use crate::in_force::InForce;
-use crate::key::Shown;
+use crate::key::{NamedValue, Shown};
 use crate::limiter::write_client;
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
 use crate::verdict::Reason;
+use crate::written_message::WrittenMessage;
 
 /// What is decided about a message now, and why.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Explanation {
     /// The name of the message; empty for an agent without a file, whose policy is for all.
     pub(crate) message: String,
@@ -33,7 +35,7 @@ pub(crate) struct Explanation {
 }
 
 /// What the policy for a message says.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Decided {
     pub(crate) key: Vec<KeyPart>,
     /// The name of the client in logs, in `top` and in /status.
@@ -42,7 +44,7 @@ pub(crate) struct Decided {
     #[serde(rename = "override")]
     pub(crate) applied_override: Option<AppliedOverride>,
     /// "limits", "deny" or "unlimited".
-    pub(crate) rule: &'static str,
+    pub(crate) rule: String,
     pub(crate) limits: Vec<LimitState>,
     /// The limits of `observe`, which never block.
     pub(crate) observed: Vec<LimitState>,
@@ -51,7 +53,7 @@ pub(crate) struct Decided {
     /// The value of the variable `would_block`.
     pub(crate) would_block: bool,
     /// The value of the variable `reason`.
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) reason: Option<String>,
     /// How long the client has to wait, if it sends no request in that time.
     pub(crate) retry_after_ms: u64,
     /// The wait in the answer to a request now, which has the penalty in it.
@@ -60,14 +62,10 @@ pub(crate) struct Decided {
     pub(crate) observes: bool,
     /// How long the client is exempt from the policy's limits yet.
     pub(crate) exempt_ms: Option<u64>,
-    #[serde(skip)]
-    wait: Nanos,
-    #[serde(skip)]
-    wait_if_asked: Nanos,
 }
 
 /// A part of a key.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct KeyPart {
     /// The name of the arg; `None` if the key is all args.
     pub(crate) arg: Option<String>,
@@ -79,7 +77,7 @@ pub(crate) struct KeyPart {
 }
 
 /// The override that applies to a client.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct AppliedOverride {
     /// The network or value that it is for.
     pub(crate) entry: String,
@@ -89,11 +87,11 @@ pub(crate) struct AppliedOverride {
     /// files.
     pub(crate) list: Option<String>,
     #[serde(skip)]
-    pub(crate) key: OverrideKey,
+    pub(crate) key: Option<OverrideKey>,
 }
 
 /// What a client owes under a limit.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct LimitState {
     /// The name of the limit in header fields.
     pub(crate) limit: String,
@@ -109,11 +107,44 @@ pub(crate) struct LimitState {
     pub(crate) burst: u32,
     pub(crate) retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
-    #[serde(skip)]
-    owed: Nanos,
-    /// Until one cell is allowed.
-    #[serde(skip)]
-    wait: Nanos,
+}
+
+/// Explains what is decided now about a message with these args: for each message that the
+/// policies are for, or for the one with this name.
+///
+/// # Errors
+///
+/// No policy is for the message, or a message cannot have that many args. The error is a sentence.
+pub(crate) fn explain_all(
+    in_force: &InForce,
+    table: &Table,
+    name: Option<&str>,
+    args: &[NamedValue],
+) -> Result<Vec<Explanation>, String> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for policy in &in_force.policies.list {
+        let name = policy.message.as_deref().unwrap_or_default();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if let Some(name) = name {
+        let known: Vec<_> = names.iter().map(|name| text(name)).collect();
+        let known = known.join(", ");
+        names.retain(|known| *known == name.as_bytes());
+        if names.is_empty() {
+            return Err(format!(
+                "no policy is for the message '{name}'; there are policies for {known}"
+            ));
+        }
+    }
+    let explain = |name: &[u8]| {
+        let written = WrittenMessage::new(name, args).ok();
+        let message = written.as_ref().and_then(WrittenMessage::message);
+        let message = message.ok_or("a message has at most 255 args; leave some out")?;
+        Ok(explain(in_force, table, &message))
+    };
+    names.into_iter().map(explain).collect()
 }
 
 /// Explains what is decided about a message now.
@@ -170,18 +201,17 @@ pub(crate) fn decided(
             Rule::Limits(_) => "limits",
             Rule::Deny => "deny",
             Rule::Unlimited => "unlimited",
-        },
+        }
+        .to_owned(),
         limits: foreseen.iter().map(LimitState::of).collect(),
         observed: trial.iter().flat_map(|(_, said)| said).map(LimitState::of).collect(),
         blocked: is_limited && verdict.is_blocked(),
         would_block: is_limited && (verdict.would_block() || on_trial),
-        reason: verdict.reason.map(Reason::as_str),
+        reason: verdict.reason.map(Reason::as_str).map(str::to_owned),
         retry_after_ms: wait.millis_ceil(),
         retry_after_ms_if_asked: wait_if_asked.millis_ceil(),
         observes: policy.observes,
         exempt_ms: exempt.map(Nanos::millis_ceil),
-        wait,
-        wait_if_asked,
     }
 }
 
@@ -202,7 +232,7 @@ fn applied_override(
 ) -> Option<AppliedOverride> {
     let (_, key) = policy.override_entry(message)?;
     let limits = policy.rule(rule).in_words();
-    Some(AppliedOverride { entry: key.to_string(), limits, list: None, key })
+    Some(AppliedOverride { entry: key.to_string(), limits, list: None, key: Some(key) })
 }
 
 /// Which policies that are for the message by its name come before the one at `index`, or all of
@@ -294,8 +324,6 @@ impl LimitState {
             burst: limit.quota.burst(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
-            owed,
-            wait,
         }
     }
 
@@ -306,25 +334,22 @@ impl LimitState {
 
     /// "6 of 10 left; all 10 again in 23 min".
     pub(crate) fn in_words(&self, observes: bool) -> String {
-        let Self { remaining, burst, owed, wait, .. } = self;
+        let Self { remaining, burst, retry_after_ms, full_after_ms, .. } = self;
+        let (wait, full_after) = (left(*retry_after_ms), left(*full_after_ms));
         let carried = match self.carried_over {
             true => " (a debt from before the limits were changed)",
             false => "",
         };
-        match (*owed, *wait) {
-            (Nanos::ZERO, _) if !self.bucket => NO_BUCKET.to_owned(),
-            (Nanos::ZERO, _) => format!("owes nothing; {burst} of {burst} left"),
-            (_, Nanos::ZERO) => {
-                format!(
-                    "{remaining} of {burst} left; all {burst} again in {}{carried}",
-                    short(*owed)
-                )
+        match (*full_after_ms, *retry_after_ms) {
+            (0, _) if !self.bucket => NO_BUCKET.to_owned(),
+            (0, _) => format!("owes nothing; {burst} of {burst} left"),
+            (_, 0) => {
+                format!("{remaining} of {burst} left; all {burst} again in {full_after}{carried}")
             }
             _ => format!(
-                "{}; the next request is allowed in {}, all {burst} again in {}{carried}",
+                "{}; the next request is allowed in {wait}, all {burst} again in \
+                 {full_after}{carried}",
                 if observes { "over the limit, and only observed" } else { "blocked" },
-                short(*wait),
-                short(*owed)
             ),
         }
     }
@@ -335,6 +360,21 @@ pub(crate) const NO_BUCKET: &str = "no such bucket: no request with this key was
                                     or its debt was paid off and the slot reused";
 
 impl Explanation {
+    /// Takes what another agent says about the same message instead, if that agent is stricter.
+    pub(crate) fn or_stricter(&mut self, other: &Self) {
+        let (Some(ours), Some(theirs)) = (&mut self.decided, &other.decided) else { return };
+        if (&self.message, &self.policy) != (&other.message, &other.policy)
+            || theirs.strictness() <= ours.strictness()
+        {
+            return;
+        }
+        let list = ours.applied_override.take().and_then(|applied| applied.list);
+        ours.clone_from(theirs);
+        if let Some(applied) = &mut ours.applied_override {
+            applied.list = list;
+        }
+    }
+
     /// The explanation on a few lines.
     pub(crate) fn in_words(&self) -> String {
         let mut words = match &*self.message {
@@ -366,16 +406,22 @@ impl Explanation {
 }
 
 impl Decided {
+    /// By how much the client is limited, to compare what several agents say about it.
+    fn strictness(&self) -> (bool, u64, u64) {
+        let full_after = self.limits.iter().map(|limit| limit.full_after_ms).max();
+        (self.blocked || self.would_block, self.retry_after_ms, full_after.unwrap_or_default())
+    }
+
     /// "a request now is blocked; the next one is allowed in 5.9 s".
     fn verdict_in_words(&self) -> String {
         if let Some(ms) = self.exempt_ms {
-            let left = Short(std::time::Duration::from_millis(ms));
             return format!(
-                "a request now is allowed, because the client is exempt for {left} yet"
+                "a request now is allowed, because the client is exempt for another {}",
+                left(ms)
             );
         }
-        let Some(reason) = self.reason else {
-            return match self.rule {
+        let Some(reason) = &self.reason else {
+            return match &*self.rule {
                 "unlimited" => "every request is allowed, by \"unlimited\"".to_owned(),
                 _ => "a request now is allowed".to_owned(),
             };
@@ -386,18 +432,18 @@ impl Decided {
                       blocked"
                 .to_owned(),
         };
-        let _ = match reason {
+        let _ = match &**reason {
             "denied" => write!(words, ", because the limit is \"deny\""),
             "oversize" => {
                 write!(words, ", because it costs more than a burst, so it can never be allowed")
             }
-            _ => write!(words, "; the next one is allowed in {}", short(self.wait)),
+            _ => write!(words, "; the next one is allowed in {}", left(self.retry_after_ms)),
         };
-        if self.wait_if_asked > self.wait {
+        if self.retry_after_ms_if_asked > self.retry_after_ms {
             let _ = write!(
                 words,
                 ", or, if there is a request before that, {} after it (penalty)",
-                short(self.wait_if_asked)
+                left(self.retry_after_ms_if_asked)
             );
         }
         words
@@ -439,6 +485,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn short(nanos: Nanos) -> Short {
-    Short(nanos.into())
+fn left(milliseconds: u64) -> Left {
+    Left(Duration::from_millis(milliseconds))
 }

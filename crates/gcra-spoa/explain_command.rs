@@ -2,15 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
-
 use crate::cli::Explain;
-use crate::explain::{Explanation, LimitState, explain};
+use crate::explain::{Explanation, LimitState, explain_all};
 use crate::inspected::Inspected;
 use crate::key::NamedValue;
 use crate::output::{Output, WrongUsage, print};
 use crate::policy::Policy;
-use crate::written_message::WrittenMessage;
+use crate::remembering::Remembering;
 
 /// Explains each message of the policies, or the one that is named, and returns the exit status.
 ///
@@ -27,45 +25,27 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         "gcra-spoa explain",
     )?;
     let Inspected { table, in_force, .. } = &inspected;
-    let policies = &in_force.policies.list;
-    let mut names: Vec<&[u8]> = Vec::new();
-    for policy in policies {
-        let name = policy.message.as_deref().unwrap_or_default();
-        if !names.contains(&name) {
-            names.push(name);
-        }
+    let explain_with =
+        |args| explain_all(in_force, table, message.as_deref(), args).map_err(WrongUsage);
+    let mut explanations = explain_with(args)?;
+    if config.is_none()
+        && !explanations.iter().any(is_known)
+        && let Some(masked) = masked(args)
+    {
+        // HAProxy may cut addresses, as for `table get`.
+        let of_network = explain_with(&masked)?;
+        explanations = if of_network.iter().any(is_known) { of_network } else { explanations };
     }
-    if let Some(message) = message {
-        let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        let known = known.join(", ");
-        names.retain(|name| *name == message.as_bytes());
-        if names.is_empty() {
-            bail!(WrongUsage(format!(
-                "no policy is for the message '{message}'; there are policies for {known}"
-            )));
-        }
+    for explanation in &mut explanations {
+        add_list(explanation, &in_force.policies.list);
     }
-    let explain_with = |name: &[u8], args: &[NamedValue]| {
-        let written = WrittenMessage::new(name, args).ok();
-        let message = written.as_ref().and_then(WrittenMessage::message);
-        let message = message.ok_or_else(|| {
-            WrongUsage("a message has at most 255 args; leave some out".to_owned())
-        })?;
-        anyhow::Ok(explain(in_force, table, &message))
-    };
-    let mut explanations = Vec::new();
-    for name in names {
-        let mut explanation = explain_with(name, args)?;
-        if config.is_none()
-            && !is_known(&explanation)
-            && let Some(masked) = masked(args)
-        {
-            // HAProxy may cut addresses, as for `table get`.
-            let of_network = explain_with(name, &masked)?;
-            explanation = if is_known(&of_network) { of_network } else { explanation };
+    if let Some(remembering) = Remembering::of(table) {
+        match remembering.explain(message.as_deref(), args) {
+            Ok(answers) => answers.into_iter().flatten().for_each(|answer| {
+                explanations.iter_mut().for_each(|explanation| explanation.or_stricter(&answer));
+            }),
+            Err(why) => eprintln!("gcra-spoa: note: {}", remembering.note(Some(&why))),
         }
-        add_list(&mut explanation, policies);
-        explanations.push(explanation);
     }
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
@@ -104,7 +84,7 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     };
     let policy = policies.iter().find(|policy| *policy.name == **name);
     if let (Some(policy), Some(applied)) = (policy, &mut decided.applied_override) {
-        let line = policy.line_of(&applied.key);
+        let line = applied.key.as_ref().and_then(|key| policy.line_of(key));
         applied.list = line.map(|(path, line)| format!("{}:{line}", path.display()));
     }
 }

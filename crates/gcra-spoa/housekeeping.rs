@@ -20,7 +20,8 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
-use crate::duration::Short;
+use crate::duration::Left;
+use crate::earlier::Earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::{self, Policy};
@@ -232,10 +233,12 @@ impl Housekeeping {
 
     /// Tells the other agents of the table about this one.
     fn introduce(&self) {
+        let in_force = self.policies.load();
         self.table.load().introduce(&Profile {
-            limits: self.policies.load().policies.limits_digest,
+            limits: in_force.policies.limits_digest,
             has_file: self.file.is_some(),
             admin: self.admin,
+            remembers_until: Earlier::remembered_until(&in_force.earlier),
         });
     }
 
@@ -509,7 +512,7 @@ fn begins(exemption: &Exemption, policy: &str, now: Time, wall: SystemTime) -> S
         "{} is exempt from the policy '{policy}' for {}, until {hour:02}:{minute:02}:{second:02} \
          UTC",
         exemption.client,
-        Short(rest)
+        Left(rest)
     )
 }
 

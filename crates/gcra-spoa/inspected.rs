@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use gcra_table::{Nanos, Quota, Registered, Table};
+use gcra_table::{Quota, Registered, Table};
 use spop_agent::Message;
 
 use crate::duration::Short;
@@ -233,32 +233,6 @@ impl Inspected {
             "the agents of table {path} last had other limits than those of {file} ({has_had}); \
              {WHY}"
         ))
-    }
-
-    /// Notes on standard error if a client may owe more than the command can see: an agent that
-    /// was running when overrides were changed remembers which clients had which, and the table
-    /// does not.
-    pub(crate) fn note_recent_change(&self, client: &Client) {
-        let policy = self.policy(client);
-        let ids: Vec<_> = policy.limits().map(|limit| limit.id).collect();
-        let mut registered = self.table.registered();
-        registered.retain(|known| ids.contains(&known.limit));
-        let times = || registered.iter().map(|known| known.since);
-        let (Some(first), Some(last)) = (times().min(), times().max()) else { return };
-        let ago = self.table.now().saturating_since(last);
-        let drains = policy.rule(client.question.rule).limits().iter();
-        let may_matter = drains.map(|limit| limit.quota.drain_time()).max() > Some(ago);
-        // Agents that start together register their limits one after another.
-        let was_changed = last.saturating_since(first) > Nanos::from_secs(5);
-        if may_matter && was_changed && registered.iter().any(|known| known.is_override) {
-            eprintln!(
-                "gcra-spoa: note: limits of policy '{}' were changed {} ago; if an override of \
-                 this client was among them, it may owe more than is shown, and 'gcra-spoa table \
-                 reset' clears that",
-                policy.name,
-                Short(ago.into())
-            );
-        }
     }
 
     /// The quota that a limit of the policies had last, according to the table's register, if it

@@ -35,6 +35,7 @@ mod policy;
 mod question;
 mod redact;
 mod reload;
+mod remembering;
 #[cfg(test)]
 mod scenarios;
 mod screen;
@@ -62,6 +63,7 @@ use gcra_table::{Opened, Table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits};
 
+use crate::admin::Answering;
 use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
@@ -156,8 +158,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     };
     if let Some(address) = config.admin {
         let watched = Watched::new(table.clone(), agent.counters(), undecided, stats);
-        let address = admin::start(address, config.admin_hosts, watched, config.table)?;
-        housekeeping.admin = Some(address);
+        let policies = housekeeping.policies.clone();
+        let answering = Answering::new(config.admin_hosts, watched, policies, config.table);
+        housekeeping.admin = Some(admin::start(address, answering)?);
     }
     agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
     // The thread of --admin never drops the table, and it ends with the process.

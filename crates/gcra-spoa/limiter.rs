@@ -131,8 +131,8 @@ impl Handler for Limiter {
 }
 
 impl Limiter {
-    /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether a
-    /// policy has a trial, or clients that are exempt: without it, no request pays for that.
+    /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether
+    /// a policy has a trial, or clients that are exempt: without it, no request pays for that.
     #[inline(never)]
     fn answer_any<const MORE: bool>(
         &self,

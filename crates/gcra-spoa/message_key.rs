@@ -5,7 +5,7 @@ use spop_agent::{Args, Message, Value};
 
 use crate::key::{write_fallback, write_lowercase, write_narrowed, write_part};
 use crate::policy::key_args::KeyArg;
-use crate::policy::{Part, Policy};
+use crate::policy::{KeyParts, Part, Policy};
 
 /// Hashes a key whose parts are the values as they are. `None` when an arg of the key is missing
 /// or null.
@@ -90,6 +90,34 @@ pub(crate) fn hash_all_keys(
                 break;
             }
             hashes.push(hash(place, prefix));
+        }
+    }
+    hashes
+}
+
+/// The same for a policy whose prefix lengths and `lowercase` may have been others, too: also a
+/// hash for each group that an address or string can have been in.
+pub(crate) fn hash_all_groups(
+    hasher: &KeyHasher,
+    policy: &Policy,
+    message: &Message<'_>,
+) -> Vec<KeyHash> {
+    let (mut bits, mut has_string) = (Vec::new(), false);
+    let _ = policy.for_each_value(message, |value, _| {
+        bits.push(address_bits(value));
+        has_string |= matches!(value, Value::String(_));
+    });
+    // Where the key has no such value, the policy's own prefix length does not matter.
+    let prefixes = |all: u8| if bits.contains(&all) { 0..=all } else { all..=all };
+    let mut former = policy.with_rule(policy.rule.clone());
+    let mut hashes = Vec::new();
+    for lowercase in [false, true].into_iter().filter(|lowercase| has_string || !lowercase) {
+        for ipv4_prefix in prefixes(32) {
+            for ipv6_prefix in prefixes(128) {
+                let args = former.key.args;
+                former.key = KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase };
+                hashes.extend(hash_all_keys(hasher, &former, message));
+            }
         }
     }
     hashes

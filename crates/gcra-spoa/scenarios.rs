@@ -1041,5 +1041,5 @@ fn difference(explanation: &Explanation, answer: &Answer) -> Option<&'static str
     if explanation.policy != text("policy") {
         return Some("policy");
     }
-    (decided.reason.map(str::to_owned) != text("reason")).then_some("reason")
+    (decided.reason != text("reason")).then_some("reason")
 }

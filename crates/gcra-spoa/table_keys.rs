@@ -9,13 +9,14 @@ use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table};
 use serde_json::{Value, json};
 
 use crate::cli::{self, Get, Reset};
-use crate::duration::Short;
+use crate::duration::{Left, Short};
 use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
 use crate::inspected::{Client, Inspected, quota_in_words};
 use crate::key::Key;
-use crate::message_key::hash_all_keys;
+use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print};
 use crate::policy::{Policy, Rule, key_for};
+use crate::remembering::Remembering;
 
 /// Prints what clients owe, and returns the exit status.
 ///
@@ -40,6 +41,9 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     if let Some(rate) = rate {
         check_known(&inspected, *rate)?;
     }
+    if let Some(remembering) = Remembering::of(&inspected.table) {
+        eprintln!("gcra-spoa: note: {}", remembering.note(None));
+    }
     let mut found = false;
     for key in keys {
         for (client, shown) in clients(&inspected, of.policy.as_deref(), key, |client| {
@@ -47,7 +51,6 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
         })? {
             let Some(decided) = decide(&inspected, &client) else { continue };
             found |= is_known(&decided) || decided.rule != "limits";
-            inspected.note_recent_change(&client);
             print(at.json, outputs(&inspected, &client, key, &shown, &decided))?;
         }
     }
@@ -130,7 +133,7 @@ fn outputs(
     let entry = decided.applied_override.as_ref();
     let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
     let exempt = match decided.exempt_ms {
-        Some(ms) => format!("; exempt for another {}", Short(Duration::from_millis(ms))),
+        Some(ms) => format!("; exempt for another {}", Left(Duration::from_millis(ms))),
         None => String::new(),
     };
     let json = |more: Value| {
@@ -151,7 +154,7 @@ fn outputs(
         (place, "") => format!(" {place}:"),
         (place, limit) => format!(" {place}, {limit}{entry}:"),
     };
-    let rule = match decided.rule {
+    let rule = match &*decided.rule {
         "deny" => Some("every request is blocked, because the limit is \"deny\""),
         "unlimited" => Some("every request is allowed, because the limit is \"unlimited\""),
         _ => None,
@@ -194,6 +197,13 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         keys,
         "gcra-spoa table reset",
     )?;
+    if Remembering::of(&inspected.table).is_some() {
+        eprintln!(
+            "gcra-spoa: note: the policies' overrides or keys were changed by a reload lately; if \
+             the args of a 'key' were, then what clients owed by their former keys is not \
+             cleared; restart the agents one after the other to forget that"
+        );
+    }
     let mut found = false;
     for key in keys {
         let clients = clients(&inspected, of.policy.as_deref(), key, |client| {
@@ -221,7 +231,13 @@ impl Buckets {
     fn of(inspected: &Inspected, client: &Client) -> Self {
         let policy = inspected.policy(client);
         let hasher = inspected.table.hasher();
-        let keys = client.message().map(|message| hash_all_keys(&hasher, policy, &message));
+        // Groups of addresses that no agent remembers hold no debt of this client, and may hold
+        // debts of others.
+        let hash = match Remembering::of(&inspected.table) {
+            Some(_) => hash_all_groups,
+            None => hash_all_keys,
+        };
+        let keys = client.message().map(|message| hash(&hasher, policy, &message));
         let mut keys = keys.unwrap_or_default();
         keys.push(client.question.key);
         let mut limits = BTreeMap::new();

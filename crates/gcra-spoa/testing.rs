@@ -63,9 +63,17 @@ impl Admin {
         let stats = Arc::new(stats::Stats::new(NonZeroUsize::MIN));
         // An agent has at least one policy.
         let _ = stats.policy("fuzz");
+        let policies = cli::policies_of_rate("100/s".parse().ok()?, None).ok()?;
+        let policies =
+            Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
         let table = Arc::new(ArcSwap::from_pointee(table));
         let watched = Watched::new(table, agent.counters(), Arc::default(), stats);
-        Some(Self(Arc::new(Answering::new(Vec::new(), watched, Path::new("fuzz").to_owned()))))
+        Some(Self(Arc::new(Answering::new(
+            Vec::new(),
+            watched,
+            policies,
+            Path::new("fuzz").into(),
+        ))))
     }
 
     /// Answers the one request of a connection, as the daemon does but without its time limit.

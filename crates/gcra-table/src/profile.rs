@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
+use crate::time::Time;
 
 /// What a process says about itself: see [`Table::introduce`](crate::Table::introduce).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,15 +21,18 @@ pub struct Profile {
     /// Where it serves its status over HTTP, if it does. The address is the one in the network
     /// namespace of that process.
     pub admin: Option<SocketAddr>,
+    /// Until when it may count debts from before a change of its limits that nothing in the table
+    /// tells of. [`Time::ZERO`] if there are none.
+    pub remembers_until: Time,
 }
 
 /// The profile of one process. It is at the same place in its list as the entry of the process.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ProfileEntry {
-    /// The number of the attachment; the digest; the flags and the port; the address.
-    words: Checked<5>,
-    _reserved: [AtomicU64; 2],
+    /// The number of the attachment; the digest; the flags and the port; the address; the time.
+    words: Checked<6>,
+    _reserved: [AtomicU64; 1],
 }
 
 const _: () = assert!(size_of::<ProfileEntry>() == 64);
@@ -58,7 +62,7 @@ fn checksum(hasher: SipHasher) -> Checksum {
 }
 
 impl Profile {
-    fn to_words(self, attachment: u32) -> [u64; 5] {
+    fn to_words(self, attachment: u32) -> [u64; 6] {
         let mut flags = if self.has_file { HAS_FILE } else { 0 };
         let mut ip = 0;
         if let Some(admin) = self.admin {
@@ -69,10 +73,11 @@ impl Profile {
             };
         }
         let [low, high] = halves(ip);
-        [u64::from(attachment), self.limits, flags, low, high]
+        [u64::from(attachment), self.limits, flags, low, high, self.remembers_until.0]
     }
 
-    fn from_words(attachment: u32, [number, limits, flags, low, high]: [u64; 5]) -> Option<Self> {
+    fn from_words(attachment: u32, words: [u64; 6]) -> Option<Self> {
+        let [number, limits, flags, low, high, remembers_until] = words;
         // The profile of the process that had the place before.
         if number != u64::from(attachment) {
             return None;
@@ -81,7 +86,8 @@ impl Profile {
         let [low, high, ..] = flags.to_le_bytes();
         let port = u16::from_le_bytes([low, high]);
         let admin = (flags & HAS_ADMIN != 0).then(|| SocketAddr::new(ip, port));
-        Some(Self { limits, has_file: flags & HAS_FILE != 0, admin })
+        let has_file = flags & HAS_FILE != 0;
+        Some(Self { limits, has_file, admin, remembers_until: Time(remembers_until) })
     }
 }
 
@@ -105,7 +111,8 @@ mod tests {
         for admin in [None, Some("127.0.0.1:9101"), Some("[2001:db8::1]:65535"), Some("[::]:0")] {
             let admin = admin.map(|text| text.parse().unwrap());
             for has_file in [false, true] {
-                let profile = Profile { limits: u64::MAX - 1, has_file, admin };
+                let remembers_until = Time(u64::from(has_file));
+                let profile = Profile { limits: u64::MAX - 1, has_file, admin, remembers_until };
                 entry.put(hasher, 7, &profile);
                 assert_eq!(entry.of(hasher, 7), Some(profile));
                 assert_eq!(entry.of(hasher, 8), None, "of another process");

@@ -700,23 +700,22 @@ fn processes_introduce_themselves_and_exempt_clients() {
     let (_directory, path) = place();
     let (one, _) = open(&path);
     let (two, _) = open(&path);
-    let profile =
-        Profile { limits: 7, has_file: true, admin: Some("127.0.0.1:9101".parse().unwrap()) };
+    let profile = Profile {
+        limits: 7,
+        has_file: true,
+        admin: Some("127.0.0.1:9101".parse().unwrap()),
+        remembers_until: Time(u64::MAX),
+    };
+    let other = Profile { limits: 8, has_file: false, admin: None, remembers_until: Time::ZERO };
     let seen = |table: &Table| -> Vec<_> {
         table.processes().iter().map(|process| process.profile).collect()
     };
     assert_eq!(seen(&two), [None, None]);
     one.introduce(&profile);
     assert_eq!(seen(&two), [Some(profile), None]);
-    two.introduce(&Profile { limits: 8, has_file: false, admin: None });
+    two.introduce(&other);
     one.introduce(&Profile { limits: 9, ..profile });
-    assert_eq!(
-        seen(&one),
-        [
-            Some(Profile { limits: 9, ..profile }),
-            Some(Profile { limits: 8, has_file: false, admin: None })
-        ]
-    );
+    assert_eq!(seen(&one), [Some(Profile { limits: 9, ..profile }), Some(other)]);
 
     let command = Table::inspect(&path).unwrap();
     let exemption = |key: &[u8], hours: u64| Exemption {

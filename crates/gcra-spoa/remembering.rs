@@ -1,0 +1,136 @@
+//! Agents that remember debts from before a change of their limits.
+//!
+//! After a reload a client keeps what it owed. Where the policies have overrides, or another `key`
+//! than before, only the agents that were running then know which buckets these debts are in
+//! (`earlier.rs`), and the table does not. So a command asks these agents, or says that a client
+//! may owe more than it can see.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gcra_table::{Nanos, Process, Table, Time};
+use serde_json::Value;
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+
+use crate::ask::{Budget, ask};
+use crate::duration::Left;
+use crate::explain::Explanation;
+use crate::key::{NamedValue, Part};
+use crate::listed;
+
+/// How long the agents may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many bytes all answers together may have. An explanation has about 1 KiB.
+const MOST_BYTES: usize = 16 << 20;
+
+/// The agents that remember debts now.
+pub(crate) struct Remembering {
+    agents: Vec<Process>,
+    /// How long one of them may do so at most.
+    left: Nanos,
+}
+
+impl Remembering {
+    /// `None` if no agent of the table does.
+    pub(crate) fn of(table: &Table) -> Option<Self> {
+        let until = |process: &Process| {
+            process.profile.map_or(Time::ZERO, |profile| profile.remembers_until)
+        };
+        let (mut agents, now) = (table.processes(), table.now());
+        agents.retain(|process| until(process) > now);
+        let last = agents.iter().map(until).max()?;
+        Some(Self { left: last.saturating_since(now), agents })
+    }
+
+    /// Asks these agents what they decide about messages with these args. The error says which
+    /// agent did not answer, and why.
+    pub(crate) fn explain(
+        &self,
+        message: Option<&str>,
+        args: &[NamedValue],
+    ) -> Result<Vec<Vec<Explanation>>, String> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for agent in &self.agents {
+            let admin = agent.profile.and_then(|profile| profile.admin);
+            let name = listed::name(agent);
+            addresses
+                .push(admin.ok_or_else(|| format!("agent {name} was started without --admin"))?);
+        }
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("could not ask the agents: {error}"))?;
+        runtime.block_on(ask_all(addresses, path(message, args)))
+    }
+
+    /// Says that a client may owe more than a command can see, and what to do. `why` is why no
+    /// agent was asked.
+    pub(crate) fn note(&self, why: Option<&str>) -> String {
+        let names: Vec<_> = self.agents.iter().map(listed::name).collect();
+        let (agents, _) = listed::agents(&names);
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+        let remember = if names.len() == 1 { "remembers" } else { "remember" };
+        let left = Left(self.left.into());
+        format!(
+            "the policies' overrides or keys were changed by a reload; for up to {left} {agents} \
+             {remember} what clients owed before, which this command cannot see{why}: a client \
+             may owe more than is shown; 'gcra-spoa table reset' clears that too"
+        )
+    }
+}
+
+/// The path of the explanation in the agents' HTTP.
+fn path(message: Option<&str>, args: &[NamedValue]) -> String {
+    let mut query = form_urlencoded::Serializer::new("/explain?".to_owned());
+    if let Some(message) = message {
+        query.append_pair("message", message);
+    }
+    for arg in args {
+        let NamedValue { name, value } = arg;
+        let value = match value {
+            Part::String(text) => format!("str:{text}"),
+            value => value.to_string(),
+        };
+        query.append_pair("arg", &format!("{name}={value}"));
+    }
+    query.finish()
+}
+
+async fn ask_all(
+    addresses: Vec<SocketAddr>,
+    path: String,
+) -> Result<Vec<Vec<Explanation>>, String> {
+    let budget = Arc::new(Budget::new(MOST_BYTES));
+    let mut asked = JoinSet::new();
+    for address in addresses {
+        let (path, budget) = (path.clone(), budget.clone());
+        asked.spawn(async move {
+            let answer = ask::<Value>(address, &path, PATIENCE, &budget).await?;
+            let answer = serde_json::from_value::<Vec<Explanation>>(printable(answer));
+            answer.map_err(|error| format!("the answer from {address} is no explanation: {error}"))
+        });
+    }
+    let mut answers = Vec::new();
+    while let Some(answer) = asked.join_next().await {
+        // A panic would be a bug.
+        answers.push(answer.map_err(|error| error.to_string())??);
+    }
+    Ok(answers)
+}
+
+/// The same without control characters: another program may have written it, and a terminal would
+/// obey them.
+fn printable(value: Value) -> Value {
+    match value {
+        Value::String(mut text) => {
+            text.retain(|c| !c.is_control());
+            Value::String(text)
+        }
+        Value::Array(values) => values.into_iter().map(printable).collect(),
+        Value::Object(values) => {
+            values.into_iter().map(|(name, value)| (name, printable(value))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
