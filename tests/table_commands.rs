@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
 use support::spop::Spop;
@@ -60,10 +61,10 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
 
     let limit = ["--rate", "10/h"];
     let get = |keys: &[&str]| answer(&table, &[&["get"], &limit[..], keys].concat());
-    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 23 min\n");
+    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 24 min\n");
     let blocked = get(&["192.0.2.2"]);
     assert!(
-        blocked.starts_with("192.0.2.2: blocked; the next request is allowed in 5."),
+        blocked.starts_with("192.0.2.2: blocked; the next request is allowed in 6.0 min"),
         "{blocked}"
     );
     assert!(blocked.ends_with(" min, all 10 again in 60 min\n"), "{blocked}");
@@ -221,6 +222,66 @@ fn a_table_is_resized_under_load_and_agents_move_by_themselves() {
     );
     let agent = Agent::start_with(&table, &["--rate", "2000/s", "--listen", "127.0.0.1:0"]);
     assert!(agent.process.lines().iter().any(|line| line.contains("1024 slots, opened")));
+}
+
+/// A table that was too small once is not called too small after it has grown, and agents that
+/// are stopped or were killed are not taken for agents that decide.
+#[test]
+fn a_resize_tells_what_was_lost_and_which_agents_have_moved() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let flags = ["--rate", "10/h"];
+    let stopped = Agent::start(&table, &flags);
+    let agent = Agent::start(&table, &flags);
+    let mut spop = Spop::connect(&agent.address);
+    for last in 1..=20 {
+        assert_eq!(spop.allowed(&[("ip", ip(&format!("192.0.2.{last}")))], 1), 1);
+    }
+    let shrunk = json(&table, &["resize", "--slots", "8"]).remove(0);
+    assert_eq!((&shrunk["carried"], &shrunk["evicted"]), (&8.into(), &12.into()), "{shrunk}");
+    assert_eq!((&shrunk["agents"], &shrunk["not_moved"]), (&2.into(), &Json::Array(vec![])));
+    let words = answer(&table, &["info"]);
+    assert!(words.contains("8 slots, 256 KiB; resized "), "{words}");
+    let lost = "evictions: 12 buckets since it was resized, which owed ";
+    assert!(words.contains(lost) && words.contains("; the table is too small"), "{words}");
+
+    stopped.process.signal(Signal::STOP);
+    let grown = answer(&table, &["resize", "--slots", "4096"]);
+    assert!(grown.contains("to 4096 slots; 8 live buckets were carried over\n"), "{grown}");
+    let id = stopped.process.id();
+    let not_moved =
+        format!("1 of 2 agents have moved\nagent {id} is stopped (SIGSTOP), and moves when it");
+    assert!(grown.contains(&not_moved), "{grown}");
+    let words = answer(&table, &["info"]);
+    let none = "evictions: none since it was resized; 12 buckets before that\n";
+    assert!(words.contains(none), "{words}");
+
+    stopped.process.signal(Signal::CONT);
+    let both = |words: &str| words.contains("used by 2 processes: ");
+    wait_until("it has moved", || both(&answer(&table, &["info"])));
+    stopped.process.signal(Signal::STOP);
+    // For as long as it is alive, whether it is silent or not.
+    let mut words = String::new();
+    wait_until("it is shown as stopped", || {
+        words = answer(&table, &["info"]);
+        words.contains(&format!("{id} (stopped, alive "))
+    });
+    assert!(both(&words), "{words}");
+    wait_until("it has been silent for long", || {
+        let info = json(&table, &["info"]).remove(0);
+        let all = info["processes"].as_array().unwrap();
+        let silent =
+            |process: &Json| process["pid"] == id && process["silent_ms"].as_u64() > Some(5500);
+        all.iter().any(|process| silent(process) && process["stopped"] == true)
+    });
+    drop(stopped);
+    let words = answer(&table, &["info"]);
+    assert!(words.contains("used by process "), "a killed agent is gone at once: {words}");
+    let note = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(note(&run(&table, &["get", "--rate", "10/h", "192.0.2.1"])), "");
+    drop(agent);
+    let note = note(&run(&table, &["get", "--rate", "10/h", "192.0.2.1"]));
+    assert!(note.contains("no agent uses the table "), "{note}");
 }
 
 /// The header says that another file takes over, but there is none.

@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use crate::ask::{Budget, ask};
+use crate::halt::stopped_long_ago;
 use crate::listed::{is_this_process, pid_namespace};
-use crate::reload::stopped_long_ago;
 use crate::status::{Status, Watched};
 use crate::together::Together;
 

@@ -12,6 +12,7 @@ use spop_agent::Message;
 
 use crate::duration::Short;
 use crate::explain::key_parts;
+use crate::halt::halt_of;
 use crate::in_force::InForce;
 use crate::key::Key;
 use crate::limiter::write_client;
@@ -112,7 +113,7 @@ impl Inspected {
         let table = open(&path, file.is_some(), what)?;
         let in_force = InForce::if_started(policies, &table);
         let inspected = Self { table, path, in_force, file: file.map(Path::to_owned) };
-        if let Some(note) = inspected.note() {
+        for note in [inspected.note_about_users(), inspected.note()].into_iter().flatten() {
             eprintln!("gcra-spoa: note: {note}");
         }
         Ok(inspected)
@@ -193,6 +194,24 @@ impl Inspected {
     /// The policy that a client is of.
     pub(crate) fn policy(&self, client: &Client) -> &Policy {
         &self.in_force.policies.list[client.question.policy]
+    }
+
+    /// Says so if no agent decides by the table, or if others decide by another file.
+    fn note_about_users(&self) -> Option<String> {
+        let path = self.path.display();
+        if self.table.has_strangers() {
+            return Some(format!(
+                "some agents do not use the table {path}, but a file that had this name before; \
+                 this is not about them; restart them one after the other"
+            ));
+        }
+        let is_used = self.table.processes().iter().any(|process| halt_of(process).is_none());
+        (!is_used).then(|| {
+            format!(
+                "no agent uses the table {path} now; name the table of the agents with --table, \
+                 if they have another one"
+            )
+        })
     }
 
     /// Says so if agents of the table have other limits than the command's policies: what the

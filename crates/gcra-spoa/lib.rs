@@ -17,6 +17,7 @@ mod earlier;
 mod exempt;
 mod explain;
 mod explain_command;
+mod halt;
 mod heaviest;
 mod housekeeping;
 mod in_force;

@@ -6,10 +6,6 @@
 //! table's user can write an entry, and its process id may belong to another pid namespace.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -17,11 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use crate::cli::At;
+use crate::halt::{Halt, halt_of, stopped_long_ago};
 use crate::listed::{Unlisted, name, pid_namespace};
 use crate::output::{Output, print, print_mistakes, print_warnings};
 use crate::plural::Count;
@@ -34,9 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often the command looks for answers.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// How many bytes of the list of a process's mappings are read. An agent's list takes a few KiB.
-const MAX_MAPPINGS: u64 = 1 << 20;
 
 /// What has become of an agent that was asked.
 #[derive(Debug)]
@@ -137,45 +129,6 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     }
 }
 
-/// The agents that have been silent for 5 s because they are stopped, the latest first: they will
-/// decide again when they continue. At most [`Table::MOST_PROCESSES`].
-pub(crate) fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
-    let mut stopped = table.listed_processes();
-    stopped.retain(|process| {
-        process.silent.is_some()
-            && !process.is_alive()
-            && process.pid_namespace == PidNamespace::Ours
-            && matches!(state(process.pid), Some(Fate::Stopped))
-            && maps(process.pid, path).unwrap_or(true)
-    });
-    stopped.sort_by_key(|process| process.silent);
-    stopped
-}
-
-/// Whether a process maps the table. (Another process may have the id of an agent that was
-/// killed.)
-fn maps(pid: u32, table: &Path) -> io::Result<bool> {
-    // Either the inode or the path is enough: in another mount namespace the table may have
-    // another path. Devices are not compared: on Btrfs a mapping shows another device than its
-    // file.
-    let path = fs::canonicalize(table)?;
-    let inode = fs::metadata(&path)?.ino().to_string();
-    let mut mappings = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPPINGS));
-    let mut line = Vec::new();
-    // "ADDRESSES PERMISSIONS OFFSET DEVICE INODE   PATH"
-    while mappings.read_until(b'\n', &mut line)? > 0 {
-        let mut fields = line.trim_ascii_end().splitn(6, |byte| *byte == b' ').skip(4);
-        if fields.next() == Some(inode.as_bytes())
-            || fields.next().map(<[u8]>::trim_ascii_start) == Some(path.as_os_str().as_bytes())
-        {
-            return Ok(true);
-        }
-        line.clear();
-    }
-    // If the list was cut, the table may be in the rest.
-    Ok(mappings.into_inner().limit() == 0)
-}
-
 fn fate_of(process: &Process, asked: u64) -> Fate {
     if let Some(answer) = process.answer_to(asked) {
         return Fate::Answered(answer.clone());
@@ -183,32 +136,12 @@ fn fate_of(process: &Process, asked: u64) -> Fate {
     if process.silent.is_none() {
         return Fate::Left;
     }
-    // The kernel can be asked only about an id that means the same process here.
-    let known = match process.pid_namespace {
-        PidNamespace::Ours => state(process.pid),
-        PidNamespace::Another | PidNamespace::Unknown => None,
-    };
-    match known {
-        Some(dead @ Fate::Dead) => dead,
+    match halt_of(process) {
+        Some(Halt::Dead) => Fate::Dead,
         // An agent that continues will answer.
         _ if process.is_alive() => Fate::Waiting,
-        Some(stopped) => stopped,
+        Some(Halt::Stopped) => Fate::Stopped,
         None => Fate::Silent,
-    }
-}
-
-/// Whether a process is dead or stopped. This does nothing to the process.
-fn state(pid: u32) -> Option<Fate> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-    if let Err(Errno::SRCH) = pidfd_open(pid, PidfdFlags::empty()) {
-        return Some(Fate::Dead);
-    }
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // "PID (name) STATE ...", where the name may contain any characters.
-    match stat.rsplit_once(") ")?.1.as_bytes().first()? {
-        b'Z' | b'X' => Some(Fate::Dead),
-        b'T' | b't' => Some(Fate::Stopped),
-        _ => None,
     }
 }
 

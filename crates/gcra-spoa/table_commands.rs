@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gcra_table::{Evictions, Nanos, Occupancy, Process, Slots, Table};
 use serde_json::{Value, json};
 
 use crate::cli::{At, TableCommand};
 use crate::duration::Short;
+use crate::halt::{Halt, halt_of, stopped_long_ago};
 use crate::listed::{Unlisted, agents, name, pid_namespace};
 use crate::output::{Output, print};
 use crate::plural::Count;
@@ -19,6 +21,12 @@ use crate::table_keys;
 /// How long a resize waits for the agents to notice it: they look for a successor of their table
 /// once a second.
 const NOTICE: Duration = Duration::from_millis(1500);
+
+/// How long a resize waits afterwards until all agents are seen to use the new file.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How often it looks for them.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs the command, and returns the exit status.
 ///
@@ -45,7 +53,12 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
 fn info(path: &Path, table: &Table) -> Output {
     // Begins first, because it takes two seconds if the list is full.
     let unlisted = Unlisted::begin(table);
-    let (occupancy, processes) = (table.occupancy(), table.processes());
+    let (occupancy, mut processes) = (table.occupancy(), table.processes());
+    processes.retain(|process| halt_of(process) != Some(Halt::Dead));
+    let is_known = |pid| processes.iter().any(|process| process.pid == pid);
+    let stopped = stopped_long_ago(table, path).into_iter();
+    let stopped: Vec<_> = stopped.filter(|process| !is_known(process.pid)).collect();
+    processes.extend(stopped);
     let unlisted = unlisted.about(table);
     let words = [
         occupancy_in_words(path, table, occupancy),
@@ -67,9 +80,10 @@ fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<S
     };
     let mut lines = vec![
         format!(
-            "table {}: {slots} slots, {} KiB; created {} ago by {}",
+            "table {}: {slots} slots, {} KiB; {} {} ago by {}",
             path.display(),
             table.bytes() / 1024,
+            if table.generation() == 0 { "created" } else { "resized" },
             short(table.age().unwrap_or_default()),
             table.creator()
         ),
@@ -89,14 +103,20 @@ fn trouble_in_words(table: &Table) -> Vec<String> {
     if let Some(fault) = table.successor_fault() {
         lines.push(format!("fault: {}", table_error::fault(&fault)));
     }
-    let Evictions { evicted_live, forgiven } = table.evictions();
-    lines.push(match evicted_live {
-        0 => "evictions: none; the table was never too small".to_owned(),
-        _ => format!(
-            "evictions: {}, which owed {} in all; the table is too small, see 'gcra-spoa table \
+    let (all, before) = (table.evictions(), table.evictions_before_resize());
+    let since = all.evicted_live.saturating_sub(before.evicted_live);
+    let count = |evicted| Count(evicted, "bucket", "buckets");
+    lines.push(match (since, before.evicted_live) {
+        (0, 0) => "evictions: none; the table was never too small".to_owned(),
+        (0, before) => {
+            format!("evictions: none since it was resized; {} before that", count(before))
+        }
+        (since, _) => format!(
+            "evictions: {}{}, which owed {} in all; the table is too small, see 'gcra-spoa table \
              resize --help'",
-            Count(evicted_live, "bucket", "buckets"),
-            short(forgiven)
+            count(since),
+            if table.generation() == 0 { "" } else { " since it was resized" },
+            short(all.forgiven.saturating_sub(before.forgiven))
         ),
     });
     if table.gave_up() > 0 {
@@ -113,7 +133,12 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
     let listed: Vec<_> = processes
         .iter()
         .map(|process| {
-            format!("{} (alive {} ago)", name(process), short(process.silent.unwrap_or_default()))
+            let stopped = match halt_of(process) {
+                Some(Halt::Stopped) => "stopped, ",
+                _ => "",
+            };
+            let silent = short(process.silent.unwrap_or_default());
+            format!("{} ({stopped}alive {silent} ago)", name(process))
         })
         .collect();
     let mut lines = vec![match &listed[..] {
@@ -173,6 +198,7 @@ fn info_as_json(
         json!({
             "pid": process.pid,
             "pid_namespace": pid_namespace(process),
+            "stopped": halt_of(process) == Some(Halt::Stopped),
             "silent_ms": process.silent.unwrap_or_default().0 / 1_000_000,
             // Equal where the limits are. Not a number: JavaScript would round it.
             "limits": process.profile.map(|profile| format!("{:016x}", profile.limits)),
@@ -194,6 +220,7 @@ fn info_as_json(
         "being_resized": table.is_being_resized(),
         "successor_fault": table.successor_fault().map(|fault| table_error::fault(&fault)),
         "evicted_live": evicted_live,
+        "evicted_live_before_resize": table.evictions_before_resize().evicted_live,
         "forgiven_ms": forgiven.0 / 1_000_000,
         "gave_up": table.gave_up(),
         "attachments": table.attachments(),
@@ -204,8 +231,11 @@ fn info_as_json(
 }
 
 fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
+    let before = Table::inspect(path).map_err(TableError)?.processes();
     let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
+    let absent = absent(path, before.clone());
+    let carried = resized.carried.saturating_sub(resized.evicted);
     let lost = match resized.evicted {
         0 => String::new(),
         evicted => format!(
@@ -215,15 +245,57 @@ fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
         ),
     };
     let words = format!(
-        "table {}: resized from {from} to {to} slots; {} carried over{lost}\nrunning agents move \
-         by themselves; an agent that is started with --slots now needs --slots {to}",
+        "table {}: resized from {from} to {to} slots; {} carried over{lost}\n{}\nan agent that is \
+         started with --slots now needs --slots {to}",
         path.display(),
-        Count(resized.carried, "live bucket was", "live buckets were"),
+        Count(carried, "live bucket was", "live buckets were"),
+        moved_in_words(before.len(), &absent),
     );
     let json = json!({
-        "from": from, "slots": to, "carried": resized.carried, "evicted": resized.evicted,
+        "from": from,
+        "slots": to,
+        "carried": carried,
+        "evicted": resized.evicted,
+        "agents": before.len(),
+        "not_moved": absent.iter().map(|process| process.pid).collect::<Vec<_>>(),
     });
     Ok(Output { words, json })
+}
+
+/// Those of the processes that do not use the table, after some time to move to it.
+fn absent(path: &Path, mut processes: Vec<Process>) -> Vec<Process> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // If the table cannot be opened, that none has moved is true.
+        let present = Table::inspect(path).map(|table| table.processes()).unwrap_or_default();
+        processes.retain(|process| {
+            let is_same = |other: &Process| {
+                (other.pid, other.pid_namespace) == (process.pid, process.pid_namespace)
+            };
+            !present.iter().any(is_same) && halt_of(process) != Some(Halt::Dead)
+        });
+        if processes.is_empty() || Instant::now() > deadline {
+            return processes;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn moved_in_words(all: usize, absent: &[Process]) -> String {
+    let moved = match all - absent.len() {
+        0 if all == 0 => "no agent uses it now".to_owned(),
+        1 if all == 1 => "the agent that uses it has moved".to_owned(),
+        moved if moved == all => format!("all {all} agents have moved"),
+        moved => format!("{moved} of {} moved", Count(all as u64, "agent has", "agents have")),
+    };
+    let lines = absent.iter().map(|process| {
+        let why = match halt_of(process) {
+            Some(Halt::Stopped) => "is stopped (SIGSTOP), and moves when it continues",
+            _ => "has not moved yet; see its log",
+        };
+        format!("\nagent {} {why}", name(process))
+    });
+    lines.fold(moved, |moved, line| moved + &line)
 }
 
 fn check(at: &At) -> anyhow::Result<ExitCode> {

@@ -377,6 +377,13 @@ impl Table {
         self.counted().evictions
     }
 
+    /// The part of [`evictions`](Self::evictions) that was counted before the table was last
+    /// resized: it says nothing about the table's size now.
+    #[must_use]
+    pub fn evictions_before_resize(&self) -> Evictions {
+        self.shared().inherited.counted().evictions
+    }
+
     /// How many operations, of all processes, gave up because others got ahead of them too often;
     /// their cells were denied. This is not expected to happen.
     #[must_use]

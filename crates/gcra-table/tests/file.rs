@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gcra_table::{
     ExemptError, Exemption, FaultKind, Name, Nanos, OpenError, OpenErrorKind, Opened, Profile,
-    Quota, Slots, Table, limit_id,
+    Quota, Slots, Table, Time, limit_id,
 };
 use tempfile::TempDir;
 

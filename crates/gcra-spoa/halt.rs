@@ -1,0 +1,85 @@
+//! Whether a process of a table's list is dead or stopped, according to the kernel.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use gcra_table::{PidNamespace, Process, Table};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// How many bytes of the list of a process's mappings are read. An agent's list takes a few KiB.
+const MAX_MAPPINGS: u64 = 1 << 20;
+
+/// Why a process does not run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Halt {
+    /// It was killed.
+    Dead,
+    /// By SIGSTOP, or by a debugger. It will continue to decide when it continues.
+    Stopped,
+}
+
+/// Whether a process is dead or stopped. `None` if it runs, or if that is not known.
+pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
+    // The kernel can be asked only about an id that means the same process here.
+    match process.pid_namespace {
+        PidNamespace::Ours => halt(process.pid),
+        PidNamespace::Another | PidNamespace::Unknown => None,
+    }
+}
+
+/// Whether the process with this id is dead or stopped. This does nothing to the process.
+fn halt(pid: u32) -> Option<Halt> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    if let Err(Errno::SRCH) = pidfd_open(pid, PidfdFlags::empty()) {
+        return Some(Halt::Dead);
+    }
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // "PID (name) STATE ...", where the name may contain any characters.
+    match stat.rsplit_once(") ")?.1.as_bytes().first()? {
+        b'Z' | b'X' => Some(Halt::Dead),
+        b'T' | b't' => Some(Halt::Stopped),
+        _ => None,
+    }
+}
+
+/// The agents that have been silent for 5 s because they are stopped, the latest first: they will
+/// decide again when they continue. At most [`Table::MOST_PROCESSES`].
+pub(crate) fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
+    let mut stopped = table.listed_processes();
+    stopped.retain(|process| {
+        process.silent.is_some()
+            && !process.is_alive()
+            && halt_of(process) == Some(Halt::Stopped)
+            && maps(process.pid, path).unwrap_or(true)
+    });
+    stopped.sort_by_key(|process| process.silent);
+    stopped
+}
+
+/// Whether a process maps the table. (Another process may have the id of an agent that was
+/// killed.)
+fn maps(pid: u32, table: &Path) -> io::Result<bool> {
+    // Either the inode or the path is enough: in another mount namespace the table may have
+    // another path. Devices are not compared: on Btrfs a mapping shows another device than its
+    // file.
+    let path = fs::canonicalize(table)?;
+    let inode = fs::metadata(&path)?.ino().to_string();
+    let mut mappings = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPPINGS));
+    let mut line = Vec::new();
+    // "ADDRESSES PERMISSIONS OFFSET DEVICE INODE   PATH"
+    while mappings.read_until(b'\n', &mut line)? > 0 {
+        let mut fields = line.trim_ascii_end().splitn(6, |byte| *byte == b' ').skip(4);
+        if fields.next() == Some(inode.as_bytes())
+            || fields.next().map(<[u8]>::trim_ascii_start) == Some(path.as_os_str().as_bytes())
+        {
+            return Ok(true);
+        }
+        line.clear();
+    }
+    // If the list was cut, the table may be in the rest.
+    Ok(mappings.into_inner().limit() == 0)
+}
