@@ -27,7 +27,7 @@ pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode
             policies.in_words(),
             config.display(),
             Count(policies.without_trials().count() as u64, "policy", "policies"),
-            Count(policies.warnings.len() as u64, "warning", "warnings")
+            Count(policies.warning_count as u64, "warning", "warnings")
         )
     };
     write_stdout(&text)?;

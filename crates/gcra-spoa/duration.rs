@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The units that can be written, from the longest to the shortest, in nanoseconds.
+/// The units that are written, from the longest to the shortest, in nanoseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -11,6 +11,14 @@ const UNITS: [(&str, u64); 6] = [
     ("s", 1_000_000_000),
     ("ms", 1_000_000),
     ("us", 1_000),
+];
+
+/// Other words for units, the same as in a rate.
+const OTHER_WORDS: [(&str, &[&str]); 4] = [
+    ("d", &["day", "days"]),
+    ("h", &["hr", "hour", "hours"]),
+    ("m", &["min", "minute", "minutes"]),
+    ("s", &["sec", "second", "seconds"]),
 ];
 
 /// The units in one sentence, for error messages.
@@ -21,6 +29,8 @@ pub(crate) const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at(unit_at);
+    let other = OTHER_WORDS.iter().find(|(_, words)| words.contains(&unit));
+    let unit = other.map_or(unit, |(unit, _)| unit);
     let (_, unit_ns) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
     count.parse::<u64>().ok()?.checked_mul(unit_ns).map(Duration::from_nanos)
 }
@@ -91,10 +101,17 @@ mod tests {
             ("3s", 3_000_000_000),
             ("10m", 600_000_000_000),
             ("30d", 2_592_000_000_000_000),
+            ("30sec", 30_000_000_000),
+            ("1second", 1_000_000_000),
+            ("5min", 300_000_000_000),
+            ("2minutes", 120_000_000_000),
+            ("1hr", 3_600_000_000_000),
+            ("2hours", 7_200_000_000_000),
+            ("1day", 86_400_000_000_000),
         ] {
             assert_eq!(parse(text), Some(Duration::from_nanos(ns)), "{text}");
         }
-        for text in ["", "3", "s", "-3s", "+3s", "3 s", "3.5s", "3sec", "3S", "999999999999d"] {
+        for text in ["", "3", "s", "-3s", "+3s", "3 s", "3.5s", "3mins", "3S", "999999999999d"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -7,7 +7,10 @@ use crate::duration::Exact;
 use crate::plural::Count;
 use crate::policy::overrides::OVERRIDES;
 use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Limit, LimitWords, Policies, Policy, Rule, When};
+use crate::policy::{KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When};
+
+/// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
+pub(super) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
 
 impl Policies {
     /// All policies, a paragraph each, and the variables.
@@ -30,7 +33,7 @@ impl Policy {
 
     /// "for each ip, with the cost in n".
     fn clients(&self) -> String {
-        let mut words = self.key.in_words();
+        let mut words = self.key.in_words(self.overrides.has_networks());
         if let Some(cost) = &self.cost {
             let _ = write!(words, ", with the cost in {}", text(cost));
         }
@@ -78,10 +81,12 @@ impl Policy {
 
     /// For what the override rule at this place is: "2 IPv4 networks, 1 value (partners.txt)".
     fn overridden(&self, place: usize) -> String {
-        let (v4, v6, values) = self.overrides.counts(place);
+        let OverrideCounts { v4, v6, values } = self.overrides.counts(place);
         let counts = [
-            Count(v4, "IPv4 network", "IPv4 networks"),
-            Count(v6, "IPv6 network", "IPv6 networks"),
+            Count(v4[0], "IPv4 address", "IPv4 addresses"),
+            Count(v4[1], "IPv4 network", "IPv4 networks"),
+            Count(v6[0], "IPv6 address", "IPv6 addresses"),
+            Count(v6[1], "IPv6 network", "IPv6 networks"),
             Count(values, "value", "values"),
         ];
         let counts: Vec<_> =
@@ -126,8 +131,9 @@ impl Rule {
 }
 
 impl KeyParts {
-    /// "for each ip and path (IPv6 by /64), ignoring case".
-    fn in_words(&self) -> String {
+    /// "for each ip and path (IPv6 by /64), ignoring case". Of addresses it says nothing where the
+    /// key has none, as far as that is known: they are certain only if overrides have some.
+    fn in_words(&self, has_networks: bool) -> String {
         let mut words = match self.args[..] {
             [] => "for each value of the message's args".to_owned(),
             _ => "for each ".to_owned(),
@@ -145,7 +151,11 @@ impl KeyParts {
             .filter(|(_, prefix, whole)| prefix < whole)
             .map(|(family, prefix, _)| format!("{family} by /{prefix}"))
             .collect();
-        if !groups.is_empty() {
+        let has_addresses = has_networks
+            || self.args.is_empty()
+            || (self.ipv4_prefix, self.ipv6_prefix) != DEFAULT_PREFIXES
+            || self.names().any(is_address);
+        if !groups.is_empty() && has_addresses {
             let _ = write!(words, " ({})", groups.join(", "));
         }
         if self.lowercase {
@@ -153,6 +163,14 @@ impl KeyParts {
         }
         words
     }
+}
+
+/// Whether an arg with this name is usually an address.
+fn is_address(name: &[u8]) -> bool {
+    const WORDS: [&str; 11] =
+        ["ip", "ip4", "ip6", "ipv4", "ipv6", "src", "client", "addr", "address", "peer", "remote"];
+    let name = text(name).to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| WORDS.contains(&word))
 }
 
 /// The name of an arg or a message, for people.

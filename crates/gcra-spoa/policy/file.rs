@@ -8,8 +8,10 @@ use std::path::Path;
 
 use ahash::AHashMap;
 use spop_agent::{AckWriter, Limits, Scope, Value};
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::policy::describe::DEFAULT_PREFIXES;
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
@@ -72,6 +74,14 @@ pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     let mut reader = Reader::new(path, text);
+    if let Some((language, at)) = syntax::other_language(text) {
+        let what = format!(
+            "this is {language}, and the file must be TOML; begin it with a line such as \
+             [policy.api], and write limits = \"10/s burst 20\" below that"
+        );
+        reader.wrong(at, &what);
+        return Err(reader.finish().err().unwrap_or_default());
+    }
     let (document, mut errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let mut reported = BTreeSet::new();
@@ -98,9 +108,10 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     }
     let mut file = File { reader, sources: Sources::new(path, text) };
     let (list, answers) = file.document(document.get_ref());
+    let warning_count = file.reader.warning_count();
     let warnings = file.reader.finish()?;
     let (files, digest) = file.sources.finish();
-    Ok(Policies { warnings, ..Policies::new(list, answers, files, digest) })
+    Ok(Policies { warnings, warning_count, ..Policies::new(list, answers, files, digest) })
 }
 
 /// A file while it is read.
@@ -120,7 +131,7 @@ impl<'t> File<'t> {
             others: others.unwrap_or_default(),
             ..Answers::blocked_only()
         };
-        let (list, places) = self.policies(entries.take("policy"));
+        let policies = entries.take("policy");
         self.reader.no_more_but(entries, |name, value| match name {
             "policies" => None,
             _ if SETTINGS.contains(&name) => Some(format!(
@@ -139,6 +150,7 @@ impl<'t> File<'t> {
             )),
             _ => None,
         });
+        let (list, places) = self.policies(policies);
         self.answers_fit(&answers, &list, &places);
         (list, answers)
     }
@@ -305,20 +317,35 @@ impl<'t> File<'t> {
             return None;
         };
         let values = match values.get_ref() {
-            DeValue::String(text) => vec![text.to_string()],
-            _ => {
-                let strings = self.reader.strings(values, "when", "such as { plan = \"gold\" }");
-                if values.get_ref().as_array().is_some_and(|array| array.is_empty()) {
-                    self.reader.wrong(at, HOW);
-                }
-                strings.into_iter().map(|(value, _)| value).collect()
+            DeValue::Array(array) if array.is_empty() => {
+                self.reader.wrong(at, HOW);
+                return None;
             }
+            DeValue::Array(array) => array.iter().map(Spanned::get_ref).collect(),
+            value => vec![value],
         };
+        let Some(texts) = values.iter().map(|value| scalar(value)).collect::<Option<Vec<_>>>()
+        else {
+            self.reader.wrong(at, HOW);
+            return None;
+        };
+        if !values.iter().all(|value| value.is_str()) {
+            let quoted: Vec<_> = texts.iter().map(|text| format!("\"{text}\"")).collect();
+            let right = match &quoted[..] {
+                [one] => one.clone(),
+                several => format!("[{}]", several.join(", ")),
+            };
+            let arg = arg.get_ref();
+            let what = format!(
+                "the values of '{arg}' in when must be strings; write {{ {arg} = {right} }}"
+            );
+            self.reader.wrong(at, &what);
+        }
         if let Some(what) = not_an_arg(arg.get_ref(), "when") {
             self.reader.wrong(at, &what);
         }
         let mut distinct: Vec<Box<[u8]>> = Vec::new();
-        for value in values {
+        for value in texts {
             if distinct.iter().any(|known| **known == *value.as_bytes()) {
                 let what = format!("when names '{value}' twice; once is enough");
                 self.reader.wrong(at, &what);
@@ -382,8 +409,9 @@ impl<'t> File<'t> {
             }
             bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
         };
-        let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, 32);
-        let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, 64);
+        let (ipv4, ipv6) = DEFAULT_PREFIXES;
+        let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, ipv4);
+        let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, ipv6);
         let lowercase = entries.take("lowercase");
         KeyParts {
             args,
@@ -551,6 +579,18 @@ impl<'t> File<'t> {
             }
         }
     }
+}
+
+/// A value that could have been meant as a string, as it is written.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    Some(match value {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(boolean) => boolean.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(_) | DeValue::Table(_) => return None,
+    })
 }
 
 /// Names in quotes: "'a', 'b' and 2 more".

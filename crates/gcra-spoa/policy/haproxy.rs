@@ -128,16 +128,21 @@ spoe-agent gcra
                 );
             }
         }
-        let retry_after = match has(Var::RetryAfter) {
-            true => format!("%[var({})]", var("retry_after")),
-            false => "1".to_owned(),
+        let retry_after = if has(Var::RetryAfter) {
+            format!(" hdr Retry-After \"%[var({})]\"", var("retry_after"))
+        } else {
+            lines.push_str(
+                "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
+                 file, and\n    # print this again.\n",
+            );
+            String::new()
         };
         let direction = if scope == Scope::Response { "response" } else { "request" };
         let blocked = var(self.answers.blocked.as_str());
         let _ = writeln!(
             lines,
             "    http-{direction} deny status 429 content-type text/plain string \"Too many \
-             requests.\\n\" hdr Retry-After \"{retry_after}\" if {{ var({blocked}) -m bool }}"
+             requests.\\n\"{retry_after} if {{ var({blocked}) -m bool }}"
         );
         if outlives_the_request {
             let logged = [Var::Policy, Var::Reason, Var::RetryAfter];

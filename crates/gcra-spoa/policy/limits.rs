@@ -1,8 +1,9 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
-use gcra_table::{MAX_BURST, Rate, limit_id};
+use gcra_table::{MAX_BURST, Rate, RateError, limit_id};
 use toml::de::DeValue;
 
+use crate::policy::meant::Meant;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, MAX_LIMITS, Rule, trial_name};
 use crate::table_error;
@@ -180,8 +181,19 @@ fn limit<'t>(
     };
     let rate = written.rate?;
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
-    let (rate, quota) =
-        parsed.map_err(|error| reader.wrong(at, &table_error::rate(&error))).ok()?;
+    let (rate, quota) = parsed
+        .map_err(|error| {
+            let what = match (&error, Meant::by(&rate)) {
+                (RateError::Text { .. }, Some(Meant { rate: right, burst })) => {
+                    let burst = burst.map(|burst| format!(", burst = {burst}"));
+                    let burst = burst.unwrap_or_default();
+                    format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
+                }
+                _ => table_error::rate(&error),
+            };
+            reader.wrong(at, &what);
+        })
+        .ok()?;
     // Its identity in the table: its own name, or its position.
     let identity = written.name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());
     let label = match (written.name, position) {
@@ -205,20 +217,38 @@ fn in_a_string(text: &str) -> Result<Written, String> {
     if let Some(word @ ("deny" | "unlimited")) = rate.as_deref() {
         return Err(format!("'{word}' must stand alone; write limits = \"{word}\""));
     }
-    match (words.next(), words.next().map(str::parse), words.next()) {
-        (None, ..) => Ok(Written { rate, ..Written::default() }),
-        (Some("burst"), Some(Ok(count)), None) => {
-            Ok(Written { rate, burst: Some(count), ..Written::default() })
+    let is_rate = rate.as_ref().is_some_and(|rate| rate.parse::<Rate>().is_ok());
+    let (word, count, more) = (words.next(), words.next(), words.next());
+    match (word, count.map(str::parse), more) {
+        (None, ..) if is_rate => return Ok(Written { rate, ..Written::default() }),
+        (Some("burst"), Some(Ok(count)), None) if is_rate => {
+            return Ok(Written { rate, burst: Some(count), ..Written::default() });
         }
-        _ if text.contains(',') => Err(format!(
+        _ => {}
+    }
+    let what = if let Some(Meant { rate, burst }) = Meant::by(text) {
+        let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+        format!("'{text}' is not a valid limit; write \"{rate}{burst}\"")
+    } else if text.contains(',') {
+        format!(
             "'{text}' is not one limit; write a list with a string for each, such as [\"10/s \
              burst 20\", \"1000/h\"]"
-        )),
-        _ => Err(format!(
-            "'{text}' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst COUNT, such \
-             as \"10/s burst 20\""
-        )),
-    }
+        )
+    } else {
+        match (word, more) {
+            // Why it is not a rate is said by the parser of rates.
+            (None, _) => return Ok(Written { rate, ..Written::default() }),
+            (Some("burst"), None) if is_rate => format!(
+                "'{text}' is not a valid limit; a burst is a whole number from 1 to {MAX_BURST}, \
+                 such as \"10/s burst 20\""
+            ),
+            _ => format!(
+                "'{text}' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst COUNT, \
+                 such as \"10/s burst 20\""
+            ),
+        }
+    };
+    Err(what)
 }
 
 fn limit_name<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<String> {

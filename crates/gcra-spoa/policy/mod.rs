@@ -10,6 +10,7 @@ pub(crate) mod file;
 mod haproxy;
 pub(crate) mod key_args;
 mod limits;
+pub(crate) mod meant;
 mod override_key;
 mod overrides;
 mod penalty;
@@ -45,8 +46,10 @@ pub(crate) struct Policies {
     /// matched to one.
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
-    /// What is allowed in the file, and probably not meant; a line each.
+    /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
     pub(crate) warnings: Vec<String>,
+    /// How many warnings there are, of which some may have no line.
+    pub(crate) warning_count: usize,
     /// The files that they were read from, in the state in which they were read.
     pub(crate) files: Vec<Seen>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
@@ -290,14 +293,23 @@ impl Overrides {
         self.rules.is_empty()
     }
 
-    /// How many IPv4 networks, IPv6 networks and other values one of the rules is for.
-    pub(crate) fn counts(&self, rule: usize) -> (usize, usize, usize) {
+    /// For what one of the rules is.
+    pub(crate) fn counts(&self, rule: usize) -> OverrideCounts {
         let ours = |index: &u32| *index as usize == rule;
-        let (v4, v6) = (
-            self.v4.values().filter(|index| ours(index)),
-            self.v6.values().filter(|index| ours(index)),
-        );
-        (v4.count(), v6.count(), self.values.values().filter(|index| ours(index)).count())
+        let mut counts = OverrideCounts::default();
+        for (net, _) in self.v4.iter().filter(|(_, index)| ours(index)) {
+            counts.v4[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
+        }
+        for (net, _) in self.v6.iter().filter(|(_, index)| ours(index)) {
+            counts.v6[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
+        }
+        counts.values = self.values.values().filter(|index| ours(index)).count();
+        counts
+    }
+
+    /// Whether one of them is for an address or a network.
+    pub(crate) fn has_networks(&self) -> bool {
+        self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
     }
 
     pub(crate) fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
@@ -345,6 +357,15 @@ impl Overrides {
     }
 }
 
+/// How many values a rule is for.
+#[derive(Debug, Default)]
+pub(crate) struct OverrideCounts {
+    /// Single addresses, and networks.
+    pub(crate) v4: [usize; 2],
+    pub(crate) v6: [usize; 2],
+    pub(crate) values: usize,
+}
+
 /// The override that was found for a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Override {
@@ -390,7 +411,15 @@ impl Policies {
         text_digest: u64,
     ) -> Self {
         let limits_digest = Self::digest_of_limits(&list);
-        Self { list, answers, warnings: Vec::new(), files, text_digest, limits_digest }
+        Self {
+            list,
+            answers,
+            warnings: Vec::new(),
+            warning_count: 0,
+            files,
+            text_digest,
+            limits_digest,
+        }
     }
 
     /// The same answers with other policies, which were not read from any text.

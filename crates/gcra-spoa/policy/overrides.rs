@@ -4,12 +4,13 @@ use std::fmt::Display;
 use std::path::Path;
 
 use ahash::AHashMap;
+use ipnet::IpNet;
 use toml::de::DeValue;
 
 use crate::plural::Count;
 use crate::policy::limits;
 use crate::policy::override_key::VALUE;
-use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_BYTES, Sources, read_text};
 use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
 
@@ -18,6 +19,9 @@ pub(super) const OVERRIDES: &str = "overrides";
 
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
+
+/// The IPv6 prefix that is left of addresses with `ipmask(32,64)`.
+const MASKED_PREFIX: u8 = 64;
 
 /// Collects the overrides of one policy.
 pub(super) struct Collector<'p> {
@@ -31,6 +35,9 @@ pub(super) struct Collector<'p> {
     texts: usize,
     /// The first texts, with the list that they are in, and where each stands in the file.
     first_texts: Vec<(usize, String)>,
+    /// How many entries are for less than a group of the policy and a /64 of IPv6; and the first.
+    narrow: usize,
+    first_narrow: Option<(usize, String)>,
 }
 
 impl<'p> Collector<'p> {
@@ -43,6 +50,8 @@ impl<'p> Collector<'p> {
             addresses: 0,
             texts: 0,
             first_texts: Vec::new(),
+            narrow: 0,
+            first_narrow: None,
         }
     }
 
@@ -60,17 +69,46 @@ impl<'p> Collector<'p> {
             if let (more @ 1.., Some((at, _))) =
                 (self.texts - self.first_texts.len(), self.first_texts.last())
             {
-                let more = Count(more, "more text is", "more texts are");
-                reader.warn(*at, &format!("{more} among the addresses of '{}'", self.policy));
+                let texts = Count(more, "more text is", "more texts are");
+                let what = format!("{texts} among the addresses of policy '{}'", self.policy);
+                reader.warn_of_several(*at, &what, more);
             }
         }
+        self.warn_of_narrow_ones(reader);
         self.overrides
+    }
+
+    /// Warns once of all addresses and networks that HAProxy does not send when it cuts addresses to
+    /// their /64. A policy that counts whole addresses depends on HAProxy in the same way.
+    fn warn_of_narrow_ones(&self, reader: &mut Reader<'_>) {
+        let Some((at, first)) = &self.first_narrow else { return };
+        let are = match self.narrow - 1 {
+            0 => format!("of policy '{}' is for less than a /64; it applies", self.policy),
+            more => format!(
+                "and {} of policy '{}' are for less than a /64; they apply",
+                Count(more, "more override", "more overrides"),
+                self.policy
+            ),
+        };
+        let what = format!(
+            "{first} {are} only if HAProxy sends whole addresses (args ip=src), and never with \
+             ip=src,ipmask(32,64), as in some files of haproxy/; with ipv6_prefix = 128 the \
+             policy counts whole addresses, and this warning ends"
+        );
+        reader.warn_of_several(*at, &what, self.narrow);
     }
 
     /// Remembers whether an entry is an address or a text. `list` says in which list it is.
     fn note(&mut self, at: usize, list: impl Display, text: &str, key: &OverrideKey) {
         match key {
-            OverrideKey::Net(_) => self.addresses += 1,
+            OverrideKey::Net(net) => {
+                self.addresses += 1;
+                let least = self.parts.ipv6_prefix.max(MASKED_PREFIX);
+                if matches!(net, IpNet::V6(_)) && net.prefix_len() > least {
+                    self.narrow += 1;
+                    self.first_narrow.get_or_insert_with(|| (at, format!("{list}'{text}'")));
+                }
+            }
             OverrideKey::Value(_) if text.starts_with(VALUE) => {}
             OverrideKey::Value(_) => {
                 self.texts += 1;
@@ -85,10 +123,14 @@ impl<'p> Collector<'p> {
     pub(super) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
         let what = "overrides must be a table, such as \"192.0.2.0/24\" = \"unlimited\"";
         let Some(table) = reader.table(value, what) else { return };
-        for (key, value) in table {
-            let (at, text) = (key.span().start, &**key.get_ref());
+        // In the order of the file, which a table does not keep.
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let mut seen: AHashMap<OverrideKey, &Name<'_>> = AHashMap::new();
+        for (name, value) in entries {
+            let (at, text) = (name.span().start, &**name.get_ref());
             // The span of a key has its quotes in it.
-            let is_bare = key.span().len() == text.len();
+            let is_bare = name.span().len() == text.len();
             if let Some(dotted) = dotted(text, value).filter(|_| is_bare) {
                 let what = format!("the key '{dotted}' needs quotes; write \"{dotted}\"");
                 reader.wrong(at, &what);
@@ -97,11 +139,16 @@ impl<'p> Collector<'p> {
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
             if let (Some(rule), Ok(key)) = (limits::rule(reader, self.policy, value), key) {
                 self.note(at, "", text, &key);
-                let place = self.place(rule, None);
-                if self.overrides.insert(key, place).is_some() {
-                    let what = format!("'{text}' is the same as another override; leave one out");
+                if let Some(first) = seen.insert(key.clone(), name) {
+                    let what = format!(
+                        "'{text}' is the same as '{}' in line {}; leave one of the two out",
+                        first.get_ref(),
+                        reader.line(first.span().start)
+                    );
                     reader.wrong(at, &what);
                 }
+                let place = self.place(rule, None);
+                self.overrides.insert(key, place);
             }
         }
     }
@@ -188,8 +235,9 @@ impl<'p> Collector<'p> {
             reader.wrong(at, &format!("the list {path} has {more}"));
         }
         if let Some(more @ 1..) = odd.checked_sub(MAX_REPORTED) {
-            let more = Count(more, "more entry", "more entries");
-            reader.warn(at, &format!("the list {path} has {more} with quotes or a '#'"));
+            let entries = Count(more, "more entry", "more entries");
+            let what = format!("the list {path} has {entries} with quotes or a '#'");
+            reader.warn_of_several(at, &what, more);
         }
     }
 

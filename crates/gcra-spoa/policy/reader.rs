@@ -37,8 +37,11 @@ pub(super) struct Reader<'t> {
 struct Notes {
     /// With their lines: at least those of the first lines.
     kept: Vec<(usize, String)>,
-    /// The number of all of them.
+    /// The number of all sentences.
     found: usize,
+    /// How many mistakes or warnings there are beyond the sentences: some sentences are about
+    /// several.
+    beyond: usize,
 }
 
 impl Notes {
@@ -49,9 +52,14 @@ impl Notes {
         self.found += 1;
         // They come in no order, and not all are kept.
         if self.kept.len() >= 2 * MAX_REPORTED {
-            self.kept.sort();
-            self.kept.truncate(MAX_REPORTED);
+            self.cut();
         }
+    }
+
+    /// Those of the first lines, and in each line in the order in which they were found.
+    fn cut(&mut self) {
+        self.kept.sort_by_key(|(line, _)| *line);
+        self.kept.truncate(MAX_REPORTED);
     }
 
     /// By line: `FILE:LINE: what is wrong`. `kind` stands before each sentence, and the nouns are
@@ -63,8 +71,7 @@ impl Notes {
         one: &'static str,
         several: &'static str,
     ) -> Vec<String> {
-        self.kept.sort();
-        self.kept.truncate(MAX_REPORTED);
+        self.cut();
         let more = self.found - self.kept.len();
         let path = path.display();
         let reported = self.kept.iter().map(|(line, what)| format!("{path}:{line}: {kind}{what}"));
@@ -136,6 +143,17 @@ impl<'t> Reader<'t> {
     /// Notes something that is allowed, and probably not meant.
     pub(super) fn warn(&mut self, at: usize, what: &str) {
         self.warnings.add(self.line(at), what);
+    }
+
+    /// Notes in one sentence `count` warnings, of which there is at least one.
+    pub(super) fn warn_of_several(&mut self, at: usize, what: &str, count: usize) {
+        self.warn(at, what);
+        self.warnings.beyond += count.saturating_sub(1);
+    }
+
+    /// The number of all warnings.
+    pub(super) fn warning_count(&self) -> usize {
+        self.warnings.found + self.warnings.beyond
     }
 
     /// The warnings, by line: `FILE:LINE: warning: what is probably not meant`. If there are

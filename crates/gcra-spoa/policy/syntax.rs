@@ -50,7 +50,7 @@ pub(super) fn in_words(
         "unquoted keys cannot be empty" => "a name is empty; write one".to_owned(),
         "unclosed array" => "the list has no closing ]".to_owned(),
         "unclosed inline table" => "the table has no closing }".to_owned(),
-        "unclosed table" | "unclosed array table" => "the header has no closing ]".to_owned(),
+        "unclosed table" | "unclosed array table" => header(text, at),
         "missing comma between array elements" | "missing comma between key-value pairs" => {
             "a comma is missing between two entries".to_owned()
         }
@@ -61,6 +61,14 @@ pub(super) fn in_words(
         _ => format!("this is not valid TOML: {message}"),
     };
     Some(Mistake { sentence, is_understood: false })
+}
+
+/// The language of a text that is certainly not TOML, and where it begins.
+pub(super) fn other_language(text: &str) -> Option<(&'static str, usize)> {
+    let begin = text.trim_start();
+    let languages = [("{", "JSON"), ("---", "YAML"), ("<", "XML")];
+    let language = languages.into_iter().find(|(mark, _)| begin.starts_with(mark))?;
+    Some((language.1, text.len() - begin.len()))
 }
 
 /// A key or a header that stands in the file twice. `None` if it is a key below a header that
@@ -116,6 +124,21 @@ fn around(text: &str, at: usize, before: [char; 5], behind: [char; 5]) -> &str {
     let begin = left.rfind(before).map_or(0, |mark| mark + 1);
     let end = right.find(behind).map_or(text.len(), |mark| at + mark);
     text.get(begin..end).unwrap_or("").trim()
+}
+
+/// A header that the library did not understand up to its `]`.
+fn header(text: &str, at: usize) -> String {
+    let line = around(text, at, ['\n'; 5], ['\n'; 5]);
+    let name = line.split_once(']').map(|(header, _)| header.trim_matches('[').trim());
+    let odd = name.and_then(|name| {
+        name.split('.').map(str::trim).find(|part| part.contains(char::is_whitespace))
+    });
+    match odd {
+        Some(odd) => format!(
+            "'{odd}' in the header has white space; names have letters, digits, '-' and '_'"
+        ),
+        None => "the header has no closing ]".to_owned(),
+    }
 }
 
 fn bare_value(word: &str) -> String {
@@ -204,6 +227,12 @@ mod tests {
             ("key = [\"ip\"", "the list has no closing ]"),
             ("key = { a = 1", "the table has no closing }"),
             ("[policy", "the header has no closing ]"),
+            (
+                "[policy.che ck]",
+                "'che ck' in the header has white space; names have letters, digits, '-' and '_'",
+            ),
+            ("[policy.a b", "the header has no closing ]"),
+            ("[[policy.a b.lists]]", "'a b' in the header has white space"),
             ("key = [\"ip\" \"path\"]", "a comma is missing between two entries"),
             ("bits = 024", "a number must not begin with 0"),
             ("key = \"a\\q\"", "a backslash in"),

@@ -54,14 +54,14 @@ mode = "observe"
         "policy 'gold', for the message 'api' when plan is 'gold' or 'silver'
     gold.1: 100 per second, up to 200 at once: at most 300 in any second
     gold.hourly: 10000 per hour, up to 500 at once: at most 10500 in any hour
-    for each key (IPv6 by /64), ignoring case
+    for each key, ignoring case
 policy 'api', for the message 'api'
     10 per second, up to 10 at once: at most 20 in any second (no burst is written, so it is the \
      count)
     for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n
     each blocked request is charged 1 cell, which adds at most 10m to the wait
     overrides, unlimited: 1 IPv4 network, 1 IPv6 network
-    overrides, deny: 1 IPv4 network
+    overrides, deny: 1 IPv4 address
 policy 'login', for the message 'login'
     every request is blocked
     for each value of the message's args (IPv6 by /64)
@@ -104,9 +104,9 @@ message = "api"
         "3: 'remaning' is not a variable; did you mean 'remaining'?",
         "3: answer names 'remaining' twice; once is enough",
         "5: 'limit' is not a setting of policy 'api'; did you mean 'limits'?",
-        "6: '10/fortnight' is not a rate: ",
         "6: '10/s brust 20' is not a valid limit; write COUNT/PERIOD or COUNT/PERIOD burst \
          COUNT, such as \"10/s burst 20\"",
+        "6: '10/fortnight' is not a rate: ",
         "6: 'brust' is not a setting of a limit; did you mean 'burst'?",
         "7: key has an empty name; write the names of args, such as [\"ip\", \"path\"]",
         "8: key and cost both name 'ip', so each cost would have a bucket of its own; leave it \
@@ -152,8 +152,8 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         "[policy.api]\nlimits = 10/s\nkey = [path, ip]\n",
         &[
             "2: '10/s' is a string, which needs quotes; write \"10/s\"",
-            "3: 'ip' is a string, which needs quotes; write \"ip\"",
             "3: 'path' is a string, which needs quotes; write \"path\"",
+            "3: 'ip' is a string, which needs quotes; write \"ip\"",
         ],
     );
     wrong(
@@ -412,8 +412,8 @@ limits = "deny"
     let words = policies.in_words();
     for line in [
         "    overrides, 100 per second, up to 5 at once: 1 IPv6 network",
-        "    overrides, unlimited: 2 IPv4 networks (partners.txt)",
-        "    overrides, deny: 1 IPv4 network (overrides, bad.txt)",
+        "    overrides, unlimited: 1 IPv4 address, 1 IPv4 network (partners.txt)",
+        "    overrides, deny: 1 IPv4 address (overrides, bad.txt)",
     ] {
         assert!(words.lines().any(|found| found == line), "{line} is not in\n{words}");
     }
@@ -986,13 +986,13 @@ fn a_warning_about_a_list_names_its_line() {
     let found = warnings("# ours\n10.0.0.1\n10.0.0.2 # two\noffice\nstr:home\nlab#1\n").unwrap();
     assert_eq!(found.len(), 2, "{found:#?}");
     assert_eq!(
-        found[0],
+        found[1],
         at(4)
             + "'office' is a text among addresses, so no address will ever match it; write an \
                address, or str: in front of it if it is meant"
     );
     assert_eq!(
-        found[1],
+        found[0],
         at(6)
             + "the # is part of the value 'lab#1', because a comment begins after white space; \
                write white space before the #, or str:lab#1 if it is meant"
@@ -1008,11 +1008,128 @@ fn a_warning_about_a_list_names_its_line() {
     assert!(found.len() == 1 && found[0].starts_with(&at(3)), "{found:#?}");
     let mistakes = warnings("10.0.0.1#one\n").unwrap_err();
     assert!(mistakes[0].contains("write white space before the comment"), "{mistakes:#?}");
-    // Of many there are only the first, and the number of the others.
+    // Of many there are only the first, and behind them the number of the others.
     let many: String = (0..50).map(|number| format!("\"a{number}\"\n")).collect();
     let found = warnings(&many).unwrap();
     assert_eq!(found.len(), 11);
-    assert!(found.iter().any(|warning| warning.contains("has 40 more entries with quotes")));
+    for (warning, number) in found.iter().zip(1..=10) {
+        assert!(warning.starts_with(&at(number)), "{found:#?}");
+    }
+    assert!(found[10].contains("has 40 more entries with quotes"), "{found:#?}");
+}
+
+#[test]
+fn warnings_are_counted_although_not_all_are_lines() {
+    let policies: String = (0..150)
+        .map(|number| format!("[policy.p{number}]\nlimits = [\"10/s\", \"20/s burst 30\"]\n"))
+        .collect();
+    let policies = good(&policies);
+    assert_eq!((policies.warnings.len(), policies.warning_count), (101, 150));
+    assert_eq!(policies.warnings[100], "gcra-spoa.toml: and 50 more warnings");
+
+    let directory = tempfile::tempdir().unwrap();
+    let many: String = (0..50).map(|number| format!("\"a{number}\"\n")).collect();
+    std::fs::write(directory.path().join("list.txt"), many).unwrap();
+    let text = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
+                limits = \"deny\"\n";
+    let policies = file::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
+    assert_eq!((policies.warnings.len(), policies.warning_count), (11, 50));
+}
+
+/// A name that is usually that of an address is followed by how addresses are grouped.
+#[test]
+fn only_addresses_are_grouped_in_words() {
+    for (settings, words) in [
+        ("key = [\"key\"]", "for each key"),
+        ("key = [\"user\", \"path\"]", "for each user and path"),
+        ("key = [\"ip\"]", "for each ip (IPv6 by /64)"),
+        (
+            "key = [\"key\", \"else src\"]",
+            "for each key, or src where there is none (IPv6 by /64)",
+        ),
+        ("key = [\"client-ip\"]", "for each client-ip (IPv6 by /64)"),
+        ("key = [\"real_ip\"]", "for each real_ip (IPv6 by /64)"),
+        ("key = [\"xff\"]\nipv6_prefix = 56", "for each xff (IPv6 by /56)"),
+        (
+            "key = [\"xff\"]\n[policy.api.overrides]\n\"10.0.0.0/8\" = \"deny\"",
+            "for each xff (IPv6 by /64)",
+        ),
+        ("", "for each value of the message's args (IPv6 by /64)"),
+    ] {
+        let all = good(&api(&format!("limits = \"1/s\"\n{settings}"))).in_words();
+        assert!(all.lines().any(|line| line.trim() == words), "{settings}: {all}");
+    }
+}
+
+#[test]
+fn a_retry_after_is_printed_only_if_the_agent_says_it() {
+    let printed =
+        |answer: &str| good(&format!("{answer}\n{}", api("limits = \"1/h\""))).for_haproxy();
+    let without = printed("");
+    assert!(!without.contains("hdr Retry-After"), "{without}");
+    let comment = "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
+                   file, and\n    # print this again.\n    http-request deny status 429 ";
+    assert!(without.contains(comment), "{without}");
+    let with = printed("answer = [\"retry_after\"]");
+    assert!(with.contains("hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if {"), "{with}");
+    assert!(!with.contains("For a Retry-After header"), "{with}");
+}
+
+/// Files in haproxy/ cut addresses to their /64, so that the agent never sees these.
+#[test]
+fn an_override_for_less_than_a_64_gets_a_warning() {
+    let of = |settings: &str| {
+        warnings(&api(&format!(
+            "limits = \"1/s\"\n{settings}[policy.api.overrides]\n\
+            \"2001:db8::/64\" = \"deny\"\n\"192.0.2.1\" = \"deny\"\n\
+            \"::ffff:192.0.2.2\" = \"deny\"\n\"2001:db8:0:1::1\" = \"deny\"\n\
+            \"2001:db8:0:2::/80\" = \"deny\"\n"
+        )))
+    };
+    let found = of("key = [\"ip\"]\n");
+    assert_eq!(
+        found,
+        ["8: warning: '2001:db8:0:1::1' and 1 more override of policy 'api' are for less than a \
+          /64; they apply only if HAProxy sends whole addresses (args ip=src), and never with \
+          ip=src,ipmask(32,64), as in some files of haproxy/; with ipv6_prefix = 128 the policy \
+          counts whole addresses, and this warning ends"]
+    );
+    assert_eq!(of("ipv6_prefix = 128\n"), [""; 0]);
+    assert_eq!(of("ipv6_prefix = 56\n").len(), 1);
+}
+
+#[test]
+fn an_override_that_is_there_twice_is_named_with_both_lines() {
+    let mistakes = parse(
+        "[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n\"10.0.0.9\" = \"deny\"\n\
+         \"10.0.0.1/32\" = \"deny\"\n\n\"10.0.0.1\" = \"unlimited\"\n",
+    )
+    .unwrap_err();
+    assert_eq!(
+        mistakes,
+        ["gcra-spoa.toml:7: '10.0.0.1' is the same as '10.0.0.1/32' in line 5; leave one of the \
+          two out"]
+    );
+}
+
+#[test]
+fn a_file_in_another_language_is_recognized() {
+    for (text, said) in [
+        (
+            "{\"policy\": {\"a\": {\"limits\": \"1/s\"}}}\n",
+            "1: this is JSON, and the file must be TOML; ",
+        ),
+        ("\n{\n  \"policy\": {}\n}\n", "2: this is JSON, and the file must be TOML; "),
+        ("---\npolicy:\n  a:\n    limits: 1/s\n", "1: this is YAML, and the file must be TOML; "),
+        ("<policy/>\n", "1: this is XML, and the file must be TOML; "),
+    ] {
+        let mistakes = parse(text).unwrap_err();
+        let expected = format!("gcra-spoa.toml:{said}");
+        assert!(
+            mistakes.len() == 1 && mistakes[0].starts_with(&expected),
+            "{text}: {mistakes:#?}"
+        );
+    }
 }
 
 #[test]
@@ -1041,10 +1158,32 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ("limits = 10", "2: limits must be a limit, such as \"10/s burst 20\", a list"),
         ("limits = \"block\"", "2: 'block' is not a limit; write one, such as \"10/s burst 20\""),
         ("limits = \"10/s, 9/h\"", "2: '10/s, 9/h' is not one limit; write a list with a string"),
-        ("limits = \"9 per hour\"", "2: '9 per hour' is not a valid limit; write COUNT/PERIOD or"),
+        ("limits = \"9 per hour\"", "2: '9 per hour' is not a valid limit; write \"9/hour\""),
         (
             "limits = \"10/s burst=9\"",
-            "2: '10/s burst=9' is not a valid limit; write COUNT/PERIOD",
+            "2: '10/s burst=9' is not a valid limit; write \"10/s burst 9\"",
+        ),
+        (
+            "limits = \"3/m, burst 20\"",
+            "2: '3/m, burst 20' is not a valid limit; write \"3/m burst 20\"",
+        ),
+        ("limits = \"10 r/s\"", "2: '10 r/s' is not a valid limit; write \"10/s\""),
+        (
+            "limits = \"10/s burst -1\"",
+            "2: '10/s burst -1' is not a valid limit; a burst is a whole number from 1 to 4294967294",
+        ),
+        ("limits = \"10/s burst 0\"", "2: a burst of 0 allows nothing; the smallest is 1"),
+        (
+            "limits = { rate = \"3/m burst 5\" }",
+            "2: '3/m burst 5' is not a rate; write rate = \"3/m\", burst = 5",
+        ),
+        (
+            "limits = { rate = \"100 per minute\" }",
+            "2: '100 per minute' is not a rate; write rate = \"100/minute\"",
+        ),
+        (
+            "limits = \"1/s\"\npenalty = { ceiling = \"5 minutes\" }",
+            "3: '5 minutes' is not a valid time; ",
         ),
         ("limits = \"10/week\"", "2: '10/week' is not a rate: the period must end in ms, s,"),
         ("limits = { rate = 10 }", "2: rate must be a string, such as \"10/s\""),
@@ -1058,7 +1197,14 @@ fn each_wrong_setting_gets_one_clear_sentence() {
             "limits = \"1/s\"\ncost = \"$n\"",
             "3: '$n' in cost is not the name of an arg, because it has a '$'; write the name that",
         ),
-        ("limits = \"1/s\"\nwhen = { plan = 1 }", "3: when must be a list of strings, such as {"),
+        (
+            "limits = \"1/s\"\nwhen = { plan = 7 }",
+            "3: the values of 'plan' in when must be strings; write { plan = \"7\" }",
+        ),
+        (
+            "limits = \"1/s\"\nwhen = { plan = [\"a\", 7, true] }",
+            "3: the values of 'plan' in when must be strings; write { plan = [\"a\", \"7\", \"true\"] }",
+        ),
         ("limits = \"1/s\"\nburst = 5", "3: 'burst' belongs to a limit; write limits = \"10/s"),
         ("limits = \"1/s\"\nscope = \"txn\"", "3: 'scope' is for the whole file; write it above"),
         ("limits = \"1/s\"\nmode = \"shadow\"", "3: to block no request, and only count those"),
