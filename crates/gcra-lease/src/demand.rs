@@ -1,0 +1,98 @@
+//! [`Demand`]: how much a host expects to spend for one key, and so how much it asks for.
+//!
+//! Nothing here decides whether a request is allowed: it only makes asks rare.
+
+use crate::holding::{Holding, Wish};
+use crate::limit::Limit;
+use crate::time::{HostTime, Micros};
+
+/// Where a host may hold this many cells or more, its leases are long.
+const CELLS_FOR_LONG: u32 = 4;
+const SHORT: Micros = Micros::from_millis(500);
+/// A lease for a single request is as long as the answer takes, and this.
+const SINGLE: Micros = Micros::from_millis(20);
+/// What is not needed goes back this long before it is over.
+const GIVE_BACK_BEFORE: Micros = Micros::from_millis(50);
+
+/// How fast the requests of one host for one key come. An estimate, which one process keeps for
+/// itself and may forget.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// Cells per microsecond.
+    rate: f64,
+    /// Cells that were asked for by requests since the last ask.
+    recent: u32,
+    asked_at: Option<HostTime>,
+    /// Hosts that have a lease, 0 before the first reply.
+    hosts: u32,
+    scarce: bool,
+}
+
+impl Demand {
+    /// Nothing is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes a request of `cells`, whatever becomes of it.
+    pub fn note(&mut self, cells: u32) {
+        self.recent = self.recent.saturating_add(cells);
+    }
+
+    /// Notes what a reply says.
+    pub fn reply(&mut self, hosts: u32, scarce: bool) {
+        self.hosts = hosts;
+        self.scarce = scarce;
+    }
+
+    /// What to ask for at `now`. `waiting` is the cost of all requests that wait, `least` that of
+    /// the first of them; both are 0 if none waits.
+    pub fn wish(
+        &mut self,
+        limit: &Limit,
+        now: HostTime,
+        waiting: u32,
+        least: u32,
+        round_trip: Micros,
+    ) -> Wish {
+        if let Some(asked_at) = self.asked_at {
+            let elapsed = now.saturating_since(asked_at).0.max(100);
+            self.rate = 0.5 * self.rate + 0.5 * f64::from(self.recent) / elapsed as f64;
+        }
+        self.recent = 0;
+        self.asked_at = Some(now);
+
+        let long = if self.holds_many(limit) { limit.longest_validity() } else { SHORT };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let expected = (self.rate * long.0 as f64 / 2.0).min(f64::from(limit.burst())) as u32;
+        let ahead = if self.scarce { 0 } else { expected };
+        let want = ahead.max(waiting).min(limit.burst());
+        let validity = if want > waiting {
+            long
+        } else {
+            SINGLE.saturating_add(Micros(4 * round_trip.0))
+        };
+        Wish { want, least, validity }
+    }
+
+    /// Whether to ask for more now, although nobody waits: what is held will not last for two
+    /// round trips.
+    #[must_use]
+    pub fn needs_more(&self, held: u32, round_trip: Micros) -> bool {
+        self.rate * SHORT.0 as f64 > 2.0
+            && f64::from(held) <= self.rate * 2.0 * round_trip.0 as f64
+    }
+
+    /// When to give back what is held, if it is held for long enough.
+    #[must_use]
+    pub fn gives_back_at(holding: &Holding, sent_at: HostTime) -> Option<HostTime> {
+        let until = holding.valid_until();
+        let long = until.saturating_since(sent_at) > Micros(2 * GIVE_BACK_BEFORE.0);
+        long.then(|| until.saturating_sub(GIVE_BACK_BEFORE))
+    }
+
+    fn holds_many(&self, limit: &Limit) -> bool {
+        self.hosts > 0 && limit.burst() / CELLS_FOR_LONG >= self.hosts
+    }
+}

@@ -1,0 +1,571 @@
+//! [`World`]: a store, hosts and a network in a small model, and every step that can come next.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::explore::fingerprint::Fingerprint;
+use crate::holding::{Holding, Sent, Wish};
+use crate::limit::Limit;
+use crate::message::{AskNumber, HostId, Reply};
+use crate::police::Police;
+use crate::record::Record;
+use crate::request::{Need, Step, decide};
+use crate::rule::{Rule, without};
+use crate::time::{HostTime, Micros, StoreTime};
+
+/// Clocks begin here, so that they can be set back.
+const START: u64 = 1_000_000;
+/// Host ids of one host are next to each other.
+const LIVES: u64 = 16;
+
+/// What may happen in a model, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Model {
+    pub(crate) hosts: usize,
+    /// Limits of each request: with 2, requests are decided by `decide`.
+    pub(crate) limits: usize,
+    pub(crate) burst: u32,
+    /// The emission interval, in µs.
+    pub(crate) interval: u64,
+    /// What asks may want, with the least: (want, least).
+    pub(crate) wants: &'static [(u32, u32)],
+    /// In µs.
+    pub(crate) validities: &'static [u64],
+    /// What a request may cost.
+    pub(crate) costs: &'static [u32],
+    /// Asks of each host, for each limit.
+    pub(crate) asks: u8,
+    /// How many cells may be given back at once; `u32::MAX` means all.
+    pub(crate) gives_back: &'static [u32],
+    /// How often a host may lose its memory.
+    pub(crate) crashes: u8,
+    /// How often a host may forget a key.
+    pub(crate) evictions: u8,
+    /// How often an ask has no effect that lasts, and its reply is void.
+    pub(crate) voids: u8,
+    /// How often the store may lose its memory.
+    pub(crate) losses: u8,
+    /// Whether a store that has lost its memory knows it.
+    pub(crate) strict: bool,
+    /// How often the store's clock may leap, and by how much.
+    pub(crate) leaps: u8,
+    pub(crate) leap: i64,
+}
+
+impl Model {
+    /// Two hosts, one limit, no faults but those of the network.
+    pub(crate) const PLAIN: Self = Self {
+        hosts: 2,
+        limits: 1,
+        burst: 2,
+        interval: 2,
+        wants: &[(2, 1)],
+        validities: &[3],
+        costs: &[1],
+        asks: 2,
+        gives_back: &[],
+        crashes: 0,
+        evictions: 0,
+        voids: 0,
+        losses: 0,
+        strict: false,
+        leaps: 0,
+        leap: 0,
+    };
+
+    pub(crate) fn limit(&self) -> Limit {
+        let longest = self.validities.iter().max().copied().unwrap_or(1);
+        Limit::new(Duration::from_micros(self.interval), self.burst)
+            .unwrap()
+            .with_longest_validity(Micros(longest))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Host {
+    id: HostId,
+    next_number: u64,
+    asks_left: [u8; 2],
+    holdings: [Holding; 2],
+}
+
+/// A reply on its way. What only makes asks rare is removed from it: in the model, hosts ask
+/// whenever they like.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Travelling {
+    host: HostId,
+    limit: usize,
+    void: bool,
+    reply: Reply,
+}
+
+/// Everything that is, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    now: u64,
+    clock: u64,
+    epoch: StoreTime,
+    records: [Record; 2],
+    hosts: Vec<Host>,
+    /// All asks that were ever sent. A message that is lost never arrives; one that is late or
+    /// doubled arrives at any time and any number of times. So none is ever removed.
+    asks: Vec<(usize, Sent)>,
+    replies: Vec<Travelling>,
+    police: [Police; 2],
+    crashes: u8,
+    evictions: u8,
+    voids: u8,
+    losses: u8,
+    leaps: u8,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    Tick,
+    Spend { host: usize, cells: u32 },
+    Request { host: usize, cells: u32 },
+    Ask { host: usize, wish: Wish },
+    GiveBack { host: usize, cells: u32 },
+    AskArrives { ask: usize },
+    AskHasNoEffect { ask: usize },
+    ReplyArrives { reply: usize },
+    Crash { host: usize },
+    Evict { host: usize },
+    Loss,
+    Leap,
+}
+
+/// What came of a step.
+pub(crate) enum Outcome {
+    Fine,
+    /// A sentence that says what must not be.
+    Violation(String),
+}
+
+impl World {
+    pub(crate) fn new(model: &Model) -> Self {
+        let host = |index: usize| Host {
+            id: HostId((index as u64 + 1) * LIVES),
+            next_number: 1,
+            asks_left: [model.asks; 2],
+            holdings: [Holding::new(); 2],
+        };
+        Self {
+            now: START,
+            clock: START,
+            epoch: StoreTime(0),
+            records: [const { Record::new(StoreTime(START)) }; 2],
+            hosts: (0..model.hosts).map(host).collect(),
+            asks: Vec::new(),
+            replies: Vec::new(),
+            police: [Police::default(); 2],
+            crashes: model.crashes,
+            evictions: model.evictions,
+            voids: model.voids,
+            losses: model.losses,
+            leaps: model.leaps,
+        }
+    }
+
+    /// Every step that can come next.
+    pub(crate) fn moves(&self, model: &Model, moves: &mut Vec<Move>) {
+        let now = HostTime(self.now);
+        moves.clear();
+        for (index, host) in self.hosts.iter().enumerate() {
+            let holding = &host.holdings[0];
+            for &cells in model.costs {
+                if model.limits == 2 {
+                    moves.push(Move::Request { host: index, cells });
+                } else if holding.held(now) >= cells {
+                    moves.push(Move::Spend { host: index, cells });
+                }
+            }
+            if model.limits == 1 && host.asks_left[0] > 0 {
+                for &(want, least) in model.wants {
+                    for &validity in model.validities {
+                        let wish = Wish { want, least, validity: Micros(validity) };
+                        moves.push(Move::Ask { host: index, wish });
+                    }
+                }
+                if holding.held(now) > 0 {
+                    let gives = model.gives_back.iter();
+                    moves.extend(gives.map(|&cells| Move::GiveBack { host: index, cells }));
+                }
+            }
+            if self.crashes > 0 {
+                moves.push(Move::Crash { host: index });
+            }
+            if self.evictions > 0 {
+                moves.push(Move::Evict { host: index });
+            }
+        }
+        moves.extend((0..self.replies.len()).map(|reply| Move::ReplyArrives { reply }));
+        moves.extend((0..self.asks.len()).map(|ask| Move::AskArrives { ask }));
+        if self.voids > 0 {
+            moves.extend((0..self.asks.len()).map(|ask| Move::AskHasNoEffect { ask }));
+        }
+        if self.losses > 0 {
+            moves.push(Move::Loss);
+        }
+        if self.leaps > 0 {
+            moves.push(Move::Leap);
+        }
+        moves.push(Move::Tick);
+    }
+
+    /// Takes a step with the real machines.
+    pub(crate) fn take(&mut self, model: &Model, limit: &Limit, step: Move) -> Outcome {
+        let now = HostTime(self.now);
+        match step {
+            Move::Tick => {
+                self.now += 1;
+                self.clock += 1;
+                for record in &mut self.records[..model.limits] {
+                    record.settle(limit, StoreTime(self.clock));
+                }
+            }
+            Move::Spend { host, cells } => {
+                self.hosts[host].holdings[0].spend(now, cells);
+                return self.allowed(limit, 0, cells);
+            }
+            Move::Request { host, cells } => return self.request(model, limit, host, cells),
+            Move::Ask { host, wish } => self.ask(limit, host, 0, wish),
+            Move::GiveBack { host, cells } => {
+                let host = &mut self.hosts[host];
+                host.asks_left[0] -= 1;
+                let number = AskNumber(host.next_number);
+                host.next_number += 1;
+                let sent = host.holdings[0].give_back(limit, now, host.id, number, cells);
+                self.send(0, sent);
+            }
+            Move::AskArrives { ask } => {
+                let (which, sent) = self.asks[ask];
+                let clock = StoreTime(self.clock);
+                if let Some(reply) = self.records[which].ask(limit, clock, &sent.ask) {
+                    self.travel(which, sent.ask.host, false, reply);
+                }
+            }
+            Move::AskHasNoEffect { ask } => {
+                self.voids -= 1;
+                let (which, sent) = self.asks[ask];
+                let clock = StoreTime(self.clock);
+                let forgotten = self.records[which].clone().ask(limit, clock, &sent.ask);
+                if let Some(reply) = forgotten {
+                    self.travel(which, sent.ask.host, true, reply);
+                }
+            }
+            Move::ReplyArrives { reply } => {
+                let Travelling { host: id, limit: which, void, reply } = self.replies[reply];
+                let sent = self.asks.iter().find(|(_, sent)| {
+                    sent.ask.host == id && sent.ask.number == reply.number
+                });
+                let sent = sent.unwrap().1;
+                if let Some(host) = self.hosts.iter_mut().find(|host| host.id == id) {
+                    let holding = &mut host.holdings[which];
+                    if void && !without(Rule::VoidCountsAsNone) {
+                        holding.void(&sent);
+                    } else {
+                        holding.reply(now, &sent, &reply);
+                    }
+                }
+                self.forget_old_replies();
+            }
+            Move::Crash { host } => {
+                self.crashes -= 1;
+                let host = &mut self.hosts[host];
+                host.holdings = [Holding::new(); 2];
+                if !without(Rule::AnotherHostAfterLoss) {
+                    host.id = HostId(host.id.0 + 1);
+                    host.next_number = 1;
+                }
+                self.forget_old_replies();
+            }
+            Move::Evict { host } => {
+                self.evictions -= 1;
+                self.hosts[host].holdings = [Holding::new(); 2];
+                self.forget_old_replies();
+            }
+            Move::Loss => {
+                self.losses -= 1;
+                self.epoch = StoreTime(self.clock);
+                let clock = self.epoch;
+                let record = if model.strict {
+                    Record::after_loss(limit, clock, clock)
+                } else {
+                    for police in &mut self.police {
+                        police.tolerate(limit.burst());
+                    }
+                    Record::new(clock)
+                };
+                self.records = [record.clone(), record];
+            }
+            Move::Leap => {
+                self.leaps -= 1;
+                self.clock = self.clock.saturating_add_signed(model.leap);
+                for record in &mut self.records[..model.limits] {
+                    record.settle(limit, StoreTime(self.clock));
+                }
+                let cells = model.leap.max(0).unsigned_abs().div_ceil(model.interval);
+                let cells = u32::try_from(cells).unwrap().min(limit.burst());
+                for police in &mut self.police {
+                    police.tolerate(cells);
+                }
+            }
+        }
+        Outcome::Fine
+    }
+
+    fn request(&mut self, model: &Model, limit: &Limit, host: usize, cells: u32) -> Outcome {
+        let now = HostTime(self.now);
+        let holdings = &mut self.hosts[host].holdings;
+        let spent = holdings.map(|holding| holding.spent);
+        let mut needs: Vec<_> = holdings
+            .iter_mut()
+            .take(model.limits)
+            .map(|holding| Need { holding, cells, burst: limit.burst() })
+            .collect();
+        // Without patience, each ask that is under way counts as lost.
+        match decide(now, &mut needs, Micros::ZERO) {
+            Step::Allow => {
+                for which in 0..model.limits {
+                    if let Outcome::Violation(text) = self.allowed(limit, which, cells) {
+                        return Outcome::Violation(text);
+                    }
+                }
+                return Outcome::Fine;
+            }
+            Step::Ask { limit: which, least } if self.hosts[host].asks_left[which] > 0 => {
+                let validity = Micros(model.validities[0]);
+                self.ask(limit, host, which, Wish { want: least, least, validity });
+            }
+            _ => {}
+        }
+        let after = self.hosts[host].holdings.map(|holding| holding.spent);
+        if after == spent {
+            Outcome::Fine
+        } else {
+            Outcome::Violation("cells were spent, and the request is not allowed".into())
+        }
+    }
+
+    fn ask(&mut self, limit: &Limit, host: usize, which: usize, wish: Wish) {
+        let host = &mut self.hosts[host];
+        host.asks_left[which] -= 1;
+        let number = AskNumber(host.next_number);
+        host.next_number += 1;
+        let now = HostTime(self.now);
+        let sent = host.holdings[which].ask(limit, now, host.id, number, wish);
+        self.send(which, sent);
+    }
+
+    fn send(&mut self, which: usize, sent: Sent) {
+        self.asks.push((which, sent));
+        self.asks.sort_unstable_by_key(|(_, sent)| (sent.ask.host, sent.ask.number));
+        self.forget_old_replies();
+    }
+
+    fn travel(&mut self, limit: usize, host: HostId, void: bool, reply: Reply) {
+        let reply = Reply {
+            come_back_after: Micros::ZERO,
+            scarce: false,
+            hosts: 0,
+            now: StoreTime(0),
+            ..reply
+        };
+        let travelling = Travelling { host, limit, void, reply };
+        if let Err(place) = self.replies.binary_search(&travelling) {
+            self.replies.insert(place, travelling);
+            self.forget_old_replies();
+        }
+    }
+
+    /// A reply to an ask that is not the latest one of its holding is never taken again, because
+    /// numbers only grow, so it need not be kept. (Where a rule about this is taken away, all are
+    /// kept.)
+    fn forget_old_replies(&mut self) {
+        if without(Rule::LatestOnly)
+            || without(Rule::TakenOnce)
+            || without(Rule::AnotherHostAfterLoss)
+        {
+            return;
+        }
+        let hosts = &self.hosts;
+        self.replies.retain(|travelling| {
+            let host = hosts.iter().find(|host| host.id == travelling.host);
+            let asking = host.and_then(|host| host.holdings[travelling.limit].asking);
+            asking.is_some_and(|asking| asking.number == travelling.reply.number)
+        });
+    }
+
+    fn allowed(&mut self, limit: &Limit, which: usize, cells: u32) -> Outcome {
+        let over = self.police[which].allow(limit, self.now, cells);
+        if over == 0 {
+            return Outcome::Fine;
+        }
+        Outcome::Violation(format!("{over} too many are allowed"))
+    }
+
+    /// The same for worlds from which the same can come. Times are written relative to now, and
+    /// no further back than it matters; and it does not matter which host is which.
+    pub(crate) fn fingerprint(&self, model: &Model, limit: &Limit) -> u64 {
+        const ORDERS: [[u8; 3]; 6] =
+            [[0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        let orders = match model.hosts {
+            1 => &ORDERS[..1],
+            2 => &ORDERS[..2],
+            _ => &ORDERS[..],
+        };
+        orders.iter().map(|order| self.written(model, limit, order)).min().unwrap_or(0)
+    }
+
+    fn written(&self, model: &Model, limit: &Limit, order: &[u8; 3]) -> u64 {
+        let name = |id: HostId| u64::from(order[index(id)]) * LIVES + id.0 % LIVES;
+        let until = |then: HostTime| then.0.saturating_sub(self.now);
+        let mut print = Fingerprint::new();
+        let left = [self.crashes, self.evictions, self.voids, self.losses, self.leaps];
+        print.add(u64::from_le_bytes([left[0], left[1], left[2], left[3], left[4], 0, 0, 0]));
+        for which in 0..model.limits {
+            let police = &self.police[which];
+            let record = &self.records[which];
+            print.add(police.owed(limit, self.now));
+            print.add(record.owed.0);
+            let denied = record.denied.map_or(0, |denied| {
+                name(denied.host) << 32 | denied.until.0.saturating_sub(self.clock)
+            });
+            print.add(denied << 16 | u64::from(police.extra()));
+            let mut leases = [0; 8];
+            for (word, lease) in leases.iter_mut().zip(&record.leases) {
+                *word = name(lease.host) << 48
+                    | lease.number.0 << 32
+                    | u64::from(lease.cells) << 16
+                    | lease.expiry.0.saturating_sub(self.clock);
+            }
+            leases.sort_unstable();
+            leases.iter().filter(|&&word| word > 0).for_each(|&word| print.add(word));
+        }
+        for place in 0..model.hosts {
+            let host = &self.hosts[(0..3).find(|&at| order[at] as usize == place).unwrap_or(0)];
+            print.add(name(host.id) << 32 | host.next_number);
+            for which in 0..model.limits {
+                let holding = &host.holdings[which];
+                let asking = holding.asking.map_or(0, |asking| asking.number.0);
+                print.add(
+                    u64::from(holding.held) << 48
+                        | u64::from(holding.spent) << 32
+                        | until(holding.valid_until) << 16
+                        | asking << 8
+                        | u64::from(host.asks_left[which]) << 1
+                        | u64::from(holding.fresh),
+                );
+            }
+        }
+        // Messages stand in the order of the hosts' ids. With other names it is another one, so
+        // each is mixed by itself, and the sum does not depend on the order.
+        let mut messages: u64 = 0;
+        for (which, sent) in &self.asks {
+            let ask = &sent.ask;
+            let mut one = Fingerprint::new();
+            one.add(name(ask.host) << 8 | ask.number.0);
+            let age = (self.now - sent.at.0).min(ask.validity.0);
+            one.add(
+                ask.validity.0 << 56
+                    | age << 48
+                    | u64::from(ask.least) << 40
+                    | u64::from(ask.want) << 32
+                    | u64::from(ask.holds) << 24
+                    | u64::from(ask.spent) << 16
+                    | (*which as u64) << 1
+                    | u64::from(ask.fresh),
+            );
+            messages = messages.wrapping_add(one.finish());
+        }
+        for travelling in &self.replies {
+            let reply = &travelling.reply;
+            let mut one = Fingerprint::new();
+            one.add(1 << 63 | name(travelling.host) << 8 | reply.number.0);
+            one.add(
+                u64::from(reply.kept) << 32
+                    | u64::from(reply.granted) << 16
+                    | (travelling.limit as u64) << 1
+                    | u64::from(travelling.void),
+            );
+            messages = messages.wrapping_add(one.finish());
+        }
+        print.add(messages);
+        print.finish()
+    }
+
+    /// A step in words, as it comes next in this world.
+    pub(crate) fn tell(&self, step: Move) -> String {
+        let host = |index: usize| format!("host {}", index + 1);
+        let ask = |ask: usize| {
+            let ask = &self.asks[ask].1.ask;
+            format!("ask {} of {}", ask.number.0, Named(ask.host))
+        };
+        match step {
+            Move::Tick => "time passes: 1 µs".into(),
+            Move::Spend { host: index, cells } => format!("{} spends {cells}", host(index)),
+            Move::Request { host: index, cells } => {
+                format!("{} decides about a request of {cells}", host(index))
+            }
+            Move::Ask { host: index, wish } => {
+                let host = &self.hosts[index];
+                let (holding, now) = (&host.holdings[0], HostTime(self.now));
+                format!(
+                    "{} sends ask {}: spent {}, holds {}, wants {}, at least {}, for {} µs{}",
+                    Named(host.id),
+                    host.next_number,
+                    holding.spent,
+                    holding.held(now),
+                    wish.want,
+                    wish.least,
+                    wish.validity.0,
+                    if holding.fresh { ", fresh" } else { "" }
+                )
+            }
+            Move::GiveBack { host: index, cells } => {
+                let held = self.hosts[index].holdings[0].held(HostTime(self.now));
+                format!(
+                    "{} gives {} back, with ask {}",
+                    host(index),
+                    cells.min(held),
+                    self.hosts[index].next_number
+                )
+            }
+            Move::AskArrives { ask: index } => format!("{} arrives", ask(index)),
+            Move::AskHasNoEffect { ask: index } => {
+                format!("{} arrives; the store will lose it, and the reply is void", ask(index))
+            }
+            Move::ReplyArrives { reply } => {
+                let Travelling { host, reply, void, .. } = self.replies[reply];
+                let void = if void { "void " } else { "" };
+                format!(
+                    "the {void}reply to ask {} arrives at {}: kept {}, granted {}",
+                    reply.number.0,
+                    Named(host),
+                    reply.kept,
+                    reply.granted
+                )
+            }
+            Move::Crash { host: index } => format!("{} loses its memory", host(index)),
+            Move::Evict { host: index } => format!("{} forgets the key", host(index)),
+            Move::Loss => "the store loses its memory".into(),
+            Move::Leap => "the store's clock leaps".into(),
+        }
+    }
+}
+
+fn index(id: HostId) -> usize {
+    usize::try_from(id.0 / LIVES).unwrap() - 1
+}
+
+struct Named(HostId);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {}", self.0.0 / LIVES)?;
+        let primes = usize::try_from(self.0.0 % LIVES).unwrap_or(0);
+        f.write_str(&"'".repeat(primes))
+    }
+}

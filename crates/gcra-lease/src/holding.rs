@@ -1,0 +1,290 @@
+//! [`Holding`]: the host's end. What one host holds for one key, and what it has yet to report.
+//!
+//! One host has one holding for each key, however many processes and threads decide: it lies in
+//! memory that they share. Each method is one exchange there, so a holding is small (see
+//! `Packing` in the crate's README), and what only the process that asks needs to know is in
+//! [`Sent`].
+
+use crate::limit::Limit;
+use crate::message::{Ask, AskNumber, HostId, Reply};
+use crate::rule::{Rule, without};
+use crate::time::{HostTime, Micros};
+
+/// What a host holds for one key under one limit.
+///
+/// A holding that was forgotten (evicted from a table) begins again as [`Holding::new`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Holding {
+    /// Cells that may be spent before `valid_until`.
+    pub(crate) held: u32,
+    pub(crate) valid_until: HostTime,
+    /// Cells that were spent and whose report no reply has confirmed.
+    pub(crate) spent: u32,
+    /// Cells to charge that were not lent.
+    pub(crate) debt: u32,
+    /// Before this moment, `denied` cells or more need not be asked for.
+    pub(crate) come_back: HostTime,
+    pub(crate) denied: u32,
+    /// The latest ask, if its reply has not come.
+    pub(crate) asking: Option<Asking>,
+    /// No reply has come yet.
+    pub(crate) fresh: bool,
+}
+
+/// An ask under way.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Asking {
+    pub(crate) number: AskNumber,
+    pub(crate) since: HostTime,
+}
+
+/// What a holding says about a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Look {
+    /// The cells are here: [`Holding::spend`].
+    Enough,
+    /// The store said when to come back, and that is later: the request is blocked.
+    Blocked {
+        /// When the host may ask again.
+        until: HostTime,
+    },
+    /// An ask is under way: the request waits for its reply, but not for longer than
+    /// `--store-wait`.
+    Waiting {
+        /// When the ask was sent.
+        since: HostTime,
+    },
+    /// The cells are not here: [`Holding::ask`].
+    Lacking,
+}
+
+/// How much a host asks for. [`Demand`](crate::Demand) computes it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Wish {
+    /// Cells to hold besides those held, at least `least`.
+    pub want: u32,
+    /// The cost of the first request that waits, 0 if none waits.
+    pub least: u32,
+    /// For how long.
+    pub validity: Micros,
+}
+
+/// An ask that was sent, and when. The process that sent it keeps it for [`Holding::reply`]; if the
+/// process dies, the reply is lost.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Sent {
+    /// What was sent.
+    pub ask: Ask,
+    /// When, by the host's clock.
+    pub at: HostTime,
+}
+
+impl Default for Holding {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Holding {
+    /// What a host holds that knows nothing about a key.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            held: 0,
+            valid_until: HostTime(0),
+            spent: 0,
+            debt: 0,
+            come_back: HostTime(0),
+            denied: 0,
+            asking: None,
+            fresh: true,
+        }
+    }
+
+    /// What a request of `cells` is to do. An ask that is under way for `patience`
+    /// (`--store-wait`) or longer counts as lost, and the next request asks in its place.
+    #[must_use]
+    pub fn look(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
+        let known = cells == 0 && !self.fresh;
+        if known || (cells > 0 && self.held(now) >= cells) {
+            return Look::Enough;
+        }
+        if cells > 0 && cells >= self.denied && now < self.come_back {
+            return Look::Blocked { until: self.come_back };
+        }
+        match self.asking {
+            Some(asking) if now.saturating_since(asking.since) < patience => {
+                Look::Waiting { since: asking.since }
+            }
+            _ => Look::Lacking,
+        }
+    }
+
+    /// Spends `cells`, all or none. `false`: they are not here.
+    pub fn spend(&mut self, now: HostTime, cells: u32) -> bool {
+        if self.held(now) < cells {
+            return false;
+        }
+        self.held -= cells;
+        self.spent = self.spent.saturating_add(cells);
+        true
+    }
+
+    /// Notes cells that are to be charged and were not lent: a penalty, or a cost that is known
+    /// only now. The next ask reports them; nobody has to wait, so one with an empty wish will do.
+    pub fn charge(&mut self, cells: u32) {
+        self.debt = self.debt.saturating_add(cells);
+    }
+
+    /// Begins an ask. It takes the place of one that is under way, whose reply is then never
+    /// taken.
+    pub fn ask(
+        &mut self,
+        limit: &Limit,
+        now: HostTime,
+        host: HostId,
+        number: AskNumber,
+        wish: Wish,
+    ) -> Sent {
+        self.held = self.held(now);
+        self.asking = Some(Asking { number, since: now });
+        let ask = Ask {
+            host,
+            number,
+            fresh: self.fresh && !without(Rule::FreshUntilReply),
+            spent: self.spent,
+            debt: self.debt,
+            holds: self.held,
+            want: wish.want.max(wish.least),
+            least: wish.least,
+            validity: wish.validity.min(limit.longest_validity()),
+        };
+        if without(Rule::FreshUntilReply) {
+            self.fresh = false;
+        }
+        if without(Rule::SpentStaysCounted) {
+            self.spent = 0;
+        }
+        Sent { ask, at: now }
+    }
+
+    /// Begins an ask that gives `cells` back, or all that are held if they are fewer. From here on
+    /// they cannot be spent, whether the ask arrives or not.
+    pub fn give_back(
+        &mut self,
+        limit: &Limit,
+        now: HostTime,
+        host: HostId,
+        number: AskNumber,
+        cells: u32,
+    ) -> Sent {
+        let held = self.held(now);
+        self.held = held.saturating_sub(cells);
+        let wish = Wish { want: 0, least: 0, validity: limit.longest_validity() };
+        let sent = self.ask(limit, now, host, number, wish);
+        if without(Rule::GiveBackAtSending) {
+            self.held = held;
+        }
+        sent
+    }
+
+    /// Takes a reply to an ask of this host. `false`: the ask is not the latest one, or was
+    /// answered before, and nothing has changed.
+    pub fn reply(&mut self, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
+        let answers = self.asking.is_some_and(|asking| {
+            asking.number == sent.ask.number || without(Rule::LatestOnly)
+        });
+        if !answers {
+            return false;
+        }
+        if !without(Rule::TakenOnce) {
+            self.asking = None;
+        }
+        self.fresh = false;
+        if !without(Rule::SpentStaysCounted) {
+            self.spent = self.spent.saturating_sub(sent.ask.spent);
+        }
+        self.debt = self.debt.saturating_sub(sent.ask.debt);
+
+        if !without(Rule::DropOnReply) {
+            self.held = self.held(now);
+        }
+        if !without(Rule::UnknownAreDropped) {
+            let unknown = sent.ask.holds.saturating_sub(reply.kept);
+            self.held = self.held.saturating_sub(unknown);
+        }
+        self.held = self.held.saturating_add(reply.granted);
+        let start = if without(Rule::ValidFromSending) { now } else { sent.at };
+        let valid_until = start.saturating_add(by_any_clock(sent.ask.validity));
+        let knows = reply.kept > 0 || (without(Rule::UnknownAreDropped) && sent.ask.holds > 0);
+        self.valid_until = if knows || without(Rule::OnlyHeldKeepLater) {
+            valid_until.max(self.valid_until)
+        } else {
+            valid_until
+        };
+
+        if reply.come_back_after > Micros::ZERO {
+            self.come_back = now.saturating_add(reply.come_back_after);
+            self.denied = if reply.granted == 0 { sent.ask.least } else { 0 };
+        } else {
+            self.come_back = HostTime(0);
+            self.denied = 0;
+        }
+        true
+    }
+
+    /// The ask has failed, or its reply is void: it is as if none had come. `false`: it was not
+    /// the latest.
+    pub fn void(&mut self, sent: &Sent) -> bool {
+        let latest = self.asking.is_some_and(|asking| asking.number == sent.ask.number);
+        if latest {
+            self.asking = None;
+        }
+        latest
+    }
+
+    /// Cells that may be spent now.
+    #[must_use]
+    pub fn held(&self, now: HostTime) -> u32 {
+        if now < self.valid_until { self.held } else { 0 }
+    }
+
+    /// When the held cells are over.
+    #[must_use]
+    pub const fn valid_until(&self) -> HostTime {
+        self.valid_until
+    }
+
+    /// Cells whose spending no reply has confirmed.
+    #[must_use]
+    pub const fn unreported(&self) -> u32 {
+        self.spent
+    }
+
+    /// Cells of penalties and settlements that no reply has confirmed.
+    #[must_use]
+    pub const fn debt(&self) -> u32 {
+        self.debt
+    }
+
+    /// When the store said to come back; in the past if it did not.
+    #[must_use]
+    pub const fn come_back(&self) -> HostTime {
+        self.come_back
+    }
+
+    /// Whether an ask was sent less than `patience` ago whose reply has not come.
+    #[must_use]
+    pub fn is_asking(&self, now: HostTime, patience: Micros) -> bool {
+        self.asking.is_some_and(|asking| now.saturating_since(asking.since) < patience)
+    }
+}
+
+/// A time that is surely over on the store's clock only after it is over on ours: 0.2 % shorter,
+/// for clocks of which one runs 0.1 % faster than right and the other one 0.1 % slower.
+fn by_any_clock(validity: Micros) -> Micros {
+    if without(Rule::CountedShort) {
+        return validity;
+    }
+    validity.saturating_sub(Micros(validity.0 / 500))
+}

@@ -1,0 +1,71 @@
+//! One exact rate limit for many machines: a store that lends cells to hosts.
+//!
+//! This crate is the protocol only: two state machines without I/O, clocks or threads. Time and
+//! messages are arguments. [`Record`] is the store's end, one for each key; [`Holding`] is the
+//! host's end, one for each key on each host; [`Ask`] and [`Reply`] pass between them.
+//!
+//! ```
+//! use core::time::Duration;
+//! use gcra_lease::{AskNumber, Demand, HostId, HostTime, Holding, Limit, Look, Micros, Record};
+//! use gcra_lease::{StoreTime, Wish};
+//!
+//! let limit = Limit::new(Duration::from_millis(10), 20)?;   // 100/s, burst 20
+//! let patience = Micros::from_millis(50);
+//! let mut record = Record::new(StoreTime(1_000_000));
+//! let mut holding = Holding::new();
+//!
+//! // A request comes, and this host knows nothing about its key.
+//! let now = HostTime(7_000);
+//! assert_eq!(holding.look(now, 1, patience), Look::Lacking);
+//! let wish = Demand::new().wish(&limit, now, 1, 1, Micros(500));
+//! let sent = holding.ask(&limit, now, HostId(1), AskNumber(1), wish);
+//!
+//! // The ask travels to the store, and the reply comes back.
+//! let reply = record.ask(&limit, StoreTime(1_000_300), &sent.ask).ok_or("ignored")?;
+//! assert_eq!(reply.granted, 1);
+//! let now = HostTime(7_500);
+//! assert!(holding.reply(now, &sent, &reply));
+//! assert!(holding.spend(now, 1), "the request is allowed");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it promises
+//!
+//! Over all hosts together, the cells that are spent in any interval of length `t` are at most
+//! `burst + rate * t`. The crate's README says under which conditions, why that is so, and how the
+//! tests show it.
+//!
+//! # The parts
+//!
+//! From the bottom up; no module uses one that comes after it:
+//!
+//! * `time`, `limit` (the arithmetic), `message`, and `rule` (for the tests);
+//! * `record`: the store's end;
+//! * `holding`: the host's end; `request`: several limits; `demand`: how much to ask for;
+//! * `watch`: the store's clock;
+//! * for the tests, `police` (an exact bucket), `explore`, and `simulate`.
+
+mod demand;
+#[cfg(test)]
+mod explore;
+mod holding;
+mod limit;
+mod message;
+#[cfg(test)]
+mod police;
+mod record;
+mod request;
+mod rule;
+#[cfg(test)]
+mod simulate;
+mod time;
+mod watch;
+
+pub use demand::Demand;
+pub use holding::{Holding, Look, Sent, Wish};
+pub use limit::{Limit, LimitError, Units};
+pub use message::{Ask, AskNumber, HostId, Reply};
+pub use record::{Lease, Record};
+pub use request::{Need, Step, decide};
+pub use time::{HostTime, Micros, StoreTime};
+pub use watch::{ClockWatch, Leap};

@@ -1,0 +1,218 @@
+//! [`Limit`]: the numbers of a limit, in the units in which the store counts what is owed.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::time::Micros;
+
+/// An amount of debt: the time that it takes to drain, in units of 2^-k µs. k is a property of the
+/// [`Limit`].
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Units(pub u64);
+
+impl Units {
+    /// No debt.
+    pub const ZERO: Self = Self(0);
+
+    /// The sum. No sum of a [`Limit`] comes near the end of the numbers.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// What is left when `other` is taken away, [`ZERO`](Self::ZERO) at least.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+/// How many cells may be spent, in the units of the store.
+///
+/// A script in the store computes with doubles, which hold whole numbers up to 2^53 exactly. A
+/// double that counts microseconds since 1970 has no digits left for fractions of a cell, so the
+/// record of a key is a moment in whole microseconds, and what was owed at that moment, in
+/// [`Units`] of 2^-k µs. k is the largest number up to 20 for which a full burst is less than 2^50
+/// units. A cell is rounded up to whole units, so rounding never allows more.
+///
+/// ```
+/// use core::time::Duration;
+/// use gcra_lease::{Limit, Units};
+///
+/// let limit = Limit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
+/// assert_eq!(limit.fraction_bits(), 20);
+/// assert_eq!(limit.cells(1), Units(10_000 << 20));
+/// # Ok::<(), gcra_lease::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Limit {
+    burst: u32,
+    cell: Units,
+    fraction_bits: u32,
+    longest_validity: Micros,
+}
+
+const MOST_FRACTION_BITS: u32 = 20;
+/// A full burst is less than this.
+const BURST_UNITS: u128 = 1 << 50;
+
+impl Limit {
+    /// How long a lease is valid at most, if [`with_longest_validity`] does not say otherwise.
+    ///
+    /// [`with_longest_validity`]: Self::with_longest_validity
+    pub const LONGEST_VALIDITY: Micros = Micros::from_millis(2_000);
+
+    /// One cell every `emission_interval`, and at most `burst` of them at once.
+    ///
+    /// # Errors
+    ///
+    /// One of the two is zero, or a full burst takes 2^50 µs (35 years) or longer to drain.
+    pub fn new(emission_interval: Duration, burst: u32) -> Result<Self, LimitError> {
+        let interval_ns = emission_interval.as_nanos();
+        if interval_ns == 0 || burst == 0 {
+            return Err(LimitError::Zero);
+        }
+        let cell = |bits: u32| {
+            let units = interval_ns.checked_mul(1 << bits)?.div_ceil(1_000);
+            let fits = units.checked_mul(u128::from(burst)).is_some_and(|all| all < BURST_UNITS);
+            if fits { u64::try_from(units).ok() } else { None }
+        };
+        (0..=MOST_FRACTION_BITS)
+            .rev()
+            .find_map(|bits| cell(bits).map(|units| (bits, Units(units))))
+            .map(|(fraction_bits, cell)| Self {
+                burst,
+                cell,
+                fraction_bits,
+                longest_validity: Self::LONGEST_VALIDITY,
+            })
+            .ok_or(LimitError::DrainTooLong)
+    }
+
+    /// The same limit, with leases that are valid for at most `longest`, 2^30 µs (18 minutes) at
+    /// most. Store and hosts must agree on it.
+    #[must_use]
+    pub const fn with_longest_validity(self, longest: Micros) -> Self {
+        let most = 1 << 30;
+        let longest_validity = if longest.0 < most { longest } else { Micros(most) };
+        Self { longest_validity, ..self }
+    }
+
+    /// The most cells at once.
+    #[must_use]
+    pub const fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// k: a unit of debt is 2^-k µs.
+    #[must_use]
+    pub const fn fraction_bits(&self) -> u32 {
+        self.fraction_bits
+    }
+
+    /// How long a lease is valid at most.
+    #[must_use]
+    pub const fn longest_validity(&self) -> Micros {
+        self.longest_validity
+    }
+
+    /// What this number of cells owes.
+    #[must_use]
+    pub const fn cells(&self, count: u32) -> Units {
+        Units(self.cell.0.saturating_mul(count as u64))
+    }
+
+    /// How many whole cells this debt is, rounded down.
+    #[must_use]
+    pub fn whole_cells(&self, units: Units) -> u32 {
+        u32::try_from(units.0 / self.cell.0).unwrap_or(u32::MAX)
+    }
+
+    /// What drains in this time.
+    #[must_use]
+    pub fn drained_in(&self, time: Micros) -> Units {
+        Units(u64::try_from(u128::from(time.0) << self.fraction_bits).unwrap_or(u64::MAX))
+    }
+
+    /// How long this debt takes to drain, rounded up.
+    #[must_use]
+    pub const fn time_to_drain(&self, units: Units) -> Micros {
+        Micros(units.0.div_ceil(1 << self.fraction_bits))
+    }
+
+    /// The most that a record owes: a full burst and the longest validity. What is charged beyond
+    /// that is forgiven.
+    #[must_use]
+    pub fn most_owed(&self) -> Units {
+        self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))
+    }
+
+    /// How long the store keeps a record after it was changed (`PX`): by then everything has
+    /// drained and every lease has expired. 10 s are added, so that a clock that is corrected
+    /// does not end a record.
+    #[must_use]
+    pub fn keeps_record(&self) -> Micros {
+        self.time_to_drain(self.most_owed())
+            .saturating_add(self.longest_validity)
+            .saturating_add(Micros::from_millis(10_000))
+    }
+}
+
+/// Why numbers are not a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The emission interval or the burst is zero.
+    Zero,
+    /// A full burst takes 2^50 µs or longer to drain.
+    DrainTooLong,
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zero => "the emission interval and the burst of a limit must be above zero",
+            Self::DrainTooLong => "a full burst must drain in less than 2^50 µs (35 years)",
+        })
+    }
+}
+
+impl core::error::Error for LimitError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_exact_from_ten_million_a_second_to_one_a_year() {
+        let fast = Limit::new(Duration::from_nanos(100), 1_000_000).unwrap();
+        assert_eq!(fast.fraction_bits(), 20);
+        let error = fast.cells(1_000_000).0 as f64 / f64::from(1 << 20) / 100_000.0 - 1.0;
+        assert!((0.0..1e-5).contains(&error), "{error}");
+
+        let slow = Limit::new(Duration::from_secs(365 * 86_400), 4).unwrap();
+        assert_eq!(slow.fraction_bits(), 3);
+        assert_eq!(slow.cells(1).0, 365 * 86_400 * 1_000_000 * 8);
+    }
+
+    #[test]
+    fn the_fraction_is_as_long_as_a_burst_allows() {
+        for (interval_us, burst) in [(1, 1), (1_000, 200), (1_000_000, 1_073), (1_000_000, 1_074)]
+        {
+            let limit = Limit::new(Duration::from_micros(interval_us), burst).unwrap();
+            let bits = limit.fraction_bits();
+            let units = |bits: u32| u128::from(interval_us) * u128::from(burst) << bits;
+            assert!(units(bits) < 1 << 50);
+            assert!(bits == 20 || units(bits + 1) >= 1 << 50, "{interval_us} {burst} {bits}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_limit_is_an_error() {
+        assert_eq!(Limit::new(Duration::ZERO, 1), Err(LimitError::Zero));
+        assert_eq!(Limit::new(Duration::from_secs(1), 0), Err(LimitError::Zero));
+        let year = Duration::from_secs(365 * 86_400);
+        assert_eq!(Limit::new(year, 40), Err(LimitError::DrainTooLong));
+        assert_eq!(Limit::new(Duration::MAX, u32::MAX), Err(LimitError::DrainTooLong));
+    }
+}
