@@ -47,3 +47,18 @@ fn explore(models: &[(&str, Model)], most: usize) -> usize {
 fn small_models_hold() {
     explore(SMALL, usize::MAX);
 }
+
+#[test]
+fn try_rules() {
+    use Rule::*;
+    let tries = [
+    (OnlyHeldKeepLater, Model { hosts: 1, burst: 1, asks: 4, interval: 1, validities: &[1, 4], wants: &[(1,1)], ..Model::PLAIN }),
+    (OnlyHeldKeepLater, Model { hosts: 1, burst: 2, asks: 4, interval: 2, validities: &[1, 4], wants: &[(1,1)], ..Model::PLAIN }),
+    ];
+    for (rule, model) in tries {
+        let _back = take_away(Some(rule));
+            let found = search(&model, 3_000_000);
+            if let Some(v) = found.violation { 
+        println!("== {rule:?}: {} states {} steps\n   {}", found.states, v.len() - 1, v.join("\n   ")); } else {println!("== {rule:?} none {} {}", found.states, found.complete) }
+        }
+}

@@ -206,9 +206,8 @@ impl Holding {
         }
         self.debt = self.debt.saturating_sub(sent.ask.debt);
 
-        if !without(Rule::DropOnReply) {
-            self.held = self.held(now);
-        }
+        // Cells whose time ended while the ask was under way are valid again if the store kept
+        // them: it did so before their lease expired, and for longer.
         if !without(Rule::UnknownAreDropped) {
             let unknown = sent.ask.holds.saturating_sub(reply.kept);
             self.held = self.held.saturating_sub(unknown);

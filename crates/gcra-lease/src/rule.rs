@@ -32,8 +32,6 @@ pub(crate) enum Rule {
     ValidFromSending,
     /// It is counted 0.2 % short.
     CountedShort,
-    /// On a reply, cells whose time is over are dropped first.
-    DropOnReply,
     /// Only cells that were held when the ask was sent keep a later time.
     OnlyHeldKeepLater,
     /// Held cells that the store does not know of are dropped.

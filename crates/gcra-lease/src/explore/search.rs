@@ -58,17 +58,21 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
             world.moves(model, &mut moves);
             for &step in &moves {
                 let mut after = world.clone();
-                if let Outcome::Violation(what) = after.take(model, &limit, step) {
-                    let mut trace = way(model, &seen, here);
-                    trace.push(world.tell(step));
-                    trace.push(what);
-                    return Found {
-                        states: seen.len(),
-                        depth,
-                        complete: false,
-                        violation: Some(trace),
-                        took: began.elapsed(),
-                    };
+                match after.take(model, &limit, step) {
+                    Outcome::Fine => {}
+                    Outcome::Nothing => continue,
+                    Outcome::Violation(what) => {
+                        let mut trace = way(model, &seen, here);
+                        trace.push(world.tell(step));
+                        trace.push(what);
+                        return Found {
+                            states: seen.len(),
+                            depth,
+                            complete: false,
+                            violation: Some(trace),
+                            took: began.elapsed(),
+                        };
+                    }
                 }
                 let print = after.fingerprint(model, &limit);
                 if print != here && !seen.contains_key(&print) {

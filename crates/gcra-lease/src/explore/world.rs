@@ -139,6 +139,8 @@ pub(crate) enum Move {
 /// What came of a step.
 pub(crate) enum Outcome {
     Fine,
+    /// The world is as it was.
+    Nothing,
     /// A sentence that says what must not be.
     Violation(String),
 }
@@ -147,7 +149,9 @@ impl World {
     pub(crate) fn new(model: &Model) -> Self {
         let host = |index: usize| Host {
             id: HostId((index as u64 + 1) * LIVES),
-            next_number: 1,
+            // If a host that loses its memory stays the same one, its numbers begin again below
+            // those that it gave before.
+            next_number: if without(Rule::AnotherHostAfterLoss) { 9 } else { 1 },
             asks_left: [model.asks; 2],
             holdings: [Holding::new(); 2],
         };
@@ -242,9 +246,10 @@ impl World {
             Move::AskArrives { ask } => {
                 let (which, sent) = self.asks[ask];
                 let clock = StoreTime(self.clock);
-                if let Some(reply) = self.records[which].ask(limit, clock, &sent.ask) {
-                    self.travel(which, sent.ask.host, false, reply);
-                }
+                let Some(reply) = self.records[which].ask(limit, clock, &sent.ask) else {
+                    return Outcome::Nothing;
+                };
+                self.travel(which, sent.ask.host, false, reply);
             }
             Move::AskHasNoEffect { ask } => {
                 self.voids -= 1;
@@ -275,9 +280,9 @@ impl World {
                 self.crashes -= 1;
                 let host = &mut self.hosts[host];
                 host.holdings = [Holding::new(); 2];
+                host.next_number = 1;
                 if !without(Rule::AnotherHostAfterLoss) {
                     host.id = HostId(host.id.0 + 1);
-                    host.next_number = 1;
                 }
                 self.forget_old_replies();
             }
@@ -381,13 +386,10 @@ impl World {
     }
 
     /// A reply to an ask that is not the latest one of its holding is never taken again, because
-    /// numbers only grow, so it need not be kept. (Where a rule about this is taken away, all are
-    /// kept.)
+    /// numbers only grow, so it need not be kept. (Where a rule about this is taken away, all
+    /// are kept.)
     fn forget_old_replies(&mut self) {
-        if without(Rule::LatestOnly)
-            || without(Rule::TakenOnce)
-            || without(Rule::AnotherHostAfterLoss)
-        {
+        if without(Rule::LatestOnly) || without(Rule::TakenOnce) {
             return;
         }
         let hosts = &self.hosts;
