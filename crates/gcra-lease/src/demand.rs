@@ -68,11 +68,7 @@ impl Demand {
         let expected = (self.rate * long.0 as f64 / 2.0).min(f64::from(limit.burst())) as u32;
         let ahead = if self.scarce { 0 } else { expected };
         let want = ahead.max(waiting).min(limit.burst());
-        let validity = if want > waiting {
-            long
-        } else {
-            SINGLE.saturating_add(Micros(4 * round_trip.0))
-        };
+        let validity = if want > waiting { long } else { single(round_trip) };
         Wish { want, least, validity }
     }
 
@@ -92,7 +88,20 @@ impl Demand {
         long.then(|| until.saturating_sub(GIVE_BACK_BEFORE))
     }
 
+    /// Whether to report spent cells as soon as none are held, although nobody waits. Cells that
+    /// are not reported do not drain before their lease expires. Where a burst drains in not much
+    /// more than the shortest lease lasts, that would be most of the limit.
+    #[must_use]
+    pub fn reports_at_once(limit: &Limit, round_trip: Micros) -> bool {
+        limit.time_to_drain(limit.cells(limit.burst())).0 / 4 < single(round_trip).0
+    }
+
     fn holds_many(&self, limit: &Limit) -> bool {
         self.hosts > 0 && limit.burst() / CELLS_FOR_LONG >= self.hosts
     }
+}
+
+/// How long a lease for requests that wait is valid.
+const fn single(round_trip: Micros) -> Micros {
+    SINGLE.saturating_add(Micros(4 * round_trip.0))
 }

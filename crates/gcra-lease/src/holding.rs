@@ -109,7 +109,8 @@ impl Holding {
         if known || (cells > 0 && self.held(now) >= cells) {
             return Look::Enough;
         }
-        if cells > 0 && cells >= self.denied && now < self.come_back {
+        let lacking = cells.saturating_sub(self.held(now));
+        if cells > 0 && lacking >= self.denied && now < self.come_back {
             return Look::Blocked { until: self.come_back };
         }
         match self.asking {

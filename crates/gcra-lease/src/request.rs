@@ -39,12 +39,12 @@ pub enum Step {
         /// When the ask was sent.
         since: HostTime,
     },
-    /// Cells are to be asked for ([`Holding::ask`]), of which `least` are for this request.
+    /// Cells are to be asked for ([`Holding::ask`]).
     /// [`decide`] again when the reply has come.
     Ask {
         /// Which limit.
         limit: usize,
-        /// The cost of the request.
+        /// The cells of the request that are not here.
         least: u32,
     },
 }
@@ -81,7 +81,10 @@ pub fn decide(now: HostTime, needs: &mut [Need<'_>], patience: Micros) -> Step {
             Look::Enough => {}
             Look::Blocked { until } => return Step::Block { limit, until },
             Look::Waiting { since } => return Step::Wait { limit, since },
-            Look::Lacking => return Step::Ask { limit, least: need.cells },
+            Look::Lacking => {
+                let least = need.cells - need.holding.held(now).min(need.cells);
+                return Step::Ask { limit, least };
+            }
         }
     }
     if !without(Rule::AllOrNone) {

@@ -36,6 +36,8 @@ pub(crate) struct Setting {
     /// Requests come for this long, then for as long none.
     pub(crate) on_off: Option<f64>,
     pub(crate) all_on_one: bool,
+    /// Hosts give nothing back.
+    pub(crate) keeps: bool,
     /// Costs, each as likely as the others.
     pub(crate) costs: Vec<u32>,
     /// The share of allowed requests that are charged another cell afterwards.
@@ -68,6 +70,7 @@ impl Default for Setting {
             seconds: 30.0,
             on_off: None,
             all_on_one: false,
+            keeps: false,
             costs: vec![1],
             penalties: 0.0,
             lost: 0.0,
@@ -96,6 +99,7 @@ pub(crate) struct Outcome {
     pub(crate) ideal: u64,
     /// Allowed requests of the largest cost.
     pub(crate) large: u64,
+    pub(crate) ideal_large: u64,
     pub(crate) asks: u64,
     pub(crate) waited: u64,
     pub(crate) waited_us: u64,
@@ -121,6 +125,8 @@ struct Waiting {
 struct Host {
     id: HostId,
     number: u64,
+    /// The number of the latest ask.
+    sent: [AskNumber; 2],
     holdings: [Holding; 2],
     demands: [Demand; 2],
     waiting: Vec<Waiting>,
@@ -182,6 +188,7 @@ pub(crate) fn run(setting: &Setting) -> Outcome {
         .map(|index| Host {
             id: HostId(index as u64 + 1),
             number: 0,
+            sent: [AskNumber(0); 2],
             holdings: [Holding::new(); 2],
             demands: [Demand::new(); 2],
             waiting: Vec::new(),
@@ -285,13 +292,14 @@ impl Run<'_> {
                 let place = waiting.iter().position(|request| request.serial == serial);
                 if let Some(place) = place {
                     let request = waiting.remove(place);
+                    self.count_wait(&request);
                     self.give_back_unused(host, &request);
                 }
             }
             Event::GiveBack { host, limit, number } => {
                 let clock = self.hosts[host].clock(self.now);
                 let one = &self.hosts[host];
-                if one.number == number.0 && one.holdings[limit].held(clock) > 0 {
+                if one.sent[limit] == number && one.holdings[limit].held(clock) > 0 {
                     self.give_back(host, limit, u32::MAX);
                 }
             }
@@ -371,6 +379,8 @@ impl Run<'_> {
         if ideal.all(|(police, limit)| police.would_allow(limit, self.now, cells)) {
             self.ideal = after;
             self.outcome.ideal += u64::from(cells);
+            let largest = self.setting.costs.iter().max().copied().unwrap_or(1);
+            self.outcome.ideal_large += u64::from(cells == largest);
         }
         for demand in &mut self.hosts[host].demands {
             demand.note(cells);
@@ -402,10 +412,12 @@ impl Run<'_> {
         let place = |limit: usize| if reversed { self.limits.len() - 1 - limit } else { limit };
         match decide(clock, &mut needs, PATIENCE) {
             Step::Allow => {
+                self.count_wait(request);
                 self.allow(host, request);
                 false
             }
             Step::Block { .. } | Step::TooLarge { .. } => {
+                self.count_wait(request);
                 self.give_back_unused(host, request);
                 false
             }
@@ -430,9 +442,6 @@ impl Run<'_> {
         self.outcome.allowed += u64::from(request.cells);
         let largest = self.setting.costs.iter().max().copied().unwrap_or(1);
         self.outcome.large += u64::from(request.cells == largest);
-        let waited = self.now - request.since;
-        self.outcome.waited += u64::from(waited > 0);
-        self.outcome.waited_us += waited;
         let penalty = self.random.chance(self.setting.penalties);
         for limit in 0..self.limits.len() {
             let over = self.police[limit].allow(&self.limits[limit], self.now, request.cells);
@@ -451,14 +460,25 @@ impl Run<'_> {
             let round_trip = Micros(self.setting.round_trip);
             let ahead = one.demands[limit].needs_more(holding.held(clock), round_trip)
                 && clock >= holding.come_back();
-            if ahead || penalty {
-                let demand = &mut one.demands[limit];
-                let wish = demand.wish(&self.limits[limit], clock, 0, 0, round_trip);
-                if wish.want > 0 || penalty {
-                    self.ask(host, limit, wish);
-                }
+            let report = penalty
+                || (holding.held(clock) == 0
+                    && Demand::reports_at_once(&self.limits[limit], round_trip));
+            let wish = if ahead {
+                one.demands[limit].wish(&self.limits[limit], clock, 0, 0, round_trip)
+            } else {
+                let validity = self.limits[limit].longest_validity();
+                Wish { want: 0, least: 0, validity }
+            };
+            if wish.want > 0 || report {
+                self.ask(host, limit, wish);
             }
         }
+    }
+
+    fn count_wait(&mut self, request: &Waiting) {
+        let waited = self.now - request.since;
+        self.outcome.waited += u64::from(waited > 0);
+        self.outcome.waited_us += waited;
     }
 
     fn give_back_unused(&mut self, host: usize, request: &Waiting) {
@@ -473,7 +493,7 @@ impl Run<'_> {
         let clock = self.hosts[host].clock(self.now);
         let one = &mut self.hosts[host];
         let holding = &mut one.holdings[limit];
-        if holding.held(clock) == 0 || holding.is_asking(clock, PATIENCE) {
+        if self.setting.keeps || holding.held(clock) == 0 || holding.is_asking(clock, PATIENCE) {
             return;
         }
         one.number += 1;
@@ -493,6 +513,7 @@ impl Run<'_> {
 
     fn send(&mut self, host: usize, limit: usize, sent: Sent) {
         self.outcome.asks += 1;
+        self.hosts[host].sent[limit] = sent.ask.number;
         self.travel(Event::AskArrives { host, limit, sent });
     }
 
