@@ -66,7 +66,8 @@ impl Demand {
         let long = if self.holds_many(limit) { limit.longest_validity() } else { SHORT };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let expected = (self.rate * long.0 as f64 / 2.0).min(f64::from(limit.burst())) as u32;
-        let ahead = if self.scarce { 0 } else { expected };
+        let share = limit.burst() / self.hosts.max(1);
+        let ahead = if self.scarce { 0 } else { expected.min(share) };
         let want = ahead.max(waiting).min(limit.burst());
         let validity = if want > waiting { long } else { single(round_trip) };
         Wish { want, least, validity }
@@ -93,7 +94,7 @@ impl Demand {
     /// more than the shortest lease lasts, that would be most of the limit.
     #[must_use]
     pub fn reports_at_once(limit: &Limit, round_trip: Micros) -> bool {
-        limit.time_to_drain(limit.cells(limit.burst())).0 / 4 < single(round_trip).0
+        limit.time_to_drain(limit.cells(limit.burst())).0 / 8 < single(round_trip).0
     }
 
     fn holds_many(&self, limit: &Limit) -> bool {

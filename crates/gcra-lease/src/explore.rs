@@ -3,7 +3,10 @@
 //! that are void; a store that loses its memory, and whose clock leaps.
 //!
 //! The worlds are made of the real machines: [`Record`](crate::Record),
-//! [`Holding`](crate::Holding) and [`decide`](crate::decide).
+//! [`Holding`](crate::Holding) and [`decide`](crate::decide). Each rule of the protocol is taken
+//! away once, and the shortest way to a violation is printed.
+//!
+//! `cargo test` looks at small models; `make lease-explore` at those that take minutes.
 
 mod fingerprint;
 mod search;
@@ -14,14 +17,63 @@ use search::search;
 use world::Model;
 
 const ALL: u32 = u32::MAX;
+/// One host, one cell. It drains in twice the time for which a lease is valid.
+const ONE_CELL: Model = Model {
+    hosts: 1,
+    burst: 1,
+    interval: 4,
+    wants: &[(1, 1)],
+    validities: &[2],
+    ..Model::PLAIN
+};
+/// Two hosts, one cell.
+const SHARED_CELL: Model = Model { hosts: 2, interval: 3, ..ONE_CELL };
+/// Two limits with a cell each, under which all requests are.
+const TWO_LIMITS: Model = Model { limits: 2, interval: 2, ..SHARED_CELL };
 
 /// Small enough for each run of the tests.
 const SMALL: &[(&str, Model)] = &[
-    ("2 hosts, burst 2", Model { evictions: 1, ..Model::PLAIN }),
-    (
-        "2 hosts, burst 1, memory lost",
-        Model { burst: 1, wants: &[(1, 1)], crashes: 1, ..Model::PLAIN },
-    ),
+    ("2 hosts, burst 1", Model { gives_back: &[ALL], ..SHARED_CELL }),
+    ("1 host, burst 2, 3 asks", Model { hosts: 1, asks: 3, ..Model::PLAIN }),
+    ("1 host, burst 2, leases of 1 and 3 µs", Model { validities: &[1, 3], ..ONE_CELL }),
+    ("a host loses its memory", Model { crashes: 1, asks: 3, ..ONE_CELL }),
+    ("a host forgets the key", Model { evictions: 1, asks: 3, ..ONE_CELL }),
+    ("void replies", Model { voids: 1, asks: 3, ..ONE_CELL }),
+    ("the store loses its memory", Model { losses: 1, asks: 3, ..ONE_CELL }),
+    ("and knows it", Model { losses: 1, strict: true, asks: 3, ..ONE_CELL }),
+    ("its clock leaps forward", Model { leaps: 1, leap: 3, asks: 3, ..ONE_CELL }),
+    ("its clock leaps back", Model { leaps: 1, leap: -3, asks: 3, ..ONE_CELL }),
+];
+
+/// What takes minutes.
+const LARGE: &[(&str, Model)] = &[
+    ("2 hosts, burst 2", Model::PLAIN),
+    ("2 hosts, burst 2, a part is given back", Model { gives_back: &[1, ALL], ..Model::PLAIN }),
+    ("2 hosts, burst 3, T 4", Model { burst: 3, interval: 4, wants: &[(3, 1)], ..Model::PLAIN }),
+    ("2 hosts, burst 2, a host forgets the key", Model { evictions: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, a host loses its memory", Model { crashes: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 1, both lose their memory", Model { crashes: 2, ..SHARED_CELL }),
+    ("2 hosts, burst 2, void replies", Model { voids: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, leases of 1 and 3 µs", Model { validities: &[1, 3], ..Model::PLAIN }),
+    ("2 hosts, burst 3, requests of 1 and 2 cells", Model {
+        burst: 3,
+        costs: &[1, 2],
+        wants: &[(1, 1), (2, 2)],
+        ..Model::PLAIN
+    }),
+    ("2 hosts, burst 2, memory of the store lost", Model { losses: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, and it knows it", Model { losses: 1, strict: true, ..Model::PLAIN }),
+    ("2 hosts, burst 1, it knows it, a host forgets the key", Model {
+        losses: 1,
+        strict: true,
+        evictions: 1,
+        ..SHARED_CELL
+    }),
+    ("2 hosts, burst 2, clock 3 µs forward", Model { leaps: 1, leap: 3, ..Model::PLAIN }),
+    ("2 hosts, burst 2, clock 3 µs back", Model { leaps: 1, leap: -3, ..Model::PLAIN }),
+    ("2 hosts, burst 1, 3 asks each", Model { asks: 3, ..SHARED_CELL }),
+    ("2 hosts, 2 limits", TWO_LIMITS),
+    ("3 hosts, burst 1", Model { hosts: 3, ..SHARED_CELL }),
 ];
 
 fn explore(models: &[(&str, Model)], most: usize) -> usize {
@@ -29,10 +81,10 @@ fn explore(models: &[(&str, Model)], most: usize) -> usize {
     for (name, model) in models {
         let found = search(model, most);
         println!(
-            "{name}: {} states, {} steps deep, {} s{}",
+            "{name}: {} states, {} steps deep, {:.1} s{}",
             found.states,
             found.depth,
-            found.took.as_secs(),
+            found.took.as_secs_f64(),
             if found.complete { "" } else { ", NOT COMPLETE" }
         );
         if let Some(trace) = found.violation {
@@ -40,6 +92,7 @@ fn explore(models: &[(&str, Model)], most: usize) -> usize {
         }
         states += found.states;
     }
+    println!("{states} states in {} models", models.len());
     states
 }
 
@@ -49,16 +102,60 @@ fn small_models_hold() {
 }
 
 #[test]
-fn try_rules() {
-    use Rule::*;
-    let tries = [
-    (OnlyHeldKeepLater, Model { hosts: 1, burst: 1, asks: 4, interval: 1, validities: &[1, 4], wants: &[(1,1)], ..Model::PLAIN }),
-    (OnlyHeldKeepLater, Model { hosts: 1, burst: 2, asks: 4, interval: 2, validities: &[1, 4], wants: &[(1,1)], ..Model::PLAIN }),
+#[ignore = "takes minutes: make lease-explore"]
+fn large_models_hold() {
+    let most = std::env::var("GCRA_LEASE_STATES").map_or(20_000_000, |most| most.parse().unwrap());
+    assert!(explore(LARGE, most) >= 10_000_000);
+}
+
+/// For each rule a model in which it is needed.
+#[test]
+fn without_a_rule_too_many_are_allowed() {
+    let short_and_long = Model { asks: 4, interval: 1, validities: &[1, 4], ..ONE_CELL };
+    let cases = [
+        (Rule::ChargeAtExpiry, ONE_CELL),
+        (Rule::ChargeOnReport, ONE_CELL),
+        (Rule::LentIsNotFree, ONE_CELL),
+        (Rule::Numbers, ONE_CELL),
+        (Rule::ExpiryNotSooner, Model {
+            hosts: 1,
+            asks: 3,
+            wants: &[(1, 1)],
+            validities: &[1, 4],
+            ..Model::PLAIN
+        }),
+        (Rule::FreshCountsAsSpent, Model { evictions: 1, ..ONE_CELL }),
+        (Rule::Epoch, Model { losses: 1, strict: true, ..ONE_CELL }),
+        (Rule::ValidFromSending, ONE_CELL),
+        (Rule::OnlyHeldKeepLater, short_and_long),
+        (Rule::UnknownAreDropped, Model {
+            losses: 1,
+            strict: true,
+            asks: 4,
+            interval: 1,
+            ..ONE_CELL
+        }),
+        (Rule::SpentStaysCounted, Model { asks: 3, ..ONE_CELL }),
+        (Rule::LatestOnly, ONE_CELL),
+        (Rule::TakenOnce, ONE_CELL),
+        (Rule::GiveBackAtSending, Model { gives_back: &[ALL], ..SHARED_CELL }),
+        (Rule::FreshUntilReply, Model { evictions: 1, ..ONE_CELL }),
+        (Rule::AllOrNone, TWO_LIMITS),
+        (Rule::AnotherHostAfterLoss, Model { crashes: 1, asks: 3, interval: 2, ..ONE_CELL }),
+        (Rule::VoidCountsAsNone, Model { voids: 1, ..ONE_CELL }),
     ];
-    for (rule, model) in tries {
+    let mut missed = Vec::new();
+    for (rule, model) in cases {
         let _back = take_away(Some(rule));
-            let found = search(&model, 3_000_000);
-            if let Some(v) = found.violation { 
-        println!("== {rule:?}: {} states {} steps\n   {}", found.states, v.len() - 1, v.join("\n   ")); } else {println!("== {rule:?} none {} {}", found.states, found.complete) }
+        let found = search(&model, 3_000_000);
+        match found.violation {
+            Some(trace) => {
+                let steps = trace.len() - 1;
+                println!("without {rule:?}, {} states, {steps} steps:", found.states);
+                println!("  {}", trace.join("\n  "));
+            }
+            None => missed.push((rule, found.states)),
         }
+    }
+    assert!(missed.is_empty(), "nothing was noticed without: {missed:?}");
 }

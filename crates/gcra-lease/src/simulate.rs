@@ -191,10 +191,11 @@ fn try_sim_rules() {
             println!("{rule:?} {costs:?} {burst} {offered}: large {} of {} allowed {} ideal {} asks {}", o.large, o.ideal_large, o.allowed, o.ideal, o.asks);
         }
     }
-    for hosts in [2, 4, 8] { for round_trip in [200, 2000, 10_000] { for burst in [1, 2, 4] { for interval in [10_000, 50_000] { for keeps in [false, true] {
-        let go = |rule: Option<Rule>| { let _back = take_away(rule);
-            let s = Setting { hosts, round_trip, keeps, limits: vec![(interval, burst), (interval, burst)], offered: 1e7/interval as f64, seconds: interval as f64 / 500., ..Setting::default() };
-            let o = run(&s); (o.allowed, o.ideal, o.asks) };
-        println!("one: {hosts} {round_trip} {burst} {interval} {keeps} {:?} {:?}", go(None), go(Some(Rule::OneOrder)));
-    }}}}}
+    for hosts in [2, 4, 8] { for round_trip in [200, 2000] { for burst in [1, 2, 4, 10] { for interval in [10_000, 50_000, 500_000] { 
+            let s = Setting { hosts, round_trip, limits: vec![(interval, burst)], offered: 1e7/interval as f64, seconds: interval as f64 / 500., ..Setting::default() };
+            let o = run(&s); 
+            let s = Setting { hosts, round_trip, limits: vec![(interval, burst)], offered: 0.8e6/interval as f64, seconds: interval as f64 / 500., ..Setting::default() };
+            let u = run(&s); 
+        println!("one: {hosts} {round_trip} {burst} {interval} {:?} {:?}", (o.allowed, o.ideal, o.asks), (u.allowed, u.ideal, u.asks));
+    }}}}
 }

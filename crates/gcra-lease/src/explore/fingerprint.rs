@@ -10,10 +10,11 @@ impl Fingerprint {
     }
 
     pub(crate) fn add(&mut self, word: u64) {
-        let mixed = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835_u128;
+        let mixed = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let (low, high) = (mixed as u64, (mixed >> 64) as u64);
-        self.0 = (low ^ high).rotate_left(23).wrapping_add(word.wrapping_mul(0xa076_1d64_78bd_642f));
+        let other = word.wrapping_mul(0xa076_1d64_78bd_642f);
+        self.0 = (low ^ high).rotate_left(23).wrapping_add(other);
     }
 
     pub(crate) const fn finish(&self) -> u64 {

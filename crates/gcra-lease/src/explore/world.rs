@@ -324,7 +324,7 @@ impl World {
     fn request(&mut self, model: &Model, limit: &Limit, host: usize, cells: u32) -> Outcome {
         let now = HostTime(self.now);
         let holdings = &mut self.hosts[host].holdings;
-        let spent = holdings.map(|holding| holding.spent);
+        let held = holdings.map(|holding| holding.held(now));
         let mut needs: Vec<_> = holdings
             .iter_mut()
             .take(model.limits)
@@ -346,8 +346,8 @@ impl World {
             }
             _ => {}
         }
-        let after = self.hosts[host].holdings.map(|holding| holding.spent);
-        if after == spent {
+        let after = self.hosts[host].holdings.map(|holding| holding.held(now));
+        if after == held {
             Outcome::Fine
         } else {
             Outcome::Violation("cells were spent, and the request is not allowed".into())
