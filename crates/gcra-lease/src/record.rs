@@ -250,3 +250,311 @@ impl Record {
             .min(LONGEST_WAIT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START: StoreTime = StoreTime(1_800_000_000_000_000);
+
+    fn limit(interval_us: u64, burst: u32) -> Limit {
+        Limit::new(Duration::from_micros(interval_us), burst).unwrap()
+    }
+
+    fn ask(host: u64, number: u64, want: u32) -> Ask {
+        Ask {
+            host: HostId(host),
+            number: AskNumber(number),
+            fresh: false,
+            spent: 0,
+            debt: 0,
+            holds: 0,
+            want,
+            least: want.min(1),
+            validity: Micros::from_millis(500),
+        }
+    }
+
+    fn after(milliseconds: u64) -> StoreTime {
+        START.saturating_add(Micros::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn half_of_what_is_free_is_lent_ahead_of_need() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(START);
+        let reply = record.ask(&limit, START, &ask(1, 1, 20)).unwrap();
+        assert_eq!((reply.granted, reply.kept, reply.hosts), (10, 0, 1));
+        let reply = record.ask(&limit, START, &ask(2, 1, 20)).unwrap();
+        assert_eq!((reply.granted, reply.hosts), (5, 2));
+        let all = Ask { least: 6, ..ask(3, 1, 6) };
+        let reply = record.ask(&limit, START, &all).unwrap();
+        assert_eq!((reply.granted, reply.come_back_after.0 > 0), (0, true), "5 are free");
+        assert_eq!(record.ask(&limit, START, &ask(1, 1, 20)), None, "a copy");
+    }
+
+    #[test]
+    fn lent_cells_do_not_drain_and_are_charged_when_they_expire() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(START);
+        let whole = Ask { least: 20, ..ask(1, 1, 20) };
+        assert_eq!(record.ask(&limit, START, &whole).unwrap().granted, 20);
+        assert_eq!(record.ask(&limit, after(499), &ask(2, 1, 1)).unwrap().granted, 0);
+        let reply = record.ask(&limit, after(505), &ask(2, 2, 1)).unwrap();
+        assert_eq!(reply.granted, 0, "charged at 500 ms");
+        let reply = record.ask(&limit, after(510), &ask(2, 3, 1)).unwrap();
+        assert_eq!(reply.granted, 1, "one has drained");
+    }
+
+    #[test]
+    fn a_debt_is_charged_although_it_was_not_lent() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(START);
+        record.ask(&limit, START, &Ask { debt: 15, ..ask(1, 1, 0) }).unwrap();
+        assert_eq!(record.owed(), limit.cells(15));
+        record.ask(&limit, START, &Ask { debt: u32::MAX, ..ask(1, 2, 0) }).unwrap();
+        assert_eq!(record.owed(), limit.most_owed(), "no more than that");
+    }
+
+    /// Otherwise a clock that was wrong for a moment would block a key for ever.
+    #[test]
+    fn a_clock_that_goes_back_blocks_for_a_bounded_time() {
+        let blocked_after = |rule: Option<Rule>| {
+            let _back = crate::rule::take_away(rule);
+            let limit = limit(10_000, 20);
+            let mut record = Record::new(START);
+            record.ask(&limit, after(10_000_000), &Ask { spent: 0, debt: 5, ..ask(1, 1, 9) });
+            let longest = limit.time_to_drain(limit.most_owed());
+            let later = START.saturating_add(longest).saturating_add(longest);
+            record.ask(&limit, START, &ask(2, 1, 0)).unwrap();
+            record.ask(&limit, later, &ask(2, 2, 20)).unwrap().granted == 0
+        };
+        assert!(!blocked_after(None));
+        assert!(blocked_after(Some(Rule::ClampWhenClockGoesBack)));
+    }
+
+    #[test]
+    fn what_a_host_that_is_denied_waits_for_is_not_lent_ahead_of_need() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(START);
+        assert_eq!(record.ask(&limit, START, &ask(1, 1, 8)).unwrap().granted, 8);
+        let large = Ask { least: 15, ..ask(2, 1, 15) };
+        assert_eq!(record.ask(&limit, START, &large).unwrap().granted, 0);
+        let renewal = Ask { spent: 8, ..ask(1, 2, 8) };
+        let reply = record.ask(&limit, START, &renewal).unwrap();
+        assert_eq!((reply.granted, reply.scarce), (1, true), "only what a request waits for");
+        record.ask(&limit, after(30), &Ask { spent: 1, ..ask(1, 3, 0) }).unwrap();
+        let again = Ask { number: AskNumber(2), ..large };
+        assert_eq!(record.ask(&limit, after(40), &again).unwrap().granted, 15);
+        let reply = record.ask(&limit, after(40), &ask(1, 4, 2)).unwrap();
+        assert!(!reply.scarce, "it has got them");
+    }
+
+    #[test]
+    fn other_numbers_begin_with_what_was_owed() {
+        let (before, new) = (limit(10_000, 20), limit(1_000, 10));
+        let mut record = Record::new(START);
+        let all = Ask { debt: 3, ..ask(1, 1, 4) };
+        assert_eq!(record.ask(&before, START, &all).unwrap().granted, 4);
+        let part = record.clone().carried_over(&before, &new, after(5));
+        assert_eq!(part.owed(), new.cells(7), "2.5 owed and 4 lent, rounded up");
+        let most = record.carried_over(&before, &limit(1_000, 2), after(5));
+        assert_eq!(most.owed(), limit(1_000, 2).cells(2));
+    }
+
+    /// After a loss of memory, a strict store lends nothing before all that it may have lent and
+    /// charged is over.
+    #[test]
+    fn a_strict_store_begins_with_all_that_may_be_owed() {
+        let limit = limit(10_000, 20);
+        let granted = |after_ms| {
+            let now = after(after_ms);
+            let mut record = Record::after_loss(&limit, START, now);
+            record.ask(&limit, now, &ask(1, 1, 20)).unwrap().granted
+        };
+        assert_eq!([0, 2_009, 2_010, 2_200, 1 << 40].map(granted), [0, 0, 1, 10, 10]);
+    }
+
+    /// The record as a script in the store would compute it: in doubles, with a time that counts
+    /// microseconds since 1970.
+    #[derive(Clone, Debug, Default)]
+    struct Script {
+        at: f64,
+        owed: f64,
+        /// Host, cells, expiry, number.
+        leases: Vec<[f64; 4]>,
+        denied: Option<[f64; 2]>,
+    }
+
+    impl Script {
+        fn settle(&mut self, limit: &Limit, now: f64) {
+            let (scale, most) = (2_f64.powi(limit.fraction_bits() as i32), most_owed(limit));
+            if now < self.at {
+                if self.owed > 0.0 {
+                    self.owed = (self.owed + (self.at - now) * scale).min(most);
+                }
+                self.at = now;
+                let latest = now + limit.longest_validity().0 as f64;
+                self.leases.iter_mut().for_each(|lease| lease[2] = lease[2].min(latest));
+                self.denied = None;
+            }
+            let drain = |script: &mut Self, then: f64| {
+                if then > script.at {
+                    script.owed = (script.owed - (then - script.at) * scale).max(0.0);
+                    script.at = then;
+                }
+            };
+            let mut expired: Vec<_> =
+                self.leases.iter().copied().filter(|lease| lease[2] <= now).collect();
+            self.leases.retain(|lease| lease[2] > now);
+            expired.sort_by(|one, other| one[2].total_cmp(&other[2]));
+            for lease in expired {
+                drain(self, lease[2]);
+                self.charge(limit, lease[1]);
+            }
+            drain(self, now);
+            self.denied = self.denied.filter(|denied| denied[1] > now);
+        }
+
+        fn charge(&mut self, limit: &Limit, cells: f64) {
+            if cells > 0.0 {
+                self.owed = (self.owed + cells * cell(limit)).min(most_owed(limit));
+            }
+        }
+
+        /// Kept, granted, and when to come back, in µs.
+        fn ask(&mut self, limit: &Limit, now: f64, ask: &Ask) -> Option<[f64; 3]> {
+            self.settle(limit, now);
+            let (host, number) = (ask.host.0 as f64, ask.number.0 as f64);
+            let place = self.leases.iter().position(|lease| lease[0] == host);
+            let before = place.map(|place| self.leases[place]);
+            if before.is_some_and(|lease| number <= lease[3]) {
+                return None;
+            }
+            let lent = before.map_or(0.0, |lease| lease[1]);
+            let [holds, spent, debt, want, least] =
+                [ask.holds, ask.spent, ask.debt, ask.want, ask.least].map(f64::from);
+            let (kept, spent) = if ask.fresh {
+                (0.0, lent)
+            } else {
+                let kept = holds.min(lent);
+                (kept, spent.min(lent - kept))
+            };
+            self.charge(limit, spent);
+            self.charge(limit, debt);
+            let all: f64 = self.leases.iter().map(|lease| lease[1]).sum();
+            let burst = f64::from(limit.burst());
+            let taken = self.owed + (all - lent + kept) * cell(limit);
+            let free = ((burst * cell(limit) - taken).max(0.0) / cell(limit)).floor();
+            let other = self.denied.is_some_and(|denied| denied[0] != host);
+            let ahead = if other { 0.0 } else { (free / 2.0).floor() };
+            let granted = if free >= least { want.min(ahead.max(least)) } else { 0.0 };
+            let validity = (ask.validity.0 as f64).min(limit.longest_validity().0 as f64);
+            let old = before.filter(|_| kept > 0.0).map_or(0.0, |lease| lease[2]);
+            let lease = [host, kept + granted, (now + validity).max(old), number];
+            match place {
+                Some(place) => self.leases[place] = lease,
+                None => self.leases.push(lease),
+            }
+            let mut wait = 0.0;
+            if granted < want {
+                let hosts = self.leases.len() as f64;
+                let lack = (least * cell(limit) + taken - burst * cell(limit)).max(0.0);
+                let fair = ((burst / 4.0).floor() / hosts).floor().max(1.0);
+                let half = (fair * hosts * cell(limit) / 2.0).floor();
+                wait = (lack.max(half) / 2_f64.powi(limit.fraction_bits() as i32)).ceil();
+                for lease in self.leases.iter().filter(|lease| lease[0] != host && lease[1] > 0.0)
+                {
+                    wait = wait.min(lease[2] - now);
+                }
+                wait = wait.min(60e6);
+            }
+            if granted < least {
+                if least > 1.0 && !other {
+                    self.denied = Some([host, now + wait + validity]);
+                }
+            } else if !other {
+                self.denied = None;
+            }
+            Some([kept, granted, wait])
+        }
+    }
+
+    fn cell(limit: &Limit) -> f64 {
+        limit.cells(1).0 as f64
+    }
+
+    fn most_owed(limit: &Limit) -> f64 {
+        limit.most_owed().0 as f64
+    }
+
+    prop_compose! {
+        fn any_ask()(
+            host in 1..5_u64,
+            number in -1..3_i64,
+            fresh in prop::bool::weighted(0.1),
+            [spent, holds, want] in [0..40_u32, 0..40, 0..40],
+            debt in prop_oneof![9 => Just(0_u32), 1 => 0..60_u32],
+            least in prop_oneof![Just(0_u32), Just(1), 0..25_u32],
+            validity in prop_oneof![Just(22_000_u64), Just(500_000), Just(2_000_000), Just(9_000_000)],
+            passes in prop_oneof![
+                20 => 0..20_000_i64,
+                10 => 0..3_000_000_i64,
+                1 => -3_000_000..0_i64,
+                1 => 0..40_000_000_000_i64,
+            ],
+        ) -> (Ask, i64, i64) {
+            let ask = Ask {
+                host: HostId(host),
+                number: AskNumber(0),
+                fresh, spent, debt, holds,
+                want: want.max(least),
+                least,
+                validity: Micros(validity),
+            };
+            (ask, number, passes)
+        }
+    }
+
+    proptest! {
+        /// Whole numbers and doubles say the same, whatever is asked.
+        #[test]
+        fn a_script_with_doubles_says_the_same(
+            (interval, burst) in prop_oneof![
+                Just((100_u64, 10_000_000_u32)),           // 10M/s
+                Just((333_333, 200)),
+                Just((1_000_001, 20)),
+                Just((10_000_000, 7)),
+                Just((365 * 86_400 * 1_000_000_000, 4)),
+            ],
+            asks in prop::collection::vec(any_ask(), 1..60),
+        ) {
+            let limit = Limit::new(Duration::from_nanos(interval), burst).unwrap();
+            let mut record = Record::new(START);
+            let mut script = Script { at: START.0 as f64, ..Script::default() };
+            let (mut now, mut numbers) = (START.0, [0_u64; 5]);
+            for (ask, number, passes) in asks {
+                now = now.saturating_add_signed(passes);
+                let last = &mut numbers[usize::try_from(ask.host.0).unwrap()];
+                *last = last.saturating_add_signed(number);
+                let ask = Ask { number: AskNumber(*last), ..ask };
+                let reply = record.ask(&limit, StoreTime(now), &ask);
+                let said = script.ask(&limit, now as f64, &ask);
+                let says = reply.map(|reply| {
+                    [f64::from(reply.kept), f64::from(reply.granted), reply.come_back_after.0 as f64]
+                });
+                prop_assert_eq!(says, said);
+                prop_assert_eq!(record.owed.0 as f64, script.owed);
+                let leases = record.leases.iter().map(|lease| {
+                    [lease.host.0 as f64, f64::from(lease.cells), lease.expiry.0 as f64,
+                        lease.number.0 as f64]
+                });
+                prop_assert_eq!(leases.collect::<Vec<_>>(), script.leases.clone());
+            }
+        }
+    }
+}

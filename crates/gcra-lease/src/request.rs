@@ -94,3 +94,90 @@ pub fn decide(now: HostTime, needs: &mut [Need<'_>], patience: Micros) -> Step {
     }
     Step::Allow
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::holding::Wish;
+    use crate::limit::Limit;
+    use crate::message::{AskNumber, HostId, Reply};
+    use crate::time::StoreTime;
+
+    const PATIENCE: Micros = Micros::from_millis(50);
+
+    /// A holding after a reply.
+    fn holding(granted: u32, come_back_after: Micros) -> Holding {
+        let limit = Limit::new(Duration::from_millis(10), 20).unwrap();
+        let mut holding = Holding::new();
+        let wish = Wish { want: 5, least: 5, validity: Micros::from_millis(500) };
+        let sent = holding.ask(&limit, HostTime(0), HostId(1), AskNumber(1), wish);
+        let reply = Reply {
+            number: AskNumber(1),
+            kept: 0,
+            granted,
+            come_back_after,
+            scarce: false,
+            hosts: 1,
+            now: StoreTime(0),
+        };
+        assert!(holding.reply(HostTime(0), &sent, &reply));
+        holding
+    }
+
+    fn decide_about(holdings: &mut [(Holding, u32)]) -> Step {
+        let mut needs: Vec<_> = holdings
+            .iter_mut()
+            .map(|(holding, cells)| Need { holding, cells: *cells, burst: 20 })
+            .collect();
+        decide(HostTime(0), &mut needs, PATIENCE)
+    }
+
+    #[test]
+    fn a_cost_is_spent_whole_under_all_limits_or_not_at_all() {
+        let mut both = [(holding(5, Micros::ZERO), 3), (holding(3, Micros::ZERO), 2)];
+        assert_eq!(decide_about(&mut both), Step::Allow);
+        assert_eq!(both.map(|(holding, _)| holding.held(HostTime(0))), [2, 1]);
+        assert_eq!(decide_about(&mut both), Step::Ask { limit: 0, least: 1 });
+        both[0].1 = 2;
+        assert_eq!(decide_about(&mut both), Step::Ask { limit: 1, least: 1 });
+        assert_eq!(both.map(|(holding, _)| holding.held(HostTime(0))), [2, 1]);
+    }
+
+    #[test]
+    fn what_blocks_is_looked_for_before_anything_is_asked_for() {
+        let later = Micros::from_millis(7);
+        let mut both = [(Holding::new(), 1), (holding(0, later), 5)];
+        let until = HostTime(7_000);
+        assert_eq!(decide_about(&mut both), Step::Block { limit: 1, until });
+        both[1].1 = 4;
+        let step = decide_about(&mut both);
+        assert_eq!(step, Step::Ask { limit: 0, least: 1 }, "only 5 cells were denied");
+        both[1].1 = 21;
+        assert_eq!(decide_about(&mut both), Step::TooLarge { limit: 1 });
+    }
+
+    #[test]
+    fn a_cost_of_zero_asks_only_where_nothing_is_known() {
+        assert_eq!(decide_about(&mut [(Holding::new(), 0)]), Step::Ask { limit: 0, least: 0 });
+        let denied = holding(0, Micros::from_millis(7));
+        assert_eq!(decide_about(&mut [(denied, 0)]), Step::Allow);
+    }
+
+    #[test]
+    fn an_ask_that_is_lost_is_taken_over() {
+        let limit = Limit::new(Duration::from_millis(10), 20).unwrap();
+        let mut holding = Holding::new();
+        let wish = Wish { want: 1, least: 1, validity: Micros::from_millis(20) };
+        let sent = holding.ask(&limit, HostTime(0), HostId(1), AskNumber(1), wish);
+        let at = |now, holding: &mut Holding| {
+            decide(HostTime(now), &mut [Need { holding, cells: 1, burst: 20 }], PATIENCE)
+        };
+        let waits = Step::Wait { limit: 0, since: HostTime(0) };
+        assert_eq!(at(49_999, &mut holding), waits);
+        assert_eq!(at(50_000, &mut holding), Step::Ask { limit: 0, least: 1 });
+        assert!(holding.void(&sent), "or at once, if it is known to be lost");
+        assert_eq!(at(1, &mut holding), Step::Ask { limit: 0, least: 1 });
+    }
+}

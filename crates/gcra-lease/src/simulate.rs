@@ -7,7 +7,15 @@
 mod random;
 mod run;
 
+use core::time::Duration;
+
+use crate::holding::{Holding, Wish};
+use crate::limit::Limit;
+use crate::message::{AskNumber, HostId};
+use crate::police::Police;
+use crate::record::Record;
 use crate::rule::{Rule, take_away};
+use crate::time::{HostTime, StoreTime};
 use random::Random;
 use run::{Outcome, Setting, run};
 
@@ -136,7 +144,9 @@ fn never_too_many() {
     for seed in 0..runs {
         let setting = anything(seed);
         let found = run(&setting);
-        assert_eq!(found.too_many, 0, "{} too many: {setting:?}", found.over);
+        assert_eq!(found.too_many, 0, "{} cells too many: {setting:?}", found.over);
+        let leaps = setting.leaps_forward + setting.leaps_back + setting.freezes;
+        assert!(leaps > 0.0 || found.noticed == 0, "no clock has leapt: {setting:?}");
         all.requests += found.requests;
         all.allowed += found.allowed;
         all.ideal += found.ideal;
@@ -145,13 +155,95 @@ fn never_too_many() {
     }
     println!(
         "{runs} runs, {with_tolerance} of them with faults after which more is allowed: \
-         {} requests, {} cells allowed, {} by an exact bucket, {} asks",
+         {} requests, {} cells allowed, {} by an exact bucket, {} asks, 0 too many",
         all.requests, all.allowed, all.ideal, all.asks
     );
 }
 
 #[test]
-fn print_table() {
+fn a_run_follows_from_its_seed() {
+    let outcome = || format!("{:?}", run(&anything(7)));
+    assert_eq!(outcome(), outcome());
+}
+
+#[test]
+fn asks_are_rare_where_a_limit_is_hot() {
+    let found = run(&Setting { seconds: 3.0, ..Setting::default() });
+    assert!(found.asks * 50 < found.requests, "{found:?}");
+    assert!(found.allowed * 100 > found.ideal * 98, "{found:?}");
+}
+
+/// A lease that is spent in the last 0.2 % of its time, by a clock that is slow.
+#[test]
+fn validity_is_counted_short_because_clocks_drift() {
+    let too_many = || {
+        let limit = Limit::new(Duration::from_millis(1), 4).unwrap();
+        let mut record = Record::new(StoreTime(0));
+        let mut police = Police::default();
+        let slow = |now: u64| HostTime(now - now * 199 / 100_000);
+        let mut get = |id: u64, clock: HostTime, now: u64, cells: u32| {
+            let mut holding = Holding::new();
+            let wish = Wish { want: cells, least: cells, validity: Limit::LONGEST_VALIDITY };
+            let sent = holding.ask(&limit, clock, HostId(id), AskNumber(1), wish);
+            let reply = record.ask(&limit, StoreTime(now), &sent.ask).unwrap();
+            assert!(holding.reply(clock, &sent, &reply));
+            assert_eq!(holding.held(clock), cells);
+            holding
+        };
+        let mut first = get(1, slow(0), 0, 4);
+        let mut second = get(2, HostTime(2_003_500), 2_003_500, 3);
+        let mut over = 0;
+        for _ in 0..3 {
+            assert!(second.spend(HostTime(2_003_500), 1));
+            over = over.max(police.allow(&limit, 2_003_500, 1));
+        }
+        while first.spend(slow(2_003_900), 1) {
+            over = over.max(police.allow(&limit, 2_003_900, 1));
+        }
+        over
+    };
+    assert_eq!(too_many(), 0);
+    let _back = take_away(Some(Rule::CountedShort));
+    assert_eq!(too_many(), 3);
+}
+
+/// Two hosts, two limits with one cell each, and a long way to the store.
+#[test]
+fn limits_are_asked_for_in_one_order() {
+    let setting = Setting {
+        hosts: 2,
+        limits: vec![(10_000, 1), (10_000, 1)],
+        offered: 1_000.0,
+        round_trip: 10_000,
+        ..Setting::default()
+    };
+    let ordered = run(&setting).allowed;
+    let _back = take_away(Some(Rule::OneOrder));
+    let any_order = run(&setting).allowed;
+    println!("in one order {ordered} requests are allowed, in two orders {any_order}");
+    assert!(any_order * 2 < ordered, "{any_order} {ordered}");
+}
+
+/// Requests of 10 cells under a burst of 10, beside as many of 1 cell.
+#[test]
+fn large_requests_are_not_starved() {
+    let setting = Setting { limits: vec![(1_000, 10)], offered: 100.0, ..Setting::default() };
+    let setting = Setting { costs: vec![1, 10], ..setting };
+    let noted = run(&setting);
+    let _back = take_away(Some(Rule::NoteDenied));
+    let not_noted = run(&setting);
+    println!(
+        "large requests: {} allowed if a denial is noted, {} if not, {} by an exact bucket",
+        noted.large, not_noted.large, noted.ideal_large
+    );
+    assert!(not_noted.large < noted.large);
+}
+
+/// Printed by `make lease-sim`: the cases of a table, and how many runs it takes until a rule that
+/// is taken away is noticed by chance.
+#[test]
+#[ignore = "prints figures: make lease-sim"]
+fn figures() {
     println!("| case | allowed | asks/request | asks/allowed cell | waited | added µs | too many |");
     println!("|---|---|---|---|---|---|---|");
     for (name, setting) in cases() {
@@ -167,35 +259,30 @@ fn print_table() {
             found.too_many,
         );
     }
-}
-
-#[test]
-fn try_sim_rules() {
-    for rule in [Some(Rule::CountedShort); 0] {
-        let _back = take_away(rule);
-        for (interval, burst) in [(1_000, 200), (100, 100), (100, 2000), (1000, 20)] {
-        let mut bad = 0; let mut first = None;
-        for seed in 0..40 {
-            let s = Setting { seed, limits: vec![(interval, burst)], offered: 1.2e6 / interval as f64, lost: 0.2, drift: 0.001_99, keeps: true, seconds: 5.0, on_off: Some(0.3), ..Setting::default() };
-            let o = run(&s);
-            if o.too_many > 0 { bad += 1; first.get_or_insert(seed); }
-        }
-        println!("{rule:?} {interval} {burst}: {bad} {first:?}");
+    let rules = [
+        Rule::ChargeAtExpiry,
+        Rule::ChargeOnReport,
+        Rule::LentIsNotFree,
+        Rule::Numbers,
+        Rule::ExpiryNotSooner,
+        Rule::FreshCountsAsSpent,
+        Rule::Epoch,
+        Rule::ValidFromSending,
+        Rule::CountedShort,
+        Rule::OnlyHeldKeepLater,
+        Rule::UnknownAreDropped,
+        Rule::SpentStaysCounted,
+        Rule::LatestOnly,
+        Rule::TakenOnce,
+        Rule::GiveBackAtSending,
+        Rule::FreshUntilReply,
+        Rule::VoidCountsAsNone,
+    ];
+    for rule in rules {
+        let _back = take_away(Some(rule));
+        match (0..4_000).find(|&seed| run(&anything(seed)).too_many > 0) {
+            Some(seed) => println!("without {rule:?}: too many in run {}", seed + 1),
+            None => println!("without {rule:?}: 4000 runs notice nothing"),
         }
     }
-    for rule in [None, Some(Rule::NoteDenied)] {
-        let _back = take_away(rule);
-        for (costs, burst, offered) in [(vec![1, 10], 10, 1.0), (vec![1, 5], 10, 1.0), (vec![1, 1, 1, 1, 10], 12, 0.8), (vec![1,1,1,1,1,1,1,1,1,1,20], 20, 0.5), (vec![1, 20], 20, 0.1)] {
-            let s = Setting { limits: vec![(1000, burst)], costs: costs.clone(), offered: offered * 1000., ..Setting::default() };
-            let o = run(&s);
-            println!("{rule:?} {costs:?} {burst} {offered}: large {} of {} allowed {} ideal {} asks {}", o.large, o.ideal_large, o.allowed, o.ideal, o.asks);
-        }
-    }
-    for hosts in [2, 4, 8] { for round_trip in [200, 2000] { for burst in [1, 2, 4, 10] { for interval in [10_000, 50_000, 500_000] { 
-            let s = Setting { hosts, round_trip, limits: vec![(interval, burst)], offered: 1e7/interval as f64, seconds: interval as f64 / 500., ..Setting::default() };
-            let o = run(&s); 
-            let s = Setting { hosts, round_trip, limits: vec![(interval, burst)], offered: 0.8e6/interval as f64, seconds: interval as f64 / 500., ..Setting::default() };
-            let u = run(&s); 
-        println!("one: {hosts} {round_trip} {burst} {interval} {:?} {:?}", (o.allowed, o.ideal, o.asks), (u.allowed, u.ideal, u.asks));
-    }}}}
 }

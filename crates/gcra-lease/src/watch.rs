@@ -47,12 +47,16 @@ impl ClockWatch {
         store: StoreTime,
     ) -> Option<Leap> {
         let last = self.last.replace(Seen { sent, received, store })?;
-        // What passed between the two moments at which the store read its clock.
-        let least = sent.saturating_since(last.received);
+        // What passed between the two moments at which the store read its clock: at most from
+        // the sending of the first ask to the second reply; at least from the first reply to the
+        // sending of the second ask, and if those overlap, the clock may have been read in the
+        // other order.
         let most = received.saturating_since(last.sent);
+        let least = sent.saturating_since(last.received);
+        let overlap = last.received.saturating_since(sent);
         let tolerance = TOLERANCE.saturating_add(Micros(most.0 / 500));
         let latest = last.store.saturating_add(most);
-        let earliest = last.store.saturating_add(least);
+        let earliest = last.store.saturating_add(least).saturating_sub(overlap);
         let ahead = store.saturating_since(latest);
         let behind = earliest.saturating_since(store);
         if ahead > tolerance {
@@ -84,5 +88,7 @@ mod tests {
         assert_eq!(note(101_004, 101_005, 601_203), None, "told once");
         let leap = Some(Leap::Back(Micros(ms(3_001))));
         assert_eq!(note(101_006, 101_007, 598_203), leap);
+        assert_eq!(note(101_100, 101_400, 598_590), None);
+        assert_eq!(note(101_150, 101_410, 598_350), None, "a reply that was overtaken");
     }
 }
