@@ -90,11 +90,12 @@ impl Demand {
     }
 
     /// Whether to report spent cells as soon as none are held, although nobody waits. Cells that
-    /// are not reported do not drain before their lease expires. Where a burst drains in not much
-    /// more than the shortest lease lasts, that would be most of the limit.
+    /// are not reported do not drain before their lease expires. Where a host gets few cells and a
+    /// burst drains in not much more than the shortest lease lasts, that is most of the limit.
     #[must_use]
-    pub fn reports_at_once(limit: &Limit, round_trip: Micros) -> bool {
-        limit.time_to_drain(limit.cells(limit.burst())).0 / 8 < single(round_trip).0
+    pub fn reports_at_once(&self, limit: &Limit, round_trip: Micros) -> bool {
+        let drains = limit.time_to_drain(limit.cells(limit.burst()));
+        !self.holds_many(limit) && drains.0 / 8 < single(round_trip).0
     }
 
     fn holds_many(&self, limit: &Limit) -> bool {

@@ -460,7 +460,7 @@ impl Run<'_> {
                 && clock >= holding.come_back();
             let report = penalty
                 || (holding.held(clock) == 0
-                    && Demand::reports_at_once(&self.limits[limit], round_trip));
+                    && one.demands[limit].reports_at_once(&self.limits[limit], round_trip));
             let wish = if ahead {
                 one.demands[limit].wish(&self.limits[limit], clock, 0, 0, round_trip)
             } else {
