@@ -5,7 +5,8 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
-	loom shuttle fuzz fuzz-seeds soak bench bench-haproxy bench-peers guard haproxy promtool strace
+	loom shuttle lease-sim lease-explore fuzz fuzz-seeds soak bench bench-haproxy bench-peers \
+	guard haproxy promtool strace
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +53,14 @@ loom: ## every interleaving of the table's steps in small models; each step left
 shuttle: ## random interleavings in a larger model; GCRA_SHUTTLE_RUNS=1000000 for more
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=$(TARGET)/shuttle \
 		$(CARGO) test --release --locked -p gcra-table --lib model
+
+lease-sim: ## 100,000 runs of many hosts and one store, by seed, and a table of figures
+	GCRA_LEASE_SCALE=$${GCRA_LEASE_SCALE:-250} $(CARGO) test --release --locked -p gcra-lease \
+		--lib simulate -- --include-ignored --nocapture --test-threads 1
+
+lease-explore: ## every interleaving of hosts and store in models of millions of states
+	$(CARGO) test --release --locked -p gcra-lease --lib explore \
+		-- --include-ignored --nocapture --test-threads 1
 
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60

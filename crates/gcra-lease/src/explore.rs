@@ -18,14 +18,8 @@ use world::Model;
 
 const ALL: u32 = u32::MAX;
 /// One host, one cell. It drains in twice the time for which a lease is valid.
-const ONE_CELL: Model = Model {
-    hosts: 1,
-    burst: 1,
-    interval: 4,
-    wants: &[(1, 1)],
-    validities: &[2],
-    ..Model::PLAIN
-};
+const ONE_CELL: Model =
+    Model { hosts: 1, burst: 1, interval: 4, wants: &[(1, 1)], validities: &[2], ..Model::PLAIN };
 /// Two hosts, one cell.
 const SHARED_CELL: Model = Model { hosts: 2, interval: 3, ..ONE_CELL };
 /// Two limits with a cell each, under which all requests are.
@@ -55,20 +49,16 @@ const LARGE: &[(&str, Model)] = &[
     ("2 hosts, burst 1, both lose their memory", Model { crashes: 2, ..SHARED_CELL }),
     ("2 hosts, burst 2, void replies", Model { voids: 1, ..Model::PLAIN }),
     ("2 hosts, burst 2, leases of 1 and 3 µs", Model { validities: &[1, 3], ..Model::PLAIN }),
-    ("2 hosts, burst 3, requests of 1 and 2 cells", Model {
-        burst: 3,
-        costs: &[1, 2],
-        wants: &[(1, 1), (2, 2)],
-        ..Model::PLAIN
-    }),
+    (
+        "2 hosts, burst 3, requests of 1 and 2 cells",
+        Model { burst: 3, costs: &[1, 2], wants: &[(1, 1), (2, 2)], ..Model::PLAIN },
+    ),
     ("2 hosts, burst 2, memory of the store lost", Model { losses: 1, ..Model::PLAIN }),
     ("2 hosts, burst 2, and it knows it", Model { losses: 1, strict: true, ..Model::PLAIN }),
-    ("2 hosts, burst 1, it knows it, a host forgets the key", Model {
-        losses: 1,
-        strict: true,
-        evictions: 1,
-        ..SHARED_CELL
-    }),
+    (
+        "2 hosts, burst 1, it knows it, a host forgets the key",
+        Model { losses: 1, strict: true, evictions: 1, ..SHARED_CELL },
+    ),
     ("2 hosts, burst 2, clock 3 µs forward", Model { leaps: 1, leap: 3, ..Model::PLAIN }),
     ("2 hosts, burst 2, clock 3 µs back", Model { leaps: 1, leap: -3, ..Model::PLAIN }),
     ("2 hosts, burst 1, 3 asks each", Model { asks: 3, ..SHARED_CELL }),
@@ -117,24 +107,18 @@ fn without_a_rule_too_many_are_allowed() {
         (Rule::ChargeOnReport, ONE_CELL),
         (Rule::LentIsNotFree, ONE_CELL),
         (Rule::Numbers, ONE_CELL),
-        (Rule::ExpiryNotSooner, Model {
-            hosts: 1,
-            asks: 3,
-            wants: &[(1, 1)],
-            validities: &[1, 4],
-            ..Model::PLAIN
-        }),
+        (
+            Rule::ExpiryNotSooner,
+            Model { hosts: 1, asks: 3, wants: &[(1, 1)], validities: &[1, 4], ..Model::PLAIN },
+        ),
         (Rule::FreshCountsAsSpent, Model { evictions: 1, ..ONE_CELL }),
         (Rule::Epoch, Model { losses: 1, strict: true, ..ONE_CELL }),
         (Rule::ValidFromSending, ONE_CELL),
         (Rule::OnlyHeldKeepLater, short_and_long),
-        (Rule::UnknownAreDropped, Model {
-            losses: 1,
-            strict: true,
-            asks: 4,
-            interval: 1,
-            ..ONE_CELL
-        }),
+        (
+            Rule::UnknownAreDropped,
+            Model { losses: 1, strict: true, asks: 4, interval: 1, ..ONE_CELL },
+        ),
         (Rule::SpentStaysCounted, Model { asks: 3, ..ONE_CELL }),
         (Rule::LatestOnly, ONE_CELL),
         (Rule::TakenOnce, ONE_CELL),

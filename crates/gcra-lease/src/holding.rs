@@ -69,8 +69,8 @@ pub struct Wish {
     pub validity: Micros,
 }
 
-/// An ask that was sent, and when. The process that sent it keeps it for [`Holding::reply`]; if the
-/// process dies, the reply is lost.
+/// An ask that was sent, and when. The process that sent it keeps it for [`Holding::reply`]; if
+/// the process dies, the reply is lost.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Sent {
     /// What was sent.
@@ -192,9 +192,9 @@ impl Holding {
     /// Takes a reply to an ask of this host. `false`: the ask is not the latest one, or was
     /// answered before, and nothing has changed.
     pub fn reply(&mut self, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
-        let answers = self.asking.is_some_and(|asking| {
-            asking.number == sent.ask.number || without(Rule::LatestOnly)
-        });
+        let answers = self
+            .asking
+            .is_some_and(|asking| asking.number == sent.ask.number || without(Rule::LatestOnly));
         if !answers {
             return false;
         }

@@ -201,7 +201,7 @@ mod tests {
         {
             let limit = Limit::new(Duration::from_micros(interval_us), burst).unwrap();
             let bits = limit.fraction_bits();
-            let units = |bits: u32| u128::from(interval_us) * u128::from(burst) << bits;
+            let units = |bits: u32| (u128::from(interval_us) * u128::from(burst)) << bits;
             assert!(units(bits) < 1 << 50);
             assert!(bits == 20 || units(bits + 1) >= 1 << 50, "{interval_us} {burst} {bits}");
         }

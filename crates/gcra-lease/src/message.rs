@@ -9,8 +9,8 @@ use crate::time::{Micros, StoreTime};
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct HostId(pub u64);
 
-/// The number of an ask. A host gives each of its asks, of all processes and for all keys, a larger
-/// number than the ones before, from a counter in the same memory as its [`HostId`].
+/// The number of an ask. A host gives each of its asks, of all processes and for all keys, a
+/// larger number than the ones before, from a counter in the same memory as its [`HostId`].
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct AskNumber(pub u64);
 
@@ -22,8 +22,8 @@ pub struct Ask {
     pub host: HostId,
     /// Above all earlier asks of this host.
     pub number: AskNumber,
-    /// The host does not know what it was granted before: nothing was ever granted, or the host has
-    /// forgotten this key. Then the store counts all that it lent as spent.
+    /// The host does not know what it was granted before: nothing was ever granted, or the host
+    /// has forgotten this key. Then the store counts all that it lent as spent.
     pub fresh: bool,
     /// Cells that were spent and whose report no reply has confirmed.
     pub spent: u32,
@@ -46,8 +46,8 @@ pub struct Ask {
 pub struct Reply {
     /// The number of the ask.
     pub number: AskNumber,
-    /// How many of the cells that the host held are still lent to it. It is less than what the ask
-    /// said if their lease has expired, or the store has lost its memory.
+    /// How many of the cells that the host held are still lent to it. It is less than what the
+    /// ask said if their lease has expired, or the store has lost its memory.
     pub kept: u32,
     /// Cells that the host may spend besides.
     pub granted: u32,

@@ -51,8 +51,8 @@ pub enum Step {
 
 /// Decides about a request under several limits, or goes one step further with it.
 ///
-/// The needs stand in an order that is the same on all hosts (by key). All are looked at before the
-/// store is asked for any, and the next one is asked for only when the one before is here.
+/// The needs stand in an order that is the same on all hosts (by key). All are looked at before
+/// the store is asked for any, and the next one is asked for only when the one before is here.
 /// Otherwise one host could hold the last cell of one limit and another host that of the other
 /// limit, both would block their request, and the cells would be lost, again and again.
 ///

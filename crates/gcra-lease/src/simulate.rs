@@ -28,10 +28,7 @@ fn cases() -> Vec<(&'static str, Setting)> {
         ("same, 1 s on 1 s off", Setting { on_off: Some(1.0), ..usual() }),
         ("same, RTT 5 ms", Setting { round_trip: 5_000, ..usual() }),
         ("4 hosts, 900/s (under the limit)", Setting { offered: 900.0, ..usual() }),
-        (
-            "all on 1 of 4 hosts, 900/s",
-            Setting { offered: 900.0, all_on_one: true, ..usual() },
-        ),
+        ("all on 1 of 4 hosts, 900/s", Setting { offered: 900.0, all_on_one: true, ..usual() }),
         (
             "16 hosts, 50k/s, limit 10k/s b2000",
             Setting {
@@ -42,36 +39,32 @@ fn cases() -> Vec<(&'static str, Setting)> {
                 ..usual()
             },
         ),
-        (
-            "64 hosts, 20k/s, limit 1000/s b200",
-            Setting { hosts: 64, seconds: 10.0, ..usual() },
-        ),
+        ("64 hosts, 20k/s, limit 1000/s b200", Setting { hosts: 64, seconds: 10.0, ..usual() }),
         ("4 hosts, 2k/s, limit 100/s b20", Setting { offered: 2e3, ..small() }),
         (
             "4 hosts, 80/s, limit 100/s b20 (under)",
             Setting { offered: 80.0, seconds: 120.0, ..small() },
         ),
-        (
-            "4 hosts, 20/s, limit 100/s b20",
-            Setting { offered: 20.0, seconds: 300.0, ..small() },
-        ),
+        ("4 hosts, 20/s, limit 100/s b20", Setting { offered: 20.0, seconds: 300.0, ..small() }),
         (
             "4 hosts, 5/s, limit 10/s b5",
-            Setting {
-                offered: 5.0,
-                limits: vec![(100_000, 5)],
-                seconds: 600.0,
-                ..usual()
-            },
+            Setting { offered: 5.0, limits: vec![(100_000, 5)], seconds: 600.0, ..usual() },
         ),
         (
             "4 hosts, 1/s, limit 10/m b5",
-            Setting {
-                offered: 1.0,
-                limits: vec![(6_000_000, 5)],
-                seconds: 3_000.0,
-                ..usual()
-            },
+            Setting { offered: 1.0, limits: vec![(6_000_000, 5)], seconds: 3_000.0, ..usual() },
+        ),
+        (
+            "4 hosts, 1k/s, limit 100/s b2",
+            Setting { offered: 1e3, limits: vec![(10_000, 2)], ..usual() },
+        ),
+        (
+            "same, and another limit of 100/s b2",
+            Setting { offered: 1e3, limits: vec![(10_000, 2), (10_000, 2)], ..usual() },
+        ),
+        (
+            "4 hosts, 1k/s of 1 or 5 cells, limit 1000/s b10",
+            Setting { offered: 1e3, limits: vec![(1_000, 10)], costs: vec![1, 5], ..usual() },
         ),
         ("2 % of messages lost", Setting { lost: 0.02, ..usual() }),
         ("hosts crash every 2 s", Setting { crashes: 0.5, ..usual() }),
@@ -244,7 +237,9 @@ fn large_requests_are_not_starved() {
 #[test]
 #[ignore = "prints figures: make lease-sim"]
 fn figures() {
-    println!("| case | allowed | asks/request | asks/allowed cell | waited | added µs | too many |");
+    println!(
+        "| case | allowed | asks/request | asks/allowed cell | waited | added µs | too many |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for (name, setting) in cases() {
         let found = run(&setting);

@@ -66,8 +66,8 @@ macro_rules! moment {
 }
 
 moment! {
-    /// A moment by the clock of the store, in whole microseconds since any fixed moment. (`TIME` of
-    /// Redis counts from 1970.)
+    /// A moment by the clock of the store, in whole microseconds since any fixed moment. (`TIME`
+    /// of Redis counts from 1970.)
     StoreTime
 }
 

@@ -7,8 +7,8 @@ const TOLERANCE: Micros = Micros::from_millis(20);
 
 /// Compares the store's clock with the time that passes on the host, from one reply to the next.
 ///
-/// A clock that leaps forward by d forgives d of debt for each key, so a leap is worth a line in the
-/// log; and with `strict`, the epoch is renewed.
+/// A clock that leaps forward by d forgives d of debt for each key, so a leap is worth a line in
+/// the log; and with `strict`, the epoch is renewed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ClockWatch {
     last: Option<Seen>,
@@ -40,12 +40,7 @@ impl ClockWatch {
     /// Notes what the store's clock said in a reply to an ask that was sent at `sent` and answered
     /// at `received`. Some: it has leapt since the reply before by more than 20 ms, and by more
     /// than clocks drift.
-    pub fn note(
-        &mut self,
-        sent: HostTime,
-        received: HostTime,
-        store: StoreTime,
-    ) -> Option<Leap> {
+    pub fn note(&mut self, sent: HostTime, received: HostTime, store: StoreTime) -> Option<Leap> {
         let last = self.last.replace(Seen { sent, received, store })?;
         // What passed between the two moments at which the store read its clock: at most from
         // the sending of the first ask to the second reply; at least from the first reply to the

@@ -262,9 +262,10 @@ impl World {
             }
             Move::ReplyArrives { reply } => {
                 let Travelling { host: id, limit: which, void, reply } = self.replies[reply];
-                let sent = self.asks.iter().find(|(_, sent)| {
-                    sent.ask.host == id && sent.ask.number == reply.number
-                });
+                let sent = self
+                    .asks
+                    .iter()
+                    .find(|(_, sent)| sent.ask.host == id && sent.ask.number == reply.number);
                 let sent = sent.unwrap().1;
                 if let Some(host) = self.hosts.iter_mut().find(|host| host.id == id) {
                     let holding = &mut host.holdings[which];

@@ -535,9 +535,9 @@ impl Run<'_> {
     fn ask_arrives(&mut self, host: usize, which: usize, sent: &Sent) {
         let clock = self.store_clock();
         let limit = &self.limits[which];
-        let kept = self.records[which].take().filter(|record| {
-            clock.saturating_since(record.at) <= limit.keeps_record()
-        });
+        let kept = self.records[which]
+            .take()
+            .filter(|record| clock.saturating_since(record.at) <= limit.keeps_record());
         let mut record = kept.unwrap_or_else(|| {
             if self.setting.strict {
                 Record::after_loss(limit, self.epoch, clock)
