@@ -107,3 +107,51 @@ impl Demand {
 const fn single(round_trip: Micros) -> Micros {
     SINGLE.saturating_add(Micros(4 * round_trip.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    const ROUND_TRIP: Micros = Micros(500);
+
+    /// A host that gets 100 requests in 100 ms, of a limit of 1000/s.
+    fn busy(burst: u32, hosts: u32) -> (Wish, Demand) {
+        let limit = Limit::new(Duration::from_millis(1), burst).unwrap();
+        let mut demand = Demand::new();
+        demand.wish(&limit, HostTime(0), 1, 1, ROUND_TRIP);
+        demand.reply(hosts, false);
+        demand.note(100);
+        (demand.wish(&limit, HostTime(100_000), 1, 1, ROUND_TRIP), demand)
+    }
+
+    #[test]
+    fn the_first_ask_is_for_what_waits() {
+        let limit = Limit::new(Duration::from_millis(1), 200).unwrap();
+        let wish = Demand::new().wish(&limit, HostTime(0), 3, 1, ROUND_TRIP);
+        assert_eq!(wish, Wish { want: 3, least: 1, validity: Micros::from_millis(22) });
+    }
+
+    #[test]
+    fn a_host_wants_what_it_expects_to_spend_and_its_share_at_most() {
+        let (wish, demand) = busy(10_000, 4);
+        assert_eq!(wish, Wish { want: 500, least: 1, validity: Micros::from_millis(2_000) });
+        assert!(demand.needs_more(0, ROUND_TRIP) && !demand.needs_more(1, ROUND_TRIP));
+        assert_eq!(busy(200, 4).0.want, 50);
+        let (few, _) = busy(12, 4);
+        assert_eq!((few.want, few.validity), (3, Micros::from_millis(500)), "for a short time");
+        assert_eq!(busy(2, 4).0.validity, Micros::from_millis(22), "nothing ahead of need");
+    }
+
+    #[test]
+    fn cells_are_reported_at_once_where_few_of_them_drain_quickly() {
+        let at_once = |interval_ms: u64, burst: u32| {
+            let limit = Limit::new(Duration::from_millis(interval_ms), burst).unwrap();
+            busy(burst, 4).1.reports_at_once(&limit, ROUND_TRIP)
+        };
+        assert!(at_once(10, 2));
+        assert!(!at_once(1, 200), "many cells");
+        assert!(!at_once(1_000, 2), "22 ms more do not matter");
+    }
+}

@@ -39,31 +39,43 @@ const SMALL: &[(&str, Model)] = &[
     ("its clock leaps back", Model { leaps: 1, leap: -3, asks: 3, ..ONE_CELL }),
 ];
 
-/// What takes minutes.
+/// What takes minutes. `make lease-explore`.
 const LARGE: &[(&str, Model)] = &[
     ("2 hosts, burst 2", Model::PLAIN),
     ("2 hosts, burst 2, a part is given back", Model { gives_back: &[1, ALL], ..Model::PLAIN }),
     ("2 hosts, burst 3, T 4", Model { burst: 3, interval: 4, wants: &[(3, 1)], ..Model::PLAIN }),
-    ("2 hosts, burst 2, a host forgets the key", Model { evictions: 1, ..Model::PLAIN }),
-    ("2 hosts, burst 2, a host loses its memory", Model { crashes: 1, ..Model::PLAIN }),
-    ("2 hosts, burst 1, both lose their memory", Model { crashes: 2, ..SHARED_CELL }),
-    ("2 hosts, burst 2, void replies", Model { voids: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 1, 3 asks each", Model { asks: 3, ..SHARED_CELL }),
+    ("2 hosts, burst 1, leases of 1 and 3 µs", Model { validities: &[1, 3], ..SHARED_CELL }),
     ("2 hosts, burst 2, leases of 1 and 3 µs", Model { validities: &[1, 3], ..Model::PLAIN }),
+    (
+        "2 hosts, burst 2, requests of 1 and 2 cells",
+        Model { costs: &[1, 2], wants: &[(2, 2)], ..Model::PLAIN },
+    ),
     (
         "2 hosts, burst 3, requests of 1 and 2 cells",
         Model { burst: 3, costs: &[1, 2], wants: &[(1, 1), (2, 2)], ..Model::PLAIN },
     ),
-    ("2 hosts, burst 2, memory of the store lost", Model { losses: 1, ..Model::PLAIN }),
-    ("2 hosts, burst 2, and it knows it", Model { losses: 1, strict: true, ..Model::PLAIN }),
+    ("2 hosts, burst 2, a host forgets the key", Model { evictions: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, a host loses its memory", Model { crashes: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 1, memory is lost twice", Model { crashes: 2, ..SHARED_CELL }),
+    ("2 hosts, burst 1, 2 void replies", Model { voids: 2, ..SHARED_CELL }),
+    ("2 hosts, burst 2, a void reply", Model { voids: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, the store loses its memory", Model { losses: 1, ..Model::PLAIN }),
+    ("2 hosts, burst 2, and knows it", Model { losses: 1, strict: true, ..Model::PLAIN }),
     (
-        "2 hosts, burst 1, it knows it, a host forgets the key",
+        "2 hosts, burst 1, and knows it, and a host forgets the key",
         Model { losses: 1, strict: true, evictions: 1, ..SHARED_CELL },
     ),
     ("2 hosts, burst 2, clock 3 µs forward", Model { leaps: 1, leap: 3, ..Model::PLAIN }),
     ("2 hosts, burst 2, clock 3 µs back", Model { leaps: 1, leap: -3, ..Model::PLAIN }),
-    ("2 hosts, burst 1, 3 asks each", Model { asks: 3, ..SHARED_CELL }),
-    ("2 hosts, 2 limits", TWO_LIMITS),
-    ("3 hosts, burst 1", Model { hosts: 3, ..SHARED_CELL }),
+    ("2 hosts, 2 limits, 1 ask for each", Model { asks: 1, ..TWO_LIMITS }),
+    ("2 hosts, 2 limits, 2 asks for each", TWO_LIMITS),
+    ("3 hosts, burst 1, 1 ask each", Model { hosts: 3, asks: 1, ..SHARED_CELL }),
+    (
+        "3 hosts, burst 2, 1 ask each, and a crash",
+        Model { hosts: 3, asks: 1, crashes: 1, ..Model::PLAIN },
+    ),
+    ("3 hosts, burst 1, 2 asks each", Model { hosts: 3, ..SHARED_CELL }),
 ];
 
 fn explore(models: &[(&str, Model)], most: usize) -> usize {

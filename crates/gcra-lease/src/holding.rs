@@ -288,3 +288,116 @@ fn by_any_clock(validity: Micros) -> Micros {
     }
     validity.saturating_sub(Micros(validity.0 / 500))
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::record::Record;
+    use crate::time::StoreTime;
+
+    const STORE: StoreTime = StoreTime(1_800_000_000_000_000);
+
+    /// 100/s, burst 20.
+    fn limit() -> Limit {
+        Limit::new(Duration::from_millis(10), 20).unwrap()
+    }
+
+    fn wish(want: u32) -> Wish {
+        Wish { want, least: 1, validity: Micros::from_millis(1_000) }
+    }
+
+    fn at(milliseconds: u64) -> HostTime {
+        HostTime(milliseconds * 1_000)
+    }
+
+    fn sends(holding: &mut Holding, now: HostTime, number: u64, wish: Wish) -> Sent {
+        holding.ask(&limit(), now, HostId(1), AskNumber(number), wish)
+    }
+
+    /// The store's clock is a constant ahead of the host's.
+    fn answers(record: &mut Record, now: HostTime, sent: &Sent) -> Reply {
+        let now = STORE.saturating_add(Micros(now.0));
+        record.ask(&limit(), now, &sent.ask).unwrap()
+    }
+
+    #[test]
+    fn cells_are_valid_from_when_the_ask_was_sent() {
+        let (mut holding, mut record) = (Holding::new(), Record::new(STORE));
+        let sent = sends(&mut holding, at(0), 1, wish(4));
+        assert!(sent.ask.fresh);
+        let reply = answers(&mut record, at(300), &sent);
+        assert!(holding.reply(at(900), &sent, &reply));
+        assert_eq!(holding.valid_until(), at(998), "0.2 % short");
+        assert!(holding.spend(at(997), 3));
+        assert!(!holding.spend(at(997), 2), "all or none");
+        assert_eq!((holding.held(at(997)), holding.held(at(998))), (1, 0));
+        assert_eq!(holding.unreported(), 3);
+    }
+
+    #[test]
+    fn a_reply_is_taken_once_and_only_to_the_latest_ask() {
+        let (mut holding, mut record) = (Holding::new(), Record::new(STORE));
+        let lost = sends(&mut holding, at(0), 1, wish(4));
+        let late = answers(&mut record, at(1), &lost);
+        let sent = sends(&mut holding, at(60), 2, wish(4));
+        assert!(sent.ask.fresh, "nothing has come yet");
+        let reply = answers(&mut record, at(61), &sent);
+        assert!(!holding.reply(at(62), &lost, &late));
+        assert!(holding.reply(at(62), &sent, &reply));
+        assert!(!holding.reply(at(62), &sent, &reply));
+        assert_eq!(holding.held(at(62)), 4);
+    }
+
+    #[test]
+    fn what_was_spent_is_reported_until_a_reply_confirms_it() {
+        let (mut holding, mut record) = (Holding::new(), Record::new(STORE));
+        let sent = sends(&mut holding, at(0), 1, wish(5));
+        let reply = answers(&mut record, at(0), &sent);
+        holding.reply(at(0), &sent, &reply);
+        holding.spend(at(1), 2);
+        holding.charge(1);
+        let void = sends(&mut holding, at(2), 2, wish(1));
+        assert_eq!((void.ask.spent, void.ask.debt, void.ask.holds), (2, 1, 3));
+        assert!(holding.void(&void));
+        holding.spend(at(3), 1);
+        let sent = sends(&mut holding, at(4), 3, wish(1));
+        assert_eq!((sent.ask.spent, sent.ask.debt, sent.ask.holds), (3, 1, 2));
+        let reply = answers(&mut record, at(5), &sent);
+        holding.spend(at(6), 1);
+        assert!(holding.reply(at(7), &sent, &reply));
+        assert_eq!((holding.unreported(), holding.debt(), holding.held(at(7))), (1, 0, 2));
+        assert_eq!(record.owed(), limit().cells(4));
+    }
+
+    #[test]
+    fn what_is_given_back_is_gone_at_once() {
+        let (mut holding, mut record) = (Holding::new(), Record::new(STORE));
+        let sent = sends(&mut holding, at(0), 1, wish(5));
+        let reply = answers(&mut record, at(0), &sent);
+        holding.reply(at(0), &sent, &reply);
+        let sent = holding.give_back(&limit(), at(1), HostId(1), AskNumber(2), 2);
+        assert_eq!((holding.held(at(1)), sent.ask.holds, sent.ask.want), (3, 3, 0));
+        let reply = answers(&mut record, at(2), &sent);
+        assert_eq!((reply.kept, record.leases()[0].cells), (3, 3));
+        holding.reply(at(3), &sent, &reply);
+        holding.give_back(&limit(), at(4), HostId(1), AskNumber(3), u32::MAX);
+        assert_eq!(holding.held(at(4)), 0);
+    }
+
+    #[test]
+    fn cells_that_the_store_forgot_are_dropped() {
+        let (mut holding, mut record) = (Holding::new(), Record::new(STORE));
+        let sent = sends(&mut holding, at(0), 1, wish(5));
+        let reply = answers(&mut record, at(0), &sent);
+        holding.reply(at(0), &sent, &reply);
+        let mut record = Record::new(STORE);
+        let sent = sends(&mut holding, at(1), 2, wish(3));
+        holding.spend(at(1), 1);
+        let reply = answers(&mut record, at(2), &sent);
+        assert_eq!((reply.kept, reply.granted), (0, 3));
+        holding.reply(at(3), &sent, &reply);
+        assert_eq!(holding.held(at(3)), 3);
+    }
+}

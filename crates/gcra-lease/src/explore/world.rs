@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::explore::fingerprint::Fingerprint;
 use crate::holding::{Holding, Sent, Wish};
 use crate::limit::Limit;
-use crate::message::{AskNumber, HostId, Reply};
+use crate::message::{Ask, AskNumber, HostId, Reply};
 use crate::police::Police;
 use crate::record::Record;
 use crate::request::{Need, Step, decide};
@@ -393,12 +393,25 @@ impl World {
         if without(Rule::LatestOnly) || without(Rule::TakenOnce) {
             return;
         }
-        let hosts = &self.hosts;
-        self.replies.retain(|travelling| {
-            let host = hosts.iter().find(|host| host.id == travelling.host);
-            let asking = host.and_then(|host| host.holdings[travelling.limit].asking);
-            asking.is_some_and(|asking| asking.number == travelling.reply.number)
+        let mut replies = core::mem::take(&mut self.replies);
+        replies.retain(|travelling| {
+            self.waits_for(travelling.limit, travelling.host, travelling.reply.number)
         });
+        self.replies = replies;
+    }
+
+    /// Whether a host may still take a reply to an ask.
+    fn waits_for(&self, which: usize, host: HostId, number: AskNumber) -> bool {
+        let host = self.hosts.iter().find(|one| one.id == host);
+        let asking = host.and_then(|host| host.holdings[which].asking);
+        asking.is_some_and(|asking| asking.number == number || without(Rule::LatestOnly))
+    }
+
+    /// The ask whose reply a holding waits for.
+    fn latest(&self, host: &Host, which: usize) -> Option<&Ask> {
+        let number = host.holdings[which].asking?.number;
+        let asks = self.asks.iter().map(|(_, sent)| &sent.ask);
+        asks.into_iter().find(|ask| ask.host == host.id && ask.number == number)
     }
 
     fn allowed(&mut self, limit: &Limit, which: usize, cells: u32) -> Outcome {
@@ -453,10 +466,18 @@ impl World {
             for which in 0..model.limits {
                 let holding = &host.holdings[which];
                 let asking = holding.asking.map_or(0, |asking| asking.number.0);
+                // If no cells are held, and none were when the latest ask was sent, nothing has
+                // the old time any more.
+                let held_when_asked = self.latest(host, which).is_some_and(|ask| ask.holds > 0);
+                let has_time = holding.held > 0
+                    || held_when_asked
+                    || without(Rule::OnlyHeldKeepLater)
+                    || without(Rule::LatestOnly);
+                let valid_for = if has_time { until(holding.valid_until) } else { 0 };
                 print.add(
                     u64::from(holding.held) << 48
                         | u64::from(holding.spent) << 32
-                        | until(holding.valid_until) << 16
+                        | valid_for << 16
                         | asking << 8
                         | u64::from(host.asks_left[which]) << 1
                         | u64::from(holding.fresh),
@@ -470,7 +491,9 @@ impl World {
             let ask = &sent.ask;
             let mut one = Fingerprint::new();
             one.add(name(ask.host) << 8 | ask.number.0);
-            let age = (self.now - sent.at.0).min(ask.validity.0);
+            // When it was sent matters only to the host that waits for the reply.
+            let waits = self.waits_for(*which, ask.host, ask.number);
+            let age = if waits { (self.now - sent.at.0).min(ask.validity.0) } else { 0 };
             one.add(
                 ask.validity.0 << 56
                     | age << 48

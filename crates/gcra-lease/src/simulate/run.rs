@@ -321,9 +321,9 @@ impl Run<'_> {
             Event::Freeze { host } => {
                 self.schedule_every(self.setting.freezes, event);
                 let frozen = self.random.between(1e3, 4e6);
-                let clock = self.hosts[host].clock(self.now);
                 let host = &mut self.hosts[host];
                 if host.frozen_until <= self.now {
+                    let clock = host.clock(self.now);
                     host.frozen_until = self.now + frozen;
                     host.stood += frozen;
                     for (police, holding) in self.police.iter_mut().zip(&host.holdings) {
