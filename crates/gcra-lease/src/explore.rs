@@ -9,6 +9,7 @@
 //! `cargo test` looks at small models; `make lease-explore` at those that take minutes.
 
 mod fingerprint;
+mod packed;
 mod search;
 mod world;
 

@@ -1,7 +1,7 @@
 //! [`Police`]: one exact bucket that sees each request when it is allowed, and says when it would
 //! have denied one.
 
-use crate::limit::Limit;
+use crate::limit::{Limit, Units};
 
 /// A GCRA bucket in the units of a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -13,6 +13,11 @@ pub(crate) struct Police {
 }
 
 impl Police {
+    /// A bucket that owes this much.
+    pub(crate) fn owing(limit: &Limit, now: u64, owed: Units, extra: u32) -> Self {
+        Self { tat: units(limit, now) + u128::from(owed.0), extra }
+    }
+
     /// From now on, this many cells more may be allowed at once.
     pub(crate) fn tolerate(&mut self, cells: u32) {
         self.extra += cells;

@@ -4,6 +4,7 @@ use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::explore::packed::Packed;
 use crate::explore::world::{Model, Outcome, World};
 
 /// What the search found.
@@ -47,13 +48,14 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
     let first = World::new(model);
     let mut seen = Seen::default();
     seen.insert(first.fingerprint(model, &limit), 0);
-    let mut level = vec![first];
+    let mut level = vec![Packed::new(&first, model, &limit)];
     let mut depth = 0;
     let mut moves = Vec::new();
     // Each round is one step further; it ends because there are finitely many worlds.
     while !level.is_empty() && seen.len() < most {
         let mut next = Vec::new();
-        for world in level.drain(..) {
+        for packed in level.drain(..) {
+            let world = packed.world(model, &limit);
             let here = world.fingerprint(model, &limit);
             world.moves(model, &mut moves);
             for &step in &moves {
@@ -77,7 +79,12 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
                 let print = after.fingerprint(model, &limit);
                 if print != here && !seen.contains_key(&print) {
                     seen.insert(print, here);
-                    next.push(after);
+                    let packed = Packed::new(&after, model, &limit);
+                    debug_assert_eq!(
+                        packed.world(model, &limit).fingerprint(model, &limit),
+                        print
+                    );
+                    next.push(packed);
                 }
             }
         }

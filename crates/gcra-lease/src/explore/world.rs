@@ -14,7 +14,7 @@ use crate::rule::{Rule, without};
 use crate::time::{HostTime, Micros, StoreTime};
 
 /// Clocks begin here, so that they can be set back.
-const START: u64 = 1_000_000;
+pub(super) const START: u64 = 1_000_000;
 /// Host ids of one host are next to each other.
 const LIVES: u64 = 16;
 
@@ -81,42 +81,54 @@ impl Model {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Host {
-    id: HostId,
-    next_number: u64,
-    asks_left: [u8; 2],
-    holdings: [Holding; 2],
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Host {
+    pub(super) id: HostId,
+    pub(super) next_number: u64,
+    pub(super) asks_left: [u8; 2],
+    pub(super) holdings: [Holding; 2],
 }
 
 /// A reply on its way. What only makes asks rare is removed from it: in the model, hosts ask
 /// whenever they like.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Travelling {
-    host: HostId,
-    limit: usize,
-    void: bool,
-    reply: Reply,
+pub(super) struct Travelling {
+    pub(super) host: HostId,
+    pub(super) limit: usize,
+    pub(super) void: bool,
+    pub(super) reply: Reply,
+}
+
+impl Travelling {
+    /// What is left of a reply that grants nothing.
+    pub(super) const EMPTY: Reply = Reply {
+        number: AskNumber(0),
+        kept: 0,
+        granted: 0,
+        come_back_after: Micros::ZERO,
+        scarce: false,
+        hosts: 0,
+        now: StoreTime(0),
+    };
 }
 
 /// Everything that is, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    now: u64,
-    clock: u64,
-    epoch: StoreTime,
-    records: [Record; 2],
-    hosts: Vec<Host>,
+    pub(super) now: u64,
+    pub(super) clock: u64,
+    pub(super) records: [Record; 2],
+    pub(super) hosts: Vec<Host>,
     /// All asks that were ever sent. A message that is lost never arrives; one that is late or
     /// doubled arrives at any time and any number of times. So none is ever removed.
-    asks: Vec<(usize, Sent)>,
-    replies: Vec<Travelling>,
-    police: [Police; 2],
-    crashes: u8,
-    evictions: u8,
-    voids: u8,
-    losses: u8,
-    leaps: u8,
+    pub(super) asks: Vec<(usize, Sent)>,
+    pub(super) replies: Vec<Travelling>,
+    pub(super) police: [Police; 2],
+    pub(super) crashes: u8,
+    pub(super) evictions: u8,
+    pub(super) voids: u8,
+    pub(super) losses: u8,
+    pub(super) leaps: u8,
 }
 
 /// One step.
@@ -158,7 +170,6 @@ impl World {
         Self {
             now: START,
             clock: START,
-            epoch: StoreTime(0),
             records: [const { Record::new(StoreTime(START)) }; 2],
             hosts: (0..model.hosts).map(host).collect(),
             asks: Vec::new(),
@@ -294,8 +305,7 @@ impl World {
             }
             Move::Loss => {
                 self.losses -= 1;
-                self.epoch = StoreTime(self.clock);
-                let clock = self.epoch;
+                let clock = StoreTime(self.clock);
                 let record = if model.strict {
                     Record::after_loss(limit, clock, clock)
                 } else {
@@ -372,13 +382,8 @@ impl World {
     }
 
     fn travel(&mut self, limit: usize, host: HostId, void: bool, reply: Reply) {
-        let reply = Reply {
-            come_back_after: Micros::ZERO,
-            scarce: false,
-            hosts: 0,
-            now: StoreTime(0),
-            ..reply
-        };
+        let Reply { number, kept, granted, .. } = reply;
+        let reply = Reply { number, kept, granted, ..Travelling::EMPTY };
         let travelling = Travelling { host, limit, void, reply };
         if let Err(place) = self.replies.binary_search(&travelling) {
             self.replies.insert(place, travelling);
