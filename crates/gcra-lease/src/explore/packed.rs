@@ -30,11 +30,13 @@ impl Packed {
             put(record.leases.len() as u64);
             for lease in &record.leases {
                 let expires = lease.expiry.0 - world.clock;
-                [lease.host.0, lease.cells.into(), expires, lease.number.0].map(&mut put);
+                [lease.host.0, lease.cells.into(), expires, lease.number.0]
+                    .into_iter()
+                    .for_each(&mut put);
             }
         }
         for host in &world.hosts {
-            [host.id.0, host.next_number].map(&mut put);
+            [host.id.0, host.next_number].into_iter().for_each(&mut put);
             for which in 0..model.limits {
                 let holding = &host.holdings[which];
                 put(host.asks_left[which].into());
@@ -47,15 +49,19 @@ impl Packed {
         }
         put(world.asks.len() as u64);
         for (which, Sent { ask, at }) in &world.asks {
-            [*which as u64, ask.host.0, ask.number.0, ask.fresh.into()].map(&mut put);
-            [ask.spent, ask.holds, ask.want, ask.least].map(|cells| put(cells.into()));
+            [*which as u64, ask.host.0, ask.number.0, ask.fresh.into()]
+                .into_iter()
+                .for_each(&mut put);
+            [ask.spent, ask.holds, ask.want, ask.least].into_iter().for_each(|n| put(n.into()));
             put(ask.validity.0);
             put((world.now - at.0).min(ask.validity.0));
         }
         put(world.replies.len() as u64);
         for Travelling { host, limit, void, reply } in &world.replies {
-            [host.0, *limit as u64, (*void).into()].map(&mut put);
-            [reply.number.0, reply.kept.into(), reply.granted.into()].map(&mut put);
+            [host.0, *limit as u64, (*void).into()].into_iter().for_each(&mut put);
+            [reply.number.0, reply.kept.into(), reply.granted.into()]
+                .into_iter()
+                .for_each(&mut put);
         }
         Self(bytes.into())
     }
