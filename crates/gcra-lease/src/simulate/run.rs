@@ -109,6 +109,8 @@ pub(crate) struct Outcome {
     pub(crate) too_many: u64,
     /// Faults after which more is allowed.
     pub(crate) tolerated: u32,
+    /// Cells more than without such faults, at worst.
+    pub(crate) beyond: u32,
     /// How often a host noticed that the store's clock leapt.
     pub(crate) noticed: u64,
 }
@@ -176,6 +178,8 @@ struct Run<'a> {
     /// How far the store's clock has leapt.
     leapt: i64,
     police: [Police; 2],
+    /// The same, but without tolerance.
+    strict: [Police; 2],
     ideal: [Police; 2],
     outcome: Outcome,
 }
@@ -211,6 +215,7 @@ pub(crate) fn run(setting: &Setting) -> Outcome {
         epoch: StoreTime(0),
         leapt: 0,
         police: [Police::default(); 2],
+        strict: [Police::default(); 2],
         ideal: [Police::default(); 2],
         outcome: Outcome::default(),
     };
@@ -445,6 +450,8 @@ impl Run<'_> {
             let over = self.police[limit].allow(&self.limits[limit], self.now, request.cells);
             self.outcome.too_many += u64::from(over > 0);
             self.outcome.over = self.outcome.over.max(over);
+            let beyond = self.strict[limit].allow(&self.limits[limit], self.now, request.cells);
+            self.outcome.beyond = self.outcome.beyond.max(beyond);
 
             let clock = self.hosts[host].clock(self.now);
             let one = &mut self.hosts[host];
