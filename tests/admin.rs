@@ -216,7 +216,7 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     // What was blocked and what would have been are never in one list.
     let shown = status(&admin)["policies"].clone();
     let [login, trial] = [&shown[0], &shown[1]];
-    assert_eq!(login["top_blocked"][0]["client"], "2001:db8:1:2::");
+    assert_eq!(login["top_blocked"][0]["client"], "2001:db8:1:2::/64");
     assert_eq!(login["top_blocked"][0]["requests"], 10);
     assert_eq!(login["top_would_block"], Json::Array(Vec::new()));
     let client = &trial["top_would_block"][0]["client"];

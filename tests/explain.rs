@@ -379,8 +379,8 @@ fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
                     1000 of 1000 left\n";
         status == 0 && words == idle
     });
-    let none = "192.0.2.2: policy 'check': no such bucket: no request with this key was counted \
-                lately, or its debt was paid off and the slot reused\n";
+    let none = "192.0.2.2: policy 'check': no bucket, so nothing is owed: no request with this \
+                key was counted lately, or its debt is paid off\n";
     assert_eq!(scene.get(&["192.0.2.2"]), (none.to_owned(), 1));
     assert_eq!(scene.reset(&["192.0.2.2"]), (none.to_owned(), 1));
     let (words, status) = scene.reset(&["192.0.2.2", "192.0.2.1"]);
@@ -410,7 +410,7 @@ fn an_exemption_is_followed_listed_and_ended() {
     wait_until("the agent follows", || !scene.is_blocked("check", &args));
     assert!(!scene.is_blocked("check", &args));
     let listed = scene.said(&["exempt"], &["--list"]).0;
-    assert!(listed.starts_with("2001:db8::: policy 'check', for another 60 min"), "{listed}");
+    assert!(listed.starts_with("2001:db8::/64: policy 'check', for another 60 min"), "{listed}");
     let explanation = scene.said(&["explain"], &["ip=2001:db8::7"]).0;
     assert!(explanation.contains("is allowed, because the client is exempt for another 60 min"));
     assert!(scene.get(&["2001:db8::7"]).0.contains("; exempt for another 60 min"));
@@ -421,9 +421,9 @@ fn an_exemption_is_followed_listed_and_ended() {
     let (words, status) = scene.said(&["exempt"], &["--end", "2001:db8::3"]);
     assert!(words.contains("there was no exemption") && status == 1, "{words}");
     assert!(scene.said(&["exempt"], &["--list"]).0.contains("no client is exempt"));
-    for time in ["8d", "0s", "soon", "3600"] {
+    for time in ["8d", "0s", "9s", "soon", "3600", "-5m"] {
         let sentence = scene.complaint(&["exempt"], &["--for", time, "2001:db8::3"]);
-        assert!(sentence.contains("is not a time up to 7d"), "{sentence}");
+        assert!(sentence.contains("is not a time from 10s to 7d"), "{sentence}");
     }
 }
 
@@ -444,7 +444,7 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
     let begin = "policy 'default' decides: a request now is blocked; the next one is allowed in \
                  12 h\n  key: 2001:db8:1:2::\n";
     assert!(words.starts_with(begin) && status == 0, "{words}");
-    assert_eq!(run(&["explain", "--rate", "2/d", "--cost", "n", "ip=192.0.2.7", "n=x"]).1, 1);
+    assert_eq!(run(&["explain", "--rate", "2/d", "--cost", "n", "ip=192.0.2.7", "n=x"]).1, 2);
     let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::7"]);
     let begin = "2001:db8:1:2::7 (counted as 2001:db8:1:2::): exempt for 30m, in all agents";
     assert!(words.starts_with(begin) && status == 0, "{words}");
@@ -509,9 +509,16 @@ fn explain_names_the_list_and_what_is_missing() {
     assert!(words.contains("\n  cost: 3 cells"), "{words}");
     let (words, _) = scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9"]);
     assert!(words.contains(&format!("192.0.2.0/24, from {}:2:", list.display())), "{words}");
-    let (words, status) = scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9", "n=x"]);
-    let cost = "does not decide: its cost, the arg 'n', is x, and not a whole number";
+    let (words, status) =
+        scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9", "n=int64:-1"]);
+    let cost = "does not decide: its cost, the arg 'n', is int64:-1, and not a whole number";
     assert!(words.contains(cost) && status == 1, "{words}");
+    for (written, right) in [("x", "1"), ("3", "3"), ("-1", "1"), ("bool:true", "1")] {
+        let output = scene.run(&["explain"], &["ip=192.0.2.9", &format!("n={written}")]);
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert!(sentence.contains(&format!("write n=int64:{right}, which is how")), "{sentence}");
+        assert_eq!(output.status.code(), Some(2));
+    }
     let other = |args: &[&str]| {
         let (words, status) = scene.said(&["explain"], &[&["--message", "other"], args].concat());
         assert_eq!(status, 1, "{words}");
@@ -541,7 +548,8 @@ fn what_can_not_be_meant_is_refused() {
                 &["--policy", "api", "192.0.2.1"],
                 "policy 'api': '192.0.2.1' has 1 part, and the key has 2: user,ip",
             ),
-            (&["a,b,c"], "'gold': user,ip; 'api': user,ip; 'null': key (or ip)"),
+            (&["a,b,c"], "'gold': 'a,b,c' has 3 parts, and the key has 2: user,ip; 'api': "),
+            (&["a,b,c"], "; 'null': 'a,b,c' has 3 parts, and the key has 1: key (or ip)"),
             (&["--policy", "api", "user=a,src=192.0.2.1"], "the key has no arg 'src'"),
             (&["--policy", "api", "user=a,b"], "must name each arg of the key once"),
             (&["--policy", "null", "null:"], "is not a whole key, or has null in it"),
@@ -574,4 +582,257 @@ fn what_can_not_be_meant_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let mistakes = String::from_utf8(output.stderr).unwrap();
     assert!(mistakes.starts_with("gcra-spoa: ") && mistakes.contains("gcra.toml:2"), "{mistakes}");
+}
+
+#[test]
+fn a_broken_file_says_what_agents_do_and_what_can_be_done() {
+    let scene = Scene::new(POLICIES);
+    fs::write(scene.path("gcra.toml"), "[policy.a]\nlimits = 3\n").unwrap();
+    let commands: [&[&str]; 6] = [
+        &["table", "get", "192.0.2.1"],
+        &["table", "reset", "192.0.2.1"],
+        &["exempt", "--for", "1h", "192.0.2.1"],
+        &["exempt", "--list"],
+        &["name", "192.0.2.1"],
+        &["explain", "ip=192.0.2.1"],
+    ];
+    for command in commands {
+        let output = scene.run(command, &[]);
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        let mistakes = String::from_utf8(output.stderr).unwrap();
+        let last = mistakes.lines().last().unwrap();
+        assert!(last.contains("running agents keep the policies that they loaded before"));
+        assert!(last.contains("name a copy of the file that they loaded with --config"), "{last}");
+    }
+}
+
+/// One limit has one name, whether an override applies or not.
+#[test]
+fn the_limit_of_an_override_has_one_name() {
+    let mut scene = Scene::new(
+        "[policy.ip]\nlimits = [\"2/d\", \"1000/d burst 100\"]\nkey = [\"ip\"]\n\
+         [policy.ip.overrides]\n\"192.0.2.1\" = \"3/d\"\n\
+         \"2001:db8::/80\" = \"4/d\"\n",
+    );
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("ip", &args), 3);
+    let explanation = scene.json(&["explain"], &["ip=192.0.2.1"]).remove(0);
+    assert_eq!(explanation["limits"][0]["limit"], "ip");
+    let words = scene.reset(&["192.0.2.1"]).0;
+    let expected = "192.0.2.1: policy 'ip', limit 'ip': a debt of ";
+    assert!(words.starts_with(expected) && words.lines().count() == 1, "{words}");
+
+    // A name says how the agent counts the client.
+    let name = |address: &str| scene.said(&["name"], &[address]).0;
+    assert_eq!(name("2001:db8::1"), "policy 'ip': 2001:db8::/80\n");
+    assert_eq!(name("2001:db8:0:0:8000::1"), "policy 'ip': 2001:db8::/64\n");
+    assert_eq!(name("192.0.2.1"), "policy 'ip': 192.0.2.1\n");
+    assert_eq!(name("2001:db8::/80"), "policy 'ip': 2001:db8::/80\n");
+    assert_eq!(name("2001:db8::/64"), "policy 'ip': 2001:db8::/64\n");
+}
+
+#[test]
+fn a_request_that_costs_nothing_is_allowed() {
+    let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\ncost = \"n\"\n");
+    let args = [("ip", ip("192.0.2.1")), ("n", 1_i64.into())];
+    let peek = [("ip", ip("192.0.2.1")), ("n", 0_i64.into())];
+    assert!(!scene.is_blocked("check", &peek));
+    let (words, status) = scene.said(&["explain"], &["ip=192.0.2.1", "n=int64:0"]);
+    let said = "decides: a request now is allowed, and it costs nothing\n";
+    assert!(words.contains(said) && status == 0, "{words}");
+    assert_eq!(scene.exhaust("check", &args), 2);
+    assert!(!scene.is_blocked("check", &peek));
+    let words = scene.said(&["explain"], &["ip=192.0.2.1", "n=int64:0"]).0;
+    let said = "a request now is allowed, because it costs nothing; one that costs 1 cell is \
+                allowed in 12 h\n";
+    assert!(words.contains(said), "{words}");
+}
+
+/// What is nearly an address, and the names of strings in logs, are refused as in the file. They
+/// would be strings, of which the table knows none.
+#[test]
+fn a_key_that_is_nearly_an_address_is_refused() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
+         [policy.check.overrides]\n\"198.51.100.0/28\" = \"3/d\"\n",
+    );
+    let commands: [&[&str]; 5] = [
+        &["table", "get"],
+        &["table", "reset"],
+        &["exempt", "--for", "1h"],
+        &["name"],
+        &["explain"],
+    ];
+    for (text, said) in [
+        ("10.0.0.777", "'10.0.0.777' is not an address or network; write one, such as 192.0.2.1"),
+        ("2001:db8::/65x", "is not an address or network; write "),
+        ("192.0.2.1:80", "or str:192.0.2.1:80 for the text itself"),
+        ("192.0.2.7/24", "write 192.0.2.0/24 for the network, or 192.0.2.7/32 for the one"),
+        ("", "is empty; write "),
+        ("sk_l…(24)#2dd53f", "which show only a part of a string; write the whole string"),
+        (
+            "10.0.0.0/8",
+            "'10.0.0.0/8' is not a group that policy 'check' counts, such as \
+                        10.0.0.0/24; write one address, or str:10.0.0.0/8",
+        ),
+        ("192.0.2.0/28", "such as 192.0.2.0/24"),
+        ("2001:db8::/56", "such as 2001:db8::/64"),
+    ] {
+        for command in commands {
+            let arg = if command == ["explain"] { format!("ip={text}") } else { text.to_owned() };
+            let sentence = scene.complaint(command, &[&arg]);
+            assert!(sentence.contains(said), "{command:?} {text}: {sentence}");
+        }
+    }
+    // The groups as the agent counts them.
+    for (address, group, burst) in [
+        ("192.0.2.1", "192.0.2.0/24", 2),
+        ("2001:db8::1", "2001:db8::/64", 2),
+        ("198.51.100.1", "198.51.100.0/28", 3),
+        // Its first address is in the network of the override.
+        ("198.51.100.200", "198.51.100.0/24", 2),
+    ] {
+        let args = [("ip", ip(address))];
+        assert_eq!(scene.exhaust("check", &args), burst, "{group}");
+        let (words, status) = scene.get(&[group]);
+        assert!(words.starts_with(&format!("{group}: policy 'check', {burst} per")), "{words}");
+        assert!(words.contains(": blocked; ") && status == 0, "{words}");
+        let explanation = scene.said(&["explain"], &[&format!("ip={group}")]).0;
+        assert!(explanation.contains("a request now is blocked"), "{explanation}");
+        assert!(explanation.contains(&format!("counted as {group}\n")), "{explanation}");
+        assert_eq!(scene.reset(&[group]).1, 0, "{group}");
+        assert!(!scene.is_blocked("check", &args), "{group}");
+    }
+}
+
+#[test]
+fn a_key_without_names_means_an_arg_and_its_fallbacks() {
+    let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"key\", \"else ip\"]\n");
+    let as_key = [("key", "192.0.2.1".into()), ("ip", ip("192.0.2.9"))];
+    let as_ip = [("key", Value::Null), ("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("check", &as_ip), 2);
+    let (words, status) = scene.get(&["192.0.2.1"]);
+    let begin = "192.0.2.1 (as ip=192.0.2.1): policy 'check', 2 per day, up to 2 at once: blocked";
+    assert!(words.starts_with(begin) && words.lines().count() == 1 && status == 0, "{words}");
+    assert_eq!(scene.exhaust("check", &as_key), 2);
+    let (words, _) = scene.get(&["192.0.2.1"]);
+    assert!(words.starts_with("192.0.2.1 (as key=str:192.0.2.1): policy 'check', "), "{words}");
+    assert!(words.contains("\n192.0.2.1 (as ip=192.0.2.1): policy"), "{words}");
+
+    // `explain` writes the key as the other commands take it.
+    let key = |args: &[&str]| {
+        let explanation = scene.json(&["explain"], args).remove(0);
+        explanation["written_key"].as_str().unwrap().to_owned()
+    };
+    let key_of_ip = key(&["ip=192.0.2.1"]);
+    assert_eq!(key_of_ip, "ip=192.0.2.1");
+    assert_eq!(key(&["key=str:192.0.2.1"]), "key=str:192.0.2.1");
+    assert_eq!(scene.reset(&[&key_of_ip]).1, 0);
+    assert!(!scene.is_blocked("check", &as_ip));
+    assert!(scene.is_blocked("check", &as_key), "it is another client");
+    assert_eq!(scene.exhaust("check", &as_ip), 1);
+    let (words, status) = scene.reset(&["192.0.2.1"]);
+    assert_eq!((words.lines().count(), status), (2, 0), "{words}");
+    assert_eq!(scene.exhaust("check", &as_key), 2);
+    assert_eq!(scene.exhaust("check", &as_ip), 2);
+    let (words, status) = scene.get(&["192.0.2.2"]);
+    assert!(words.starts_with("192.0.2.2: policy 'check': no bucket, so ") && status == 1);
+
+    // An exemption holds for all of them, whether the table knows them or not.
+    let (words, _) = scene.said(&["exempt"], &["--for", "1h", "192.0.2.1"]);
+    assert_eq!(words.lines().count(), 3, "{words}");
+    wait_until("the agent follows", || {
+        !scene.is_blocked("check", &as_key) && !scene.is_blocked("check", &as_ip)
+    });
+    let (words, status) = scene.said(&["exempt"], &["--end", "192.0.2.1"]);
+    assert_eq!((words.lines().count(), status), (3, 0), "{words}");
+    assert!(scene.said(&["exempt"], &["--list"]).0.contains("no client is exempt"));
+}
+
+#[test]
+fn explain_writes_the_key_for_the_other_commands() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"2/d\"\nkey = [\"user\", \"path\"]\nlowercase = true\n",
+    );
+    for (user, path) in [
+        ("a b", "/x,y"),
+        ("ü=1", r"\d"),
+        ("100%", "-x"),
+        ("else:a", "192.0.2.1"),
+        ("'quoted'", "…"),
+        ("user=a", "#home"),
+    ] {
+        let args = [("user", user.into()), ("path", path.into())];
+        assert_eq!(scene.exhaust("check", &args), 2);
+        let words = [format!("user=str:{user}"), format!("path=str:{path}")];
+        let explanation = scene.json(&["explain"], &[&words[0], &words[1]]).remove(0);
+        assert_eq!(explanation["blocked"], true, "{explanation}");
+        let key = explanation["written_key"].as_str().unwrap();
+        assert_eq!(scene.reset(&[key]).1, 0, "{key}");
+        assert!(!scene.is_blocked("check", &args), "{key}");
+    }
+    let words = scene.said(&["explain"], &["user=a b", "path=/it's"]).0;
+    let line = "\n  KEY for table get, table reset and exempt: 'a b,/it'\\''s'\n";
+    assert!(words.contains(line), "{words}");
+}
+
+#[test]
+fn what_no_message_has_is_said() {
+    let scene = Scene::new(
+        "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n\
+         [policy.check.overrides]\n\"192.0.2.0/24\" = \"3/d\"\n",
+    );
+    let sentence = scene.complaint(&["explain"], &["ip=192.0.2.1", "ip=192.0.2.2"]);
+    assert!(sentence.contains("the arg 'ip' is given twice"), "{sentence}");
+    let note = |args: &[&str]| String::from_utf8(scene.run(&["explain"], args).stderr).unwrap();
+    let said = note(&["ip=192.0.2.1", "host=a"]);
+    assert!(said.contains("no policy uses the arg 'host'; the policies use ip"), "{said}");
+    let said = note(&["ip=a"]);
+    assert!(said.contains("ip=a is a string, and policy 'check' has groups or overrides"));
+    assert_eq!(note(&["ip=192.0.2.1"]), "");
+}
+
+/// HAProxy sends some addresses as strings, such as those in headers.
+#[test]
+fn an_address_that_is_sent_as_a_string_is_found() {
+    let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n");
+    let args = [("ip", "192.0.2.1".into())];
+    assert_eq!(scene.exhaust("check", &args), 2);
+    let output = scene.run(&["explain"], &["ip=192.0.2.1"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("knows this client by the string 192.0.2.1, and not by the address"));
+    let (words, _) = scene.get(&["192.0.2.1"]);
+    assert!(words.starts_with("192.0.2.1 (as str:192.0.2.1): policy 'check', 2 per"), "{words}");
+    assert_eq!(scene.reset(&["192.0.2.1"]).1, 0);
+    assert!(!scene.is_blocked("check", &args));
+}
+
+/// With `--rate` agents group nothing, and HAProxy cuts IPv6 addresses to /64.
+#[test]
+fn an_exemption_without_a_file_holds_for_the_group() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "2/d"]);
+    let mut spop = Spop::connect(&agent.address);
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        said(&command.args(args).arg("--table").arg(&table).output().unwrap())
+    };
+    // No agent has seen a request of these clients.
+    let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::7"]);
+    assert_eq!((words.lines().count(), status), (2, 0), "{words}");
+    let network = [("ip", ip("2001:db8:1:2::"))];
+    let address = [("ip", ip("2001:db8:1:2::7"))];
+    wait_until("the agent follows", || spop.allowed(&network, 10) == 10);
+    assert_eq!(spop.allowed(&address, 10), 10, "HAProxy may not cut it");
+    let words = run(&["explain", "--rate", "2/d", "ip=2001:db8:1:2::7"]).0;
+    assert!(words.contains("because the client is exempt for another 30 min"), "{words}");
+    let names = run(&["name", "2001:db8:1:3::7"]).0;
+    assert_eq!(names, "2001:db8:1:3::7\n2001:db8:1:3::\n");
+    assert_eq!(spop.allowed(&[("ip", ip("2001:db8:1:3::"))], 1), 1);
+    assert_eq!(run(&["name", "2001:db8:1:3::7"]).0, "2001:db8:1:3::\n", "now it is known");
+    let (words, status) = run(&["exempt", "--end", "2001:db8:1:2::/64"]);
+    assert!(words.contains("the exemption has ended") && status == 0, "{words}");
+    assert_eq!(run(&["exempt", "--end", "2001:db8:1:2::7"]).1, 0);
+    assert!(run(&["exempt", "--list"]).0.contains("no client is exempt"));
 }

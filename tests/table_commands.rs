@@ -71,8 +71,8 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     let none = |key: &str| {
         format!(
-            "{key}: no such bucket: no request with this key was counted lately, or its debt was \
-             paid off and the slot reused\n"
+            "{key}: no bucket, so nothing is owed: no request with this key was counted lately, or \
+             its debt is paid off\n"
         )
     };
     let found = |args: &[&str]| {
@@ -372,7 +372,12 @@ fn what_a_command_can_not_do_is_one_sentence() {
     assert!(!table.exists());
     for (args, said) in [
         (&["get", "a"][..], "write --config FILE for agents that were started with a file, or"),
-        (&["get", "--brate", "1/s", "a"], "(see 'gcra-spoa table get --help')"),
+        (
+            &["get", "--brate", "1/s", "a"],
+            "'--brate' is not a flag of 'gcra-spoa table get'; did you",
+        ),
+        (&["get", "--rate", "1/s", "-abc"], "if it is a KEY, write '--' before the first KEY"),
+        (&["reset", "10.0.0.777"], "'10.0.0.777' is not an address or network; write one, such"),
         (&["get", "--rate", "1/s"], "<KEY>..."),
         (&["get", "--rate", "0/s", "a"], "write 'deny'"),
         (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to pay off"),

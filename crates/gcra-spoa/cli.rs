@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Once;
 use std::time::Duration;
 use std::{env, io};
 
@@ -350,9 +351,9 @@ pub(crate) struct Exempt {
     pub(crate) of: Of,
     #[command(flatten)]
     pub(crate) at: At,
-    /// How long, from now on: a whole number and a unit (s, m, h or d), up to 7d
+    /// How long, from now on: a whole number and a unit (s, m, h or d), from 10s to 7d
     #[arg(long = "for", value_name = "TIME", value_parser = parse_exemption)]
-    #[arg(required_unless_present_any = ["end", "list"])]
+    #[arg(required_unless_present_any = ["end", "list"], allow_hyphen_values = true)]
     pub(crate) time: Option<Duration>,
     /// End the exemptions of these clients now
     #[arg(long, conflicts_with = "time")]
@@ -411,7 +412,8 @@ pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policie
 /// Which table, and how to answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// The file with the buckets [default: the same as for the agent]
+    /// The file with the buckets [default: the same as for the agent; if there is no such file, the
+    /// one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
     /// Answer in JSON
@@ -425,9 +427,9 @@ impl At {
         self.table.is_some()
     }
 
-    /// The table's path.
+    /// The table's path. The first call says if it is not the default one.
     pub(crate) fn path(&self) -> PathBuf {
-        self.table.clone().unwrap_or_else(default_table)
+        self.table.clone().unwrap_or_else(table_of_commands)
     }
 }
 
@@ -438,6 +440,12 @@ const DRAIN: Duration = Duration::from_secs(3);
 const MAX_DRAIN: Duration = Duration::from_secs(300);
 
 const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
+
+/// Agents follow within about two seconds, so a much shorter exemption would hold nowhere.
+const LEAST_EXEMPTION: Duration = Duration::from_secs(10);
+
+/// The table of the agents of `deploy/gcra-spoa@.service`.
+const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
 
 /// The types of values, as an operator writes them.
 macro_rules! values_help {
@@ -827,6 +835,23 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
                 ),
             };
         }
+        (ErrorKind::UnknownArgument, Some(flag), _)
+            if command.get_positionals().any(|arg| arg.get_id() == "keys") =>
+        {
+            // clap names only the first letter of what follows a single '-'.
+            let given = args.iter().filter_map(|arg| arg.to_str());
+            let mut given = given.filter(|arg| arg.starts_with(flag));
+            let word = given.next().unwrap_or(flag);
+            return match context(ContextKind::SuggestedArg) {
+                Some(nearest) => {
+                    format!("'{word}' is not a flag of '{words}'; did you mean '{nearest}'?")
+                }
+                None => format!(
+                    "'{word}' is not a flag of '{words}'; if it is a KEY, write '--' before the \
+                     first KEY, as in '{words} … -- {word}'"
+                ),
+            };
+        }
         _ => {}
     }
     let text = error.to_string();
@@ -861,6 +886,31 @@ fn default_table() -> PathBuf {
         Some(directory) if !directory.is_empty() => Path::new(directory).join("gcra-spoa.table"),
         _ => format!("/dev/shm/gcra-spoa-{}.table", rustix::process::geteuid().as_raw()).into(),
     }
+}
+
+/// The table of a command that names none: that of an agent that this user starts; if there is
+/// none, that of the agents of the shipped unit, and a note says so.
+fn table_of_commands() -> PathBuf {
+    static NOTE: Once = Once::new();
+    let own = default_table();
+    let path = existing(&own, Path::new(TABLE_OF_UNIT)).to_owned();
+    if path != own {
+        NOTE.call_once(|| {
+            eprintln!(
+                "gcra-spoa: note: there is no table {}, so this command uses {TABLE_OF_UNIT}, the \
+                 table of the systemd unit",
+                own.display()
+            );
+        });
+    }
+    path
+}
+
+/// The second path if only that one exists, or else the first. A file that this user may not see
+/// exists: opening it says what to do.
+fn existing<'a>(first: &'a Path, second: &'a Path) -> &'a Path {
+    let exists = |path: &Path| path.try_exists().unwrap_or(true);
+    if !exists(first) && exists(second) { second } else { first }
 }
 
 /// Whether a file lies in memory.
@@ -933,10 +983,12 @@ fn parse_drain(text: &str) -> Result<Duration, String> {
 
 fn parse_exemption(text: &str) -> Result<Duration, String> {
     let most = Duration::from(MAX_EXEMPTION);
-    let time = duration::parse(text).filter(|time| !time.is_zero() && *time <= most);
+    let time = duration::parse(text).filter(|time| *time >= LEAST_EXEMPTION && *time <= most);
     time.ok_or_else(|| {
         format!(
-            "'{text}' is not a time up to {}; write a whole number and a unit, such as 30m or 1h",
+            "'{text}' is not a time from {} to {}; write a whole number and a unit, such as 30m or \
+             1h",
+            Exact(LEAST_EXEMPTION),
             Exact(most)
         )
     })
@@ -1184,6 +1236,38 @@ mod tests {
             let Ok(Task::Check { config, .. }) = super::parse(args) else { panic!("no check") };
             assert_eq!(config, Path::new("x.toml"));
         }
+    }
+
+    #[test]
+    fn the_second_table_is_used_only_if_there_is_no_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let (first, second, none) = (path("first"), path("second"), path("none"));
+        std::fs::write(&first, "").unwrap();
+        std::fs::write(&second, "").unwrap();
+        assert_eq!(existing(&first, &second), first);
+        assert_eq!(existing(&none, &second), second);
+        assert_eq!(existing(&first, &none), first);
+        assert_eq!(existing(&none, &path("other")), none, "this is the one to be named");
+    }
+
+    #[test]
+    fn a_key_or_time_with_a_minus_has_a_hint() {
+        for (args, said) in [
+            ("table get -abc", "'-abc' is not a flag of 'gcra-spoa table get'; if it is a KEY, "),
+            ("exempt --for 1h -5", "as in 'gcra-spoa exempt … -- -5'"),
+            ("name --polcy x y", "'--polcy' is not a flag of 'gcra-spoa name'; did you mean"),
+            ("exempt --for -5m x", "--for: '-5m' is not a time from 10s to 7d; write a whole"),
+            ("exempt --for 9s x", "--for: '9s' is not a time from 10s to 7d; write a whole"),
+        ] {
+            let sentence = error(args);
+            assert!(sentence.contains(said), "{args}: {sentence}");
+        }
+        let args = "gcra-spoa table reset -- -abc".split(' ').map(OsString::from);
+        let Ok(Task::Table(TableCommand::Reset(Reset { keys, .. }))) = super::parse(args) else {
+            panic!("no reset")
+        };
+        assert_eq!(keys[0].text, "-abc");
     }
 
     #[test]

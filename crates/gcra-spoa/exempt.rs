@@ -10,12 +10,12 @@ use serde_json::json;
 
 use crate::cli::{self, Exempt};
 use crate::duration::{Exact, Left};
-use crate::inspected::{Client, Inspected};
+use crate::inspected::{self, Client, Inspected, Wanted};
 use crate::key::Key;
-use crate::output::{Mistakes, Output, print};
-use crate::policy::{self, Policy, policy_id};
+use crate::output::{Output, print, quoted};
+use crate::policy::{Policy, policy_id};
 use crate::table_error::TableError;
-use crate::table_keys::{clients, has_bucket};
+use crate::table_keys::has_bucket;
 
 /// Begins, ends or lists exemptions, and returns the exit status.
 ///
@@ -36,11 +36,12 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     )?;
     let mut done = false;
     for key in keys {
-        let clients = clients(&inspected, of.policy.as_deref(), key, |client| match time {
-            Some(_) => has_bucket(&inspected, client),
-            None => is_exempt(&inspected, client),
-        })?;
-        for (client, shown) in clients {
+        let wanted = if time.is_some() { Wanted::All } else { Wanted::Known };
+        let is_known = |client: &Client| {
+            is_exempt(&inspected, client) || (time.is_some() && has_bucket(&inspected, client))
+        };
+        for client in inspected.clients(of.policy.as_deref(), key, wanted, is_known)? {
+            let shown = inspected.shown(&client, key);
             let policy = inspected.policy(&client);
             let was_exempt = is_exempt(&inspected, &client);
             done |= time.is_some() || was_exempt;
@@ -51,7 +52,9 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
                     Exact(*time),
                     command_to_end(exempt, &inspected, policy, key)
                 ),
-                None if was_exempt => "the exemption has ended".to_owned(),
+                None if was_exempt => {
+                    "the exemption has ended, in all agents within about two seconds".to_owned()
+                }
                 None => "there was no exemption".to_owned(),
             };
             let place = match inspected.policy_in_words(&client) {
@@ -113,17 +116,11 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
     if exempt.at.names_table() {
         words.push(format!("--table {}", path(&inspected.path)));
     }
+    if key.text.starts_with('-') {
+        words.push("--".to_owned());
+    }
     words.push(quoted(&key.text));
     words.join(" ")
-}
-
-/// A word for a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/,@%+=-".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// Prints the exemptions in force, those that end first in front.
@@ -131,7 +128,7 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     let Exempt { of, at, .. } = exempt;
     let mut policies = cli::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
     if let Some(file) = &of.config {
-        policies.extend(policy::file::read(file).map_err(Mistakes)?.list);
+        policies.extend(inspected::read(file)?.list);
     }
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let mut exemptions = table.exemptions();
@@ -140,9 +137,12 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         let known = policies.iter().find(|policy| policy.is_meant_by(&exemption));
         let Exemption { until, client, .. } = exemption;
         let name = known.map(|policy| &*policy.name);
-        let place = match name {
-            Some(name) => format!("policy '{name}'"),
-            None => "a policy that only --config FILE can name".to_owned(),
+        let place = match (name, &of.config) {
+            (Some(name), _) => format!("policy '{name}'"),
+            (None, Some(file)) => format!("a policy that {} does not have", file.display()),
+            (None, None) => {
+                "a policy of a configuration file, which --config FILE names".to_owned()
+            }
         };
         let left = until.saturating_since(table.now());
         Output {

@@ -5,19 +5,23 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gcra_table::{Nanos, Table};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
 use crate::decide::{Foreseen, foresee};
 use crate::duration::Left;
 use crate::in_force::InForce;
-use crate::key::{NamedValue, Shown};
+use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::limiter::write_client;
+use crate::named_parts::{exact_key, ungrouped};
+use crate::output::quoted;
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
 use crate::verdict::Reason;
 use crate::written_message::WrittenMessage;
+use crate::written_net::VALUE;
 
 /// What is decided about a message now, and why.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -40,6 +44,8 @@ pub(crate) struct Decided {
     pub(crate) key: Vec<KeyPart>,
     /// The name of the client in logs, in `top` and in /status.
     pub(crate) client: String,
+    /// The key as `table get`, `table reset` and `exempt` take it.
+    pub(crate) written_key: String,
     pub(crate) cells: u32,
     #[serde(rename = "override")]
     pub(crate) applied_override: Option<AppliedOverride>,
@@ -138,13 +144,79 @@ pub(crate) fn explain_all(
             ));
         }
     }
-    let explain = |name: &[u8]| {
-        let written = WrittenMessage::new(name, args).ok();
-        let message = written.as_ref().and_then(WrittenMessage::message);
-        let message = message.ok_or("a message has at most 255 args; leave some out")?;
-        Ok(explain(in_force, table, &message))
-    };
-    names.into_iter().map(explain).collect()
+    let is_meant =
+        |policy: &&Policy| names.contains(&policy.message.as_deref().unwrap_or_default());
+    let policies: Vec<_> = in_force.policies.list.iter().filter(is_meant).collect();
+    let args = checked(args, &policies)?;
+    let (mut explanations, mut misfits) = (Vec::new(), Vec::new());
+    for name in names {
+        let write = |args: &[NamedValue]| {
+            WrittenMessage::new(name, args)
+                .map_err(|_| "a message has at most 255 args; leave some out".to_owned())
+        };
+        let mut written = write(&args)?;
+        let policy = written.message().and_then(|message| in_force.policies.of(&message));
+        let mut misfit = None;
+        if let Some(policy) = policy.map(|index| &in_force.policies.list[index]) {
+            match of_a_group(policy, &args, |args| Ok((write(args)?, ()))) {
+                Ok((of_group, ())) => written = of_group,
+                Err(sentence) => misfit = Some(sentence),
+            }
+        }
+        let Some(message) = written.message() else { continue };
+        let mut explanation = explain(in_force, table, &message);
+        if let Some(misfit) = misfit {
+            explanation.decided = None;
+            explanation.undecided = Some(misfit.clone());
+            misfits.push(misfit);
+        }
+        explanations.push(explanation);
+    }
+    match misfits.pop() {
+        Some(misfit) if explanations.iter().all(|it| it.decided.is_none()) => Err(misfit),
+        _ => Ok(explanations),
+    }
+}
+
+/// The args, each with a value as HAProxy can send it for one of these policies. The error is a
+/// sentence.
+fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>, String> {
+    let is_by_file = policies.iter().any(|policy| policy.message.is_some());
+    let mut checked: Vec<NamedValue> = Vec::new();
+    for NamedValue { name, value } in args {
+        let is_it = |known: &[u8]| *known == *name.as_bytes();
+        if checked.iter().any(|other| other.name == *name) {
+            return Err(format!(
+                "the arg '{name}' is given twice, and a message has each arg once; leave one out"
+            ));
+        }
+        let is_cost = |policy: &&Policy| policy.cost.as_deref().is_some_and(is_it);
+        let is_read_otherwise = |policy: &&Policy| {
+            policy.key.names().any(is_it) || policy.when.as_ref().is_some_and(|it| is_it(&it.arg))
+        };
+        let is_integer = matches!(
+            value,
+            Written::Int32(_)
+                | Written::Uint32(_)
+                | Written::Int64(_)
+                | Written::Uint64(_)
+                | Written::Null
+        );
+        if !is_integer && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise) {
+            let right = match value {
+                Written::String(digits) if digits.parse::<u64>().is_ok() => digits,
+                _ => "1",
+            };
+            return Err(format!(
+                "the arg '{name}' is a cost, and agents decide only about a cost that is an \
+                 integer; write {name}=int64:{right}, which is how HAProxy sends one, instead of \
+                 {name}={value}"
+            ));
+        }
+        let value = if is_by_file { value.clone() } else { ungrouped(value.clone())? };
+        checked.push(NamedValue { name: name.clone(), value });
+    }
+    Ok(checked)
 }
 
 /// Explains what is decided about a message now.
@@ -195,6 +267,7 @@ pub(crate) fn decided(
     Decided {
         key: key_parts(policy, message),
         client,
+        written_key: written_key(policy, message),
         cells: question.cells,
         applied_override: applied_override(policy, question.rule, message),
         rule: match policy.rule(question.rule) {
@@ -294,18 +367,68 @@ pub(crate) fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> 
         .collect()
 }
 
-fn counted_as(policy: &Policy, Part { value, narrowed }: Part<'_>) -> String {
-    let (prefix, whole) = match value {
-        Value::Ipv4(_) => (policy.key.ipv4_prefix, 32),
-        Value::Ipv6(_) => (policy.key.ipv6_prefix, 128),
-        Value::String(bytes) if policy.key.lowercase => {
-            return Shown(Value::String(&bytes.to_ascii_lowercase())).to_string();
+/// Calls `make` with the args of a message. If one of the args is a network, `make` gets an address
+/// in it that the policy counts by exactly this network: the first one or the last one, because
+/// some may have an override. The error is a sentence.
+pub(crate) fn of_a_group<T>(
+    policy: &Policy,
+    args: &[NamedValue],
+    make: impl Fn(&[NamedValue]) -> Result<(WrittenMessage, T), String>,
+) -> Result<(WrittenMessage, T), String> {
+    let is_in_key = |name: &str| policy.key.names().any(|known| *known == *name.as_bytes());
+    let nets: Vec<IpNet> = args
+        .iter()
+        .filter(|arg| policy.key.args.is_empty() || is_in_key(&arg.name))
+        .filter_map(|arg| if let Written::Net(net) = arg.value { Some(net) } else { None })
+        .collect();
+    if nets.is_empty() {
+        return make(args);
+    }
+    let mut misfit = None;
+    for address_in in [IpNet::network, IpNet::broadcast] {
+        let pick = |NamedValue { name, value }: &NamedValue| NamedValue {
+            name: name.clone(),
+            value: match value {
+                Written::Net(net) => Written::Ip(address_in(net)),
+                value => value.clone(),
+            },
+        };
+        let made = make(&args.iter().map(pick).collect::<Vec<_>>())?;
+        let parts = made.0.message().map(|message| key_parts(policy, &message));
+        let parts = parts.unwrap_or_default();
+        let wrong = nets.iter().find_map(|net| {
+            let (net_text, address) = (net.to_string(), address_in(net).to_string());
+            let part = parts.iter().find(|part| part.value == address)?;
+            (part.counted_as != net_text).then(|| (net_text, part.counted_as.clone()))
+        });
+        let Some((net, counted_as)) = wrong else { return Ok(made) };
+        misfit = misfit.or(Some((net, counted_as)));
+    }
+    let (net, counted_as) = misfit.unwrap_or_default();
+    Err(format!(
+        "'{net}' is not a group that policy '{}' counts, such as {counted_as}; write one address, \
+         or {VALUE}{net} for the text itself",
+        policy.name
+    ))
+}
+
+/// The key of a message as a command takes it. (Only the policies of a file are for messages with a
+/// name, and only with a file a KEY can have the names of args.)
+fn written_key(policy: &Policy, message: &Message<'_>) -> String {
+    let mut values = Vec::new();
+    let _ = policy.for_each_value(message, |value, fallback| {
+        values.push((fallback, InKey(value).to_string()));
+    });
+    exact_key(&policy.key.args, policy.message.is_some(), values)
+}
+
+fn counted_as(policy: &Policy, part: Part<'_>) -> String {
+    match (part.value, policy.key.prefix_of(part)) {
+        (Value::String(bytes), _) if policy.key.lowercase => {
+            Shown(Value::String(&bytes.to_ascii_lowercase())).to_string()
         }
-        value => return Shown(value).to_string(),
-    };
-    match narrowed.unwrap_or(prefix) {
-        prefix if prefix < whole => format!("{}/{prefix}", Shown(value)),
-        _ => Shown(value).to_string(),
+        (value, Some(prefix)) => format!("{}/{prefix}", Shown(value)),
+        (value, None) => Shown(value).to_string(),
     }
 }
 
@@ -356,8 +479,8 @@ impl LimitState {
 }
 
 /// What `get` and `reset` say about a key without a bucket.
-pub(crate) const NO_BUCKET: &str = "no such bucket: no request with this key was counted lately, \
-                                    or its debt was paid off and the slot reused";
+pub(crate) const NO_BUCKET: &str = "no bucket, so nothing is owed: no request with this key was \
+                                    counted lately, or its debt is paid off";
 
 impl Explanation {
     /// Takes what another agent says about the same message instead, if that agent is stricter.
@@ -412,17 +535,37 @@ impl Decided {
         (self.blocked || self.would_block, self.retry_after_ms, full_after.unwrap_or_default())
     }
 
+    /// Whether the client has a bucket, or owes something.
+    pub(crate) fn has_bucket(&self) -> bool {
+        self.limits.iter().any(LimitState::is_known)
+    }
+
+    /// Whether the table knows anything about the client.
+    pub(crate) fn is_known(&self) -> bool {
+        self.has_bucket() || self.exempt_ms.is_some()
+    }
+
     /// "a request now is blocked; the next one is allowed in 5.9 s".
     fn verdict_in_words(&self) -> String {
         if let Some(ms) = self.exempt_ms {
+            let otherwise = match (&self.reason, self.observes) {
+                (Some(_), false) => "; without the exemption it would be blocked",
+                _ => "",
+            };
             return format!(
-                "a request now is allowed, because the client is exempt for another {}",
+                "a request now is allowed, because the client is exempt for another {}{otherwise}",
                 left(ms)
             );
         }
         let Some(reason) = &self.reason else {
-            return match &*self.rule {
-                "unlimited" => "every request is allowed, by \"unlimited\"".to_owned(),
+            return match (&*self.rule, self.cells, self.retry_after_ms) {
+                ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
+                (_, 0, 0) => "a request now is allowed, and it costs nothing".to_owned(),
+                (_, 0, wait_ms) => format!(
+                    "a request now is allowed, because it costs nothing; one that costs 1 cell is \
+                     allowed in {}",
+                    left(wait_ms)
+                ),
                 _ => "a request now is allowed".to_owned(),
             };
         };
@@ -462,6 +605,11 @@ impl Decided {
             }
         }
         let _ = write!(words, "\n  client in logs: {}", self.client);
+        let _ = write!(
+            words,
+            "\n  KEY for table get, table reset and exempt: {}",
+            quoted(&self.written_key)
+        );
         if self.cells != 1 {
             let _ = write!(words, "\n  cost: {} cells", self.cells);
         }

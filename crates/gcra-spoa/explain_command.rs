@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use crate::cli::Explain;
-use crate::explain::{Explanation, LimitState, explain_all};
+use crate::explain::{Decided, Explanation, explain_all};
 use crate::inspected::Inspected;
-use crate::key::NamedValue;
+use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print};
 use crate::policy::Policy;
 use crate::remembering::Remembering;
@@ -25,16 +25,20 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         "gcra-spoa explain",
     )?;
     let Inspected { table, in_force, .. } = &inspected;
-    let explain_with =
-        |args| explain_all(in_force, table, message.as_deref(), args).map_err(WrongUsage);
+    let explain_with = |args: &[NamedValue]| {
+        explain_all(in_force, table, message.as_deref(), args).map_err(WrongUsage)
+    };
     let mut explanations = explain_with(args)?;
-    if config.is_none()
-        && !explanations.iter().any(is_known)
-        && let Some(masked) = masked(args)
-    {
+    let mut notes = unused_args(command, &inspected);
+    notes.extend(strings_for_addresses(command, &inspected));
+    if !explanations.iter().any(is_known) {
         // HAProxy may cut addresses, as for `table get`.
-        let of_network = explain_with(&masked)?;
-        explanations = if of_network.iter().any(is_known) { of_network } else { explanations };
+        let masked = if config.is_none() { masked(args) } else { None };
+        let of_network = masked.map(|masked| explain_with(&masked)).transpose()?;
+        match of_network.filter(|of_network| of_network.iter().any(is_known)) {
+            Some(of_network) => explanations = of_network,
+            None => notes.extend(known_strings(args, explain_with)),
+        }
     }
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies.list);
@@ -50,7 +54,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    for note in unused_args(command, &inspected) {
+    for note in notes {
         eprintln!("gcra-spoa: note: {note}");
     }
     let output = |explanation: &Explanation| Output {
@@ -63,8 +67,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
 
 /// Whether the table knows anything about the client.
 fn is_known(explanation: &Explanation) -> bool {
-    let decided = explanation.decided.as_ref();
-    decided.is_some_and(|decided| decided.limits.iter().any(LimitState::is_known))
+    explanation.decided.as_ref().is_some_and(Decided::is_known)
 }
 
 /// The args with each IPv6 address replaced by its /64 network; `None` if that is the same.
@@ -89,19 +92,47 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     }
 }
 
+/// Says which addresses the table knows as strings.
+fn known_strings(
+    args: &[NamedValue],
+    explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (place, NamedValue { name, value }) in args.iter().enumerate() {
+        let Part::Ip(ip) = value else { continue };
+        let mut args = args.to_vec();
+        args[place].value = Part::String(ip.to_string());
+        if explain_with(&args).is_ok_and(|explanations| explanations.iter().any(is_known)) {
+            notes.push(format!(
+                "the table knows this client by the string {ip}, and not by the address; write \
+                 {name}=str:{ip} to explain that"
+            ));
+        }
+    }
+    notes
+}
+
+/// The policies that a command is about.
+fn meant<'i>(command: &Explain, inspected: &'i Inspected) -> impl Iterator<Item = &'i Policy> {
+    let message = command.message.as_ref().map(|message| message.as_bytes().to_vec());
+    let is_meant = move |policy: &&Policy| {
+        message.is_none() || policy.message.as_deref() == message.as_deref()
+    };
+    inspected.in_force.policies.without_trials().filter(is_meant)
+}
+
 /// Says which args are not used, because that is most likely a typing error.
 fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
-    let policies = &inspected.in_force.policies.list;
     let mut notes = Vec::new();
     let mut names: Vec<&[u8]> = Vec::new();
-    for policy in policies {
+    for policy in meant(command, inspected) {
         names.extend(policy.key.names());
         names.extend(policy.cost.as_deref());
         names.extend(policy.when.as_ref().map(|when| &*when.arg));
     }
     names.sort_unstable();
     names.dedup();
-    let takes_all = policies.iter().any(|policy| policy.key.args.is_empty());
+    let takes_all = meant(command, inspected).any(|policy| policy.key.args.is_empty());
     for arg in &command.args {
         if !takes_all && !names.contains(&arg.name.as_bytes()) {
             let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
@@ -113,4 +144,26 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
         }
     }
     notes
+}
+
+/// Says which args are strings where the policies are for addresses.
+fn strings_for_addresses(command: &Explain, inspected: &Inspected) -> Vec<String> {
+    let is_for_addresses = |policy: &&Policy| {
+        let overrides = &policy.overrides;
+        let has_networks = overrides.v4.len() + overrides.v6.len() > 0;
+        policy.key.ipv4_prefix < 32 || (has_networks && overrides.values.is_empty())
+    };
+    let note = |arg: &NamedValue| {
+        let Part::String(_) = arg.value else { return None };
+        let policy = meant(command, inspected).filter(is_for_addresses).find(|policy| {
+            policy.key.args.len() == 1
+                && policy.key.names().any(|name| *name == *arg.name.as_bytes())
+        })?;
+        Some(format!(
+            "{}={} is a string, and policy '{}' has groups or overrides of addresses; if HAProxy \
+             sends this arg as an address, write one, such as {}=192.0.2.7",
+            arg.name, arg.value, policy.name, arg.name
+        ))
+    };
+    command.args.iter().filter_map(note).collect()
 }

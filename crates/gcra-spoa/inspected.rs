@@ -11,12 +11,12 @@ use gcra_table::{Quota, Registered, Table};
 use spop_agent::Message;
 
 use crate::duration::Short;
-use crate::explain::key_parts;
+use crate::explain::{key_parts, of_a_group};
 use crate::halt::halt_of;
 use crate::in_force::InForce;
 use crate::key::Key;
 use crate::limiter::write_client;
-use crate::named_parts;
+use crate::named_parts::{self, Meaning};
 use crate::output::{Mistakes, WrongUsage};
 use crate::plural::Count;
 use crate::policy::{self, KeyParts, Policies, Policy};
@@ -39,6 +39,19 @@ pub(crate) struct Client {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
     pub(crate) question: Question,
+    /// Whether a KEY means this client in any case, or only where the table knows it.
+    is_likely: bool,
+    /// How its key is written, where the KEY does not say it.
+    note: String,
+}
+
+/// Which of the clients that a KEY can mean a command is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wanted {
+    /// Those that the table knows; if there are none, the one that is most likely.
+    Known,
+    /// Also those that the table does not know yet.
+    All,
 }
 
 /// How the agents of a table get their limits.
@@ -107,7 +120,7 @@ impl Inspected {
         what: &str,
     ) -> anyhow::Result<Self> {
         let policies = match file {
-            Some(file) => policy::file::read(file).map_err(Mistakes)?,
+            Some(file) => read(file)?,
             None => shaped(flags().map_err(WrongUsage)?, keys),
         };
         let table = open(&path, file.is_some(), what)?;
@@ -119,19 +132,56 @@ impl Inspected {
         Ok(inspected)
     }
 
-    /// The client with this key in the policy with this name; without a name, in each policy whose
-    /// key it can be.
+    /// The clients that this key means in the policy with this name; without a name, in each
+    /// policy whose key it can be. `is_known` says whether the table knows a client.
     ///
     /// # Errors
     ///
     /// There is no such policy, or the key is not one of any of the policies.
-    pub(crate) fn clients(&self, policy: Option<&str>, key: &Key) -> anyhow::Result<Vec<Client>> {
+    pub(crate) fn clients(
+        &self,
+        policy: Option<&str>,
+        key: &Key,
+        wanted: Wanted,
+        is_known: impl Fn(&Client) -> bool,
+    ) -> anyhow::Result<Vec<Client>> {
+        let by_policy = self.possible_clients(policy, key)?.into_iter();
+        let chosen = by_policy.flat_map(|clients| {
+            let known: Vec<_> = clients.iter().map(&is_known).collect();
+            let is_any_known = known.contains(&true);
+            // Agents without a file have one of these keys, and it is not known which. Agents with
+            // a file have all of them, and the client can send requests with each.
+            let takes_likely = match (wanted, &self.file) {
+                (Wanted::All, Some(_)) => true,
+                (Wanted::Known, _) | (Wanted::All, None) => !is_any_known,
+            };
+            let mut chosen: Vec<_> = clients
+                .into_iter()
+                .zip(known)
+                .filter(|(client, is_known)| *is_known || (takes_likely && client.is_likely))
+                .map(|(client, _)| client)
+                .collect();
+            if wanted == Wanted::Known && !is_any_known {
+                chosen.truncate(1);
+                chosen.iter_mut().for_each(|client| client.note.clear());
+            }
+            chosen
+        });
+        Ok(chosen.collect())
+    }
+
+    /// For each policy that is meant, every client that a key can mean.
+    fn possible_clients(
+        &self,
+        policy: Option<&str>,
+        key: &Key,
+    ) -> anyhow::Result<Vec<Vec<Client>>> {
         let policies = &self.in_force.policies.list;
         let Some(file) = self.file.as_deref().map(Path::display) else {
             let shape = named_parts::nameless(key);
             let at = policies.iter().position(|policy| policy.key.args == shape);
-            let client = self.client(at.unwrap_or_default(), key).map_err(WrongUsage)?;
-            return Ok(vec![client]);
+            let clients = self.clients_of(at.unwrap_or_default(), key).map_err(WrongUsage)?;
+            return Ok(vec![clients]);
         };
         let is_meant = |found: &Policy| match policy {
             Some(name) => *name == *found.name,
@@ -144,51 +194,74 @@ impl Inspected {
             let names = names.join(", ");
             bail!(WrongUsage(format!("there is no policy '{name}' in {file}; it has {names}")));
         }
-        let clients: Vec<_> = meant.iter().map(|at| (*at, self.client(*at, key))).collect();
-        if clients.iter().any(|(_, client)| client.is_ok()) {
-            return Ok(clients.into_iter().filter_map(|(_, client)| client.ok()).collect());
+        let found: Vec<_> = meant.iter().map(|at| (*at, self.clients_of(*at, key))).collect();
+        if found.iter().any(|(_, clients)| clients.is_ok()) {
+            return Ok(found.into_iter().filter_map(|(_, clients)| clients.ok()).collect());
         }
-        match &clients[..] {
+        match &found[..] {
             [(at, Err(mistake))] => {
                 bail!(WrongUsage(format!("policy '{}': {mistake}", policies[*at].name)))
             }
+            // A value that is wrong for each of them.
+            [(_, Err(mistake)), rest @ ..]
+                if rest.iter().all(|(_, other)| other.as_ref().err() == Some(mistake)) =>
+            {
+                bail!(WrongUsage(mistake.clone()))
+            }
             _ => {
-                let keys: Vec<_> = meant
+                let each: Vec<_> = found
                     .iter()
-                    .map(|at| &policies[*at])
-                    .map(|policy| {
-                        format!("'{}': {}", policy.name, named_parts::in_words(&policy.key.args))
+                    .filter_map(|(at, clients)| {
+                        let mistake = clients.as_ref().err()?;
+                        Some(format!("'{}': {mistake}", policies[*at].name))
                     })
                     .collect();
                 bail!(WrongUsage(format!(
-                    "'{}' is not a key of any policy in {file}; write the parts of the key of one \
-                     of them: {}",
+                    "'{}' is not a key of any policy in {file}: {}",
                     key.text,
-                    keys.join("; ")
+                    each.join("; ")
                 )))
             }
         }
     }
 
-    /// The client with this key in the policy at this place. The error is a sentence.
-    pub(crate) fn client(&self, at: usize, key: &Key) -> Result<Client, String> {
-        let policy = &self.in_force.policies.list[at];
-        let args = match &self.file {
-            Some(_) => named_parts::named(key, &policy.key.args)?,
+    /// Every client that a key can mean in the policy at this place. The error is a sentence.
+    fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<Client>, String> {
+        let meanings = match &self.file {
+            Some(_) => named_parts::named(key, &self.in_force.policies.list[at].key.args)?,
             None => named_parts::unnamed(key)?,
         };
+        let found: Vec<_> =
+            meanings.into_iter().map(|meaning| self.client(at, key, meaning)).collect();
+        let is_good =
+            |client: &Result<Client, String>| client.as_ref().is_ok_and(|client| client.is_likely);
+        if found.iter().any(is_good) {
+            return Ok(found.into_iter().flatten().collect());
+        }
+        // Each of them has the mistake of the first, which is what was written.
+        found.into_iter().next().map_or(Ok(Vec::new()), |first| first.map(|client| vec![client]))
+    }
+
+    /// The client with the key of this meaning in the policy at this place. The error is a
+    /// sentence.
+    fn client(&self, at: usize, key: &Key, meaning: Meaning) -> Result<Client, String> {
+        let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
-        let message = WrittenMessage::new(name, &args).ok();
-        let message = message
-            .ok_or_else(|| format!("'{}' has too many parts; 255 are the most", key.text))?;
-        let question = message
-            .message()
-            .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
-        let question = question.ok_or_else(|| {
-            let args = named_parts::in_words(&policy.key.args);
-            format!("'{}' is not a whole key, or has null in it; it is {args}", key.text)
+        let Meaning { args, is_likely, note } = meaning;
+        let (message, question) = of_a_group(policy, &args, |args| {
+            let message = WrittenMessage::new(name, args).ok();
+            let message = message
+                .ok_or_else(|| format!("'{}' has too many parts; 255 are the most", key.text))?;
+            let question = message
+                .message()
+                .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
+            let question = question.ok_or_else(|| {
+                let args = named_parts::in_words(&policy.key.args);
+                format!("'{}' is not a whole key, or has null in it; it is {args}", key.text)
+            })?;
+            Ok((message, question))
         })?;
-        Ok(Client { message, question })
+        Ok(Client { message, question, is_likely, note })
     }
 
     /// The policy that a client is of.
@@ -277,15 +350,20 @@ impl Inspected {
         name
     }
 
-    /// A key as it was written, with what the policy makes of it if that is something else.
+    /// A key as it was written, with what is meant by it and what the policy makes of it, if that
+    /// is something else.
     pub(crate) fn shown(&self, client: &Client, key: &Key) -> String {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
-        if parts.iter().all(|part| part.value == part.counted_as) {
-            return key.text.clone();
+        let mut notes = Vec::from_iter(Some(client.note.clone()).filter(|note| !note.is_empty()));
+        let counted = parts.iter().map(|part| &*part.counted_as).collect::<Vec<_>>().join(",");
+        if parts.iter().any(|part| part.value != part.counted_as) && counted != key.text {
+            notes.push(format!("counted as {counted}"));
         }
-        let counted: Vec<_> = parts.iter().map(|part| &*part.counted_as).collect();
-        format!("{} (counted as {})", key.text, counted.join(","))
+        match &notes[..] {
+            [] => key.text.clone(),
+            notes => format!("{} ({})", key.text, notes.join(", ")),
+        }
     }
 
     /// "policy 'api'" where the policies come from a file, else nothing.
@@ -302,6 +380,22 @@ impl Client {
     pub(crate) fn message(&self) -> Option<Message<'_>> {
         self.message.message()
     }
+}
+
+/// Reads the file of the agents for a command about them.
+///
+/// # Errors
+///
+/// The mistakes in the file, and what can be done while it has them.
+pub(crate) fn read(file: &Path) -> Result<Policies, Mistakes> {
+    policy::file::read(file).map_err(|mut mistakes| {
+        mistakes.push(format!(
+            "{} cannot be used by this command; running agents keep the policies that they loaded \
+             before; name a copy of the file that they loaded with --config, or mend this one",
+            file.display()
+        ));
+        Mistakes(mistakes)
+    })
 }
 
 /// A quota of which only the numbers are known.

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use gcra_table::KeyHasher;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use spop_agent::Value;
+
+use crate::written_net::{VALUE, written_net};
 
 /// Writes one part of a key: its type, its length where that varies, and its value. So different
 /// lists of parts never write the same bytes.
@@ -76,26 +78,26 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
-/// A text that looks like an address is one and any other is a string, unless a type is in front:
-/// `str:`, `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. Before
-/// that, `else:` says that the value came from the fallback of an arg of the key, and `else2:` and
-/// so on that it came from its second one. A comma or backslash within a part has a backslash
-/// before it. A part may have the name of its arg in front: `ip=192.0.2.7`.
+/// An address is an address, a network stands for the group of clients that a policy counts
+/// together, and any other text is a string, unless a type is in front: `str:`, `int32:`,
+/// `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A text that is nearly an
+/// address, and a name that a log has shortened, are mistakes. Before the type, `else:` says that
+/// the value came from the fallback of an arg of the key, and `else2:` and so on that it came from
+/// its second one. A comma or backslash within a part has a backslash before it. A part may have
+/// the name of its arg in front: `ip=192.0.2.7`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
     pub(crate) text: String,
     pub(crate) parts: Vec<Written>,
 }
 
-/// A part of a key.
+/// A part of a key, as it is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Written {
     /// The number of the fallback that the value came from, or 0.
     pub(crate) fallback: u8,
     /// The rest of the text, without the backslashes before commas.
     pub(crate) text: String,
-    /// What the text means if there is no name in front.
-    pub(crate) part: Part,
 }
 
 /// One value of a key or message, as an operator writes it.
@@ -108,40 +110,46 @@ pub(crate) enum Part {
     Int64(i64),
     Uint64(u64),
     Ip(IpAddr),
+    /// A network of several addresses: the clients in it that a policy counts together.
+    Net(IpNet),
     String(String),
     Binary(Vec<u8>),
 }
 
-impl Key {
-    /// The key with each IPv6 address replaced by its /64 network, as `ipmask(32,64)` gives it to
-    /// agents; `None` if that is the same.
-    pub(crate) fn masked(&self) -> Option<Self> {
-        let mask = |written: &Written| match written.part.masked() {
-            Some(part) => Written { text: part.to_string(), part, ..written.clone() },
-            None => written.clone(),
-        };
-        self.parts.iter().find_map(|written| written.part.masked())?;
-        let parts: Vec<_> = self.parts.iter().map(mask).collect();
-        let texts: Vec<_> = parts.iter().map(Written::to_string).collect();
-        Some(Self { text: texts.join(","), parts })
+/// A value of a key as it is written in a [`Key`], so that a shell and the parser take it for
+/// nothing else.
+pub(crate) struct InKey<'a>(pub(crate) Value<'a>);
+
+impl fmt::Display for InKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Value::String(bytes) = self.0 else { return Shown(self.0).fmt(f) };
+        let text = String::from_utf8_lossy(bytes);
+        let is_plain = matches!(text.parse(), Ok(Part::String(plain)) if plain == text)
+            && of_fallback(&text).0 == 0
+            && !text.contains('=')
+            && !text.starts_with('-');
+        if !is_plain {
+            f.write_str(VALUE)?;
+        }
+        f.write_str(&text.replace('\\', r"\\").replace(',', r"\,"))
     }
 }
 
 /// As it is written in a key.
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.fallback {
-            0 => {}
-            1 => f.write_str("else:")?,
-            number => write!(f, "else{number}:")?,
-        }
+        write_mark(f, self.fallback)?;
         f.write_str(&self.text.replace('\\', r"\\").replace(',', r"\,"))
     }
 }
 
-/// The first address of the network with this prefix length around an address.
-fn network(ip: IpAddr, prefix: u8) -> IpAddr {
-    IpNet::new(ip, prefix).map_or(ip, |net| net.network())
+/// Writes what stands before a value that came from the fallback with this number.
+pub(crate) fn write_mark(to: &mut impl fmt::Write, fallback: u8) -> fmt::Result {
+    match fallback {
+        0 => Ok(()),
+        1 => to.write_str("else:"),
+        number => write!(to, "else{number}:"),
+    }
 }
 
 /// An arg and its value as an operator writes them: `ip=192.0.2.7`. The value is typed as in a
@@ -169,18 +177,15 @@ impl FromStr for NamedValue {
 }
 
 impl Part {
-    /// The first address of the /64 network of an IPv6 address, if that is another one.
+    /// The first address of the /64 network of an IPv6 address, as `ipmask(32,64)` gives it to
+    /// agents; `None` if that is the same.
     pub(crate) fn masked(&self) -> Option<Self> {
-        match self {
-            Self::Ip(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_none() => {
-                let masked = Self::Ip(network((*ip).into(), 64));
-                (masked != *self).then_some(masked)
-            }
-            _ => None,
-        }
+        let Self::Ip(IpAddr::V6(ip)) = self else { return None };
+        let net = Ipv6Net::new(*ip, 64).ok()?;
+        (net.network() != *ip).then(|| Self::Ip(net.network().into()))
     }
 
-    /// The value as HAProxy sends it.
+    /// The value as HAProxy sends it; of a network, its first address.
     pub(crate) fn value(&self) -> Value<'_> {
         match self {
             Self::Null => Value::Null,
@@ -189,10 +194,20 @@ impl Part {
             Self::Uint32(integer) => Value::Uint32(*integer),
             Self::Int64(integer) => Value::Int64(*integer),
             Self::Uint64(integer) => Value::Uint64(*integer),
-            Self::Ip(IpAddr::V4(ip)) => Value::Ipv4(*ip),
-            Self::Ip(IpAddr::V6(ip)) => Value::Ipv6(*ip),
+            Self::Ip(ip) => (*ip).into(),
+            Self::Net(net) => net.network().into(),
             Self::String(string) => Value::String(string.as_bytes()),
             Self::Binary(bytes) => Value::Binary(bytes),
+        }
+    }
+}
+
+impl Part {
+    /// As it is written in a [`Key`].
+    pub(crate) fn in_key(&self) -> String {
+        match self {
+            Self::Net(net) => net.to_string(),
+            _ => InKey(self.value()).to_string(),
         }
     }
 }
@@ -200,7 +215,10 @@ impl Part {
 /// As an operator may write it.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Shown(self.value()).fmt(f)
+        match self {
+            Self::Net(net) => net.fmt(f),
+            _ => Shown(self.value()).fmt(f),
+        }
     }
 }
 
@@ -222,7 +240,7 @@ impl fmt::Display for Shown<'_> {
                 let text = String::from_utf8_lossy(bytes);
                 let is_plain = matches!(text.parse(), Ok(Part::String(plain)) if plain == text);
                 if !is_plain {
-                    f.write_str("str:")?;
+                    f.write_str(VALUE)?;
                 }
                 // What a terminal would not show is escaped.
                 text.chars().try_for_each(|c| match c {
@@ -242,12 +260,16 @@ impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = split(text)?;
-        let parts = parts.iter().map(|part| {
+        let written = |part: &String| {
             let (fallback, text) = of_fallback(part);
-            Ok(Written { fallback, text: text.to_owned(), part: text.parse()? })
-        });
-        Ok(Self { text: text.to_owned(), parts: parts.collect::<Result<_, String>>()? })
+            // What is before a '=' may be a name, which only a policy knows.
+            if !text.contains('=') {
+                text.parse::<Part>()?;
+            }
+            Ok(Written { fallback, text: text.to_owned() })
+        };
+        let parts = split(text)?.iter().map(written).collect::<Result<_, String>>()?;
+        Ok(Self { text: text.to_owned(), parts })
     }
 }
 
@@ -296,6 +318,12 @@ impl FromStr for Part {
             })
         }
         let (kind, value) = text.split_once(':').unwrap_or(("", text));
+        if kind != "str" && is_shortened(text) {
+            return Err(format!(
+                "'{text}' is a name from a log, 'top' or /status, which show only a part of a \
+                 string; write the whole string, or {VALUE}{text} for this text itself"
+            ));
+        }
         Ok(match kind {
             "str" => Self::String(value.to_owned()),
             "int32" => Self::Int32(parse(kind, value)?),
@@ -305,9 +333,21 @@ impl FromStr for Part {
             "bool" => Self::Bool(parse(kind, value)?),
             "hex" => Self::Binary(bytes(value)?),
             "null" if value.is_empty() => Self::Null,
-            _ => text.parse().map_or_else(|_| Self::String(text.to_owned()), Self::Ip),
+            _ => match written_net(text)? {
+                Some(net) if net.prefix_len() == net.max_prefix_len() => Self::Ip(net.addr()),
+                Some(net) => Self::Net(net),
+                None => Self::String(text.to_owned()),
+            },
         })
     }
+}
+
+/// Whether a text was copied from the name of a client (`crate::redact`): it has the mark behind
+/// the part of a string that is shown, or consists of the digits behind the whole name.
+fn is_shortened(text: &str) -> bool {
+    let is_hash =
+        |digits: &str| digits.len() == 6 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+    text.contains("…(") || text.starts_with('…') || text.strip_prefix('#').is_some_and(is_hash)
 }
 
 fn bytes(hex: &str) -> Result<Vec<u8>, String> {
@@ -328,8 +368,10 @@ mod tests {
 
     fn parts(text: &str) -> Vec<Part> {
         let parts = text.parse::<Key>().unwrap().parts.into_iter();
-        let part =
-            |written: Written| if written.fallback == 0 { written.part } else { panic!("{text}") };
+        let part = |written: Written| match written.fallback {
+            0 => written.text.parse().unwrap(),
+            _ => panic!("{text}"),
+        };
         parts.map(part).collect()
     }
 
@@ -338,7 +380,7 @@ mod tests {
         let key: Key = "else:192.0.2.1,else2:str:a,x,str:else:x".parse().unwrap();
         let fallbacks: Vec<_> = key.parts.iter().map(|written| written.fallback).collect();
         assert_eq!(fallbacks, [1, 2, 0, 0]);
-        assert_eq!(key.parts[3].part, Part::String("else:x".to_owned()));
+        assert_eq!(key.parts[3].text.parse(), Ok(Part::String("else:x".to_owned())));
         assert_eq!(key.parts[1].to_string(), "else2:str:a");
     }
 
@@ -353,17 +395,66 @@ mod tests {
             parts("int64:-5,uint32:7,bool:true"),
             [Part::Int64(-5), Part::Uint32(7), Part::Bool(true)]
         );
-        assert_eq!(parts("hex:00ff,null:,"), [Part::Binary(vec![0, 255]), Part::Null, string("")]);
+        assert_eq!(
+            parts("hex:00ff,null:,str:"),
+            [Part::Binary(vec![0, 255]), Part::Null, string("")]
+        );
         assert_eq!(parts(r"a\,b,c\\"), [string("a,b"), string(r"c\")]);
         assert_eq!(parts("http://x"), [string("http://x")], "http is not a type");
     }
 
     #[test]
     fn a_wrong_key_is_a_sentence() {
-        let error = |text: &str| text.parse::<Key>().unwrap_err();
+        let error = |text: &str| text.parse::<Part>().unwrap_err();
         assert!(error("int32:many").contains("'many' is not a value of the type int32"));
         assert!(error("hex:0").contains("two digits for each byte"));
-        assert!(error("a\\").contains("lone backslash"));
+        assert!("a\\".parse::<Key>().unwrap_err().contains("lone backslash"));
+        for text in ["10.0.0.777", "192.0.2.1:80", "10.0.0", "2001:db8::g", "10.0.0.0/33"] {
+            let sentence = error(text);
+            assert!(sentence.contains("is not an address or network; write "), "{sentence}");
+            assert_eq!(parts(&format!("str:{text}")), [Part::String(text.to_owned())]);
+        }
+        assert!(error("10.0.0.1/8").contains("write 10.0.0.0/8 for the network, or 10.0.0.1/32"));
+        assert!(error("").contains("or str: for the empty string"));
+        assert!(error("a ").contains("white space around it"));
+    }
+
+    #[test]
+    fn a_name_from_a_log_is_not_a_string() {
+        for text in ["sk_l…(24)#2dd53f", "sk_l…(24)", "/…(6)#2dd53f", "…(3)", "…", "#2dd53f"]
+        {
+            let sentence = text.parse::<Part>().unwrap_err();
+            assert!(sentence.contains("write the whole string, or str:"), "{sentence}");
+        }
+        assert!("hex:00ff3031…(18)".parse::<Part>().unwrap_err().contains("the whole string"));
+        for text in ["str:…(3)", "more…", "#2dd53g", "#home", "(6)"] {
+            assert!(matches!(text.parse(), Ok(Part::String(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_a_group_of_clients() {
+        let net = |text: &str| Part::Net(text.parse().unwrap());
+        assert_eq!(
+            parts("2001:db8::/64,192.0.2.0/24"),
+            [net("2001:db8::/64"), net("192.0.2.0/24")]
+        );
+        assert_eq!(parts("192.0.2.1/32"), parts("192.0.2.1"));
+        assert_eq!("::ffff:192.0.2.0/120".parse(), Ok(net("192.0.2.0/24")));
+        assert_eq!(net("192.0.2.0/24").to_string(), "192.0.2.0/24");
+    }
+
+    #[test]
+    fn a_value_in_a_key_is_read_as_it_was() {
+        let values = ["a,b", r"\", "else:x", "a=b", "-x", "192.0.2.1", "", "é ü", "100%", "a b"];
+        for value in values {
+            let written = InKey(Value::String(value.as_bytes())).to_string();
+            let key: Key = written.parse().unwrap();
+            let [Written { fallback: 0, text }] = &key.parts[..] else { panic!("{key:?}") };
+            assert_eq!(text.parse(), Ok(Part::String(value.to_owned())), "{written}");
+            assert!(!written.starts_with('-'), "{written}");
+        }
+        assert_eq!(InKey(Value::Int64(7)).to_string(), "int64:7");
     }
 
     #[test]
@@ -375,15 +466,15 @@ mod tests {
             assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
         }
         assert_eq!("::ffff:192.0.2.1".parse::<Part>().unwrap().to_string(), "192.0.2.1");
-        assert_eq!(Shown(Value::String(b"\x1b[2J\n")).to_string(), "\\u{1b}[2J\\n");
+        assert_eq!(Shown(Value::String(b"\x1b[2J\n")).to_string(), "str:\\u{1b}[2J\\n");
     }
 
     #[test]
     fn a_mask_leaves_the_first_64_bits_of_ipv6_addresses() {
-        let masked = |text: &str| Some(text.parse::<Key>().unwrap().masked()?.text);
-        assert_eq!(masked("2001:db8:1:2:3::4,/a\\,b").unwrap(), "2001:db8:1:2::,/a\\,b");
+        let masked = |text: &str| Some(text.parse::<Part>().unwrap().masked()?.to_string());
+        assert_eq!(masked("2001:db8:1:2:3::4").unwrap(), "2001:db8:1:2::");
         assert_eq!(masked("2001:db8:1:2::"), None);
-        assert_eq!(masked("192.0.2.1,x"), None);
+        assert_eq!(masked("192.0.2.1"), None);
         assert_eq!(masked("::ffff:192.0.2.1"), None);
     }
 

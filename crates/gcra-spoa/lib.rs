@@ -54,6 +54,7 @@ mod undecided;
 mod verdict;
 mod watch;
 mod written_message;
+mod written_net;
 
 use std::process::ExitCode;
 use std::sync::Arc;

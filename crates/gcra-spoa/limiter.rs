@@ -16,7 +16,7 @@ use crate::in_force::InForce;
 use crate::policy::variables::Answers;
 use crate::policy::{Part, Policy};
 use crate::question::{Question, Unanswerable};
-use crate::redact::write_name;
+use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::Verdict;
@@ -264,11 +264,12 @@ pub(crate) fn write_client<'m>(
     message: Option<Message<'m>>,
 ) {
     /// The number of the fallback that the next part comes from, and the parts before it.
-    type Parts<'m> = (u8, ArrayVec<(u8, Value<'m>), MAX_NAMED_PARTS>);
+    type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
     let mut parts = Parts::default();
     if let Some(message) = message {
         let part = |(fallback, parts): &mut Parts<'m>, part: Part<'m>| {
-            let _ = parts.try_push((mem::take(fallback), part.value));
+            let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
+            let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
         };
         let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
         let _ = policy.for_each_part(&message, &mut parts, part, fallback);

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::cli::{self, Name};
-use crate::inspected::Inspected;
+use crate::inspected::{Client, Inspected, Wanted};
 use crate::output::{Output, print};
+use crate::table_keys::has_bucket;
 
 /// Prints the name of each client in each policy whose key it can be, and returns the exit status.
 ///
@@ -23,7 +24,8 @@ pub(crate) fn run(name: &Name) -> anyhow::Result<ExitCode> {
         "gcra-spoa name",
     )?;
     for key in keys {
-        for client in inspected.clients(of.policy.as_deref(), key)? {
+        let is_known = |client: &Client| has_bucket(&inspected, client);
+        for client in inspected.clients(of.policy.as_deref(), key, Wanted::All, is_known)? {
             let name = inspected.name(&client);
             let words = match inspected.policy_in_words(&client) {
                 policy if policy.is_empty() => name.clone(),

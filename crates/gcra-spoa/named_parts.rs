@@ -2,16 +2,40 @@
 
 use std::net::IpAddr;
 
-use crate::key::{Key, NamedValue};
+use ipnet::IpNet;
+
+use crate::key::{Key, NamedValue, Part, Written, write_mark};
 use crate::plural::Count;
 use crate::policy::key_args::KeyArg;
+use crate::written_net::VALUE;
 
-/// The args of a message that has this key in a policy of a file, whose key is `args`; if there
-/// are none, its key is all args of the message. The error is a sentence.
-pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<NamedValue>, String> {
+/// The most keys that a KEY can mean.
+const MOST_MEANINGS: usize = 64;
+
+/// One of the keys that a KEY can mean, as the args of a message.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Meaning {
+    pub(crate) args: Vec<NamedValue>,
+    /// Whether it is meant in any case. If not, it is meant only where the table knows it.
+    pub(crate) is_likely: bool,
+    /// How this one is written, where the KEY does not say it: "as ip=192.0.2.1".
+    pub(crate) note: String,
+}
+
+/// What a part of a KEY can mean: the number of the fallback that the value came from (0: from the
+/// arg itself), and the value.
+type Choice = (u8, Part);
+
+/// What a KEY can mean for a policy of a file, whose key is `args`; if there are none, its key is
+/// all args of the message. The error is a sentence.
+///
+/// A value without the name of its arg can be the value of the arg or of one of its fallbacks, and
+/// HAProxy can send an address as a string.
+pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     let text = &key.text;
     // HAProxy's args have no names with a space.
-    let nameless = nameless(key);
+    let nameless: Vec<_> =
+        (1..=key.parts.len()).map(|number| KeyArg::new(&format!("part {number}"))).collect();
     let names: Vec<Option<(&str, &str)>> =
         key.parts.iter().map(|written| written.text.split_once('=')).collect();
     let is_known =
@@ -39,57 +63,210 @@ pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<NamedValue>, Strin
                 }
             }
         }
-        return Ok(named);
+        return Ok(vec![Meaning { args: named, is_likely: true, note: String::new() }]);
     }
-    let args = if args.is_empty() { &nameless[..] } else { args };
-    if args.len() != key.parts.len() {
+    let shape = if args.is_empty() { &nameless[..] } else { args };
+    if shape.len() != key.parts.len() {
         return Err(format!(
             "'{text}' has {}, and the key has {}: {}",
             Count(key.parts.len() as u64, "part", "parts"),
-            args.len(),
-            in_words(args)
+            shape.len(),
+            in_words(shape)
         ));
     }
-    positional(key, args)
+    let mut choices = Choices::default();
+    for (arg, written) in shape.iter().zip(&key.parts) {
+        let part: Part = written.text.parse()?;
+        let as_text = as_text(&part, &written.text);
+        if usize::from(written.fallback) > arg.fallbacks.len() {
+            let name = String::from_utf8_lossy(&arg.name);
+            return Err(format!("'{text}': the arg '{name}' has no such fallback as '{written}'"));
+        }
+        if written.fallback > 0 || arg.fallbacks.is_empty() || part == Part::Null {
+            let fallback = written.fallback;
+            choices.push([(fallback, part)], as_text.map(|text| (fallback, text)));
+            continue;
+        }
+        let of_fallbacks = (1..).zip(&arg.fallbacks).map(|(number, _)| (number, part.clone()));
+        let own = (0, part.clone());
+        if matches!(part, Part::Ip(_) | Part::Net(_)) {
+            let as_text = as_text.map(|text| (0, text));
+            choices.push([own].into_iter().chain(as_text).chain(of_fallbacks), []);
+        } else {
+            choices.push([own], of_fallbacks);
+        }
+    }
+    let with_names = !args.is_empty();
+    choices.meanings(key, shape, with_names)
 }
 
 /// The same for an agent without a file, of whose key only the shape is known: see [`nameless`].
-pub(crate) fn unnamed(key: &Key) -> Result<Vec<NamedValue>, String> {
+///
+/// HAProxy may cut IPv6 addresses to their /64 networks, as the configurations in haproxy/ do.
+pub(crate) fn unnamed(key: &Key) -> Result<Vec<Meaning>, String> {
     let names: Vec<Option<(&str, &str)>> =
         key.parts.iter().map(|written| written.text.split_once('=')).collect();
-    match stray_name(&names, |_| false) {
-        Some((name, value)) => Err(format!(
+    if let Some((name, value)) = stray_name(&names, |_| false) {
+        return Err(format!(
             "'{}': without --config the parts of a key have no names; write {value}, or \
              str:{name}={value} for the text itself",
             key.text
+        ));
+    }
+    let (mut choices, mut masked) = (Choices::default(), Choices::default());
+    for written in &key.parts {
+        let part = ungrouped(written.text.parse()?)?;
+        let (fallback, of_network) = (written.fallback, part.masked());
+        let mut others =
+            Vec::from_iter(as_text(&part, &written.text).map(|text| (fallback, text)));
+        if fallback == 0 && part != Part::Null {
+            others.extend(of_network.iter().chain([&part]).map(|part| (1, part.clone())));
+        }
+        choices.push([(fallback, part.clone())], others);
+        masked.push([(fallback, of_network.unwrap_or(part))], []);
+    }
+    let shape = nameless(key);
+    let mut meanings = choices.meanings(key, &shape, false)?;
+    for meaning in masked.meanings(key, &shape, false)? {
+        if meanings.iter().all(|known| known.args != meaning.args) {
+            let note = format!("counted as {}", masked.text(&shape, false));
+            meanings.insert(1, Meaning { note, ..meaning });
+        }
+    }
+    Ok(meanings)
+}
+
+/// What each part of a KEY can mean.
+#[derive(Debug, Default)]
+struct Choices {
+    likely: Vec<Vec<Choice>>,
+    /// What else a part can mean, each with the place of the part.
+    others: Vec<(usize, Choice)>,
+}
+
+impl Choices {
+    fn push(
+        &mut self,
+        likely: impl IntoIterator<Item = Choice>,
+        others: impl IntoIterator<Item = Choice>,
+    ) {
+        let place = self.likely.len();
+        self.likely.push(likely.into_iter().collect());
+        self.others.extend(others.into_iter().map(|other| (place, other)));
+    }
+
+    fn first(&self) -> Vec<Choice> {
+        self.likely.iter().filter_map(|choices| choices.first()).cloned().collect()
+    }
+
+    /// The first choices as a KEY.
+    fn text(&self, shape: &[KeyArg], with_names: bool) -> String {
+        let texts = self.first();
+        let texts = texts.iter().map(|(number, part)| (*number, part.in_key()));
+        exact_key(shape, with_names, texts)
+    }
+
+    /// Every combination of what is likely, and the first of them with one part that is not.
+    fn meanings(
+        &self,
+        key: &Key,
+        shape: &[KeyArg],
+        with_names: bool,
+    ) -> Result<Vec<Meaning>, String> {
+        let count = self.likely.iter().try_fold(1_usize, |all, choices| {
+            Some(all.saturating_mul(choices.len())).filter(|all| *all <= MOST_MEANINGS)
+        });
+        if count.is_none() {
+            return Err(format!(
+                "'{}' can mean more than {MOST_MEANINGS} keys; write the name of its arg in front \
+                 of each value, such as ip=192.0.2.7",
+                key.text
+            ));
+        }
+        let mut all = vec![Vec::new()];
+        for choices in &self.likely {
+            let with_each = |begin: Vec<Choice>| {
+                let with = move |choice: &Choice| [&begin[..], &[choice.clone()]].concat();
+                choices.iter().map(with).collect::<Vec<_>>()
+            };
+            all = all.into_iter().flat_map(with_each).collect();
+        }
+        let likely = all.len();
+        for (place, other) in &self.others {
+            let mut choices = self.first();
+            choices[*place] = other.clone();
+            all.push(choices);
+        }
+        let meaning = |(number, choices): (usize, Vec<Choice>)| {
+            let is_likely = number < likely;
+            let note = if is_likely && likely == 1 {
+                String::new()
+            } else {
+                let texts = choices.iter().map(|(number, part)| (*number, part.in_key()));
+                format!("as {}", exact_key(shape, with_names, texts))
+            };
+            let named = shape.iter().zip(choices).map(|(arg, (number, value))| {
+                let name = arg.names().nth(number.into()).unwrap_or_default();
+                NamedValue { name: text(name), value }
+            });
+            Meaning { args: named.collect(), is_likely, note }
+        };
+        Ok(all.into_iter().enumerate().map(meaning).collect())
+    }
+}
+
+/// The KEY that means only these values, each with the number of the fallback that it came from.
+pub(crate) fn exact_key(
+    args: &[KeyArg],
+    with_names: bool,
+    values: impl IntoIterator<Item = (u8, String)>,
+) -> String {
+    let with_names = with_names && args.iter().any(|arg| !arg.fallbacks.is_empty());
+    let args = args.iter().map(Some).chain(std::iter::repeat(None));
+    let part = |(arg, (number, value)): (Option<&KeyArg>, (u8, String))| {
+        let name = arg.and_then(|arg| arg.names().nth(number.into())).map(text);
+        match name.filter(|_| with_names) {
+            Some(name) => format!("{name}={value}"),
+            None => {
+                let mut part = String::new();
+                // Writing to a string does not fail.
+                let _ = write_mark(&mut part, number);
+                part + &value
+            }
+        }
+    };
+    args.zip(values).map(part).collect::<Vec<_>>().join(",")
+}
+
+/// The string that an address can also be.
+fn as_text(part: &Part, text: &str) -> Option<Part> {
+    matches!(part, Part::Ip(_)).then(|| Part::String(text.to_owned()))
+}
+
+/// The value for an agent without a file. It counts each value by itself, and the group of an IPv6
+/// address is the one that HAProxy cuts it to. The error is a sentence.
+pub(crate) fn ungrouped(part: Part) -> Result<Part, String> {
+    match part {
+        Part::Net(net @ IpNet::V6(_)) if net.prefix_len() == 64 => Ok(Part::Ip(net.network())),
+        Part::Net(net) => Err(format!(
+            "'{net}' is a network, and agents with --rate count each address by itself; write one \
+             address, or {VALUE}{net} for the text itself"
         )),
-        None => positional(key, &nameless(key)),
+        part => Ok(part),
     }
 }
 
 /// Args that a policy can have whose key has the shape of this one: as many parts, of which some
 /// come from fallbacks.
 pub(crate) fn nameless(key: &Key) -> Vec<KeyArg> {
-    let arg = |(number, written): (usize, &crate::key::Written)| KeyArg {
+    let arg = |(number, written): (usize, &Written)| KeyArg {
         name: format!("part {number}").into_bytes().into(),
-        fallbacks: (1..=written.fallback)
+        fallbacks: (1..=written.fallback.max(1))
             .map(|fallback| format!("part {number} else {fallback}").into_bytes().into())
             .collect(),
         or_null: true,
     };
     (1..).zip(&key.parts).map(arg).collect()
-}
-
-fn positional(key: &Key, args: &[KeyArg]) -> Result<Vec<NamedValue>, String> {
-    let named = args.iter().zip(&key.parts).map(|(arg, written)| {
-        let name = arg.names().nth(written.fallback.into()).ok_or_else(|| {
-            let name = String::from_utf8_lossy(&arg.name);
-            format!("'{}': the arg '{name}' has no such fallback as '{written}'", key.text)
-        })?;
-        let name = String::from_utf8_lossy(name).into_owned();
-        Ok(NamedValue { name, value: written.part.clone() })
-    });
-    named.collect()
 }
 
 /// A name that is not known, in front of an address: that is hardly meant as a string.
@@ -107,7 +284,6 @@ pub(crate) fn in_words(args: &[KeyArg]) -> String {
     if args.is_empty() {
         return "all args of the message, in their order".to_owned();
     }
-    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     let arg = |arg: &KeyArg| match &arg.fallbacks[..] {
         [] => text(&arg.name),
         fallbacks => {
@@ -118,15 +294,25 @@ pub(crate) fn in_words(args: &[KeyArg]) -> String {
     args.iter().map(arg).collect::<Vec<_>>().join(",")
 }
 
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::key_args::key_args;
 
-    fn args_of(key: &str) -> impl Fn(&str) -> Result<Vec<NamedValue>, String> {
+    fn meanings_of(key: &str) -> impl Fn(&str) -> Result<Vec<Meaning>, String> {
         let entries: Vec<_> = key.split(',').collect();
         let args = key_args(&entries, "key", "", |_, mistake| panic!("{mistake}"));
         move |text| named(&text.parse().unwrap(), &args)
+    }
+
+    /// The args of the first meaning.
+    fn args_of(key: &str) -> impl Fn(&str) -> Result<Vec<NamedValue>, String> {
+        let meanings = meanings_of(key);
+        move |text| Ok(meanings(text)?.remove(0).args)
     }
 
     fn pair(name: &str, value: &str) -> NamedValue {
@@ -163,10 +349,64 @@ mod tests {
         assert!(args("a").unwrap_err().ends_with("the key has 2: key (or ip),path"));
     }
 
+    fn in_words(meanings: Vec<Meaning>) -> Vec<(String, bool, String)> {
+        let arg = |NamedValue { name, value }: &NamedValue| format!("{name}={value}");
+        let args = |meaning: &Meaning| meaning.args.iter().map(arg).collect::<Vec<_>>().join(" ");
+        let words = meanings.into_iter().map(|it| (args(&it), it.is_likely, it.note));
+        words.collect()
+    }
+
+    #[test]
+    fn a_value_without_a_name_means_the_arg_and_its_fallbacks() {
+        let meaning = |args: &str, is_likely: bool, note: &str| {
+            (args.to_owned(), is_likely, note.to_owned())
+        };
+        let meanings = meanings_of("key,else ip");
+        assert_eq!(
+            in_words(meanings("192.0.2.1").unwrap()),
+            [
+                meaning("key=192.0.2.1", true, "as key=192.0.2.1"),
+                meaning("key=str:192.0.2.1", true, "as key=str:192.0.2.1"),
+                meaning("ip=192.0.2.1", true, "as ip=192.0.2.1"),
+            ]
+        );
+        assert_eq!(
+            in_words(meanings("a").unwrap()),
+            [meaning("key=a", true, ""), meaning("ip=a", false, "as ip=a"),]
+        );
+        assert_eq!(
+            in_words(meanings("ip=192.0.2.1").unwrap()),
+            [meaning("ip=192.0.2.1", true, "")]
+        );
+        assert_eq!(
+            in_words(meanings_of("ip")("192.0.2.1").unwrap()),
+            [
+                meaning("ip=192.0.2.1", true, ""),
+                meaning("ip=str:192.0.2.1", false, "as str:192.0.2.1"),
+            ]
+        );
+        let many = meanings_of("a,else b,c,else d,e,else f,g,else h");
+        let sentence = many("192.0.2.1,192.0.2.1,192.0.2.1,192.0.2.1").unwrap_err();
+        assert!(sentence.contains("can mean more than 64 keys; write the name"), "{sentence}");
+    }
+
+    #[test]
+    fn what_is_nearly_an_address_is_not_a_key() {
+        for text in ["10.0.0.777", "", "sk_l…(24)#2dd53f"] {
+            assert!(text.parse::<Key>().is_err(), "{text}");
+            assert!(args_of("ip")(&format!("ip={text}")).is_err(), "{text}");
+        }
+        let sentence = unnamed(&"192.0.2.0/24".parse().unwrap()).unwrap_err();
+        assert!(
+            sentence.contains("count each address by itself; write one address"),
+            "{sentence}"
+        );
+    }
+
     #[test]
     fn without_a_file_parts_have_no_names() {
         let unnamed = |text: &str| unnamed(&text.parse().unwrap());
-        let values = unnamed("else2:192.0.2.1,null:,/x?a=b").unwrap();
+        let values = unnamed("else2:192.0.2.1,null:,/x?a=b").unwrap().remove(0).args;
         let expected = [
             pair("part 1 else 2", "192.0.2.1"),
             pair("part 2", "null:"),
@@ -175,5 +415,17 @@ mod tests {
         assert_eq!(values, expected);
         let sentence = unnamed("ip=192.0.2.1").unwrap_err();
         assert!(sentence.contains("write 192.0.2.1, or str:ip=192.0.2.1"), "{sentence}");
+        let words: Vec<_> = in_words(unnamed("2001:db8::5,a").unwrap());
+        let expected = [
+            ("part 1=2001:db8::5 part 2=a", true, ""),
+            ("part 1=2001:db8:: part 2=a", true, "counted as 2001:db8::,a"),
+            ("part 1=str:2001:db8::5 part 2=a", false, "as str:2001:db8::5,a"),
+            ("part 1 else 1=2001:db8:: part 2=a", false, "as else:2001:db8::,a"),
+            ("part 1 else 1=2001:db8::5 part 2=a", false, "as else:2001:db8::5,a"),
+            ("part 1=2001:db8::5 part 2 else 1=a", false, "as 2001:db8::5,else:a"),
+        ];
+        let expected = expected.map(|(args, likely, note)| (args.into(), likely, note.into()));
+        assert_eq!(words, expected);
+        assert_eq!(unnamed("2001:db8::/64").unwrap()[0].args, [pair("part 1", "2001:db8::")]);
     }
 }

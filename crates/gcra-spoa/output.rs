@@ -52,6 +52,23 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
     }
 }
 
+/// A word for a shell. Control characters, which would not be seen, are escaped as bash reads them.
+pub(crate) fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/,@%+=-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    if !text.contains(char::is_control) {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let escaped = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("$'{}'", text.chars().map(escaped).collect::<String>())
+}
+
 /// Prints each answer on lines of its own.
 ///
 /// # Errors

@@ -7,21 +7,32 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use gcra_table::KeyHash;
 use spop_agent::Value;
 
+use crate::key::write_mark;
+
 /// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
 
-/// Writes the name of the client whose key has these parts, each with the number of the fallback
-/// that it came from (0: from the arg itself), as in `crate::key::Key`. A string is cut to a
+/// A part of a key, for the name of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NamedPart<'a> {
+    /// The number of the fallback that the value came from; 0: from the arg itself.
+    pub(crate) fallback: u8,
+    pub(crate) value: Value<'a>,
+    /// The prefix length of an address, if it stands for a network of several.
+    pub(crate) prefix: Option<u8>,
+}
+
+/// Writes the name of the client whose key has these parts, as in `crate::key::Key`. A string is cut to a
 /// quarter of its bytes, at most four, and its length. After them a few digits of the whole key's
 /// hash tell clients apart that look alike. (The hash has a secret key, so nobody can use the
 /// digits to check a guess.)
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,
-    parts: impl IntoIterator<Item = (u8, Value<'a>)>,
+    parts: impl IntoIterator<Item = NamedPart<'a>>,
 ) {
     let mut is_cut = false;
-    for (number, (fallback, part)) in parts.into_iter().enumerate() {
+    for (number, NamedPart { fallback, value, prefix }) in parts.into_iter().enumerate() {
         if number > 0 {
             name.push(',');
         }
@@ -31,12 +42,8 @@ pub(crate) fn write_name<'a>(
             break;
         }
         // Writing to a string does not fail.
-        let _ = match fallback {
-            0 => Ok(()),
-            1 => name.write_str("else:"),
-            number => write!(name, "else{number}:"),
-        };
-        let _ = match part {
+        let _ = write_mark(name, fallback);
+        let _ = match value {
             Value::Null => name.write_str("null:"),
             Value::Bool(bool) => write!(name, "bool:{bool}"),
             Value::Int32(integer) => write!(name, "int32:{integer}"),
@@ -62,6 +69,9 @@ pub(crate) fn write_name<'a>(
                 write!(name, "…({})", bytes.len())
             }
         };
+        if let Some(prefix) = prefix {
+            let _ = write!(name, "/{prefix}");
+        }
     }
     if is_cut {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(client);
@@ -91,7 +101,9 @@ mod tests {
     fn name(parts: &[Value<'_>]) -> String {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
-        write_name(&mut name, table.hash(b"key"), parts.iter().map(|part| (0, *part)));
+        let parts =
+            parts.iter().map(|value| NamedPart { fallback: 0, value: *value, prefix: None });
+        write_name(&mut name, table.hash(b"key"), parts);
         name
     }
 
@@ -112,9 +124,20 @@ mod tests {
     fn a_value_that_stands_for_another_arg_is_marked() {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
-        let parts = [(0, 7_i64.into()), (1, ip("192.0.2.1")), (3, Value::Null)];
+        let part = |fallback, value| NamedPart { fallback, value, prefix: None };
+        let parts = [part(0, 7_i64.into()), part(1, ip("192.0.2.1")), part(3, Value::Null)];
         write_name(&mut name, table.hash(b"key"), parts);
         assert_eq!(name, "int64:7,else:192.0.2.1,else3:null:");
+    }
+
+    #[test]
+    fn a_network_has_its_prefix_length() {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let mut name = String::new();
+        let part = |value, prefix| NamedPart { fallback: 0, value, prefix: Some(prefix) };
+        let parts = [part(ip("2001:db8::"), 64), part(ip("192.0.2.0"), 24)];
+        write_name(&mut name, table.hash(b"key"), parts);
+        assert_eq!(name, "2001:db8::/64,192.0.2.0/24");
     }
 
     #[test]

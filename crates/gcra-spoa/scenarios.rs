@@ -105,8 +105,8 @@ impl Scenario {
         let in_force = self.policies.load();
         let list = &in_force.policies.list;
         let at = list.iter().position(|found| *found.name == *policy)?;
-        let args = named(&key.parse().unwrap(), &list[at].key.args).unwrap();
-        let message = WrittenMessage::new(b"", &args).unwrap();
+        let meaning = named(&key.parse().unwrap(), &list[at].key.args).unwrap().remove(0);
+        let message = WrittenMessage::new(b"", &meaning.args).unwrap();
         let table = self.table.load();
         Some(Question::under(&in_force, &table, at, &message.message().unwrap()).unwrap().key)
     }

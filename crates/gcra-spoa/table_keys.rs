@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::{self, Get, Reset};
 use crate::duration::{Left, Short};
 use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
-use crate::inspected::{Client, Inspected, quota_in_words};
+use crate::inspected::{Client, Inspected, Wanted, quota_in_words};
 use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print};
@@ -46,53 +46,21 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     }
     let mut found = false;
     for key in keys {
-        for (client, shown) in clients(&inspected, of.policy.as_deref(), key, |client| {
-            decide(&inspected, client).is_some_and(|decided| is_known(&decided))
-        })? {
+        let is_known =
+            |client: &Client| decide(&inspected, client).is_some_and(|decided| decided.is_known());
+        for client in inspected.clients(of.policy.as_deref(), key, Wanted::Known, is_known)? {
+            let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
-            found |= is_known(&decided) || decided.rule != "limits";
+            found |= decided.has_bucket() || decided.rule != "limits";
             print(at.json, outputs(&inspected, &client, key, &shown, &decided))?;
         }
     }
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The clients that a key stands for, each with the key as it is shown.
-///
-/// Without a file nobody knows how HAProxy cuts IPv6 addresses. So where `is_known` does not hold
-/// of an address, its /64 network is tried.
-pub(crate) fn clients(
-    inspected: &Inspected,
-    policy: Option<&str>,
-    key: &Key,
-    is_known: impl Fn(&Client) -> bool,
-) -> anyhow::Result<Vec<(Client, String)>> {
-    let clients = inspected.clients(policy, key)?;
-    if inspected.file.is_none()
-        && !clients.iter().any(&is_known)
-        && let Some(masked) = key.masked()
-    {
-        let networks = inspected.clients(policy, &masked)?;
-        if networks.iter().any(&is_known) {
-            let shown = |client| (client, format!("{} (counted as {})", key.text, masked.text));
-            return Ok(networks.into_iter().map(shown).collect());
-        }
-    }
-    let shown = |client: Client| {
-        let shown = inspected.shown(&client, key);
-        (client, shown)
-    };
-    Ok(clients.into_iter().map(shown).collect())
-}
-
 fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
     let Inspected { table, in_force, .. } = inspected;
     client.message().map(|message| decided(in_force, table, client.question, &message))
-}
-
-/// Whether the table knows anything about the client.
-fn is_known(decided: &Decided) -> bool {
-    decided.limits.iter().any(LimitState::is_known)
 }
 
 /// Fails if no agent was started with this quota: there are no buckets for it, and it would look
@@ -163,7 +131,7 @@ fn outputs(
         let words = format!("{shown}:{} {rule}{entry}{exempt}", place(""));
         return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
     }
-    if !is_known(decided) {
+    if !decided.has_bucket() {
         let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));
         return vec![Output { words, json: json(json!({})) }];
     }
@@ -206,10 +174,9 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     }
     let mut found = false;
     for key in keys {
-        let clients = clients(&inspected, of.policy.as_deref(), key, |client| {
-            has_bucket(&inspected, client)
-        })?;
-        for (client, shown) in clients {
+        let is_known = |client: &Client| has_bucket(&inspected, client);
+        for client in inspected.clients(of.policy.as_deref(), key, Wanted::Known, is_known)? {
+            let shown = inspected.shown(&client, key);
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
             found |= !cleared.is_empty();
             print(at.json, cleared_in_words(&inspected, &client, key, &shown, &cleared))?;
@@ -243,7 +210,11 @@ impl Buckets {
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
         let own = || policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
-        for limit in own() {
+        // The same limit can have two names, because only one of several limits has a number in its
+        // name: "ip.1" in the policy, and "ip" in an override. The client's own name comes first,
+        // which header fields and `explain` have, too.
+        let in_force = policy.rule(client.question.rule).limits();
+        for limit in in_force.iter().chain(own()) {
             limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
         }
         if inspected.file.is_none() {

@@ -165,6 +165,17 @@ impl KeyParts {
             value => Part { value, narrowed: None },
         }
     }
+
+    /// The prefix length of the network that a part of a key stands for, if it stands for several
+    /// addresses.
+    pub(crate) fn prefix_of(&self, Part { value, narrowed }: Part<'_>) -> Option<u8> {
+        let (prefix, whole) = match value {
+            Value::Ipv4(_) => (self.ipv4_prefix, 32),
+            Value::Ipv6(_) => (self.ipv6_prefix, 128),
+            _ => return None,
+        };
+        Some(narrowed.unwrap_or(prefix)).filter(|prefix| *prefix < whole)
+    }
 }
 
 /// A part of a key.

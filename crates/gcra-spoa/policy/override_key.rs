@@ -1,26 +1,14 @@
 //! What an override is for, as an operator writes it: an address, a network, or a value of the
 //! key.
-//!
-//! A text that is nearly an address is a mistake, and not a value. No client would ever send such
-//! a value, so a typing error in a list of denied addresses would have no effect.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use ipnet::{IpNet, Ipv4Net};
 use spop_agent::Value;
 
 use crate::key::Shown;
 use crate::policy::OverrideKey;
-
-/// The prefix of a text that is a value whatever it looks like. It is the same on the command
-/// line.
-pub(super) const VALUE: &str = "str:";
-
-/// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
-/// part.
-const MAPPED_BITS: u8 = 96;
+use crate::written_net::{VALUE, written_net};
 
 impl FromStr for OverrideKey {
     type Err = String;
@@ -29,40 +17,8 @@ impl FromStr for OverrideKey {
         if let Some(value) = text.strip_prefix(VALUE) {
             return Ok(Self::Value(value.as_bytes().into()));
         }
-        if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Self::Net(ip.to_canonical().into()));
-        }
-        match text.parse::<IpNet>() {
-            Ok(net) if net == net.trunc() => Ok(Self::Net(canonical(net))),
-            Ok(net) => Err(format!(
-                "'{text}' is not the first address of its network; write {} for the network, or \
-                 {}/{} for the one address",
-                net.trunc(),
-                net.addr(),
-                net.max_prefix_len()
-            )),
-            Err(_) if text.is_empty() => Err(format!(
-                "'' is empty; write an address, a network or a value, or {VALUE} for the empty \
-                 string"
-            )),
-            Err(_) if text != text.trim() => {
-                let trimmed = text.trim();
-                Err(format!(
-                    "'{text}' has white space around it; write \"{trimmed}\", or \
-                     \"{VALUE}{text}\" if it is part of the value"
-                ))
-            }
-            Err(_) => {
-                let general = || "one, such as 192.0.2.1 or 192.0.2.0/24,".to_owned();
-                match meant(text).or_else(|| is_nearly_an_address(text).then(general)) {
-                    Some(right) => Err(format!(
-                        "'{text}' is not an address or network; write {right} or \
-                         {VALUE}{text} for the text itself"
-                    )),
-                    None => Ok(Self::Value(text.as_bytes().into())),
-                }
-            }
-        }
+        let net = written_net(text)?;
+        Ok(net.map_or_else(|| Self::Value(text.as_bytes().into()), Self::Net))
     }
 }
 
@@ -75,98 +31,4 @@ impl fmt::Display for OverrideKey {
             Self::Value(bytes) => Shown(Value::String(bytes)).fmt(f),
         }
     }
-}
-
-/// The form in which addresses are looked up: an IPv4 network that is written as an IPv6 network
-/// is an IPv4 network.
-fn canonical(net: IpNet) -> IpNet {
-    let IpNet::V6(v6) = net else { return net };
-    let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
-    let v4 = v6.addr().to_ipv4_mapped().zip(bits);
-    v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
-}
-
-/// The address or network that was probably meant, with the comma that follows it in the sentence:
-/// the text with dots for other marks and without quotes and white space, or a hexadecimal number.
-fn meant(text: &str) -> Option<String> {
-    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = is_hex.then(|| u32::from_str_radix(digits, 16).ok())??;
-        return Some(format!("{},", Ipv4Addr::from(number)));
-    }
-    let plain: String = text
-        .chars()
-        .filter(|c| !c.is_whitespace() && !"\"'`\u{2018}\u{2019}\u{201c}\u{201d}".contains(*c))
-        .map(|c| if ",-_\u{ff0e}\u{3002}".contains(c) { '.' } else { c })
-        .collect();
-    if let Ok(ip) = plain.parse::<IpAddr>() {
-        return Some(format!("{ip},"));
-    }
-    let net = plain.parse::<IpNet>().ok()?;
-    Some(if net == net.trunc() {
-        format!("{net},")
-    } else {
-        // Only the operator knows whether the address or its network is meant.
-        format!("{} or {}/{},", net.trunc(), net.addr(), net.max_prefix_len())
-    })
-}
-
-/// Whether a text that is not an address or network was probably meant to be one.
-fn is_nearly_an_address(text: &str) -> bool {
-    // Several addresses in a line, or one among other words.
-    let mut words =
-        text.split(|c: char| c.is_whitespace() || ",;".contains(c)).filter(|word| *word != text);
-    if text == "*"
-        || words.any(|word| word.parse::<IpAddr>().is_ok() || word.parse::<IpNet>().is_ok())
-    {
-        return true;
-    }
-    // A path, even if it has only digits.
-    if text.starts_with('/') {
-        return false;
-    }
-    // Numbers with dots or slashes: with a part missing or too many, or a range, a mask, a port.
-    let numeric = |c: char| c.is_ascii_digit() || c.is_whitespace() || "./*-:".contains(c);
-    if text.contains(|c: char| c.is_ascii_digit())
-        && text.contains(['.', '/'])
-        && text.chars().all(numeric)
-    {
-        return true;
-    }
-    let address = text.split(['/', '%']).next().unwrap_or(text).trim_start_matches('[');
-    let address = address.split(']').next().unwrap_or(address);
-    looks_like_ipv4(address) || looks_like_ipv6(address) || has_only_ipv6_characters(text)
-}
-
-/// Hexadecimal digits, dots and at least one colon, perhaps with a prefix length.
-fn has_only_ipv6_characters(text: &str) -> bool {
-    let (address, bits) = text.split_once('/').unwrap_or((text, ""));
-    address.contains(':')
-        && address.chars().all(|c| c.is_ascii_hexdigit() || ".:".contains(c))
-        && bits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Four parts, of which at least three are numbers.
-fn looks_like_ipv4(text: &str) -> bool {
-    let is_number =
-        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    text.split('.').count() == 4 && text.split('.').filter(is_number).count() >= 3
-}
-
-/// At least three parts between colons that are all hexadecimal; or all but one, if there are as
-/// many parts as in an address or a `::`.
-fn looks_like_ipv6(text: &str) -> bool {
-    let is_part = |part: &str| {
-        part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-            || looks_like_ipv4(part)
-    };
-    let (good, wrong): (Vec<_>, Vec<_>) = text.split(':').partition(|part| is_part(part));
-    let has_shape = text.contains("::") || good.len() + wrong.len() == 8;
-    good.len() + wrong.len() >= 3
-        && text.contains(|c: char| c.is_ascii_digit())
-        && match wrong[..] {
-            [] => true,
-            [wrong] => has_shape && wrong.len() <= 5,
-            _ => false,
-        }
 }

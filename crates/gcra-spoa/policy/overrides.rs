@@ -9,10 +9,10 @@ use toml::de::DeValue;
 
 use crate::plural::Count;
 use crate::policy::limits;
-use crate::policy::override_key::VALUE;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_BYTES, Sources, read_text};
 use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
+use crate::written_net::VALUE;
 
 /// The name of the table of overrides, beside the names of lists.
 pub(super) const OVERRIDES: &str = "overrides";
