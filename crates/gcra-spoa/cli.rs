@@ -451,6 +451,7 @@ const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
 macro_rules! values_help {
     () => {
         "  192.0.2.7              an address
+  2001:db8::/64          a group of addresses that the policy counts as one client
   /login                 a string
   str:192.0.2.7          a string that looks like an address
   int64:7  uint32:7  bool:true  hex:00ff  null:      other types (an integer of HAProxy is int64)"
@@ -469,9 +470,11 @@ A KEY has the values of the policy's key, in the same order, separated by commas
             "
   else:192.0.2.7         a value that stands for an arg without one, by 'else ip' in the key; with
                          --config also ip=192.0.2.7
-Write a backslash before a comma or backslash within a value. With --config, addresses are grouped
-and strings are put in lower case as the policy does. Without --config, an IPv6 address that has no
-bucket stands for its /64 network, because the configurations in haproxy/ cut addresses to that.
+'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma or backslash within
+a value, and '--' before the first KEY if one begins with '-'. With --config, addresses are grouped
+and strings are put in lower case as the policy does. Without --config, an IPv6 address also stands
+for its /64 network, because the configurations in haproxy/ cut addresses to that. A value without
+a name also stands for the same value in a fallback of its arg.
 "
         )
     };
