@@ -75,7 +75,7 @@ impl Place {
     /// The line that says how many agents have put their files in force.
     fn in_force(&self, count: usize, alive: usize) -> String {
         let share = match (count, alive) {
-            (1, 1) => "the 1 agent".to_owned(),
+            (1, 1) => "1 agent".to_owned(),
             _ if count == alive => format!("all {alive} agents"),
             _ => format!("{count} of {alive} agents"),
         };

@@ -420,7 +420,7 @@ fn the_units_start_and_reload_agents_with_the_shipped_file() {
     let reload = || machine.command("ExecReload", &unit).output().unwrap();
     let output = reload();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("in force in the 1 agent"), "{said}");
+    assert!(output.status.success() && said.contains("in force in 1 agent"), "{said}");
     // A file with mistakes is refused, and no agent is asked.
     fs::write(machine.directory.path().join("gcra-spoa.toml"), "nonsense").unwrap();
     let output = reload();

@@ -1,8 +1,9 @@
 //! What an agent answers on its admin address: one GET, bounded in time and size, and its status
 //! in whatever came back.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -38,35 +39,75 @@ pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
     patience: Duration,
     budget: &Budget,
 ) -> Result<T, String> {
-    let answer = match timeout(patience, get(address, path, budget)).await {
+    let is_connected = AtomicBool::new(false);
+    let answer = match timeout(patience, get(address, path, budget, &is_connected)).await {
         Ok(answer) => answer?,
         Err(_) => {
-            return Err(format!("no answer from {address} within {} ms", patience.as_millis()));
+            let also = match is_connected.into_inner() {
+                true => ": the program there accepts connections, and says nothing",
+                false => "",
+            };
+            let patience = patience.as_millis();
+            return Err(format!("no answer from {address} within {patience} ms{also}"));
         }
     };
-    let parse = move || {
-        let head = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
-        let is_ok = answer.starts_with(b"HTTP/1.") && answer.get(8..12) == Some(b" 200");
-        let body = answer.get(head + 4..).filter(|_| is_ok)?;
-        Some(serde_json::from_slice(body).map_err(|error| {
-            let error: String =
-                error.to_string().chars().filter(|c| !c.is_control()).take(100).collect();
-            format!("the program at {address} is not a gcra-spoa of this version: {error}")
-        }))
-    };
+    let path = path.split('?').next().unwrap_or(path).to_owned();
+    let parse = move || parse(&answer, address, &path);
     // On another thread: the answer may be long, and this thread has other things to do.
-    match spawn_blocking(parse).await {
-        Ok(Some(parsed)) => parsed,
-        Ok(None) | Err(_) => {
-            Err(format!("the program at {address} is not a gcra-spoa that serves its status"))
+    spawn_blocking(parse).await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+/// Reads an answer with its head.
+fn parse<T: DeserializeOwned>(
+    answer: &[u8],
+    address: SocketAddr,
+    path: &str,
+) -> Result<T, String> {
+    let not_an_agent =
+        |why: &str| Err(format!("{address} is not the --admin address of an agent: {why}"));
+    if answer.is_empty() {
+        return not_an_agent("the program there closed the connection without an answer");
+    }
+    let status = answer.starts_with(b"HTTP/1.").then(|| answer.get(9..12));
+    let status = status.flatten().and_then(|status| str::from_utf8(status).ok()?.parse().ok());
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = head.and_then(|head| answer.get(head + 4..));
+    match (status, body) {
+        (Some(200), Some(body)) => serde_json::from_slice(body).or_else(|error| {
+            if error.is_data() {
+                return Err(format!(
+                    "the {path} of {address} is not that of gcra-spoa {}; if an agent of another \
+                     version answers there, use the 'gcra-spoa' of that version",
+                    env!("CARGO_PKG_VERSION")
+                ));
+            }
+            not_an_agent(&format!("its {path} is not JSON"))
+        }),
+        (Some::<u16>(status), _) => {
+            not_an_agent(&format!("the HTTP server there answers {path} with {status}"))
         }
+        (None, _) => not_an_agent(
+            "the program there does not speak HTTP (HAProxy asks the --listen address, and \
+             metrics are at that of --admin)",
+        ),
     }
 }
 
 /// A whole answer, with its head.
-async fn get(address: SocketAddr, path: &str, budget: &Budget) -> Result<Vec<u8>, String> {
-    let failed = |error| format!("no answer from {address}: {error}");
+async fn get(
+    address: SocketAddr,
+    path: &str,
+    budget: &Budget,
+    is_connected: &AtomicBool,
+) -> Result<Vec<u8>, String> {
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::ConnectionRefused => {
+            format!("no answer from {address}: no process listens there")
+        }
+        _ => format!("no answer from {address}: {error}"),
+    };
     let mut stream = TcpStream::connect(reachable(address)).await.map_err(failed)?;
+    is_connected.store(true, Ordering::Relaxed);
     // With HTTP/1.0 the connection ends after the answer.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
@@ -91,4 +132,83 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         _ => {}
     }
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is said about a program that sends these bytes, or none and keeps the connection.
+    async fn said(answer: Option<&'static str>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let program = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut question = [0; 1024];
+            let read = stream.read(&mut question).await.unwrap();
+            assert!(question[..read].starts_with(b"GET /status HTTP/1.0\r\n"));
+            match answer {
+                Some(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
+                None => std::future::pending().await,
+            }
+        });
+        // Only the program that sends nothing is not waited for.
+        let patience = Duration::from_millis(if answer.is_some() { 60_000 } else { 100 });
+        let budget = Budget::new(1 << 20);
+        let answer = ask::<Vec<u8>>(address, "/status", patience, &budget).await;
+        program.abort();
+        answer.unwrap_err().replace(&address.to_string(), "HERE")
+    }
+
+    #[tokio::test]
+    async fn what_is_not_an_agent_is_named_by_what_it_does() {
+        for (answer, expected) in [
+            (
+                Some("HTTP/1.1 404 Not Found\r\n\r\n"),
+                "HERE is not the --admin address of an agent: the HTTP server there answers /status \
+                 with 404",
+            ),
+            (
+                Some("HTTP/1.1 200 OK\r\n\r\n<html></html>"),
+                "HERE is not the --admin address of an agent: its /status is not JSON",
+            ),
+            (
+                Some("HTTP/1.1 200 OK\r\n\r\n{\"up\": true}"),
+                "the /status of HERE is not that of gcra-spoa VERSION; if an agent of another \
+                 version answers there, use the 'gcra-spoa' of that version",
+            ),
+            (
+                Some("SSH-2.0-OpenSSH_9.6\r\n"),
+                "HERE is not the --admin address of an agent: the program there does not speak \
+                 HTTP (HAProxy asks the --listen address, and metrics are at that of --admin)",
+            ),
+            (
+                Some(""),
+                "HERE is not the --admin address of an agent: the program there closed the \
+                 connection without an answer",
+            ),
+            (
+                None,
+                "no answer from HERE within 100 ms: the program there accepts connections, and \
+                 says nothing",
+            ),
+        ] {
+            let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
+            assert_eq!(said(answer).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_closed_is_said_to_be() {
+        // Nothing listens on a port that has just been given back.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let budget = Budget::new(1 << 20);
+        let patience = Duration::from_secs(60);
+        let why = ask::<Vec<u8>>(address, "/status", patience, &budget).await.unwrap_err();
+        assert_eq!(why, format!("no answer from {address}: no process listens there"));
+    }
 }

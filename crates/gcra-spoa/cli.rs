@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
 use crate::key::{Key, NamedValue};
-use crate::policy::key_args::key_args;
+use crate::policy::key_args::{key_args, not_an_arg};
+use crate::policy::meant::Meant;
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::table_error;
@@ -108,13 +109,13 @@ struct Args {
     /// The mode of the Unix sockets that the agent creates, in octal, such as 0660. Only users
     /// who may write to a socket can connect to it [default: 0777 without the bits of the
     /// umask]
-    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode, allow_hyphen_values = true)]
     socket_mode: Option<u32>,
 
     /// The group of the Unix sockets that the agent creates, by name or number, such as haproxy.
     /// The user of the agent must be root or a member of the group [default: the group of any new
     /// file]
-    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    #[arg(long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
     socket_group: Option<u32>,
 
     /// The file with the buckets. It is created if it does not exist. Agents that use the same
@@ -143,15 +144,14 @@ struct Args {
     /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
     /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
     /// [default: 0s with --listen inherited, else 3s]
-    #[arg(long, value_name = "TIME", value_parser = parse_drain)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_drain, allow_hyphen_values = true)]
     drain: Option<Duration>,
 
     /// How long a worker stays awake after each request to wait for the next one, such as 50us; 0
     /// lets it sleep at once. This saves the time that waking up takes, and uses a whole
     /// core while requests arrive. A number without a unit means microseconds
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     busy_poll: Duration,
 
     /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy itself allows
@@ -439,6 +439,9 @@ const DRAIN: Duration = Duration::from_secs(3);
 
 const MAX_DRAIN: Duration = Duration::from_secs(300);
 
+/// The longest path of a Unix socket, and the longest name of an abstract one, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
+
 const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
 
 /// Agents follow within about two seconds, so a much shorter exemption would hold nowhere.
@@ -612,7 +615,22 @@ enum RateArg {
 }
 
 fn parse_rate(text: &str) -> Result<Rate, String> {
-    text.parse().map_err(|error| table_error::rate(&error))
+    text.parse().map_err(|error| {
+        let is_rate = |part: &str| part.trim().parse::<Rate>().is_ok();
+        if text.contains(',') && text.split(',').all(is_rate) {
+            return format!(
+                "'{text}' has several rates, and --rate takes one; write them as the limits of a \
+                 policy, in a file for --config"
+            );
+        }
+        match Meant::by(text) {
+            Some(Meant { rate, burst }) => {
+                let burst = burst.map(|burst| format!(" --burst {burst}")).unwrap_or_default();
+                format!("'{text}' is not a rate; write --rate {rate}{burst}")
+            }
+            None => table_error::rate(&error),
+        }
+    })
 }
 
 impl FromStr for RateArg {
@@ -622,6 +640,9 @@ impl FromStr for RateArg {
         match text {
             "deny" => Ok(Self::Deny),
             "unlimited" => Ok(Self::Unlimited),
+            _ if !text.contains(|c: char| c.is_ascii_digit()) => Err(format!(
+                "'{text}' is not a rate; write COUNT/PERIOD, such as 100/s, or deny or unlimited"
+            )),
             _ => parse_rate(text).map(Self::Rate),
         }
     }
@@ -657,7 +678,7 @@ pub(crate) struct Config {
 /// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
 /// the exit status as the error.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
-    let args: Vec<OsString> = args.into_iter().collect();
+    let args = with_flags_for_words(args.into_iter().collect());
     let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(&args)?);
     let parsed = parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -683,6 +704,30 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     }
 }
 
+/// The arguments with `--help` for the word `help` where a command can stand, and `--version` for
+/// `version`.
+fn with_flags_for_words(mut args: Vec<OsString>) -> Vec<OsString> {
+    let mut command = &Args::command();
+    let is_command = |arg: &&OsString| match command.find_subcommand(arg) {
+        Some(inner) => {
+            command = inner;
+            true
+        }
+        None => false,
+    };
+    let place = 1 + args.iter().skip(1).take_while(is_command).count();
+    let has_commands = command.has_subcommands();
+    match args.get(place) {
+        Some(word) if word == "help" && has_commands => {
+            args.remove(place);
+            args.push("--help".into());
+        }
+        Some(word) if word == "version" && args.len() == 2 => args[1] = "--version".into(),
+        _ => {}
+    }
+    args
+}
+
 impl Config {
     fn from_parsed(args: Args) -> Result<Self, String> {
         let policies = match &args.config {
@@ -696,6 +741,11 @@ impl Config {
             return Err("--watch needs --config, whose file it reads again; leave it out, or \
                         write the limit into a file and name that with --config"
                 .to_owned());
+        }
+        let mut places = args.listen.iter().enumerate();
+        if let Some((_, twice)) = places.find(|(at, address)| args.listen[..*at].contains(address))
+        {
+            return Err(format!("--listen names {twice} twice; once is enough"));
         }
         let mut socket_access = SocketAccess::default();
         if let Some(mode) = args.socket_mode {
@@ -759,6 +809,9 @@ fn policies_of_flags(args: &LimitFlags, answers: Answers) -> Result<Policies, St
             return Err("--cost has an empty name; write the name of an arg, such as --cost cost"
                 .to_owned());
         }
+        if let Some(mistake) = not_an_arg(cost, "--cost") {
+            return Err(mistake);
+        }
         if key.names().any(|name| *name == *cost.as_bytes()) {
             return Err(format!(
                 "--key and --cost both name '{cost}', so each cost would have a bucket of its \
@@ -799,7 +852,7 @@ fn usage_error(sentence: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What clap says over several lines, as one sentence without its usage summary.
+/// What is wrong with a command line, in one sentence without clap's own words.
 fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
     let mut command = &Args::command();
     let mut words = command.get_name().to_owned();
@@ -808,78 +861,138 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
         command = inner;
         words = format!("{words} {}", command.get_name());
     }
+    let names = || command.get_subcommands().map(clap::Command::get_name).collect::<Vec<_>>();
+    let help = format!("(see '{words} --help')");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
-        return format!(
-            "'{words}' needs a command behind it: {} (see '{words} --help')",
-            names.join(", ")
-        );
+        return format!("'{words}' needs a command behind it: {} {help}", names().join(", "));
+    }
+    if let Some((flag, next)) = flag_without_value(command, args) {
+        return format!("{flag} needs a value, and '{next}' behind it is a flag {help}");
     }
     let context = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
     };
-    match (error.kind(), context(ContextKind::InvalidArg), error.source()) {
+    let (wrong, prior) = (context(ContextKind::InvalidArg), context(ContextKind::PriorArg));
+    let arg = wrong.first().copied().unwrap_or_default();
+    let needs_a_value = || format!("{} needs a value; write {} {help}", name_of(arg), plain(arg));
+    match (error.kind(), error.source()) {
+        (ErrorKind::ValueValidation, _) if context(ContextKind::InvalidValue) == [""] => {
+            needs_a_value()
+        }
         // The sentence of a parser below, which says what would be right.
-        (ErrorKind::ValueValidation, Some(arg), Some(sentence)) => {
-            let flag = arg.split_whitespace().next().unwrap_or(arg);
-            return format!("{}: {sentence}", flag.trim_matches(['<', '>', '.']));
-        }
-        (ErrorKind::InvalidSubcommand, ..) => {
-            let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
-            let nearest = names.iter().find(|name| strsim::damerau_levenshtein(name, word) <= 2);
-            return match nearest {
+        (ErrorKind::ValueValidation, Some(sentence)) => format!("{}: {sentence}", name_of(arg)),
+        (ErrorKind::InvalidValue, _) => needs_a_value(),
+        (ErrorKind::InvalidSubcommand, _) => {
+            let word = context(ContextKind::InvalidSubcommand).concat();
+            let mut names = names();
+            let nearest = names.iter().find(|name| is_near(name, &word));
+            match nearest.map(|name| (*name).to_owned()).or_else(|| flag_like(command, &word)) {
                 Some(nearest) => format!("'{word}' is not a command; did you mean '{nearest}'?"),
-                None => format!(
-                    "'{word}' is not a command of '{words}'; write one of {}{}",
-                    names.join(", "),
-                    if args.len() == 2 { ", or --rate or --config to start an agent" } else { "" }
-                ),
-            };
-        }
-        (ErrorKind::UnknownArgument, Some(flag), _)
-            if command.get_positionals().any(|arg| arg.get_id() == "keys") =>
-        {
-            // clap names only the first letter of what follows a single '-'.
-            let given = args.iter().filter_map(|arg| arg.to_str());
-            let mut given = given.filter(|arg| arg.starts_with(flag));
-            let word = given.next().unwrap_or(flag);
-            return match context(ContextKind::SuggestedArg) {
-                Some(nearest) => {
-                    format!("'{word}' is not a flag of '{words}'; did you mean '{nearest}'?")
+                None => {
+                    if words == "gcra-spoa" {
+                        names.push("or --rate or --config to start an agent");
+                    }
+                    format!(
+                        "'{word}' is not a command of '{words}'; write one of {}",
+                        names.join(", ")
+                    )
                 }
-                None => format!(
-                    "'{word}' is not a flag of '{words}'; if it is a KEY, write '--' before the \
-                     first KEY, as in '{words} … -- {word}'"
-                ),
-            };
+            }
         }
-        _ => {}
+        (ErrorKind::ArgumentConflict, _) if wrong == prior => {
+            format!("{} is given twice; write it once", name_of(arg))
+        }
+        (ErrorKind::ArgumentConflict, _) if !wrong.is_empty() => format!(
+            "{} and {} cannot be given together; leave one out {help}",
+            name_of(arg),
+            prior.iter().map(|arg| name_of(arg)).collect::<Vec<_>>().join(" and ")
+        ),
+        (ErrorKind::ArgumentConflict, _) => {
+            let word = context(ContextKind::InvalidSubcommand).concat();
+            if command.find_subcommand(&word).is_some() {
+                format!(
+                    "'{word}' is a command, which cannot follow flags of an agent; begin with it"
+                )
+            } else {
+                format!("'{word}' is neither a flag nor the value of one; leave it out")
+            }
+        }
+        (ErrorKind::MissingRequiredArgument, _) => {
+            let missing: Vec<_> = wrong.iter().map(|arg| plain(arg)).collect();
+            // A flag may be needed only because of another flag.
+            let here = if missing.iter().all(|arg| arg.starts_with("--")) { " here" } else { "" };
+            format!("'{words}' needs {}{here} {help}", missing.join(" and "))
+        }
+        (ErrorKind::UnknownArgument, _) => {
+            // Of '-rate' clap names '-r'.
+            let written = args.iter().filter_map(|written| written.to_str());
+            let arg = written.clone().find(|written| written.starts_with(arg)).unwrap_or(arg);
+            match flag_like(command, arg) {
+                _ if !arg.starts_with('-') => {
+                    format!("'{arg}' is one argument too many for '{words}' {help}")
+                }
+                None if command.get_positionals().any(|arg| arg.get_id() == "keys") => format!(
+                    "'{arg}' is not a flag of '{words}'; if it is a KEY, write '--' before the \
+                     first KEY, as in '{words} … -- {arg}'"
+                ),
+                _ if arg.len() == 2 => format!(
+                    "'{arg}' is not a flag of '{words}'; write flags as whole words, such as \
+                     --help"
+                ),
+                Some(nearest) => {
+                    format!("'{arg}' is not a flag of '{words}'; did you mean '{nearest}'?")
+                }
+                None => format!("'{arg}' is not a flag of '{words}' {help}"),
+            }
+        }
+        _ => {
+            let text = error.to_string();
+            let said = text.split("\n\nUsage:").next().unwrap_or(&text);
+            let said = said.strip_prefix("error: ").unwrap_or(said);
+            let sentence = format!("{said} {help}");
+            sentence.split_whitespace().collect::<Vec<_>>().join(" ")
+        }
     }
-    let text = error.to_string();
-    if let Some((word, _)) = text
-        .strip_prefix("error: the subcommand '")
-        .and_then(|rest| rest.split_once("' cannot be used with"))
-    {
-        return if command.find_subcommand(word).is_some() {
-            format!("'{word}' is a command, which cannot follow flags of an agent; begin with it")
-        } else {
-            format!("'{word}' is neither a flag nor the value of one; leave it out")
-        };
-    }
-    let said = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let said = said.split("\n\nFor more information").next().unwrap_or(said);
-    let said = said.strip_prefix("error: ").unwrap_or(said);
-    // "To pass '--config' as a value, use '-- --config'" helps in no command of ours.
-    let (said, tip) = said.split_once("\n\n  tip: ").unwrap_or((said, ""));
-    let tip = if tip.is_empty() || tip.contains("as a value, use") {
-        String::new()
-    } else {
-        format!("; {tip}")
-    };
-    let sentence = format!("{said}{tip} (see '{words} --help')");
-    sentence.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// `--rate` of `--rate <COUNT/PERIOD>`, and `KEY` of `<KEY>...`.
+fn name_of(arg: &str) -> &str {
+    let name = arg.split_whitespace().next().unwrap_or(arg);
+    name.trim_matches(['<', '>', '[', ']', '.'])
+}
+
+/// `--rate COUNT/PERIOD` of `--rate <COUNT/PERIOD>`, and `KEY` of `<KEY>...`.
+fn plain(arg: &str) -> String {
+    arg.replace(['<', '>', '[', ']'], "").trim_end_matches('.').to_owned()
+}
+
+fn is_near(known: &str, word: &str) -> bool {
+    strsim::damerau_levenshtein(known, &word.to_ascii_lowercase()) <= 1 + known.len() / 6
+}
+
+/// The flag that a word was probably meant to be: `--rate` for `rate`, `-rate` and `--Rate`.
+fn flag_like(command: &clap::Command, word: &str) -> Option<String> {
+    let word = word.split('=').next().unwrap_or(word).trim_start_matches('-');
+    let flags = || command.get_arguments().filter_map(clap::Arg::get_long);
+    let exact = flags().find(|flag| *flag == word);
+    let nearest = exact.or_else(|| flags().find(|flag| is_near(flag, word)));
+    nearest.map(|flag| format!("--{flag}"))
+}
+
+/// A flag that needs a value, and the flag that stands in the place of the value.
+fn flag_without_value<'a>(
+    command: &clap::Command,
+    args: &'a [OsString],
+) -> Option<(&'a str, &'a str)> {
+    let flag = |arg: &'a OsString| Some((arg.to_str()?, arg.to_str()?.strip_prefix("--")?));
+    args.windows(2).find_map(|pair| {
+        let ((written, name), (next, next_name)) = (flag(&pair[0])?, flag(&pair[1])?);
+        let known = command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+        let takes_value = known.get_action().takes_values() && !next_name.is_empty();
+        takes_value.then_some((written, next))
+    })
 }
 
 fn default_table() -> PathBuf {
@@ -930,9 +1043,15 @@ fn parse_burst(text: &str) -> Result<u64, String> {
 }
 
 fn parse_slots(text: &str) -> Result<Slots, String> {
-    let slots =
-        text.parse().map_err(|_| format!("'{text}' is not a whole number, such as 1048576"))?;
-    Slots::new(slots).map_err(|error| error.to_string())
+    let slots = text.parse().ok().and_then(|slots| Slots::new(slots).ok());
+    slots.ok_or_else(|| {
+        format!(
+            "'{text}' is not a number of slots from {} to {}, such as 1048576; twice the number \
+             of keys that are active within burst / rate is plenty",
+            Slots::MIN,
+            Slots::MAX
+        )
+    })
 }
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
@@ -1028,17 +1147,62 @@ fn parse_size(text: &str) -> Result<usize, String> {
         .unwrap_or((text, 0));
     let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let bytes = digits.and_then(|digits| digits.parse::<usize>().ok()?.checked_mul(1 << power));
-    bytes
-        .filter(|bytes| *bytes >= 1 << 20)
-        .ok_or_else(|| format!("'{text}' is not a size of 1M or more, such as 256M or 1G"))
+    match bytes {
+        Some(bytes) if bytes >= 1 << 20 => Ok(bytes),
+        Some(_) => Err(format!("'{text}' is too little; the least is 1M, such as 256M or 1G")),
+        None => Err(format!(
+            "'{text}' is not a size; write a whole number and K, M or G, 1M or more, such as \
+             256M or 1G"
+        )),
+    }
 }
 
 fn parse_host_and_port(text: &str) -> Result<String, String> {
-    let is_good = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
-    if text.rsplit_once(':').is_some_and(is_good) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("'{text}' is not HOST:PORT, such as 127.0.0.1:9101 or localhost:9101"))
+    const RIGHT: &str = "HOST:PORT, such as 127.0.0.1:9101 or localhost:9101";
+    if let Some(mistake) = not_a_socket_address(text, "[::1]:9101", RIGHT) {
+        return Err(mistake);
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("'{text}' has no host; write {RIGHT}")),
+    }
+}
+
+/// What is wrong with a text that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
+/// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
+fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let rest = rest.split('/').next().unwrap_or(rest);
+        return Some(format!("'{text}' begins with '{scheme}://'; write {rest}"));
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<Ipv6Addr>().is_ok() {
+        return Some(format!("'{text}' is an IPv6 address without a port; write {v6}"));
+    }
+    let Some((_, port)) = text.rsplit_once(':').filter(|(_, port)| !port.is_empty()) else {
+        return Some(match text.parse::<u16>() {
+            Ok(port) => format!("'{text}' is only a port; write 127.0.0.1:{port}"),
+            Err(_) => format!("'{text}' has no port; write {right}"),
+        });
+    };
+    if port.parse::<u16>().is_err() {
+        return Some(format!("'{port}' in '{text}' is not a port from 1 to 65535; write {right}"));
+    }
+    None
+}
+
+/// What is wrong with a text that is not `IP:PORT`.
+fn not_ip_and_port(text: &str, v6: &str, right: &str) -> String {
+    if let Some(mistake) = not_a_socket_address(text, v6, right) {
+        return mistake;
+    }
+    match text.rsplit_once(':') {
+        Some(("" | "*", port)) => format!(
+            "'{text}' has no IP address; write 0.0.0.0:{port} for all IPv4 addresses of this \
+             machine, or 127.0.0.1:{port}, which only this machine can reach"
+        ),
+        Some((host, _)) => format!("'{host}' in '{text}' is not an IP address; write {right}"),
+        None => format!("'{text}' is not an address; write {right}"),
     }
 }
 
@@ -1049,19 +1213,38 @@ fn parse_admin(text: &str) -> Result<SocketAddr, String> {
     localhost
         .map(on_localhost)
         .or_else(|| text.parse().ok())
-        .ok_or_else(|| format!("'{text}' is not IP:PORT, such as 127.0.0.1:9101"))
+        .ok_or_else(|| not_ip_and_port(text, "[::1]:9101", "IP:PORT, such as 127.0.0.1:9101"))
 }
 
 /// An address to listen on. HAProxy and the agent rarely have the same working directory, so a
 /// path must be absolute.
 fn parse_listen(text: &str) -> Result<ListenAddress, String> {
-    match text.parse() {
-        Ok(ListenAddress::Unix(path)) if path.is_relative() => Err(format!(
+    const RIGHT: &str = "IP:PORT, such as 127.0.0.1:9000, unix:/PATH, abns:NAME or inherited";
+    match (text.parse(), text.split_once(['@', ':'])) {
+        (Ok(ListenAddress::Unix(path)), _) if path.is_relative() => Err(format!(
             "the path in '{text}' is relative; write all of it, such as \
              unix:/run/gcra-spoa/agent.sock"
         )),
-        Ok(address) => Ok(address),
-        Err(error) => Err(error.to_string()),
+        (Ok(ListenAddress::Unix(path)), _) if path.as_os_str().len() > MAX_SOCKET_PATH => {
+            Err(format!(
+                "the path in '{text}' has {} bytes, and that of a socket may have \
+                 {MAX_SOCKET_PATH}; choose a shorter one",
+                path.as_os_str().len()
+            ))
+        }
+        (Ok(address), _) => Ok(address),
+        (Err(_), Some((kind @ ("unix" | "abns"), name))) if text.contains('@') => {
+            Err(format!("'{text}' is HAProxy's notation; write {kind}:{name}"))
+        }
+        (Err(_), Some(("unix", _))) => Err(format!("'{text}' has no path; write unix:/PATH")),
+        (Err(_), Some(("abns", name))) => Err(format!(
+            "the name in '{text}' must have 1 to {MAX_SOCKET_PATH} bytes, and has {}",
+            name.len()
+        )),
+        (Err(_), _) if text.starts_with('/') => {
+            Err(format!("'{text}' is only a path; write unix:{text}"))
+        }
+        (Err(_), _) => Err(not_ip_and_port(text, "[::1]:9000", RIGHT)),
     }
 }
 
@@ -1076,11 +1259,17 @@ fn parse_host(text: &str) -> Result<String, String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    text.parse().map_err(|_| format!("'{text}' is not one of proc, sess, txn, req, res"))
+    text.parse()
+        .map_err(|_| format!("'{text}' is not a scope; write one of proc, sess, txn, req, res"))
 }
 
 /// The name is leaked, because it is needed until the process ends.
 fn parse_var(text: &str) -> Result<VarName<'static>, String> {
+    if let Some((scope, name)) = text.split_once('.')
+        && scope.parse::<Scope>().is_ok()
+    {
+        return Err(format!("'{text}' begins with a scope; write --scope {scope} --var {name}"));
+    }
     VarName::new(String::leak(text.to_owned()))
         .map_err(|error| format!("'{text}' cannot be used: {error}"))
 }
@@ -1125,7 +1314,7 @@ mod tests {
         }
         for wrong in ["1023K", "0", "M", "+2M", "1.5G", "2m", "99999999999G", "256MB"] {
             let message = error(&format!("--rate 1/s --buffers {wrong}"));
-            assert!(message.contains("is not a size of 1M or more"), "{message}");
+            assert!(message.contains("such as 256M or 1G"), "{message}");
         }
         assert_eq!(parse("--rate 1/s --max-frame-size 65532").unwrap().max_frame_size, 65_532);
         for wrong in ["255", "1048577", "64K"] {
@@ -1158,10 +1347,127 @@ mod tests {
     #[test]
     fn every_wrong_setting_is_one_clear_sentence() {
         for (args, said) in [
+            // Flags that are missing, too many, or in contradiction.
+            ("--config=", "--config needs a value; write --config FILE"),
+            ("--rate 1/s --slots=", "--slots needs a value; write --slots N"),
+            ("--rate 1/s --listen 127.0.0.1:", "'127.0.0.1:' has no port"),
+            ("--rate", "--rate needs a value; write --rate COUNT/PERIOD"),
+            ("--rate --threads 1", "--rate needs a value, and '--threads' behind it is a flag"),
+            ("--rate 1/s --slots --threads 1", "--slots needs a value, and '--threads' behind it"),
+            ("--rate 1/s --rate 2/s", "--rate is given twice; write it once"),
+            ("--config a --watch --watch", "--watch is given twice; write it once"),
+            (
+                "--rate 1/s --listen 127.0.0.1:1 --listen 127.0.0.1:1",
+                "--listen names 127.0.0.1:1 twice",
+            ),
+            (
+                "--burst 5 --config a",
+                "--burst and --config cannot be given together; leave one out",
+            ),
+            ("check a b", "'b' is one argument too many for 'gcra-spoa check'"),
+            (
+                "top 127.0.0.1:9101",
+                "'127.0.0.1:9101' is one argument too many for 'gcra-spoa top'",
+            ),
+            ("check a --table b", "'--table' is not a flag of 'gcra-spoa check'"),
+            ("check", "'gcra-spoa check' needs FILE (see"),
+            ("exempt", "'gcra-spoa exempt' needs --for TIME and KEY (see"),
+            ("top --json", "'gcra-spoa top' needs --once here"),
+            (
+                "-c x.toml",
+                "'-c' is not a flag of 'gcra-spoa'; write flags as whole words, such as --help",
+            ),
+            ("-rate 1/s", "'-rate' is not a flag of 'gcra-spoa'; did you mean '--rate'?"),
+            ("-x", "'-x' is not a flag of 'gcra-spoa'; write flags as whole words"),
+            ("--daemon", "'--daemon' is not a flag of 'gcra-spoa' (see"),
+            ("--Rate 1/s", "'--Rate' is not a flag of 'gcra-spoa'; did you mean '--rate'?"),
+            ("rate 1/s", "'rate' is not a command; did you mean '--rate'?"),
+            // Rates.
+            (
+                "--rate 100/s,50/m",
+                "'100/s,50/m' has several rates, and --rate takes one; write them",
+            ),
+            ("--rate 10r/s", "'10r/s' is not a rate; write --rate 10/s"),
+            ("--rate 3/m,burst=5", "'3/m,burst=5' is not a rate; write --rate 3/m --burst 5"),
+            (
+                "--rate off",
+                "'off' is not a rate; write COUNT/PERIOD, such as 100/s, or deny or unlim",
+            ),
+            // Addresses.
+            ("--rate 1/s --listen localhost", "'localhost' has no port; write IP:PORT"),
+            ("--rate 1/s --listen 9000", "'9000' is only a port; write 127.0.0.1:9000"),
+            ("--rate 1/s --listen :9000", "':9000' has no IP address; write 0.0.0.0:9000 for all"),
+            (
+                "--rate 1/s --listen *:9000",
+                "'*:9000' has no IP address; write 0.0.0.0:9000 for all",
+            ),
+            (
+                "--rate 1/s --listen 127.0.0.1:99999",
+                "'99999' in '127.0.0.1:99999' is not a port from",
+            ),
+            (
+                "--rate 1/s --listen ::1",
+                "'::1' is an IPv6 address without a port; write [::1]:9000",
+            ),
+            (
+                "--rate 1/s --listen h.example:1",
+                "'h.example' in 'h.example:1' is not an IP address;",
+            ),
+            (
+                "--rate 1/s --listen localhost:1",
+                "'localhost' in 'localhost:1' is not an IP address;",
+            ),
+            (
+                "--rate 1/s --listen /run/x.sock",
+                "'/run/x.sock' is only a path; write unix:/run/x.sock",
+            ),
+            (
+                "--rate 1/s --listen unix@/run/x",
+                "'unix@/run/x' is HAProxy's notation; write unix:/run/x",
+            ),
+            ("--rate 1/s --listen abns@x", "'abns@x' is HAProxy's notation; write abns:x"),
+            ("--rate 1/s --listen unix:", "'unix:' has no path; write unix:/PATH"),
+            (
+                "--rate 1/s --listen abns:",
+                "the name in 'abns:' must have 1 to 107 bytes, and has 0",
+            ),
+            (
+                "--rate 1/s --admin 127.0.0.1:99999",
+                "'99999' in '127.0.0.1:99999' is not a port from 1",
+            ),
+            ("--rate 1/s --admin http://127.0.0.1:1/", "begins with 'http://'; write 127.0.0.1:1"),
+            ("top --admin http://h:9101/status", "begins with 'http://'; write h:9101"),
+            ("top --admin localhost", "'localhost' has no port; write HOST:PORT"),
+            ("top --admin :9101", "':9101' has no host; write HOST:PORT"),
+            ("top --admin ::1:9101", "is an IPv6 address without a port; write [::1]:9101"),
+            // Numbers, sizes and times.
+            ("--rate 1/s --slots 0", "--slots: '0' is not a number of slots from 8 to 1073741824"),
+            (
+                "--rate 1/s --slots 99999999999999999999",
+                "is not a number of slots from 8 to 107374",
+            ),
+            (
+                "--rate 1/s --buffers 1T",
+                "'1T' is not a size; write a whole number and K, M or G, 1M",
+            ),
+            ("--rate 1/s --buffers 1023K", "'1023K' is too little; the least is 1M"),
+            ("--rate 1/s --drain -5s", "--drain: '-5s' is not a time from 0s to 5m"),
+            ("--rate 1/s --busy-poll -5us", "--busy-poll: '-5us' is not a time from 0us to 1s"),
+            ("exempt --for -1h 192.0.2.1", "--for: '-1h' is not a time up to 7d"),
+            ("--rate 1/s --listen unix:/x --socket-mode -1", "--socket-mode: '-1' is not a mode"),
+            (
+                "--rate 1/s --cost ip=src",
+                "'ip=src' in --cost is an arg with its sample; write only",
+            ),
+            (
+                "--rate 1/s --var txn.blocked",
+                "'txn.blocked' begins with a scope; write --scope txn",
+            ),
             ("", "write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE"),
             ("--rate 0/s", "write 'deny'"),
             ("--rate -1/s", "not a positive number"),
             ("--rate 100", "it has no '/'"),
+            ("--rate 1/week", "the period must end in ms, s, m, h or d"),
             ("--rate 100/fortnight", "must end in ms, s, m, h or d"),
             ("--rate 99999999999999999999/s", "too many digits"),
             ("--rate 100/s --burst 0", "'0' is not a whole number of requests from 1 to"),
@@ -1173,31 +1479,28 @@ mod tests {
             ("checks", "'checks' is not a command; did you mean 'check'?"),
             ("table checks", "'checks' is not a command; did you mean 'check'?"),
             ("--rate 1/s --drain -1", "--drain: '-1' is not a time from 0s to 5m"),
-            ("--rate 1/s --slots -1", "--slots: '-1' is not a whole number"),
+            ("--rate 1/s --slots -1", "--slots: '-1' is not a number of slots"),
             ("--rate 1/s --threads -1", "--threads: '-1' is not a number of threads from 1 to"),
             ("--rate 1/s --key ip,ip", "--key names 'ip' twice; once is enough"),
-            ("--rate 1/s --config x.toml", "'--rate <COUNT/PERIOD>' cannot be used with"),
-            ("--rate 1/s --listen localhost:9000", "write IP:PORT, like 127.0.0.1:9000"),
-            ("check", "required arguments were not provided: <FILE>"),
-            ("check a b", "unexpected argument 'b' found"),
-            ("reload a --config b", "cannot be used with"),
+            ("--rate 1/s --config x.toml", "--rate and --config cannot be given together"),
+            ("reload a --config b", "FILE and --config cannot be given together"),
             ("--rate 100/s --burst 1.5", "'1.5' is not a whole number of requests"),
             ("--rate 100/s --burst 99999999999999999999", "from 1 to 4294967294"),
             ("--rate 1/d --burst 100000", "takes 100000 days to pay off"),
             ("--rate deny --burst 5", "--burst has no effect"),
             ("--rate 1/s --listen localhost", "IP:PORT"),
             ("--rate 1/s --slots 3", "from 8 to 1073741824"),
-            ("--rate 1/s --slots many", "'many' is not a whole number"),
+            ("--rate 1/s --slots many", "'many' is not a number of slots"),
             ("--rate 1/s --threads 0", "from 1 to 1024"),
             ("--rate 1/s --drain 1h", "'1h' is not a time from 0s to 5m"),
             ("--rate 1/s --drain 301", "'301' is not a time from 0s to 5m"),
             ("--rate 1/s --drain soon", "us, ms, s, m, h or d"),
             ("--rate 1/s --listen unix:agent.sock", "write all of it, such as unix:/run/"),
-            ("--rate 1/s --admin :9101", "':9101' is not IP:PORT"),
-            ("--rate 1/s --admin localhost", "'localhost' is not IP:PORT"),
-            ("--rate 1/s --admin-host a.example", "--admin <IP:PORT>"),
+            ("--rate 1/s --admin :9101", "':9101' has no IP address"),
+            ("--rate 1/s --admin localhost", "'localhost' has no port"),
+            ("--rate 1/s --admin-host a.example", "needs --admin IP:PORT here"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a.example:9101", "without a port"),
-            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "'' is not a host name"),
+            ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "--admin-host needs a value"),
             ("--rate 1/s --listen unix:/x --socket-mode 0666x", "'0666x' is not a mode"),
             ("--rate 1/s --listen inherited --socket-mode 0660", "SocketMode="),
             ("--rate 1/s --busy-poll 2s", "'2s' is not a time from 0us to 1s"),
@@ -1212,6 +1515,9 @@ mod tests {
         ] {
             let sentence = error(args);
             assert!(sentence.contains(said), "{args}: {sentence}");
+            for word in ["argument '", "<", "required", "provided"] {
+                assert!(!sentence.contains(word), "{args}: a word of the parser: {sentence}");
+            }
         }
     }
 
@@ -1224,6 +1530,27 @@ mod tests {
         assert_eq!(times("--drain 4 --busy-poll 50"), (4000, 50));
         assert_eq!(times("--drain 250ms --busy-poll 1ms"), (250, 1000));
         assert_eq!(times("--drain 5m --busy-poll 0us"), (300_000, 0));
+    }
+
+    #[test]
+    fn help_and_version_are_words_too() {
+        for (words, flags) in [
+            ("help", "--help"),
+            ("version", "--version"),
+            ("help top", "top --help"),
+            ("help table info", "table info --help"),
+            ("table help", "table --help"),
+            ("table help info", "table info --help"),
+            // These have arguments of their own.
+            ("name help", "name help"),
+            ("check help", "check help"),
+            ("--rate help", "--rate help"),
+        ] {
+            let split = |text: &str| -> Vec<OsString> {
+                ["gcra-spoa"].into_iter().chain(text.split(' ')).map(Into::into).collect()
+            };
+            assert_eq!(with_flags_for_words(split(words)), split(flags), "{words}");
+        }
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn summary(
         others.entry(clauses).or_default().push(name(process));
     }
     let share = match (in_force, alive) {
-        (1, 1) => "the 1 agent".to_owned(),
+        (1, 1) => "1 agent".to_owned(),
         (_, alive) if in_force == alive => format!("all {alive} agents"),
         (_, alive) => format!("{in_force} of {}", Count(alive, "agent", "agents")),
     };

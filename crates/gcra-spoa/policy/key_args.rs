@@ -126,7 +126,7 @@ pub(crate) fn key_args(
 
 /// Why a name is not that of an arg of a spoe-message, if that is so. HAProxy takes the text up to
 /// the first `=`; and marks that it understands itself were hardly meant.
-pub(super) fn not_an_arg(name: &str, setting: &str) -> Option<String> {
+pub(crate) fn not_an_arg(name: &str, setting: &str) -> Option<String> {
     if let Some((arg, _)) = name.split_once('=') {
         return Some(format!(
             "'{name}' in {setting} is an arg with its sample; write only its name, '{arg}'"

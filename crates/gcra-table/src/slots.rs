@@ -9,8 +9,11 @@ pub struct Slots(u32);
 impl Slots {
     /// 2^20 slots, 16 MiB: enough for half a million keys that are active within one drain time.
     pub const DEFAULT: Self = Self(1 << 20);
-    const MIN: u64 = 8;
-    const MAX: u64 = 1 << 30;
+    /// The smallest number of slots.
+    pub const MIN: u64 = 8;
+
+    /// The largest number of slots.
+    pub const MAX: u64 = 1 << 30;
 
     /// At least `slots` slots: the next power of two.
     ///
@@ -58,11 +61,10 @@ impl fmt::Display for SlotsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} slots: a table has from {} to {} (16 bytes each; twice the number of keys that \
-             are active within burst/rate is plenty)",
-            self.0,
+            "a table can have from {} to {} slots, and not {}",
             Slots::MIN,
-            Slots::MAX
+            Slots::MAX,
+            self.0
         )
     }
 }

@@ -332,6 +332,11 @@ impl fmt::Display for RunError {
                     (io::ErrorKind::NotFound, ListenAddress::Unix(_)) => {
                         f.write_str("; its directory must exist before the agent starts")
                     }
+                    (io::ErrorKind::PermissionDenied, ListenAddress::Tcp(address))
+                        if address.port() < 1024 =>
+                    {
+                        f.write_str("; choose a port from 1024 on, or start the agent as root")
+                    }
                     (io::ErrorKind::AddrNotAvailable, _) => {
                         f.write_str("; the IP address must be one of this machine's")
                     }

@@ -136,6 +136,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return Ok(());
     };
+    if metadata.is_dir() {
+        let what = "it is a directory; name a file in it, such as agent.sock";
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, what));
+    }
     if !metadata.file_type().is_socket() {
         let what = "there is a file with this name that is not a socket; remove it, or choose \
                     another path";
@@ -217,6 +221,13 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_directory_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = listen(directory.path(), SocketAccess::default(), 1).unwrap_err();
+        assert!(error.to_string().starts_with("it is a directory; name a file in it"), "{error}");
+    }
 
     #[tokio::test]
     async fn a_lock_that_was_left_behind_is_taken_and_one_that_is_held_is_respected() {
