@@ -15,7 +15,7 @@ use crate::policy::describe::DEFAULT_PREFIXES;
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
-use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader};
+use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
@@ -23,7 +23,7 @@ use crate::policy::{
 };
 
 /// What a policy can have.
-const SETTINGS: &[&str] = &[
+pub(super) const SETTINGS: &[&str] = &[
     "message",
     "when",
     "limits",
@@ -38,6 +38,9 @@ const SETTINGS: &[&str] = &[
     "overrides",
     "lists",
 ];
+
+/// What the file can have.
+pub(super) const FILE_SETTINGS: &[&str] = &["scope", "answer", "policy"];
 
 /// What is not in the file.
 const FLAGS: &[&str] = &[
@@ -74,11 +77,7 @@ pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     let mut reader = Reader::new(path, text);
-    if let Some((language, at)) = syntax::other_language(text) {
-        let what = format!(
-            "this is {language}, and the file must be TOML; begin it with a line such as \
-             [policy.api], and write limits = \"10/s burst 20\" below that"
-        );
+    if let Some((what, at)) = syntax::not_toml(text) {
         reader.wrong(at, &what);
         return Err(reader.finish().err().unwrap_or_default());
     }
@@ -122,8 +121,7 @@ struct File<'t> {
 
 impl<'t> File<'t> {
     fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers) {
-        let mut entries =
-            Entries::new("the file".to_owned(), &["scope", "answer", "policy"], table);
+        let mut entries = Entries::new("the file".to_owned(), FILE_SETTINGS, table);
         let scope = entries.take("scope").and_then(|value| self.scope(value));
         let others = entries.take("answer").map(|value| self.variables(value));
         let answers = Answers {
@@ -133,7 +131,12 @@ impl<'t> File<'t> {
         };
         let policies = entries.take("policy");
         self.reader.no_more_but(entries, |name, value| match name {
-            "policies" => None,
+            _ if ["policy", "policies"].iter().any(|meant| {
+                strsim::damerau_levenshtein(meant, &name.to_ascii_lowercase()) <= 1
+            }) =>
+            {
+                None
+            }
             _ if SETTINGS.contains(&name) => Some(format!(
                 "'{name}' belongs to a policy; write it below a header such as [policy.api]"
             )),
@@ -144,11 +147,7 @@ impl<'t> File<'t> {
             _ if value.get_ref().is_table() => Some(format!(
                 "'{name}' is not a setting of the file; for a policy write [policy.{name}]"
             )),
-            _ if FLAGS.contains(&name) => Some(format!(
-                "'{name}' is a setting of the agent's command line; write --{}",
-                name.replace('_', "-")
-            )),
-            _ => None,
+            _ => flag(name),
         });
         let (list, places) = self.policies(policies);
         self.answers_fit(&answers, &list, &places);
@@ -190,7 +189,8 @@ impl<'t> File<'t> {
     fn policies(&mut self, value: Option<&Node<'t>>) -> (Vec<Policy>, Vec<usize>) {
         let at = value.map_or(0, |value| value.span().start);
         let table = value.and_then(|value| {
-            let what = "policy must be a table of policies, such as [policy.api]";
+            let what = "policy must be a table of policies; write a header such as [policy.api] \
+                        for each";
             self.reader.table(value, what)
         });
         let is_empty = table.is_some_and(DeTable::is_empty);
@@ -202,7 +202,10 @@ impl<'t> File<'t> {
         policies.sort_by_key(|(name, _)| name.span().start);
         let (mut list, mut places, mut trials) = (Vec::new(), Vec::new(), Vec::new());
         for (name, policy) in policies {
-            let Some((policy, trial)) = self.policy(name, policy) else { continue };
+            let Some((policy, trial)) = self.policy(name, policy) else {
+                debug_assert!(!self.reader.is_content(), "a policy is lost without a mistake");
+                continue;
+            };
             trials.extend(trial.map(|limits| (list.len(), limits)));
             list.push(policy);
             places.push(name.span().start);
@@ -231,7 +234,10 @@ impl<'t> File<'t> {
         let what = if SETTINGS.contains(&name) {
             format!("'{name}' belongs to a policy, which has a name; write [policy.NAME] above it")
         } else {
-            format!("policy.{name} must be a table, such as [policy.{name}]")
+            let is = if value.get_ref().is_array() { "is a list" } else { "must be a table" };
+            format!(
+                "policy.{name} {is}; write [policy.{name}], and below it limits = \"10/s burst 20\""
+            )
         };
         let table = reader.table(value, &what)?;
         let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
@@ -253,14 +259,25 @@ impl<'t> File<'t> {
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
         let mut overrides = self.overrides(name, &key, &mut entries);
-        self.reader.no_more_but(entries, |name, _| match name {
+        let policy = name;
+        self.reader.no_more_but(entries, |name, value| match name {
+            _ if value.get_ref().is_table() && !is_nearly_a_setting(name) => {
+                Some(format!("the name of a policy has no dots; write [policy.{policy}-{name}]"))
+            }
             "rate" | "burst" => {
                 Some(format!("'{name}' belongs to a limit; write limits = \"10/s burst 20\""))
             }
             "answer" | "scope" => Some(format!(
                 "'{name}' is for the whole file; write it above the first [policy.NAME]"
             )),
-            _ => None,
+            "cells" | "ceiling" => Some(format!(
+                "'{name}' belongs to a penalty; write penalty = {{ cells = 1, ceiling = \"10m\" }}"
+            )),
+            "file" => {
+                Some(format!("'file' belongs to a list; write [[policy.{policy}.lists]] above it"))
+            }
+            "name" => Some("a policy has its name in its header; leave 'name' out".to_owned()),
+            _ => flag(name),
         });
         if let Some((value, penalty)) = penalty {
             let (at, rules) = (value.span().start, &mut overrides.rules);
@@ -316,6 +333,11 @@ impl<'t> File<'t> {
             self.reader.wrong(at, HOW);
             return None;
         };
+        if arg.get_ref().is_empty() {
+            let what = "when names no arg; write the name of an arg of the message, such as { plan \
+                        = \"gold\" }";
+            self.reader.wrong(at, what);
+        }
         let values = match values.get_ref() {
             DeValue::Array(array) if array.is_empty() => {
                 self.reader.wrong(at, HOW);
@@ -379,7 +401,7 @@ impl<'t> File<'t> {
             self.reader.wrong(at, &what);
             return None;
         };
-        limits::rule(&mut self.reader, policy, value)
+        limits::rule(&mut self.reader, policy, "limits", value)
     }
 
     /// What makes the key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`.
@@ -581,15 +603,16 @@ impl<'t> File<'t> {
     }
 }
 
-/// A value that could have been meant as a string, as it is written.
-fn scalar(value: &DeValue<'_>) -> Option<String> {
-    Some(match value {
-        DeValue::String(text) => text.to_string(),
-        DeValue::Integer(number) => number.as_str().to_owned(),
-        DeValue::Float(number) => number.as_str().to_owned(),
-        DeValue::Boolean(boolean) => boolean.to_string(),
-        DeValue::Datetime(time) => time.to_string(),
-        DeValue::Array(_) | DeValue::Table(_) => return None,
+/// Whether a name is that of a setting of a policy but for a letter or two.
+fn is_nearly_a_setting(name: &str) -> bool {
+    SETTINGS.iter().any(|setting| strsim::damerau_levenshtein(setting, name) <= 2)
+}
+
+/// What to write instead of a setting that is a flag of the agent.
+fn flag(name: &str) -> Option<String> {
+    FLAGS.contains(&name).then(|| {
+        let flag = name.replace('_', "-");
+        format!("'{name}' is a setting of the agent's command line; write --{flag}")
     })
 }
 

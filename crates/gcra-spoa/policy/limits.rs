@@ -19,19 +19,20 @@ pub(super) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
 }
 
-/// `"deny"`, `"unlimited"`, one limit, or a list of limits.
-pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) -> Option<Rule> {
+/// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
+pub(super) fn rule<'t>(
+    reader: &mut Reader<'t>,
+    policy: &str,
+    setting: &str,
+    value: &Node<'t>,
+) -> Option<Rule> {
     let at = value.span().start;
     match value.get_ref() {
         DeValue::String(text) if text == "deny" => Some(Rule::Deny),
         DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
         // A word, as in other programs' files.
         DeValue::String(text) if !text.contains(|c: char| c.is_ascii_digit()) => {
-            let what = format!(
-                "'{text}' is not a limit; write one, such as \"10/s burst 20\", or \"deny\" or \
-                 \"unlimited\""
-            );
-            reader.wrong(at, &what);
+            reader.wrong(at, &not_a_limit(text));
             None
         }
         DeValue::String(_) | DeValue::Table(_) => {
@@ -39,22 +40,23 @@ pub(super) fn rule<'t>(reader: &mut Reader<'t>, policy: &str, value: &Node<'t>) 
         }
         DeValue::Array(array) => match array.len() {
             0 => {
-                reader.wrong(at, "limits is empty; write \"unlimited\" to block no request");
+                let what = format!("{setting} is empty; write \"unlimited\" to block no request");
+                reader.wrong(at, &what);
                 None
             }
             1..=MAX_LIMITS => several(reader, policy, at, &array.iter().collect::<Vec<_>>()),
             count => {
-                let what = format!("limits has {count} entries; use at most {MAX_LIMITS}");
+                let what = format!("{setting} has {count} entries; use at most {MAX_LIMITS}");
                 reader.wrong(at, &what);
                 None
             }
         },
         _ => {
-            reader.wrong(
-                at,
-                "limits must be a limit, such as \"10/s burst 20\", a list of limits, \"deny\" or \
-                 \"unlimited\"",
+            let what = format!(
+                "{setting} must be a limit, such as \"10/s burst 20\", a list of limits, \"deny\" \
+                 or \"unlimited\""
             );
+            reader.wrong(at, &what);
             None
         }
     }
@@ -81,7 +83,7 @@ pub(super) fn trial<'t>(
             wrong(&format!("observe has {count} entries, and at most {MAX_LIMITS} are possible"))
         }
         DeValue::String(_) | DeValue::Table(_) | DeValue::Array(_) => {
-            match rule(reader, &trial_name(policy), value)? {
+            match rule(reader, &trial_name(policy), "observe", value)? {
                 Rule::Limits(limits) => Some(limits),
                 // These are above.
                 Rule::Deny | Rule::Unlimited => None,
@@ -89,6 +91,12 @@ pub(super) fn trial<'t>(
         }
         _ => wrong("observe must be a limit or a list of limits"),
     }
+}
+
+fn not_a_limit(text: &str) -> String {
+    format!(
+        "'{text}' is not a limit; write one, such as \"10/s burst 20\", or \"deny\" or \"unlimited\""
+    )
 }
 
 fn several<'t>(
@@ -189,6 +197,7 @@ fn limit<'t>(
                     let burst = burst.unwrap_or_default();
                     format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
                 }
+                _ if ["deny", "unlimited"].contains(&&*rate) => must_stand_alone(&rate),
                 _ => table_error::rate(&error),
             };
             reader.wrong(at, &what);
@@ -210,14 +219,19 @@ fn limit<'t>(
     Some(limit)
 }
 
+fn must_stand_alone(word: &str) -> String {
+    format!("'{word}' must stand alone; write limits = \"{word}\"")
+}
+
 /// `10/s` or `10/s burst 20`. The error is a sentence.
 fn in_a_string(text: &str) -> Result<Written, String> {
     let mut words = text.split_whitespace();
-    let rate = words.next().map(str::to_owned);
-    if let Some(word @ ("deny" | "unlimited")) = rate.as_deref() {
-        return Err(format!("'{word}' must stand alone; write limits = \"{word}\""));
+    let Some(rate) = words.next() else { return Err(not_a_limit(text)) };
+    if let word @ ("deny" | "unlimited") = rate {
+        return Err(must_stand_alone(word));
     }
-    let is_rate = rate.as_ref().is_some_and(|rate| rate.parse::<Rate>().is_ok());
+    let is_rate = rate.parse::<Rate>().is_ok();
+    let rate = Some(rate.to_owned());
     let (word, count, more) = (words.next(), words.next(), words.next());
     match (word, count.map(str::parse), more) {
         (None, ..) if is_rate => return Ok(Written { rate, ..Written::default() }),

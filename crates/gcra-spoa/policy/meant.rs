@@ -4,7 +4,7 @@
 use gcra_table::Rate;
 
 /// A rate and a burst that are valid together.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Meant {
     pub(crate) rate: String,
     pub(crate) burst: Option<u64>,

@@ -8,10 +8,9 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use crate::plural::Count;
-use crate::policy::limits;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_BYTES, Sources, read_text};
-use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
+use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule, file, limits};
 use crate::written_net::VALUE;
 
 /// The name of the table of overrides, beside the names of lists.
@@ -121,8 +120,12 @@ impl<'p> Collector<'p> {
 
     /// `"192.0.2.0/24" = "unlimited"`.
     pub(super) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
-        let what = "overrides must be a table, such as \"192.0.2.0/24\" = \"unlimited\"";
-        let Some(table) = reader.table(value, what) else { return };
+        let what = format!(
+            "overrides must be a table; write [policy.{}.overrides], and below it lines such as \
+             \"192.0.2.0/24\" = \"unlimited\"",
+            self.policy
+        );
+        let Some(table) = reader.table(value, &what) else { return };
         // In the order of the file, which a table does not keep.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -136,8 +139,19 @@ impl<'p> Collector<'p> {
                 reader.wrong(at, &what);
                 continue;
             }
+            if is_bare && is_setting(text) {
+                let what = format!(
+                    "'{text}' below [policy.{}.overrides] is an override for the value '{text}'; \
+                     write it above that header, or \"{text}\" in quotes if the value is meant",
+                    self.policy
+                );
+                reader.wrong(at, &what);
+                continue;
+            }
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
-            if let (Some(rule), Ok(key)) = (limits::rule(reader, self.policy, value), key) {
+            if let (Some(rule), Ok(key)) =
+                (limits::rule(reader, self.policy, &format!("the override '{text}'"), value), key)
+            {
                 self.note(at, "", text, &key);
                 if let Some(first) = seen.insert(key.clone(), name) {
                     let what = format!(
@@ -173,11 +187,19 @@ impl<'p> Collector<'p> {
             };
             let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
             let (file, rule) = (entries.take("file"), entries.take("limits"));
-            let file =
-                file.and_then(|value| reader.string(value, "file", "such as \"partners.txt\""));
-            let rule = rule.map(|value| limits::rule(reader, self.policy, value));
+            let is_complete = file.is_some() && rule.is_some();
+            let file = file.and_then(|value| {
+                let file = reader.string(value, "file", "such as \"partners.txt\"")?;
+                if file.is_empty() {
+                    let what = "file is empty; write the path of the list";
+                    reader.wrong(value.span().start, what);
+                    return None;
+                }
+                Some(file)
+            });
+            let rule = rule.and_then(|value| limits::rule(reader, self.policy, "limits", value));
             match (file, rule) {
-                (Some(file), Some(Some(rule))) => {
+                (Some(file), Some(rule)) => {
                     let place = self.place(rule, Some(&file));
                     let (path, text) = sources.read_list(&file);
                     match text {
@@ -191,14 +213,22 @@ impl<'p> Collector<'p> {
                         }
                     }
                 }
-                (_, Some(None)) => {}
+                _ if is_complete => {}
                 _ => reader.wrong(
                     at,
                     "a list needs file and limits, such as file = \"partners.txt\" and limits = \
                      \"unlimited\"",
                 ),
             }
-            reader.no_more(entries);
+            reader.no_more_but(entries, |name, _| {
+                is_setting(name).then(|| {
+                    format!(
+                        "'{name}' below [[policy.{}.lists]] is not a setting of a list; write it \
+                         above that header",
+                        self.policy
+                    )
+                })
+            });
         }
     }
 
@@ -285,6 +315,11 @@ impl<'p> Collector<'p> {
     }
 }
 
+/// Whether a name is that of a setting that a policy or the file can have.
+fn is_setting(name: &str) -> bool {
+    file::SETTINGS.contains(&name) || file::FILE_SETTINGS.contains(&name)
+}
+
 /// A line of a list without its comment, which begins with a `#` at the start of the line or after
 /// white space.
 fn without_comment(line: &str) -> &str {
@@ -318,6 +353,8 @@ fn not_as_meant(entry: &str) -> Option<String> {
 
 /// The entries of a list, one a line and without comments, each with the number of its line.
 fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    // Editors on Windows begin a text with this mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let entries = text.lines().map(|line| without_comment(line).trim());
     (1..).zip(entries).filter(|(_, entry)| !entry.is_empty())
 }

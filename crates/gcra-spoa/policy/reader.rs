@@ -203,7 +203,8 @@ impl<'t> Reader<'t> {
     pub(super) fn boolean(&mut self, value: &Node<'t>, name: &str) -> Option<bool> {
         let boolean = value.get_ref().as_bool();
         if boolean.is_none() {
-            self.wrong(value.span().start, &format!("{name} must be true or false"));
+            let what = format!("{name} must be true or false, without quotes");
+            self.wrong(value.span().start, &what);
         }
         boolean
     }
@@ -233,7 +234,7 @@ impl<'t> Reader<'t> {
         number
     }
 
-    /// The strings of a list, and where each stands.
+    /// The strings of a list, and where each stands. `like` says what to write.
     pub(super) fn strings(
         &mut self,
         value: &Node<'t>,
@@ -247,7 +248,11 @@ impl<'t> Reader<'t> {
                 .collect()
         });
         if texts.is_none() {
-            self.wrong(value.span().start, &format!("{name} must be a list of strings, {like}"));
+            let right = match meant_strings(value.get_ref()) {
+                Some(right) => format!("; write {name} = {right}"),
+                None => format!(", {like}"),
+            };
+            self.wrong(value.span().start, &format!("{name} must be a list of strings{right}"));
         }
         texts.unwrap_or_default()
     }
@@ -287,4 +292,28 @@ impl<'t> Reader<'t> {
         };
         self.wrong(at, &what);
     }
+}
+
+/// The list of strings that a value was probably meant to be.
+fn meant_strings(value: &DeValue<'_>) -> Option<String> {
+    let texts = match value {
+        DeValue::Array(array) => array.iter().map(|value| scalar(value.get_ref())).collect(),
+        value => scalar(value).map(|text| vec![text]),
+    };
+    let texts: Vec<String> = texts?;
+    let are_words = !texts.is_empty() && texts.iter().all(|text| !text.is_empty());
+    let texts: Vec<_> = texts.iter().map(|text| format!("\"{text}\"")).collect();
+    are_words.then(|| format!("[{}]", texts.join(", ")))
+}
+
+/// A value that could have been meant as a string, as it is written.
+pub(super) fn scalar(value: &DeValue<'_>) -> Option<String> {
+    Some(match value {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(boolean) => boolean.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(_) | DeValue::Table(_) => return None,
+    })
 }

@@ -70,6 +70,10 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), Strin
         Ok(file) => File::from(file),
         // A socket cannot be opened at all.
         Err(Errno::NXIO) => return Err(format!("it is a socket or a device; {REGULAR}")),
+        Err(Errno::ACCESS) => {
+            let error = io::Error::from(Errno::ACCESS);
+            return Err(format!("{error}; the user of the agents must be able to read it"));
+        }
         Err(errno) => return Err(io::Error::from(errno).to_string()),
     };
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -92,6 +96,17 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), Strin
             MAX_TOML_BYTES >> 20,
             MAX_BYTES >> 20
         ));
+    }
+    if let Some(zero) = bytes.iter().position(|byte| *byte == 0) {
+        // Of a character that ASCII has, UTF-16 has the byte and a zero.
+        let is_utf16 = bytes.starts_with(b"\xff\xfe")
+            || bytes.starts_with(b"\xfe\xff")
+            || bytes.chunks_exact(2).take(16).all(|pair| (pair[0] == 0) != (pair[1] == 0));
+        if is_utf16 {
+            return Err("it is in UTF-16; save it as UTF-8".to_owned());
+        }
+        let line = 1 + bytes[..zero].iter().filter(|byte| **byte == b'\n').count();
+        return Err(format!("it is not a text, because line {line} has a zero byte"));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()]

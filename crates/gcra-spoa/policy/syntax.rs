@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::policy::meant::Meant;
+
 /// A mistake in the syntax.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Mistake {
@@ -23,6 +25,12 @@ pub(super) fn in_words(
     let understood = |sentence| Some(Mistake { sentence, is_understood: true });
     let message = message.replace('\n', "; ");
     let at = text.get(..span.start).map_or(0, str::len);
+    let begin = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let line = text[begin..].lines().next().unwrap_or("");
+    if let Some(sentence) = odd_line(line) {
+        return Some(Mistake { sentence, is_understood: false });
+    }
+    let line = line.trim();
     let sentence = match message.split(',').next().unwrap_or("") {
         "duplicate key" if looks_back => return understood(defined_twice(text, span)?),
         "duplicate key" => {
@@ -32,25 +40,42 @@ pub(super) fn in_words(
         | "invalid float"
         | "invalid boolean"
         | "invalid integer" => return understood(bare_value(value(text, at))),
+        "invalid unquoted key" if line.starts_with('[') => header(line),
         "invalid unquoted key" => bare_key(key(text, at)),
+        "key with no value" if line.ends_with(']') && !line.contains(['[', '=']) => {
+            format!("the header has no opening [; write [{line}")
+        }
         "key with no value" | "missing value for key" => {
             "this is not KEY = VALUE; write # in front if it is a comment".to_owned()
         }
         "invalid basic string" | "invalid literal string" => {
             "a string has no closing quote; write it before the end of the line".to_owned()
         }
+        "unexpected key or value" | "unexpected content" if line.starts_with('[') => {
+            "something stands behind the header; write it on a line of its own".to_owned()
+        }
         "unexpected key or value" => {
             "something stands behind the value; write one KEY = VALUE a line, and only a # \
              comment behind it"
                 .to_owned()
         }
-        "extra assignment between key-value pairs" => {
+        "extra comma in array" | "extra comma in inline table" => {
+            "there is one comma too many".to_owned()
+        }
+        "`_` may only go between digits" => {
+            let word = value(text, at);
+            format!("'{word}' is not a number; write digits alone, such as 24")
+        }
+        "carriage return must be followed by newline" => {
+            "a line ends in a carriage return alone; save the file with line feeds".to_owned()
+        }
+        "extra assignment between key-value pairs" | "extra `=`" => {
             "there is one = too many; write KEY = VALUE".to_owned()
         }
         "unquoted keys cannot be empty" => "a name is empty; write one".to_owned(),
         "unclosed array" => "the list has no closing ]".to_owned(),
         "unclosed inline table" => "the table has no closing }".to_owned(),
-        "unclosed table" | "unclosed array table" => header(text, at),
+        "unclosed table" | "unclosed array table" => header(line),
         "missing comma between array elements" | "missing comma between key-value pairs" => {
             "a comma is missing between two entries".to_owned()
         }
@@ -58,17 +83,40 @@ pub(super) fn in_words(
         "missing escaped value" => {
             r#"a backslash in "…" begins an escape; write \\, or '…' for text as it is"#.to_owned()
         }
-        _ => format!("this is not valid TOML: {message}"),
+        _ if message.contains("dotted key") => {
+            let name = line.split(['.', '=']).next().unwrap_or(line).trim();
+            format!("'{name}' is defined twice; keep only one of the two")
+        }
+        message => format!("this is not valid TOML: {message}"),
     };
     Some(Mistake { sentence, is_understood: false })
 }
 
-/// The language of a text that is certainly not TOML, and where it begins.
-pub(super) fn other_language(text: &str) -> Option<(&'static str, usize)> {
+/// What is wrong with a text that is certainly not TOML, and where.
+pub(super) fn not_toml(text: &str) -> Option<(String, usize)> {
     let begin = text.trim_start();
-    let languages = [("{", "JSON"), ("---", "YAML"), ("<", "XML")];
-    let language = languages.into_iter().find(|(mark, _)| begin.starts_with(mark))?;
-    Some((language.1, text.len() - begin.len()))
+    let languages =
+        [("{", "JSON"), ("---", "YAML"), ("%YAML", "YAML"), ("<?", "XML"), ("</", "XML")];
+    let language = languages.into_iter().find(|(mark, _)| begin.starts_with(mark));
+    let is_tag = begin.starts_with('<') && begin[1..].starts_with(|c: char| c.is_alphabetic());
+    let language = language.map(|(_, name)| name).or(is_tag.then_some("XML"));
+    if let Some(language) = language.filter(|_| !begin.starts_with("{{")) {
+        let what = format!(
+            "this is {language}, and the file must be TOML; begin it with a line such as \
+             [policy.api], and write limits = \"10/s burst 20\" below that"
+        );
+        return Some((what, text.len() - begin.len()));
+    }
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if ["<<<<<<< ", "=======", ">>>>>>> "].iter().any(|mark| line.starts_with(mark)) {
+            let what = "this is a mark of a merge conflict; keep one of the two versions, and \
+                        remove the marks";
+            return Some((what.to_owned(), at));
+        }
+        at += line.len();
+    }
+    None
 }
 
 /// A key or a header that stands in the file twice. `None` if it is a key below a header that
@@ -127,18 +175,37 @@ fn around(text: &str, at: usize, before: [char; 5], behind: [char; 5]) -> &str {
 }
 
 /// A header that the library did not understand up to its `]`.
-fn header(text: &str, at: usize) -> String {
-    let line = around(text, at, ['\n'; 5], ['\n'; 5]);
-    let name = line.split_once(']').map(|(header, _)| header.trim_matches('[').trim());
-    let odd = name.and_then(|name| {
-        name.split('.').map(str::trim).find(|part| part.contains(char::is_whitespace))
-    });
+fn header(line: &str) -> String {
+    let Some((name, _)) = line.split_once(']') else {
+        return "the header has no closing ]".to_owned();
+    };
+    let is_odd = |c: char| !(c.is_ascii_alphanumeric() || "-_".contains(c));
+    let mut parts = name.trim_matches('[').split('.').map(str::trim);
+    let odd = parts.find_map(|part| Some((part, part.chars().find(|c| is_odd(*c))?)));
     match odd {
-        Some(odd) => format!(
-            "'{odd}' in the header has white space; names have letters, digits, '-' and '_'"
-        ),
-        None => "the header has no closing ]".to_owned(),
+        Some((part, odd)) => {
+            let odd =
+                if odd.is_whitespace() { "white space".to_owned() } else { format!("a '{odd}'") };
+            format!("'{part}' in the header has {odd}; names have letters, digits, '-' and '_'")
+        }
+        None => "the header is not valid; write [policy.NAME]".to_owned(),
     }
+}
+
+/// What is wrong with a line, whatever is wrong in it besides.
+fn odd_line(line: &str) -> Option<String> {
+    if line.contains("{{") || line.contains("{%") {
+        return Some("this is a template; fill it in before an agent reads it".to_owned());
+    }
+    let is_unseen = |c: char| {
+        c != ' ' && (c.is_whitespace() || c.is_control()) && !"\t\r".contains(c)
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
+    };
+    let unseen = line.chars().find(|c| is_unseen(*c))?;
+    Some(format!(
+        "there is an invisible character, U+{:04X}; write a space in its place, or nothing",
+        u32::from(unseen)
+    ))
 }
 
 fn bare_value(word: &str) -> String {
@@ -146,12 +213,20 @@ fn bare_value(word: &str) -> String {
     let plain = word.trim_matches(['"', '\'', '\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}']);
     match &*lower {
         "" => "there is no value; write one after the =".to_owned(),
+        _ if Meant::by(word).is_some() && word.contains(['=', ',']) => {
+            let Meant { rate, burst } = Meant::by(word).unwrap_or_default();
+            let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+            format!("'{word}' needs quotes; write \"{rate}{burst}\"")
+        }
         _ if word.contains('=') => format!(
             "{word} is not a value; close the list or table above it with ] or }}, or write {{ \
              {word} }} for a table"
         ),
         _ if word.starts_with('/') && word[1..].bytes().all(|byte| byte.is_ascii_digit()) => {
             format!("'{word}' is not a number; write {}", &word[1..])
+        }
+        "null" | "nil" | "none" | "undefined" => {
+            format!("TOML has no '{word}'; leave the line out for the default")
         }
         "true" | "false" => format!("'{word}' is not a value; write {lower}"),
         "yes" | "on" => format!("'{word}' is not a value; write true, or \"{word}\" as a string"),

@@ -460,7 +460,7 @@ fn what_is_nearly_an_address_is_a_mistake() {
         "192.0.2.1, 192.0.2.2",
         "192.0.2.0/24;",
         "deny 192.0.2.1",
-        "\u{feff}192.0.2.1",
+        "192.0.2.1\u{feff}",
         "192.0.2.1\u{200b}",
         "2001:db8::/129",
         "2001:db8:/32",
@@ -1188,7 +1188,10 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ("limits = \"10/week\"", "2: '10/week' is not a rate: the period must end in ms, s,"),
         ("limits = { rate = 10 }", "2: rate must be a string, such as \"10/s\""),
         ("limits = { burst = 1 }", "2: the limit has no rate; write rate = \"10/s\""),
-        ("limits = \"1/s\"\nkey = \"ip\"", "3: key must be a list of strings, such as [\"ip\"]"),
+        (
+            "limits = \"1/s\"\nkey = \"ip\"",
+            "3: key must be a list of strings; write key = [\"ip\"]",
+        ),
         (
             "limits = \"1/s\"\nkey = [\"ip=src\"]",
             "3: 'ip=src' in key is an arg with its sample; write only its name, 'ip'",
@@ -1241,5 +1244,244 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         let found = mistakes(text);
         let expected = format!("gcra-spoa.toml:{sentence}");
         assert!(found[0].starts_with(&expected) && found.len() <= 2, "{text}: {found:#?}");
+    }
+}
+
+/// Words of the parsers and of Rust, which say nothing to an operator.
+const FOREIGN: [&str; 9] = [
+    "expected ",
+    "invalid type",
+    "variant",
+    "struct",
+    "deserial",
+    "TOML parse",
+    "unquoted",
+    "inline table",
+    "dotted key",
+];
+
+/// Each of these files was written by someone once. One of their mistakes says what to write, and
+/// none has a word that only a programmer knows.
+#[test]
+fn each_wrong_file_says_what_to_write() {
+    let one = |settings: &str| format!("[policy.api]\nlimits = \"1/s\"\n{settings}\n");
+    for (text, sentence) in [
+        // Values of another type.
+        (one("mode = null"), "3: TOML has no 'null'; leave the line out for the default"),
+        (one("key = None"), "3: TOML has no 'None'; leave the line out for the default"),
+        (one("key = \"ip\""), "3: key must be a list of strings; write key = [\"ip\"]"),
+        (
+            one("key = [\"ip\", 7]"),
+            "3: key must be a list of strings; write key = [\"ip\", \"7\"]",
+        ),
+        (one("cost = 5"), "3: cost must be a string, the name of an arg"),
+        (one("lowercase = \"true\""), "3: lowercase must be true or false, without quotes"),
+        (
+            one("ipv4_prefix = \"24\""),
+            "3: ipv4_prefix must be a whole number from 0 to 32, without",
+        ),
+        (
+            one("overrides = [\"10.0.0.1\"]"),
+            "3: overrides must be a table; write [policy.api.overri",
+        ),
+        (
+            one("overrides = { \"10.0.0.1\" = 5 }"),
+            "3: the override '10.0.0.1' must be a limit, such",
+        ),
+        (
+            one("overrides = { \"10.0.0.1\" = [] }"),
+            "3: the override '10.0.0.1' is empty; write \"unl",
+        ),
+        (one("penalty = { ceiling = 10 }"), "3: ceiling must be a string, such as \"10m\""),
+        (
+            one("when = { \"\" = \"x\" }"),
+            "3: when names no arg; write the name of an arg of the messa",
+        ),
+        (
+            one("lists = [{ file = \"\", limits = \"deny\" }]"),
+            "3: file is empty; write the path of",
+        ),
+        (
+            one("lists = [{ file = \"no.txt\", limits = \"deny\" }]"),
+            "3: cannot read the list no.txt: ",
+        ),
+        ("[policy.api]\nlimits = [\"\"]\n".to_owned(), "2: '' is not a limit; write one, such as"),
+        (
+            "[policy.api]\nlimits = [\"1/s\", \" \"]\n".to_owned(),
+            "2: ' ' is not a limit; write one",
+        ),
+        (one("observe = [\"\"]"), "3: '' is not a limit; write one, such as"),
+        (
+            "[policy.api]\nlimits = { rate = \"deny\" }\n".to_owned(),
+            "2: 'deny' must stand alone; write limits = \"deny\"",
+        ),
+        // Settings in another place.
+        (
+            one("listen = \"::1\""),
+            "3: 'listen' is a setting of the agent's command line; write --listen",
+        ),
+        (
+            one("ceiling = \"1m\""),
+            "3: 'ceiling' belongs to a penalty; write penalty = { cells = 1, ceil",
+        ),
+        (one("file = \"x\""), "3: 'file' belongs to a list; write [[policy.api.lists]] above it"),
+        (one("name = \"x\""), "3: a policy has its name in its header; leave 'name' out"),
+        (
+            one("[policy.api.overrides]\nmode = \"observe\""),
+            "4: 'mode' below [policy.api.overrides] is an override for the value 'mode'; write it \
+             above that header, or \"mode\" in quotes if the value is meant",
+        ),
+        (
+            one("[[policy.api.lists]]\nmode = \"observe\""),
+            "4: 'mode' below [[policy.api.lists]] is not a setting of a list; write it above that",
+        ),
+        (
+            "[polcy.api]\nlimits = \"1/s\"\n".to_owned(),
+            "1: 'polcy' is not a setting of the file; did",
+        ),
+        (
+            "[Policy.api]\nlimits = \"1/s\"\n".to_owned(),
+            "1: 'Policy' is not a setting of the file; d",
+        ),
+        (
+            "[policy.api.v2]\nlimits = \"1/s\"\n".to_owned(),
+            "1: the name of a policy has no dots; write [policy.api-v2]",
+        ),
+        (
+            "[[policy.api]]\nlimits = \"1/s\"\n".to_owned(),
+            "1: policy.api is a list; write [policy.api]",
+        ),
+        (
+            "policy.api = \"1/s\"\n".to_owned(),
+            "1: policy.api must be a table; write [policy.api], and",
+        ),
+        // Syntax.
+        (
+            "[policy.api!]\nlimits = \"1/s\"\n".to_owned(),
+            "1: 'api!' in the header has a '!'; names have",
+        ),
+        (
+            "[policy.caf\u{e9}]\nlimits = \"1/s\"\n".to_owned(),
+            "1: 'caf\u{e9}' in the header has a '\u{e9}';",
+        ),
+        (
+            "[policy.api]]\nlimits = \"1/s\"\n".to_owned(),
+            "1: something stands behind the header; wr",
+        ),
+        (
+            "[policy.api] limits = \"1/s\"\n".to_owned(),
+            "1: something stands behind the header; write",
+        ),
+        (
+            "policy.api]\nlimits = \"1/s\"\n".to_owned(),
+            "1: the header has no opening [; write [policy.",
+        ),
+        (
+            "[policy.api]\nlimits == \"1/s\"\n".to_owned(),
+            "2: there is one = too many; write KEY = VA",
+        ),
+        ("[policy.api]\nlimits = [\"1/s\",,]\n".to_owned(), "2: there is one comma too many"),
+        (one("ipv4_prefix = 1_"), "3: '1_' is not a number; write digits alone, such as 24"),
+        (one("limits.rate = \"1/s\""), "3: 'limits' is defined twice; keep only one of the two"),
+        (
+            "[policy.api]\rlimits = \"1/s\"\r".to_owned(),
+            "1: a line ends in a carriage return alone; s",
+        ),
+        (
+            "[policy.api]\nlimits = 1/s burst=5\n".to_owned(),
+            "2: '1/s burst=5' needs quotes; write \"1/s",
+        ),
+        (
+            one("key\u{a0}= [\"ip\"]"),
+            "3: there is an invisible character, U+00A0; write a space in its",
+        ),
+        (
+            one("key = [\"ip\"]\u{200b}"),
+            "3: there is an invisible character, U+200B; write a space i",
+        ),
+        (
+            "<<<<<<< HEAD\n".to_owned() + &one(""),
+            "1: this is a mark of a merge conflict; keep one of th",
+        ),
+        (
+            one("=======\nmode = \"x\""),
+            "3: this is a mark of a merge conflict; keep one of the two",
+        ),
+        (
+            "{{ x }}\n".to_owned() + &one(""),
+            "1: this is a template; fill it in before an agent reads",
+        ),
+        (
+            "[policy.api]\nlimits = {{ x }}\n".to_owned(),
+            "2: this is a template; fill it in before an",
+        ),
+        (String::new(), "1: there is no policy; write one, such as [policy.api] with limits"),
+    ] {
+        let mistakes = match parse(&text) {
+            Ok(policies) => panic!("{text} is valid: {}", policies.in_words()),
+            Err(mistakes) => mistakes,
+        };
+        let expected = format!("gcra-spoa.toml:{sentence}");
+        assert!(
+            mistakes.iter().any(|mistake| mistake.starts_with(&expected)),
+            "{text}\n{expected}\n{mistakes:#?}"
+        );
+        for word in FOREIGN {
+            assert!(mistakes.iter().all(|mistake| !mistake.contains(word)), "{mistakes:#?}");
+        }
+    }
+}
+
+/// A policy that is left out of the list without a mistake would limit nothing, and say nothing.
+#[test]
+fn no_policy_is_lost_without_a_mistake() {
+    let values =
+        ["7", "true", "[]", "{}", "\"\"", "\" \"", "[\"\"]", "[[]]", "{ rate = \"\" }", "nan"];
+    for setting in ["message", "when", "limits", "observe", "key", "cost", "mode", "penalty"] {
+        for value in values {
+            let limits = if setting == "limits" { "" } else { "limits = \"1/s\"\n" };
+            if let Ok(policies) = parse(&api(&format!("{limits}{setting} = {value}"))) {
+                assert_eq!(policies.without_trials().count(), 1, "{setting} = {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_text_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gcra-spoa.toml");
+    let list = directory.path().join("list.txt");
+    let utf16 =
+        |text: &str| -> Vec<u8> { text.encode_utf16().flat_map(u16::to_le_bytes).collect() };
+    let good = "[policy.api]\nlimits = \"1/s\"\n";
+    for (bytes, said) in [
+        (utf16(&format!("\u{feff}{good}")), "it is in UTF-16; save it as UTF-8"),
+        (utf16(good), "it is in UTF-16; save it as UTF-8"),
+        (
+            b"\x7fELF\x02\x01\x01\0\0\0".to_vec(),
+            "it is not a text, because line 1 has a zero byte",
+        ),
+        (format!("{good}# \u{e9}").replace('\u{e9}', "!").into_bytes(), ""),
+        ([good.as_bytes(), b"# \xe9\n"].concat(), "line 3 is not UTF-8; save the file as UTF-8"),
+    ] {
+        std::fs::write(&file, &bytes).unwrap();
+        match file::read(&file) {
+            Ok(_) => assert_eq!(said, ""),
+            Err(mistakes) => {
+                let expected = format!("cannot read {}: {said}", file.display());
+                assert!(!said.is_empty() && mistakes == [expected], "{mistakes:?}");
+            }
+        }
+    }
+    // What Windows adds to a text changes nothing, neither here nor in a list.
+    let windows = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+    let text = format!("{good}[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n");
+    std::fs::write(&file, windows(&text)).unwrap();
+    std::fs::write(&list, windows("10.0.0.1\nalice\n")).unwrap();
+    let policies = file::read(&file).unwrap();
+    let policy = &policies.list[0];
+    for value in [Value::Ipv4([10, 0, 0, 1].into()), "alice".into()] {
+        assert!(policy.override_for(value).is_some(), "{value:?}");
     }
 }
