@@ -167,8 +167,8 @@ mod tests {
         for (answer, expected) in [
             (
                 Some("HTTP/1.1 404 Not Found\r\n\r\n"),
-                "HERE is not the --admin address of an agent: the HTTP server there answers /status \
-                 with 404",
+                "HERE is not the --admin address of an agent: the HTTP server there answers \
+                 /status with 404",
             ),
             (
                 Some("HTTP/1.1 200 OK\r\n\r\n<html></html>"),

@@ -412,8 +412,8 @@ pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policie
 /// Which table, and how to answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// The file with the buckets [default: the same as for the agent; if there is no such file, the
-    /// one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
+    /// The file with the buckets [default: the same as for the agent; if there is no such file,
+    /// the one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
     /// Answer in JSON
@@ -473,11 +473,11 @@ A KEY has the values of the policy's key, in the same order, separated by commas
             "
   else:192.0.2.7         a value that stands for an arg without one, by 'else ip' in the key; with
                          --config also ip=192.0.2.7
-'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma or backslash within
-a value, and '--' before the first KEY if one begins with '-'. With --config, addresses are grouped
-and strings are put in lower case as the policy does. Without --config, an IPv6 address also stands
-for its /64 network, because the configurations in haproxy/ cut addresses to that. A value without
-a name also stands for the same value in a fallback of its arg.
+'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma or backslash
+within a value, and '--' before the first KEY if one begins with '-'. With --config, addresses are
+grouped and strings are put in lower case as the policy does. Without --config, an IPv6 address
+also stands for its /64 network, because the configurations in haproxy/ cut addresses to that. A
+value without a name also stands for the same value in a fallback of its arg.
 "
         )
     };
@@ -1108,8 +1108,8 @@ fn parse_exemption(text: &str) -> Result<Duration, String> {
     let time = duration::parse(text).filter(|time| *time >= LEAST_EXEMPTION && *time <= most);
     time.ok_or_else(|| {
         format!(
-            "'{text}' is not a time from {} to {}; write a whole number and a unit, such as 30m or \
-             1h",
+            "'{text}' is not a time from {} to {}; write a whole number and a unit, such as 30m \
+             or 1h",
             Exact(LEAST_EXEMPTION),
             Exact(most)
         )
@@ -1453,7 +1453,7 @@ mod tests {
             ("--rate 1/s --buffers 1023K", "'1023K' is too little; the least is 1M"),
             ("--rate 1/s --drain -5s", "--drain: '-5s' is not a time from 0s to 5m"),
             ("--rate 1/s --busy-poll -5us", "--busy-poll: '-5us' is not a time from 0us to 1s"),
-            ("exempt --for -1h 192.0.2.1", "--for: '-1h' is not a time up to 7d"),
+            ("exempt --for -1h 192.0.2.1", "--for: '-1h' is not a time from 10s to 7d"),
             ("--rate 1/s --listen unix:/x --socket-mode -1", "--socket-mode: '-1' is not a mode"),
             (
                 "--rate 1/s --cost ip=src",

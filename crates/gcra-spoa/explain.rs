@@ -367,9 +367,9 @@ pub(crate) fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> 
         .collect()
 }
 
-/// Calls `make` with the args of a message. If one of the args is a network, `make` gets an address
-/// in it that the policy counts by exactly this network: the first one or the last one, because
-/// some may have an override. The error is a sentence.
+/// Calls `make` with the args of a message. If one of the args is a network, `make` gets an
+/// address in it that the policy counts by exactly this network: the first one or the last one,
+/// because some may have an override. The error is a sentence.
 pub(crate) fn of_a_group<T>(
     policy: &Policy,
     args: &[NamedValue],
@@ -412,8 +412,8 @@ pub(crate) fn of_a_group<T>(
     ))
 }
 
-/// The key of a message as a command takes it. (Only the policies of a file are for messages with a
-/// name, and only with a file a KEY can have the names of args.)
+/// The key of a message as a command takes it. (Only the policies of a file are for messages with
+/// a name, and only with a file a KEY can have the names of args.)
 fn written_key(policy: &Policy, message: &Message<'_>) -> String {
     let mut values = Vec::new();
     let _ = policy.for_each_value(message, |value, fallback| {

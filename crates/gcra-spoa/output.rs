@@ -52,7 +52,8 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// A word for a shell. Control characters, which would not be seen, are escaped as bash reads them.
+/// A word for a shell. Control characters, which would not be seen, are escaped as bash reads
+/// them.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/,@%+=-".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -210,9 +210,9 @@ impl Buckets {
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
         let own = || policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
-        // The same limit can have two names, because only one of several limits has a number in its
-        // name: "ip.1" in the policy, and "ip" in an override. The client's own name comes first,
-        // which header fields and `explain` have, too.
+        // The same limit can have two names, because only one of several limits has a number in
+        // its name: "ip.1" in the policy, and "ip" in an override. The client's own name
+        // comes first, which header fields and `explain` have, too.
         let in_force = policy.rule(client.question.rule).limits();
         for limit in in_force.iter().chain(own()) {
             limits.entry(limit.id).or_insert_with(|| limit.label.to_string());

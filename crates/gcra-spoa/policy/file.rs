@@ -236,7 +236,8 @@ impl<'t> File<'t> {
         } else {
             let is = if value.get_ref().is_array() { "is a list" } else { "must be a table" };
             format!(
-                "policy.{name} {is}; write [policy.{name}], and below it limits = \"10/s burst 20\""
+                "policy.{name} {is}; write [policy.{name}], and below it limits = \"10/s burst \
+                 20\""
             )
         };
         let table = reader.table(value, &what)?;
@@ -334,8 +335,8 @@ impl<'t> File<'t> {
             return None;
         };
         if arg.get_ref().is_empty() {
-            let what = "when names no arg; write the name of an arg of the message, such as { plan \
-                        = \"gold\" }";
+            let what = "when names no arg; write the name of an arg of the message, such as \
+                        { plan = \"gold\" }";
             self.reader.wrong(at, what);
         }
         let values = match values.get_ref() {

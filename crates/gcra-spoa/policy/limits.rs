@@ -95,7 +95,8 @@ pub(super) fn trial<'t>(
 
 fn not_a_limit(text: &str) -> String {
     format!(
-        "'{text}' is not a limit; write one, such as \"10/s burst 20\", or \"deny\" or \"unlimited\""
+        "'{text}' is not a limit; write one, such as \"10/s burst 20\", or \"deny\" or \
+         \"unlimited\""
     )
 }
 

@@ -77,8 +77,8 @@ impl<'p> Collector<'p> {
         self.overrides
     }
 
-    /// Warns once of all addresses and networks that HAProxy does not send when it cuts addresses to
-    /// their /64. A policy that counts whole addresses depends on HAProxy in the same way.
+    /// Warns once of all addresses and networks that HAProxy does not send when it cuts addresses
+    /// to their /64. A policy that counts whole addresses depends on HAProxy in the same way.
     fn warn_of_narrow_ones(&self, reader: &mut Reader<'_>) {
         let Some((at, first)) = &self.first_narrow else { return };
         let are = match self.narrow - 1 {

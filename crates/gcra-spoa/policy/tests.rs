@@ -1170,7 +1170,8 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ("limits = \"10 r/s\"", "2: '10 r/s' is not a valid limit; write \"10/s\""),
         (
             "limits = \"10/s burst -1\"",
-            "2: '10/s burst -1' is not a valid limit; a burst is a whole number from 1 to 4294967294",
+            "2: '10/s burst -1' is not a valid limit; a burst is a whole number from 1 to \
+             4294967294",
         ),
         ("limits = \"10/s burst 0\"", "2: a burst of 0 allows nothing; the smallest is 1"),
         (
@@ -1206,7 +1207,8 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ),
         (
             "limits = \"1/s\"\nwhen = { plan = [\"a\", 7, true] }",
-            "3: the values of 'plan' in when must be strings; write { plan = [\"a\", \"7\", \"true\"] }",
+            "3: the values of 'plan' in when must be strings; write { plan = [\"a\", \"7\", \
+             \"true\"] }",
         ),
         ("limits = \"1/s\"\nburst = 5", "3: 'burst' belongs to a limit; write limits = \"10/s"),
         ("limits = \"1/s\"\nscope = \"txn\"", "3: 'scope' is for the whole file; write it above"),
