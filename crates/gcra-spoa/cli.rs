@@ -878,7 +878,9 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
     let arg = wrong.first().copied().unwrap_or_default();
     let needs_a_value = || format!("{} needs a value; write {} {help}", name_of(arg), plain(arg));
     match (error.kind(), error.source()) {
-        (ErrorKind::ValueValidation, _) if context(ContextKind::InvalidValue) == [""] => {
+        (ErrorKind::ValueValidation, _)
+            if context(ContextKind::InvalidValue) == [""] && arg.starts_with("--") =>
+        {
             needs_a_value()
         }
         // The sentence of a parser below, which says what would be right.

@@ -1,5 +1,7 @@
 //! The parts of a KEY with the names of their args, as a message has them.
 
+use std::slice;
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -186,7 +188,7 @@ impl Choices {
         let mut all = vec![Vec::new()];
         for choices in &self.likely {
             let with_each = |begin: Vec<Choice>| {
-                let with = move |choice: &Choice| [&begin[..], &[choice.clone()]].concat();
+                let with = move |choice: &Choice| [&begin[..], slice::from_ref(choice)].concat();
                 choices.iter().map(with).collect::<Vec<_>>()
             };
             all = all.into_iter().flat_map(with_each).collect();
