@@ -1,8 +1,7 @@
 //! The parts of a KEY with the names of their args, as a message has them.
 
-use std::slice;
-
 use std::net::IpAddr;
+use std::slice;
 
 use ipnet::IpNet;
 
