@@ -792,18 +792,25 @@ fn what_no_message_has_is_said() {
     assert_eq!(note(&["ip=192.0.2.1"]), "");
 }
 
-/// HAProxy sends some addresses as strings, such as those in headers.
+/// HAProxy sends some addresses as strings, such as those in headers, and ports as integers.
 #[test]
-fn an_address_that_is_sent_as_a_string_is_found() {
+fn a_value_that_is_sent_in_another_type_is_found() {
     let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n");
     let args = [("ip", "192.0.2.1".into())];
     assert_eq!(scene.exhaust("check", &args), 2);
     let output = scene.run(&["explain"], &["ip=192.0.2.1"]);
     let note = String::from_utf8(output.stderr).unwrap();
-    assert!(note.contains("knows this client by the string 192.0.2.1, and not by the address"));
+    assert!(note.contains("with ip=192.0.2.1, and one with ip=str:192.0.2.1; if HAProxy sends"));
     let (words, _) = scene.get(&["192.0.2.1"]);
     assert!(words.starts_with("192.0.2.1 (as str:192.0.2.1): policy 'check', 2 per"), "{words}");
     assert_eq!(scene.reset(&["192.0.2.1"]).1, 0);
+    assert!(!scene.is_blocked("check", &args));
+    let args = [("ip", 80_i64.into())];
+    assert_eq!(scene.exhaust("check", &args), 2);
+    let note = String::from_utf8(scene.run(&["explain"], &["ip=80"]).stderr).unwrap();
+    assert!(note.contains("with ip=80, and one with ip=int64:80; if HAProxy sends"), "{note}");
+    assert!(scene.get(&["80"]).0.starts_with("80 (as int64:80): policy 'check', 2 per day"));
+    assert_eq!(scene.reset(&["80"]).1, 0);
     assert!(!scene.is_blocked("check", &args));
 }
 

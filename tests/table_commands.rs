@@ -376,7 +376,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
             &["get", "--brate", "1/s", "a"],
             "'--brate' is not a flag of 'gcra-spoa table get'; did you",
         ),
-        (&["get", "--rate", "1/s", "-abc"], "if it is a KEY, write '--' before the first KEY"),
+        (&["get", "--rate", "1/s", "-abc"], "if it is a KEY, write '--' and all KEYs behind"),
         (&["reset", "10.0.0.777"], "'10.0.0.777' is not an address or network; write one, such"),
         (&["get", "--rate", "1/s"], "'gcra-spoa table get' needs KEY (see"),
         (&["get", "--rate", "0/s", "a"], "write 'deny'"),

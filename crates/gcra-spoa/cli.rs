@@ -474,10 +474,10 @@ A KEY has the values of the policy's key, in the same order, separated by commas
   else:192.0.2.7         a value that stands for an arg without one, by 'else ip' in the key; with
                          --config also ip=192.0.2.7
 'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma or backslash
-within a value, and '--' before the first KEY if one begins with '-'. With --config, addresses are
-grouped and strings are put in lower case as the policy does. Without --config, an IPv6 address
-also stands for its /64 network, because the configurations in haproxy/ cut addresses to that. A
-value without a name also stands for the same value in a fallback of its arg.
+within a value. If a KEY begins with '-', write '--' and all KEYs behind the flags. With --config,
+addresses are grouped and strings are put in lower case as the policy does. Without --config, an
+IPv6 address also stands for its /64 network, because the configurations in haproxy/ cut addresses
+to that. A value without a name also stands for the same value in a fallback of its arg.
 "
         )
     };
@@ -936,8 +936,8 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
                     format!("'{arg}' is one argument too many for '{words}' {help}")
                 }
                 None if command.get_positionals().any(|arg| arg.get_id() == "keys") => format!(
-                    "'{arg}' is not a flag of '{words}'; if it is a KEY, write '--' before the \
-                     first KEY, as in '{words} … -- {arg}'"
+                    "'{arg}' is not a flag of '{words}'; if it is a KEY, write '--' and all KEYs \
+                     behind the flags, as in '{words} … -- {arg}'"
                 ),
                 _ if arg.len() == 2 => format!(
                     "'{arg}' is not a flag of '{words}'; write flags as whole words, such as \

@@ -37,7 +37,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         let of_network = masked.map(|masked| explain_with(&masked)).transpose()?;
         match of_network.filter(|of_network| of_network.iter().any(is_known)) {
             Some(of_network) => explanations = of_network,
-            None => notes.extend(known_strings(args, explain_with)),
+            None => notes.extend(known_otherwise(args, explain_with)),
         }
     }
     for explanation in &mut explanations {
@@ -92,21 +92,26 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     }
 }
 
-/// Says which addresses the table knows as strings.
-fn known_strings(
+/// Says which args the table knows in another type.
+fn known_otherwise(
     args: &[NamedValue],
     explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
     for (place, NamedValue { name, value }) in args.iter().enumerate() {
-        let Part::Ip(ip) = value else { continue };
+        let text = match value {
+            Part::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        let Some(other) = value.as_other_type(&text) else { continue };
+        let note = format!(
+            "the table knows no client with {name}={value}, and one with {name}={other}; if \
+             HAProxy sends this arg as the latter, write that"
+        );
         let mut args = args.to_vec();
-        args[place].value = Part::String(ip.to_string());
+        args[place].value = other;
         if explain_with(&args).is_ok_and(|explanations| explanations.iter().any(is_known)) {
-            notes.push(format!(
-                "the table knows this client by the string {ip}, and not by the address; write \
-                 {name}=str:{ip} to explain that"
-            ));
+            notes.push(note);
         }
     }
     notes

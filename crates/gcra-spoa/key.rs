@@ -185,6 +185,16 @@ impl Part {
         (net.network() != *ip).then(|| Self::Ip(net.network().into()))
     }
 
+    /// The same text as HAProxy may send it in another type: the address in a header is a string,
+    /// and a port is an integer.
+    pub(crate) fn as_other_type(&self, text: &str) -> Option<Self> {
+        match self {
+            Self::Ip(_) => Some(Self::String(text.to_owned())),
+            Self::String(own) if own == text => text.parse().ok().map(Self::Int64),
+            _ => None,
+        }
+    }
+
     /// The value as HAProxy sends it; of a network, its first address.
     pub(crate) fn value(&self) -> Value<'_> {
         match self {

@@ -31,7 +31,7 @@ type Choice = (u8, Part);
 /// all args of the message. The error is a sentence.
 ///
 /// A value without the name of its arg can be the value of the arg or of one of its fallbacks, and
-/// HAProxy can send an address as a string.
+/// HAProxy can send an address as a string, or a number as an integer.
 pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     let text = &key.text;
     // HAProxy's args have no names with a space.
@@ -78,23 +78,24 @@ pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> 
     let mut choices = Choices::default();
     for (arg, written) in shape.iter().zip(&key.parts) {
         let part: Part = written.text.parse()?;
-        let as_text = as_text(&part, &written.text);
+        let other_type = part.as_other_type(&written.text);
         if usize::from(written.fallback) > arg.fallbacks.len() {
             let name = String::from_utf8_lossy(&arg.name);
             return Err(format!("'{text}': the arg '{name}' has no such fallback as '{written}'"));
         }
         if written.fallback > 0 || arg.fallbacks.is_empty() || part == Part::Null {
             let fallback = written.fallback;
-            choices.push([(fallback, part)], as_text.map(|text| (fallback, text)));
+            choices.push([(fallback, part)], other_type.map(|other| (fallback, other)));
             continue;
         }
         let of_fallbacks = (1..).zip(&arg.fallbacks).map(|(number, _)| (number, part.clone()));
         let own = (0, part.clone());
         if matches!(part, Part::Ip(_) | Part::Net(_)) {
-            let as_text = as_text.map(|text| (0, text));
-            choices.push([own].into_iter().chain(as_text).chain(of_fallbacks), []);
+            let other_type = other_type.map(|other| (0, other));
+            choices.push([own].into_iter().chain(other_type).chain(of_fallbacks), []);
         } else {
-            choices.push([own], of_fallbacks);
+            let other_type = other_type.map(|other| (0, other));
+            choices.push([own], other_type.into_iter().chain(of_fallbacks));
         }
     }
     let with_names = !args.is_empty();
@@ -118,8 +119,8 @@ pub(crate) fn unnamed(key: &Key) -> Result<Vec<Meaning>, String> {
     for written in &key.parts {
         let part = ungrouped(written.text.parse()?)?;
         let (fallback, of_network) = (written.fallback, part.masked());
-        let mut others =
-            Vec::from_iter(as_text(&part, &written.text).map(|text| (fallback, text)));
+        let other_type = part.as_other_type(&written.text);
+        let mut others = Vec::from_iter(other_type.map(|other| (fallback, other)));
         if fallback == 0 && part != Part::Null {
             others.extend(of_network.iter().chain([&part]).map(|part| (1, part.clone())));
         }
@@ -237,11 +238,6 @@ pub(crate) fn exact_key(
         }
     };
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
-}
-
-/// The string that an address can also be.
-fn as_text(part: &Part, text: &str) -> Option<Part> {
-    matches!(part, Part::Ip(_)).then(|| Part::String(text.to_owned()))
 }
 
 /// The value for an agent without a file. It counts each value by itself, and the group of an IPv6
@@ -386,6 +382,11 @@ mod tests {
                 meaning("ip=str:192.0.2.1", false, "as str:192.0.2.1"),
             ]
         );
+        assert_eq!(
+            in_words(meanings_of("port")("80").unwrap()),
+            [meaning("port=80", true, ""), meaning("port=int64:80", false, "as int64:80")]
+        );
+        assert_eq!(meanings_of("port")("str:80").unwrap().len(), 1);
         let many = meanings_of("a,else b,c,else d,e,else f,g,else h");
         let sentence = many("192.0.2.1,192.0.2.1,192.0.2.1,192.0.2.1").unwrap_err();
         assert!(sentence.contains("can mean more than 64 keys; write the name"), "{sentence}");
