@@ -812,6 +812,20 @@ fn a_value_that_is_sent_in_another_type_is_found() {
     assert!(scene.get(&["80"]).0.starts_with("80 (as int64:80): policy 'check', 2 per day"));
     assert_eq!(scene.reset(&["80"]).1, 0);
     assert!(!scene.is_blocked("check", &args));
+    // HAProxy has cut it to its /64, as in some files of haproxy/.
+    let config = "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\nipv6_prefix = 128\n";
+    let mut scene = Scene::new(config);
+    let args = [("ip", ip("2001:db8:1:2::"))];
+    assert_eq!(scene.exhaust("check", &args), 2);
+    let output = scene.run(&["explain"], &["ip=2001:db8:1:2::7"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        note.contains("with ip=2001:db8:1:2::7, and one with ip=2001:db8:1:2::; if"),
+        "{note}"
+    );
+    let (words, _) = scene.get(&["2001:db8:1:2::7"]);
+    let begin = "2001:db8:1:2::7 (as 2001:db8:1:2::): policy 'check', 2 per day";
+    assert!(words.starts_with(begin) && words.lines().count() == 1, "{words}");
 }
 
 /// With `--rate` agents group nothing, and HAProxy cuts IPv6 addresses to /64.
@@ -828,6 +842,11 @@ fn an_exemption_without_a_file_holds_for_the_group() {
     // No agent has seen a request of these clients.
     let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::7"]);
     assert_eq!((words.lines().count(), status), (2, 0), "{words}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    let command = command.args(["exempt", "--for", "30m", "192.0.2.1", "--table"]);
+    let note = String::from_utf8(command.arg(&table).output().unwrap().stderr).unwrap();
+    assert!(note.contains("does not know 192.0.2.1 yet; if the agents' --key has"), "{note}");
+    assert_eq!(run(&["exempt", "--end", "192.0.2.1"]).1, 0);
     let network = [("ip", ip("2001:db8:1:2::"))];
     let address = [("ip", ip("2001:db8:1:2::7"))];
     wait_until("the agent follows", || spop.allowed(&network, 10) == 10);

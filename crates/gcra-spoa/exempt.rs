@@ -40,7 +40,15 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         let is_known = |client: &Client| {
             is_exempt(&inspected, client) || (time.is_some() && has_bucket(&inspected, client))
         };
-        for client in inspected.clients(of.policy.as_deref(), key, wanted, is_known)? {
+        let clients = inspected.clients(of.policy.as_deref(), key, wanted, is_known)?;
+        if inspected.file.is_none() && time.is_some() && !clients.iter().any(is_known) {
+            eprintln!(
+                "gcra-spoa: note: the table does not know {} yet; if the agents' --key has a \
+                 fallback ('else'), exempt the KEY with else: before the value as well",
+                key.text
+            );
+        }
+        for client in clients {
             let shown = inspected.shown(&client, key);
             let policy = inspected.policy(&client);
             let was_exempt = is_exempt(&inspected, &client);

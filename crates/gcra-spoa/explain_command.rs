@@ -92,7 +92,7 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     }
 }
 
-/// Says which args the table knows in another type.
+/// Says which args the table knows in another type, or cut to their network.
 fn known_otherwise(
     args: &[NamedValue],
     explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
@@ -103,15 +103,16 @@ fn known_otherwise(
             Part::String(text) => text.clone(),
             value => value.to_string(),
         };
-        let Some(other) = value.as_other_type(&text) else { continue };
-        let note = format!(
-            "the table knows no client with {name}={value}, and one with {name}={other}; if \
-             HAProxy sends this arg as the latter, write that"
-        );
-        let mut args = args.to_vec();
-        args[place].value = other;
-        if explain_with(&args).is_ok_and(|explanations| explanations.iter().any(is_known)) {
-            notes.push(note);
+        for other in value.as_other_type(&text).into_iter().chain(value.masked()) {
+            let note = format!(
+                "the table knows no client with {name}={value}, and one with {name}={other}; if \
+                 HAProxy sends this arg as the latter, write that"
+            );
+            let mut args = args.to_vec();
+            args[place].value = other;
+            if explain_with(&args).is_ok_and(|explanations| explanations.iter().any(is_known)) {
+                notes.push(note);
+            }
         }
     }
     notes

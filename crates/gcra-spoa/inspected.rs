@@ -236,7 +236,13 @@ impl Inspected {
         let is_good =
             |client: &Result<Client, String>| client.as_ref().is_ok_and(|client| client.is_likely);
         if found.iter().any(is_good) {
-            return Ok(found.into_iter().flatten().collect());
+            let mut clients: Vec<Client> = Vec::new();
+            for client in found.into_iter().flatten() {
+                if clients.iter().all(|known| known.question.key != client.question.key) {
+                    clients.push(client);
+                }
+            }
+            return Ok(clients);
         }
         // Each of them has the mistake of the first, which is what was written.
         found.into_iter().next().map_or(Ok(Vec::new()), |first| first.map(|client| vec![client]))

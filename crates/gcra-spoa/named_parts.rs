@@ -31,7 +31,7 @@ type Choice = (u8, Part);
 /// all args of the message. The error is a sentence.
 ///
 /// A value without the name of its arg can be the value of the arg or of one of its fallbacks, and
-/// HAProxy can send an address as a string, or a number as an integer.
+/// HAProxy can send an address as a string or cut to its network, or a number as an integer.
 pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     let text = &key.text;
     // HAProxy's args have no names with a space.
@@ -78,21 +78,24 @@ pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> 
     let mut choices = Choices::default();
     for (arg, written) in shape.iter().zip(&key.parts) {
         let part: Part = written.text.parse()?;
-        let other_type = part.as_other_type(&written.text);
+        let (other_type, masked) = (part.as_other_type(&written.text), part.masked());
         if usize::from(written.fallback) > arg.fallbacks.len() {
             let name = String::from_utf8_lossy(&arg.name);
             return Err(format!("'{text}': the arg '{name}' has no such fallback as '{written}'"));
         }
         if written.fallback > 0 || arg.fallbacks.is_empty() || part == Part::Null {
             let fallback = written.fallback;
-            choices.push([(fallback, part)], other_type.map(|other| (fallback, other)));
+            let others = other_type.into_iter().chain(masked);
+            choices.push([(fallback, part)], others.map(|other| (fallback, other)));
             continue;
         }
         let of_fallbacks = (1..).zip(&arg.fallbacks).map(|(number, _)| (number, part.clone()));
         let own = (0, part.clone());
         if matches!(part, Part::Ip(_) | Part::Net(_)) {
             let other_type = other_type.map(|other| (0, other));
-            choices.push([own].into_iter().chain(other_type).chain(of_fallbacks), []);
+            let all = (0..).zip(arg.names());
+            let masked = all.filter_map(|(number, _)| Some((number, masked.clone()?)));
+            choices.push([own].into_iter().chain(other_type).chain(of_fallbacks), masked);
         } else {
             let other_type = other_type.map(|other| (0, other));
             choices.push([own], other_type.into_iter().chain(of_fallbacks));
