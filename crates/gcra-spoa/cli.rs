@@ -28,30 +28,37 @@ use crate::table_error;
 /// The flags that make the one policy of an agent without a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LimitFlags {
-    /// How many requests each key may make: 100/s, 5000/min, 10/h, 1000/day, 0.5/s, 1/10s,
-    /// 100/250ms; 'deny' blocks every request, 'unlimited' blocks none
+    /// How many requests each key may make: 100/s, 5000/min, 0.5/s, 1/10s, 'deny' or 'unlimited'
+    ///
+    /// The period ends in ms, s, m, h or d (also sec, min, hour, day) and may have a number before
+    /// that: 10/h, 1000/day, 100/250ms. 'deny' blocks every request, and 'unlimited' blocks none.
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     rate: Option<RateArg>,
 
-    /// How many requests a key that has been idle may make at once. In any period, a key can make
-    /// these and the count of the rate: with 1000/h at most 2000 in an hour, and with --burst 50
-    /// at most 1050 [default: the count of the rate, so 100 for 100/s]
+    /// How many requests an idle key may make at once [default: the count of the rate, 100 for
+    /// 100/s]
+    ///
+    /// In any period, a key can make these and the count of the rate: with 1000/h at most 2000 in
+    /// an hour, and with --burst 50 at most 1050.
     #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
     #[arg(allow_negative_numbers = true)]
     burst: Option<u64>,
 
-    /// The args of the message whose values make the key, by name, separated by commas. If one of
-    /// them is null or missing, the message gets no decision; 'else ARG' behind it names the arg
-    /// that stands for it then, as in 'key,else ip', and 'else null' says that null is a value
-    /// [default: all args of the message except that of --cost, by type and value, with null as a
-    /// value]
+    /// The args of the message whose values make the key, such as ip,path [default: all args but
+    /// that of --cost]
+    ///
+    /// If one of them is null or missing, the message gets no decision. 'else ARG' behind it names
+    /// the arg that stands for it then, as in --key 'key,else ip', and 'else null' says that null
+    /// is a value. Without --key, all args except that of --cost make the key, by type and value,
+    /// and null is a value.
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
-    /// The arg that says how many cells a request costs: a whole number, charged in full or
-    /// not at all. A cost of 0 is never blocked and charges nothing, a cost above the burst
-    /// is always blocked, and a message without the arg (or with null) costs 1. The arg is
-    /// not part of the key
+    /// The arg that says how many cells a request costs [default: each request costs 1]
+    ///
+    /// The cost is a whole number, charged in full or not at all. A cost of 0 is never blocked and
+    /// charges nothing, a cost above the burst is always blocked, and a message without the arg
+    /// (or with null) costs 1. The arg is not part of the key.
     #[arg(long, value_name = "ARG")]
     cost: Option<String>,
 }
@@ -63,7 +70,8 @@ pub(crate) struct LimitFlags {
 /// same table file share one limit, and what clients owe is kept when agents are restarted or
 /// killed.
 #[derive(Debug, Parser)]
-#[command(name = "gcra-spoa", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "gcra-spoa", version, max_term_width = 80)]
+#[command(after_help = AFTER_SHORT_HELP, after_long_help = AFTER_HELP)]
 #[command(
     subcommand_negates_reqs = true,
     args_conflicts_with_subcommands = true,
@@ -73,8 +81,10 @@ struct Args {
     #[command(flatten)]
     limit: LimitFlags,
 
-    /// The variable that is set. HAProxy puts the scope and its prefix in front of the name, and
-    /// ignores the variable if all that is longer than 63 characters
+    /// The variable that is set, without its scope and prefix
+    ///
+    /// HAProxy puts the scope and its prefix in front of the name, and ignores the variable if all
+    /// that is longer than 63 characters.
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
@@ -82,8 +92,11 @@ struct Args {
     #[arg(long, value_name = "SCOPE", default_value = "txn", value_parser = parse_scope)]
     scope: Scope,
 
-    /// A file with policies, for more than one limit. It replaces --rate and the flags that go
-    /// with it, and is read again on SIGHUP and on 'gcra-spoa reload'
+    /// A file with policies, instead of --rate: for more than one limit
+    ///
+    /// It replaces --rate, --burst, --key, --cost, --var and --scope. It is read again on SIGHUP
+    /// and on 'gcra-spoa reload'. docs/CONFIG.md describes it, and 'gcra-spoa check FILE' checks
+    /// it.
     #[arg(
         long,
         value_name = "FILE",
@@ -91,13 +104,16 @@ struct Args {
     )]
     config: Option<PathBuf>,
 
-    /// Also read the file of --config again whenever it, or a list that it names, has changed.
-    /// The agent checks the files once a second
+    /// Read the file of --config again whenever it has changed
+    ///
+    /// The agent looks once a second whether the file, or a list that it names, has changed.
     #[arg(long)]
     watch: bool,
 
-    /// The address that HAProxy connects to: IP:PORT, unix:/PATH, abns:NAME (an abstract socket),
-    /// or 'inherited' for the sockets that systemd has opened. May be given several times
+    /// Where HAProxy connects: IP:PORT, unix:/PATH, abns:NAME or 'inherited'
+    ///
+    /// abns:NAME is an abstract socket, which HAProxy calls abns@NAME. 'inherited' means the
+    /// sockets that systemd has opened. The flag may be given several times.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -106,78 +122,93 @@ struct Args {
     )]
     listen: Vec<ListenAddress>,
 
-    /// The mode of the Unix sockets that the agent creates, in octal, such as 0660. Only users
-    /// who may write to a socket can connect to it [default: 0777 without the bits of the
+    /// The mode of Unix sockets, in octal, such as 0660 [default: 0777 without the bits of the
     /// umask]
+    ///
+    /// Only users who may write to a socket can connect to it. The owner must be able to read and
+    /// write.
     #[arg(long, value_name = "MODE", value_parser = parse_mode, allow_hyphen_values = true)]
     socket_mode: Option<u32>,
 
-    /// The group of the Unix sockets that the agent creates, by name or number, such as haproxy.
-    /// The user of the agent must be root or a member of the group [default: the group of any new
+    /// The group of Unix sockets, by name or number, such as haproxy [default: that of any new
     /// file]
+    ///
+    /// The user of the agent must be root or a member of the group.
     #[arg(long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
     socket_group: Option<u32>,
 
-    /// The file with the buckets. It is created if it does not exist. Agents that use the same
-    /// file share one limit [default: gcra-spoa.table in $RUNTIME_DIRECTORY if systemd sets it,
-    /// else /dev/shm/gcra-spoa-UID.table]
+    /// The file with the buckets, which agents share [default: gcra-spoa.table in
+    /// $RUNTIME_DIRECTORY if systemd sets it, else /dev/shm/gcra-spoa-UID.table]
+    ///
+    /// It is created if it does not exist. Agents that use the same file share one limit.
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
 
-    /// How many buckets the table can hold, 16 bytes each, rounded up to a power of two. A key
-    /// needs a bucket until it is idle again, for at most burst / rate after its last
-    /// request; twice the number of keys in that time is plenty. When all slots are taken,
-    /// the key that owes least is forgotten first [default: the size that the file has,
-    /// 1048576 for a new one]
+    /// How many buckets the table can hold, 16 bytes each [default: as the file has, 1048576 if it
+    /// is new]
+    ///
+    /// From 8 to 1073741824, rounded up to a power of two. A key needs a bucket until it is idle
+    /// again, for at most burst / rate after its last request; twice the number of keys in that
+    /// time is plenty. When all slots are taken, the key that owes least is forgotten first.
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     #[arg(allow_negative_numbers = true)]
     slots: Option<Slots>,
 
-    /// The number of worker threads. One thread answers millions of requests a second, more than
-    /// HAProxy can ask on the same machine, and each further thread takes a core from HAProxy
+    /// The number of worker threads, from 1 to 1024
+    ///
+    /// One thread answers millions of requests a second, more than HAProxy can ask on the same
+    /// machine, and each further thread takes a core from HAProxy.
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     #[arg(allow_negative_numbers = true)]
     threads: NonZeroUsize,
 
-    /// How long an agent that is being stopped keeps answering before it disconnects, such as 3s.
-    /// Its health check fails during that time, so that HAProxy asks another agent; twice the
-    /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
-    /// HAProxy asks no agent while the only one is DOWN. A number without a unit means seconds
-    /// [default: 0s with --listen inherited, else 3s]
+    /// How long an agent that is being stopped keeps answering, from 0s to 5m [default: 0s with
+    /// --listen inherited, else 3s]
+    ///
+    /// Its health check fails during that time, so that HAProxy asks another agent; twice the time
+    /// that the check takes (inter x fall) is enough. Use 0s for a single agent, because HAProxy
+    /// asks no agent while the only one is DOWN. A number without a unit means seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_drain, allow_hyphen_values = true)]
     drain: Option<Duration>,
 
-    /// How long a worker stays awake after each request to wait for the next one, such as 50us; 0
-    /// lets it sleep at once. This saves the time that waking up takes, and uses a whole
-    /// core while requests arrive. A number without a unit means microseconds
+    /// How long a worker stays awake after each request, from 0us to 1s, such as 50us
+    ///
+    /// It waits for the next request in that time, which saves the time that waking up takes, and
+    /// uses a whole core while requests arrive. With 0 it sleeps at once. A number without a unit
+    /// means microseconds.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
     #[arg(allow_hyphen_values = true)]
     busy_poll: Duration,
 
-    /// The largest frame that HAProxy may send, in bytes, up to 1048576. HAProxy itself allows
-    /// tune.bufsize - 4, and the smaller of the two values applies. Raise it only with
-    /// tune.bufsize, for messages above 16 KiB
+    /// The largest frame that HAProxy may send, in bytes, from 256 to 1048576
+    ///
+    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. Raise it
+    /// only with tune.bufsize, for messages above 16 KiB.
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     #[arg(allow_negative_numbers = true)]
     max_frame_size: u32,
 
-    /// How much memory all connections together may use for incomplete frames and unread answers:
-    /// a number of bytes, or a size such as 16M, 256M or 1G. A connection that needs more than
-    /// is left is closed. A connection whose frames arrive whole needs none of it
+    /// The most memory for unfinished frames and unread answers, in bytes, or such as 16M or 1G
+    ///
+    /// All connections share it. A connection that needs more than is left is closed. A connection
+    /// whose frames arrive whole needs none of it.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     #[arg(allow_negative_numbers = true)]
     buffers: usize,
 
-    /// Serve metrics and status over HTTP at this address: /metrics, /status, /healthz and
-    /// /readyz. There is no authentication, so use an address that only operators can reach
-    /// [default: not served]
+    /// Serve metrics and status over HTTP at this address [default: not served]
+    ///
+    /// The paths are /metrics, /status, /healthz and /readyz. There is no authentication, so use
+    /// an address that only operators can reach.
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
-    /// A host name that requests to --admin may use, such as the name in Prometheus' targets
-    /// (limiter1.example.com). IP addresses, localhost and the machine's own name are always
-    /// allowed. May be given several times. Requests under other names get status 421, because
-    /// a web site could have sent them through a visitor's browser
+    /// A further host name that requests to --admin may use, such as limiter1.example.com
+    ///
+    /// It is the name in Prometheus' targets, for example. IP addresses, localhost and the
+    /// machine's own name are always allowed. Requests under other names get status 421, because a
+    /// web site could have sent them through a visitor's browser. The flag may be given several
+    /// times.
     #[arg(
         long,
         value_name = "NAME",
@@ -196,11 +227,16 @@ enum Command {
     /// Inspect or change a table, with or without running agents
     #[command(subcommand)]
     Table(TableCommand),
-    /// Watch the agents of a table, of which one was started with --admin: their rates, and the
-    /// clients that are blocked most often. Press q to quit
+    /// Watch the agents of a table, and the clients that they block most often
+    ///
+    /// One of the agents must have been started with --admin. b, a and n sort by blocked and
+    /// allowed requests and by name, / searches, and q quits.
     Top(Top),
-    /// Check a configuration file and print what it means. The exit status is 1 if the file has
-    /// mistakes
+    /// Check a configuration file and print what it means
+    ///
+    /// Mistakes and warnings are printed with their lines. The exit status is 1 if there is a
+    /// mistake.
+    #[command(override_usage = "gcra-spoa check [OPTIONS] <FILE>")]
     Check {
         #[command(flatten)]
         config: ConfigFile,
@@ -210,18 +246,24 @@ enum Command {
         #[arg(long)]
         print_haproxy: bool,
     },
-    /// Say which policy decides about a client and why, what the client owes, and whether a
-    /// request now would be blocked
+    /// Say which policy decides about a client and why, and whether it is blocked now
+    ///
+    /// It also says what the client owes. Nothing is charged.
     #[command(after_help = EXPLAIN_HELP)]
     Explain(Explain),
-    /// Allow a client all its requests for a time, without a change of the configuration
+    /// Allow a client all its requests for a time
+    ///
+    /// The configuration stays as it is.
     #[command(after_help = EXEMPT_HELP)]
     Exempt(Exempt),
     /// Print how logs, top and /status name a client
     #[command(after_help = NAME_HELP)]
     Name(Name),
-    /// Check a configuration file, ask all agents of a table to read theirs again, and print their
-    /// answers. The exit status is 0 if its limits are in force in all agents that are alive
+    /// Check a configuration file, and make all agents of a table read theirs again
+    ///
+    /// The answers of the agents are printed. The exit status is 0 if the limits of the file are
+    /// in force in all agents that are alive.
+    #[command(override_usage = "gcra-spoa reload [OPTIONS] <FILE>")]
     Reload {
         #[command(flatten)]
         config: ConfigFile,
@@ -236,7 +278,7 @@ struct ConfigFile {
     /// The file that the agents are started with
     #[arg(value_name = "FILE", required_unless_present = "config")]
     file: Option<PathBuf>,
-    /// The same, as for an agent
+    /// The same file, with the flag that agents have
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     config: Option<PathBuf>,
 }
@@ -251,8 +293,9 @@ impl ConfigFile {
 /// Which agents to watch, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// The --admin address of an agent. It tells about all agents of its table. May be given
-    /// several times, for agents on several machines
+    /// The --admin address of an agent, which tells about all agents of its table
+    ///
+    /// May be given several times, for agents on several machines.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -273,15 +316,15 @@ pub(crate) struct Top {
 pub(crate) enum TableCommand {
     /// Show how full the table is, which agents use it, and what was evicted when it was full
     Info(At),
-    /// Show what clients owe, how many requests they have left, and whether they are blocked. The
-    /// exit status is 1 if none of the keys has a bucket
+    /// Show what clients owe, how many requests they have left, and whether they are blocked
     #[command(after_help = GET_HELP)]
     Get(Get),
-    /// Clear what clients owe, so that they have their full burst at once. The exit status is 1 if
-    /// none of the keys has a bucket
+    /// Clear what clients owe, so that they have their full burst at once
     #[command(after_help = RESET_HELP)]
     Reset(Reset),
-    /// Change the number of slots. Running agents move by themselves and keep their buckets
+    /// Change the number of slots
+    ///
+    /// Running agents move by themselves and keep their buckets.
     Resize {
         #[command(flatten)]
         at: At,
@@ -290,7 +333,9 @@ pub(crate) enum TableCommand {
         #[arg(allow_negative_numbers = true)]
         slots: Slots,
     },
-    /// Verify that the table is consistent. The exit status is 1 if it has faults
+    /// Verify that the table is consistent
+    ///
+    /// The exit status is 1 if it has faults.
     Check(At),
 }
 
@@ -454,10 +499,11 @@ const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
 macro_rules! values_help {
     () => {
         "  192.0.2.7              an address
-  2001:db8::/64          a group of addresses that the policy counts as one client
+  2001:db8::/64          a group of addresses that counts as one client
   /login                 a string
   str:192.0.2.7          a string that looks like an address
-  int64:7  uint32:7  bool:true  hex:00ff  null:      other types (an integer of HAProxy is int64)"
+  int64:7  uint32:7  bool:true  hex:00ff  null:
+                         other types (an integer of HAProxy is int64)"
     };
 }
 
@@ -466,18 +512,20 @@ macro_rules! key_help {
     () => {
         concat!(
             "\
-A KEY has the values of the policy's key, in the same order, separated by commas, such as
-192.0.2.7,/login. Names may be in front of them: ip=192.0.2.7,path=/login. A value is
+A KEY has the values of the policy's key, in the same order, separated by
+commas, such as 192.0.2.7,/login. Names may be in front of them:
+ip=192.0.2.7,path=/login. A value is
 ",
             values_help!(),
             "
-  else:192.0.2.7         a value that stands for an arg without one, by 'else ip' in the key; with
-                         --config also ip=192.0.2.7
-'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma or backslash
-within a value. If a KEY begins with '-', write '--' and all KEYs behind the flags. With --config,
-addresses are grouped and strings are put in lower case as the policy does. Without --config, an
-IPv6 address also stands for its /64 network, because the configurations in haproxy/ cut addresses
-to that. A value without a name also stands for the same value in a fallback of its arg.
+  else:192.0.2.7         a value that stands for an arg without one, by 'else
+                         ip' in the key; with --config also ip=192.0.2.7
+'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma
+or backslash within a value. If a KEY begins with '-', write '--' and all KEYs
+behind the flags. With --config, addresses are grouped and strings are put in
+lower case as the policy does. Without --config, an IPv6 address also stands for
+its /64 network, because the configurations in haproxy/ cut addresses to that. A
+value without a name also stands for the same value in a fallback of its arg.
 "
         )
     };
@@ -488,11 +536,11 @@ const GET_HELP: &str = concat!(
     "
 Examples:
   gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml --policy login 192.0.2.7,alice
+  gcra-spoa table get --config gcra-spoa.toml --policy login 192.0.2.7,alice
   gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
 
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or something failed, 2
-for wrong usage."
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
+something failed, 2 for wrong usage."
 );
 
 const RESET_HELP: &str = concat!(
@@ -500,30 +548,32 @@ const RESET_HELP: &str = concat!(
     "
 Examples:
   gcra-spoa table reset --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table reset 192.0.2.7                      for agents that were started with --rate
+  gcra-spoa table reset 192.0.2.7
+      For agents that were started with --rate.
 
-The buckets under all limits of the policies are cleared, also those of earlier numbers of these
-limits, with and without overrides.
+The buckets under all limits of the policies are cleared, also those of earlier
+numbers of these limits, with and without overrides.
 
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or something failed, 2
-for wrong usage."
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
+something failed, 2 for wrong usage."
 );
 
 const EXPLAIN_HELP: &str = concat!(
     "\
-ARG is the name of an arg, as in the spoe-message. Args that no policy uses change nothing, except
-for a policy whose key is all args: it needs them all, in the order of the spoe-message. VALUE is
+ARG is the name of an arg, as in the spoe-message. Args that no policy uses
+change nothing, except for a policy whose key is all args: it needs them all, in
+the order of the spoe-message. VALUE is
 ",
     values_help!(),
     "
 
 Examples:
   gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
-  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml --message api key=str:alice plan=gold
+  gcra-spoa explain --config gcra-spoa.toml --message api key=alice plan=gold
   gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
 
-Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if none does or something
-failed, 2 for wrong usage."
+Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if
+none does or something failed, 2 for wrong usage."
 );
 
 const EXEMPT_HELP: &str = concat!(
@@ -532,25 +582,27 @@ const EXEMPT_HELP: &str = concat!(
 Examples:
   gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --for 1h 192.0.2.7
   gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --end 192.0.2.7
-  gcra-spoa exempt --for 1h 192.0.2.7                  for agents that were started with --rate
+  gcra-spoa exempt --for 1h 192.0.2.7
+      For agents that were started with --rate.
   gcra-spoa exempt --list
 
-All agents of the table follow within about two seconds. Requests of an exempt client are allowed
-and charged nothing. An exemption survives restarts of agents and resizes of the table, and ends by
-itself."
+All agents of the table follow within about two seconds. Requests of an exempt
+client are allowed and charged nothing. An exemption survives restarts of agents
+and resizes of the table, and ends by itself."
 );
 
 const NAME_HELP: &str = concat!(
     key_help!(),
     "
-Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a string they show at
-most the first 4 characters (a quarter of it, if that is less), its length in bytes, and, behind
-the whole name, 6 hexadecimal digits of a hash of the whole key: sk_l…(24)#2dd53f. The hash has the
-secret key of the table in it, so that nobody can use the digits to guess the string. Therefore the
-same key has other digits in another table.
+Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a
+string they show at most the first 4 characters (a quarter of it, if that is
+less), its length in bytes, and, behind the whole name, 6 hexadecimal digits of
+a hash of the whole key: sk_l…(24)#2dd53f. The hash has the secret key of the
+table in it, so that nobody can use the digits to guess the string. Therefore
+the same key has other digits in another table.
 
 Example:
-  gcra-spoa name --config /etc/gcra-spoa/gcra-spoa.toml --policy api sk_live_0123456789abcdef"
+  gcra-spoa name --config gcra-spoa.toml --policy api sk_live_0123456789abcdef"
 );
 
 /// What the command line asks for.
@@ -574,11 +626,20 @@ pub(crate) enum Task {
     Name(Name),
 }
 
+const AFTER_SHORT_HELP: &str = "\
+Examples:
+  gcra-spoa --rate 100/s --burst 20
+  gcra-spoa --config gcra-spoa.toml --admin 127.0.0.1:9101
+  gcra-spoa explain --config gcra-spoa.toml ip=192.0.2.7
+
+'gcra-spoa --help' says more about each flag, and 'gcra-spoa help COMMAND' about
+a command.";
+
 const AFTER_HELP: &str = "\
 Examples:
   gcra-spoa --rate 100/s --burst 20
-      Each client (each value of the message's args) may make 100 requests per second, up to 20 at
-      once.
+      Each client (each value of the message's args) may make 100 requests per
+      second, up to 20 at once.
 
   gcra-spoa --rate 1000/h --key key --listen unix:/run/gcra-spoa/agent.sock
       Each API key (the arg named 'key') may make 1000 requests per hour.
@@ -587,13 +648,15 @@ Examples:
       The arg 'cost' of a message says how many cells its request costs.
 
   gcra-spoa --config gcra-spoa.toml --admin 127.0.0.1:9101
-      Limits by the policies in a file (see docs/CONFIG.md), with metrics and status over HTTP.
+      Limits by the policies in a file (see docs/CONFIG.md), with metrics and
+      status over HTTP.
 
   gcra-spoa explain --config gcra-spoa.toml ip=192.0.2.7
       Say whether this client is blocked now, and why.
 
   gcra-spoa table info
-      Show how full the table is, and which agents use it. See 'gcra-spoa table --help'.
+      Show how full the table is, and which agents use it. See 'gcra-spoa table
+      --help'.
 
   gcra-spoa top
       Show which clients an agent with --admin 127.0.0.1:9101 blocks now.
@@ -602,9 +665,11 @@ haproxy.cfg needs 'filter spoe' and a rule such as
   http-request deny status 429 if { var(txn.gcra.blocked) -m bool }
 The folder haproxy/ of the project has complete configurations.
 
-RUST_LOG=debug logs every connection. SIGTERM, SIGINT and SIGUSR1 stop the agent cleanly, and
-SIGHUP makes it read the file of --config again.
-Exit status: 0 after a stop by signal, 1 if the agent could not run, 2 for wrong usage.";
+A time has a unit: us, ms, s, m, h or d. The environment variable RUST_LOG=debug
+makes an agent log every connection. SIGTERM, SIGINT and SIGUSR1 stop it
+cleanly, and SIGHUP makes it read the file of --config again.
+Exit status: 0 after a stop by signal, 1 if the agent could not run, 2 for wrong
+usage.";
 
 /// What `--rate` may be.
 #[derive(Clone, Copy, Debug)]
@@ -1298,6 +1363,30 @@ mod tests {
         let error = parse(args).unwrap_err();
         assert!(!error.contains('\n'), "more than one line: {error}");
         error
+    }
+
+    /// What is written over several lines is not wrapped again, and a flag that takes half a page
+    /// is not found among the others.
+    #[test]
+    fn the_help_fits_a_terminal_of_80_columns() {
+        fn look(command: &clap::Command, name: &str) {
+            let text = |text: Option<&clap::builder::StyledStr>| text.map(ToString::to_string);
+            let afters = [text(command.get_after_help()), text(command.get_after_long_help())];
+            for line in afters.iter().flatten().flat_map(|after| after.lines()) {
+                let columns = line.chars().count();
+                assert!(columns <= 80, "{name}: {columns} columns: {line}");
+            }
+            for arg in command.get_arguments() {
+                let help = text(arg.get_help()).unwrap_or_default();
+                assert!(help.len() <= 160, "{name} {}: {help}", arg.get_id());
+            }
+            let about = text(command.get_about()).unwrap_or_default();
+            assert!(about.len() <= 90, "{name}: {about}");
+            for inner in command.get_subcommands() {
+                look(inner, &format!("{name} {}", inner.get_name()));
+            }
+        }
+        look(&Args::command(), "gcra-spoa");
     }
 
     #[test]
