@@ -44,7 +44,7 @@ pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
         Ok(answer) => answer?,
         Err(_) => {
             let also = match is_connected.into_inner() {
-                true => ": the program there accepts connections, and says nothing",
+                true => ": the program there accepts connections, but sends no whole answer",
                 false => "",
             };
             let patience = patience.as_millis();
@@ -191,8 +191,8 @@ mod tests {
             ),
             (
                 None,
-                "no answer from HERE within 100 ms: the program there accepts connections, and \
-                 says nothing",
+                "no answer from HERE within 100 ms: the program there accepts connections, but \
+                 sends no whole answer",
             ),
         ] {
             let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
