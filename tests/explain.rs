@@ -345,6 +345,45 @@ fn a_command_says_that_agents_remember_debts_that_it_cannot_see() {
     check_remembered(&[]);
 }
 
+/// The rest of the network has another bucket, which stays as it is.
+#[test]
+fn a_reset_of_an_address_with_an_override_clears_no_other_client() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\n\
+         [policy.check.overrides]\n\"2001:db8::1\" = \"2/d\"\n",
+    );
+    assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::1"))]), 2);
+    assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::2"))]), 5);
+    let (words, status) = scene.reset(&["2001:db8::1"]);
+    assert!(words.contains("a debt of 23 h was forgiven") && status == 0, "{words}");
+    assert!(scene.is_blocked("check", &[("ip", ip("2001:db8::3"))]));
+    assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::1"))]), 2);
+}
+
+/// With another rate, burst, key or cost, a command looks at other buckets.
+#[test]
+fn a_command_with_other_flags_than_the_agents_says_so() {
+    for (flags, command) in [
+        (&["--rate", "deny"][..], &["--rate", "100/s"][..]),
+        (&["--rate", "1/h", "--key", "key"], &["--rate", "1/h"]),
+        (&["--rate", "1/h", "--cost", "n"], &["--rate", "1/h"]),
+        (&["--rate", "1/h", "--key", "key"], &["--rate", "1/h", "--key", "key"]),
+    ] {
+        let directory = directory();
+        let table = directory.path().join("table");
+        let _agent = Agent::start(&table, flags);
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(["explain", "--table", table.to_str().unwrap(), "key=alice"])
+            .args(command)
+            .output()
+            .unwrap();
+        let note = String::from_utf8(output.stderr).unwrap();
+        let differs = "1 of 1 agent of table ";
+        let wants = "another --rate, --burst, --key or --cost than this command";
+        assert_eq!(note.contains(differs) && note.contains(wants), flags != command, "{note}");
+    }
+}
+
 /// Only agents know which clients an override was for that a reload has taken away.
 #[test]
 fn a_debt_under_a_former_override_is_explained_and_reset() {

@@ -31,6 +31,8 @@ pub(crate) struct Inspected {
     pub(crate) in_force: InForce,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
+    /// Whether the policies are all that agents have, and not only a rate.
+    is_whole: bool,
 }
 
 /// A client of a policy.
@@ -106,7 +108,7 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
 impl Inspected {
     /// Opens the table, and reads the file or makes the policies of the flags. Notes on standard
     /// error if these are not the policies of the agents. `keys` are those of the command line,
-    /// and `what` is the command, for the sentence that says to use it differently.
+    /// and empty if the policies name the args of the keys; `what` is the command, for the sentence that says to use it differently.
     ///
     /// # Errors
     ///
@@ -125,7 +127,8 @@ impl Inspected {
         };
         let table = open(&path, file.is_some(), what)?;
         let in_force = InForce::if_started(policies, &table);
-        let inspected = Self { table, path, in_force, file: file.map(Path::to_owned) };
+        let is_whole = file.is_some() || keys.is_empty();
+        let inspected = Self { table, path, in_force, file: file.map(Path::to_owned), is_whole };
         for note in [inspected.note_about_users(), inspected.note()].into_iter().flatten() {
             eprintln!("gcra-spoa: note: {note}");
         }
@@ -149,6 +152,9 @@ impl Inspected {
         let chosen = by_policy.flat_map(|clients| {
             let known: Vec<_> = clients.iter().map(&is_known).collect();
             let is_any_known = known.contains(&true);
+            // Otherwise a reset of one address would also clear what its network owes.
+            let is_likely_known =
+                clients.iter().zip(&known).any(|(client, is_known)| *is_known && client.is_likely);
             // Agents without a file have one of these keys, and it is not known which. Agents with
             // a file have all of them, and the client can send requests with each.
             let takes_likely = match (wanted, &self.file) {
@@ -158,7 +164,10 @@ impl Inspected {
             let mut chosen: Vec<_> = clients
                 .into_iter()
                 .zip(known)
-                .filter(|(client, is_known)| *is_known || (takes_likely && client.is_likely))
+                .filter(|(client, is_known)| match client.is_likely {
+                    true => *is_known || takes_likely,
+                    false => *is_known && !is_likely_known,
+                })
                 .map(|(client, _)| client)
                 .collect();
             if wanted == Wanted::Known && !is_any_known {
@@ -304,6 +313,15 @@ impl Inspected {
                      their buckets, which a command with --config finds"
                 ));
             }
+            let (all, others) = self.agents_with_other_limits();
+            if self.is_whole && others > 0 {
+                return Some(format!(
+                    "{others} of {} of table {path} {} another --rate, --burst, --key or --cost \
+                     than this command; write those of the agents",
+                    Count(all as u64, "agent", "agents"),
+                    if others == 1 { "has" } else { "have" }
+                ));
+            }
             let has_had = self.other_quota()?;
             return Some(format!(
                 "the agents of table {path} were last started with another --rate and --burst: \
@@ -311,19 +329,15 @@ impl Inspected {
             ));
         };
         const WHY: &str = "was it changed and not reloaded, or is it another file?";
-        let agents = self.table.processes();
-        let digests: Vec<_> =
-            agents.iter().filter_map(|agent| agent.profile.as_ref()).map(|it| it.limits).collect();
-        let ours = self.in_force.policies.limits_digest;
-        let others = digests.iter().filter(|limits| **limits != ours).count();
+        let (all, others) = self.agents_with_other_limits();
         if others > 0 {
             return Some(format!(
                 "{others} of {} of table {path} {} other limits than those of {file}; {WHY}",
-                Count(digests.len() as u64, "agent", "agents"),
+                Count(all as u64, "agent", "agents"),
                 if others == 1 { "has" } else { "have" }
             ));
         }
-        if !digests.is_empty() {
+        if all > 0 {
             return None;
         }
         let has_had = self.other_quota()?;
@@ -331,6 +345,15 @@ impl Inspected {
             "the agents of table {path} last had other limits than those of {file} ({has_had}); \
              {WHY}"
         ))
+    }
+
+    /// How many agents use the table and say which limits they have, and how many of them have
+    /// others than the command's.
+    pub(crate) fn agents_with_other_limits(&self) -> (usize, usize) {
+        let agents = self.table.processes();
+        let limits = || agents.iter().filter_map(|agent| Some(agent.profile.as_ref()?.limits));
+        let ours = self.in_force.policies.limits_digest;
+        (limits().count(), limits().filter(|limits| *limits != ours).count())
     }
 
     /// The quota that a limit of the policies had last, according to the table's register, if it

@@ -1,6 +1,6 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -167,9 +167,10 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     )?;
     if Remembering::of(&inspected.table).is_some() {
         eprintln!(
-            "gcra-spoa: note: the policies' overrides or keys were changed by a reload lately; if \
-             the args of a 'key' were, then what clients owed by their former keys is not \
-             cleared; restart the agents one after the other to forget that"
+            "gcra-spoa: note: the policies' overrides or keys were changed by a reload lately, so \
+             what the former networks around an address owed is cleared, too, and other clients \
+             may share that; if the args of a 'key' were changed, what clients owed by their \
+             former keys stays until the agents are restarted one after the other"
         );
     }
     let mut found = false;
@@ -185,8 +186,8 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All buckets that a client of a policy can have: under every limit of the policy, by every quota
-/// that the limit has or has had, with and without overrides.
+/// All buckets in which a client of a policy can owe something: under every limit of the policy, by
+/// every quota that the limit has or has had.
 struct Buckets {
     keys: Vec<KeyHash>,
     /// The name of each limit, by its id.
@@ -198,15 +199,22 @@ impl Buckets {
     fn of(inspected: &Inspected, client: &Client) -> Self {
         let policy = inspected.policy(client);
         let hasher = inspected.table.hasher();
-        // Groups of addresses that no agent remembers hold no debt of this client, and may hold
-        // debts of others.
-        let hash = match Remembering::of(&inspected.table) {
-            Some(_) => hash_all_groups,
-            None => hash_all_keys,
+        let mut keys = vec![client.question.key];
+        // Other groups that the client is in hold none of its debts, and hold those of others,
+        // unless agents count or have counted by other overrides or keys.
+        let hash = if Remembering::of(&inspected.table).is_some() {
+            Some(hash_all_groups as fn(_, _, _) -> _)
+        } else if inspected.file.is_some() && inspected.agents_with_other_limits().1 > 0 {
+            Some(hash_all_keys as fn(_, _, _) -> _)
+        } else {
+            None
         };
-        let keys = client.message().map(|message| hash(&hasher, policy, &message));
-        let mut keys = keys.unwrap_or_default();
-        keys.push(client.question.key);
+        if let (Some(hash), Some(message)) = (hash, client.message()) {
+            keys.extend(hash(&hasher, policy, &message));
+        }
+        // What is charged between two resets of one bucket would be forgiven, too.
+        let mut seen = HashSet::new();
+        keys.retain(|key| seen.insert(*key));
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
         let own = || policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
