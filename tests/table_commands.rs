@@ -284,6 +284,51 @@ fn a_resize_tells_what_was_lost_and_which_agents_have_moved() {
     assert!(note.contains("no agent uses the table "), "{note}");
 }
 
+/// Nothing can be reset or exempted until it is finished, and every command says how.
+#[test]
+fn an_interrupted_resize_is_named_until_it_is_finished() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "3/h"]);
+    let mut spop = Spop::connect(&agent.address);
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(spop.allowed(&args, 5), 3);
+    let mut resize = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(["table", "resize", "--slots", "8192", "--table", table.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    wait_until("it has begun", || json(&table, &["info"])[0]["being_resized"] == true);
+    resize.kill().unwrap();
+    resize.wait().unwrap();
+
+    let finish = format!(
+        "a resize to 8192 slots was interrupted; finish it: 'gcra-spoa table resize --table {} \
+         --slots 8192'",
+        table.display()
+    );
+    assert!(answer(&table, &["info"]).contains(&finish));
+    let check = run(&table, &["check"]);
+    assert!(String::from_utf8(check.stdout).unwrap().contains(&finish));
+    assert_eq!(check.status.code(), Some(1));
+    assert!(complaint(&table, &["reset", "192.0.2.1"]).0.contains(&finish));
+    let exempt = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(["exempt", "--for", "1m", "192.0.2.1", "--table", table.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8(exempt.stderr).unwrap().contains(&finish));
+    let warning = "the table has been in the middle of a resize for 10 s";
+    wait_until("the agent says so", || {
+        agent.process.lines().iter().any(|line| line.contains(warning))
+    });
+    assert_eq!(spop.allowed(&args, 5), 0, "decisions go on");
+
+    answer(&table, &["resize", "--slots", "8192"]);
+    assert!(!answer(&table, &["info"]).contains("interrupted"));
+    assert!(answer(&table, &["check"]).contains("no fault"));
+    assert!(answer(&table, &["reset", "192.0.2.1"]).contains("was forgiven"));
+    assert_eq!(spop.allowed(&args, 5), 3);
+}
+
 /// The header says that another file takes over, but there is none.
 #[test]
 fn a_resize_without_its_new_file_is_a_fault() {

@@ -14,7 +14,7 @@ use crate::inspected::{self, Client, Inspected, Wanted};
 use crate::key::Key;
 use crate::output::{Output, print, quoted};
 use crate::policy::{Policy, policy_id};
-use crate::table_error::TableError;
+use crate::table_error::{self, TableError};
 use crate::table_keys::has_bucket;
 
 /// Begins, ends or lists exemptions, and returns the exit status.
@@ -109,7 +109,7 @@ fn write(inspected: &Inspected, client: &Client, time: Duration) -> anyhow::Resu
              exempt --list' shows"
         ),
         Err(ExemptError::BeingResized) => {
-            bail!("table {path} is being resized; try again when that is done")
+            bail!(table_error::being_resized(&inspected.path, table))
         }
     }
 }

@@ -60,6 +60,10 @@ const LOOKS_PER_BEAT: u32 = 4;
 /// How many beats are between two warnings of one kind, at least.
 const BEATS_PER_REPORT: u32 = 60;
 
+/// For how many beats a table is in the middle of a resize before the log says so. A resize takes
+/// seconds.
+const BEATS_OF_RESIZE: u32 = 10;
+
 /// How often the line in `systemctl status` is renewed.
 const BEATS_PER_STATUS: u32 = 10;
 
@@ -187,6 +191,7 @@ impl Housekeeping {
         self.forget_earlier();
         self.follow_exemptions(reported);
         self.check_name(reported);
+        self.check_resize(reported);
         self.check_workers(reported);
         self.manager.retry();
     }
@@ -371,6 +376,23 @@ impl Housekeeping {
         reported.detached_beats = reported.detached_beats.wrapping_add(1);
     }
 
+    /// Warns when a resize does not end.
+    fn check_resize(&self, reported: &mut Reported) {
+        if !self.table.load().is_being_resized() {
+            reported.resizing_beats = 0;
+            return;
+        }
+        reported.resizing_beats = reported.resizing_beats.wrapping_add(1);
+        if reported.resizing_beats % BEATS_PER_REPORT == BEATS_OF_RESIZE {
+            log::warn!(
+                "the table has been in the middle of a resize for {} s; if the command was \
+                 interrupted, 'gcra-spoa table info --table {}' says how to finish it",
+                reported.resizing_beats,
+                self.path.display()
+            );
+        }
+    }
+
     /// Logs which clients were blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
         self.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
@@ -500,6 +522,8 @@ struct Reported {
     detached_beats: u32,
     /// Beats since all workers ran.
     stuck_beats: u32,
+    /// For how many beats the table has been in the middle of a resize.
+    resizing_beats: u32,
     agreement: Agreement,
 }
 

@@ -62,7 +62,7 @@ fn info(path: &Path, table: &Table) -> Output {
     let unlisted = unlisted.about(table);
     let words = [
         occupancy_in_words(path, table, occupancy),
-        trouble_in_words(table),
+        trouble_in_words(path, table),
         users_in_words(table, &processes, unlisted),
     ];
     let json = info_as_json(path, table, occupancy, &processes, unlisted);
@@ -98,10 +98,12 @@ fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<S
 }
 
 /// What was lost, and what is wrong.
-fn trouble_in_words(table: &Table) -> Vec<String> {
+fn trouble_in_words(path: &Path, table: &Table) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(fault) = table.successor_fault() {
         lines.push(format!("fault: {}", table_error::fault(&fault)));
+    } else if let Some(to) = table.interrupted_resize() {
+        lines.push(table_error::interrupted(path, to));
     }
     let (all, before) = (table.evictions(), table.evictions_before_resize());
     let since = all.evicted_live.saturating_sub(before.evicted_live);
@@ -218,6 +220,7 @@ fn info_as_json(
         "pending": pending,
         "sealed": sealed,
         "being_resized": table.is_being_resized(),
+        "resize_interrupted": table.interrupted_resize().is_some(),
         "successor_fault": table.successor_fault().map(|fault| table_error::fault(&fault)),
         "evicted_live": evicted_live,
         "evicted_live_before_resize": table.evictions_before_resize().evicted_live,
@@ -315,12 +318,19 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
         ),
     };
     words.push(format!("table {}: {verdict}", at.path().display()));
+    let interrupted = table.interrupted_resize();
+    words.extend(interrupted.map(|to| table_error::interrupted(&at.path(), to)));
     let json = json!({
+        "resize_interrupted": interrupted.is_some(),
         "slots": table.slots().get(),
         "faults": faults.iter().map(table_error::fault).collect::<Vec<_>>(),
     });
     print(at.json, [Output { words: words.join("\n"), json }])?;
-    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if faults.is_empty() && interrupted.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn short(nanos: Nanos) -> Short {

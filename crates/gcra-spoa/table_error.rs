@@ -4,8 +4,11 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
-use gcra_table::{Fault, FaultKind, OpenError, OpenErrorKind, RateError, RateProblem};
+use gcra_table::{
+    Fault, FaultKind, OpenError, OpenErrorKind, RateError, RateProblem, Slots, Table,
+};
 use rustix::io::Errno;
 
 /// Why the table cannot be used, for an operator.
@@ -149,6 +152,26 @@ impl fmt::Display for Sentence<'_> {
             OpenErrorKind::Contended => f.write_str("; find out which program removes it"),
             // The fact alone.
             _ => Ok(()),
+        }
+    }
+}
+
+/// Says how to finish a resize that was interrupted.
+pub(crate) fn interrupted(path: &Path, to: Slots) -> String {
+    format!(
+        "a resize to {0} slots was interrupted; finish it: 'gcra-spoa table resize --table {1} \
+         --slots {0}'",
+        to.get(),
+        path.display()
+    )
+}
+
+/// Says why a table cannot be changed while it is being resized.
+pub(crate) fn being_resized(path: &Path, table: &Table) -> String {
+    match table.interrupted_resize() {
+        Some(to) => format!("table {}: {}", path.display(), interrupted(path, to)),
+        None => {
+            format!("table {} is being resized; try again when that is done", path.display())
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print};
 use crate::policy::{Policy, Rule, key_for};
 use crate::remembering::Remembering;
+use crate::table_error;
 
 /// Prints what clients owe, and returns the exit status.
 ///
@@ -260,10 +261,7 @@ impl Buckets {
             let now = table.now();
             let exists = table.look_up(key, quota, now).is_some();
             let Some(owed) = table.reset(key, quota, now) else {
-                bail!(
-                    "table {} is being resized; reset the key again when that is done",
-                    inspected.path.display()
-                );
+                bail!(table_error::being_resized(&inspected.path, table));
             };
             if exists {
                 let name = self.limits.get(&limit).cloned().unwrap_or_default();

@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 
 use crate::clock;
 use crate::header::PROCESSES;
+use crate::open;
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{self, Process};
 use crate::quota::MAX_DRAIN;
 use crate::slot::{Slot, Word};
+use crate::slots::Slots;
 use crate::table::Table;
 use crate::time::{Nanos, Time};
 
@@ -174,13 +176,26 @@ impl Table {
     #[must_use]
     pub fn creator(&self) -> String {
         let creator = self.origin().map(|origin| origin.header.creator).unwrap_or_default();
-        String::from_utf8_lossy(&creator).trim_end_matches('\0').to_owned()
+        // It is printed, and anything can be in a damaged file.
+        let is_plain = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+        let plain: Vec<u8> = creator.into_iter().filter(is_plain).collect();
+        String::from_utf8_lossy(&plain).into_owned()
     }
 
     /// Whether its buckets are moving to a table of another size.
     #[must_use]
     pub fn is_being_resized(&self) -> bool {
         self.is_superseded()
+    }
+
+    /// The number of slots to which a resize was interrupted, if one was. Decisions are exact
+    /// meanwhile, but keys cannot be reset, and clients cannot be exempted, until a
+    /// [`resize`](Self::resize) to this number has finished the work. This takes a tenth of a
+    /// second.
+    #[must_use]
+    pub fn interrupted_resize(&self) -> Option<Slots> {
+        let origin = self.origin().filter(|_| self.is_superseded())?;
+        open::interrupted_resize(&origin.path, &origin.header)
     }
 
     /// What is wrong with the file that takes over from this one, if this is being resized.

@@ -89,6 +89,10 @@ impl Drop for TableFile {
 /// than that, another program keeps replacing the file.
 const ATTEMPTS: u32 = 16;
 
+/// How often the lock of a resize is tried, and the pause after each attempt.
+const LOCK_ATTEMPTS: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// What a process opens a table for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
@@ -215,15 +219,41 @@ pub(crate) fn hold_successor(path: &Path, old: &TableFile) -> Result<TableFile, 
     if !next.header.follows(&old.header) || next.id == old.id {
         return Err(no_successor(path));
     }
-    match rustix::fs::flock(&next.file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            return Err(OpenError::new(path, OpenErrorKind::ResizeRuns { to: next.slots }));
-        }
-        Err(errno) => return Err(error(failed("lock it")(errno.into()))),
+    if !is_free(&next.file).map_err(error)? {
+        return Err(OpenError::new(path, OpenErrorKind::ResizeRuns { to: next.slots }));
     }
     next.header.take_clock_of(&old.header);
     reserved(next).map_err(error)
+}
+
+/// Takes the lock of the process that resizes. False if another process has it.
+fn is_free(file: &File) -> Result<bool, OpenErrorKind> {
+    // A process that looks whether a resize was interrupted has it for a moment.
+    for _ in 0..LOCK_ATTEMPTS {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(LOCK_PAUSE),
+            Err(errno) => return Err(failed("lock it")(errno.into())),
+        }
+    }
+    Ok(false)
+}
+
+/// The number of slots to which a resize of this table was interrupted: its successor is there, and
+/// no process holds it.
+pub(crate) fn interrupted_resize(path: &Path, old: &Header) -> Option<Slots> {
+    let next = open(&successor_path(path)).ok()?;
+    let next = examine(next, Role::Inspector).ok().filter(|next| next.header.follows(old))?;
+    // A resize that has just begun takes the lock a moment after it has announced the file.
+    for attempt in 0..LOCK_ATTEMPTS {
+        if attempt > 0 {
+            thread::sleep(LOCK_PAUSE);
+        }
+        // Dropping `next` unlocks it.
+        rustix::fs::flock(&next.file, FlockOperation::NonBlockingLockShared).ok()?;
+        let _ = rustix::fs::flock(&next.file, FlockOperation::Unlock);
+    }
+    next.must_be_finished().is_err().then_some(next.slots)
 }
 
 /// The error of a table that was being resized, and whose successor is gone.
