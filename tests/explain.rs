@@ -846,6 +846,7 @@ fn a_value_that_is_sent_in_another_type_is_found() {
     assert!(!scene.is_blocked("check", &args));
     let args = [("ip", 80_i64.into())];
     assert_eq!(scene.exhaust("check", &args), 2);
+    assert!(scene.get(&["ip=80"]).0.starts_with("ip=80 (as ip=int64:80): policy 'check', 2 per"));
     let note = String::from_utf8(scene.run(&["explain"], &["ip=80"]).stderr).unwrap();
     assert!(note.contains("with ip=80, and one with ip=int64:80; if HAProxy sends"), "{note}");
     assert!(scene.get(&["80"]).0.starts_with("80 (as int64:80): policy 'check', 2 per day"));

@@ -64,7 +64,18 @@ pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> 
                 }
             }
         }
-        return Ok(vec![Meaning { args: named, is_likely: true, note: String::new() }]);
+        let mut meanings =
+            vec![Meaning { args: named.clone(), is_likely: true, note: String::new() }];
+        for (place, (_, text)) in names.iter().flatten().enumerate() {
+            let value = &named[place].value;
+            for other in value.as_other_type(text).into_iter().chain(value.masked()) {
+                let note = format!("as {}={}", named[place].name, other.in_key());
+                let mut args = named.clone();
+                args[place].value = other;
+                meanings.push(Meaning { args, is_likely: false, note });
+            }
+        }
+        return Ok(meanings);
     }
     let shape = if args.is_empty() { &nameless[..] } else { args };
     if shape.len() != key.parts.len() {
@@ -220,7 +231,8 @@ impl Choices {
     }
 }
 
-/// The KEY that means only these values, each with the number of the fallback that it came from.
+/// The KEY of these values, each with the number of the fallback that it came from. Where values
+/// can come from fallbacks, it has the names of their args, unless `with_names` is false.
 pub(crate) fn exact_key(
     args: &[KeyArg],
     with_names: bool,
@@ -376,7 +388,10 @@ mod tests {
         );
         assert_eq!(
             in_words(meanings("ip=192.0.2.1").unwrap()),
-            [meaning("ip=192.0.2.1", true, "")]
+            [
+                meaning("ip=192.0.2.1", true, ""),
+                meaning("ip=str:192.0.2.1", false, "as ip=str:192.0.2.1"),
+            ]
         );
         assert_eq!(
             in_words(meanings_of("ip")("192.0.2.1").unwrap()),
