@@ -418,8 +418,8 @@ fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
                     1000 of 1000 left\n";
         status == 0 && words == idle
     });
-    let none = "192.0.2.2: policy 'check': no bucket, so nothing is owed: no request with this \
-                key was counted lately, or its debt is paid off\n";
+    let none = "192.0.2.2: policy 'check': no bucket: no request with this key was counted \
+                lately, or its debt is paid off\n";
     assert_eq!(scene.get(&["192.0.2.2"]), (none.to_owned(), 1));
     assert_eq!(scene.reset(&["192.0.2.2"]), (none.to_owned(), 1));
     let (words, status) = scene.reset(&["192.0.2.2", "192.0.2.1"]);
@@ -711,7 +711,7 @@ fn a_key_that_is_nearly_an_address_is_refused() {
         ("sk_l…(24)#2dd53f", "which show only a part of a string; write the whole string"),
         (
             "10.0.0.0/8",
-            "'10.0.0.0/8' is not a group that policy 'check' counts, such as \
+            "'10.0.0.0/8' is not a group of the policy, such as \
                         10.0.0.0/24; write one address, or str:10.0.0.0/8",
         ),
         ("192.0.2.0/28", "such as 192.0.2.0/24"),
@@ -775,7 +775,7 @@ fn a_key_without_names_means_an_arg_and_its_fallbacks() {
     assert_eq!(scene.exhaust("check", &as_key), 2);
     assert_eq!(scene.exhaust("check", &as_ip), 2);
     let (words, status) = scene.get(&["192.0.2.2"]);
-    assert!(words.starts_with("192.0.2.2: policy 'check': no bucket, so ") && status == 1);
+    assert!(words.starts_with("192.0.2.2: policy 'check': no bucket: ") && status == 1);
 
     // An exemption holds for all of them, whether the table knows them or not.
     let (words, _) = scene.said(&["exempt"], &["--for", "1h", "192.0.2.1"]);

@@ -71,8 +71,8 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     let none = |key: &str| {
         format!(
-            "{key}: no bucket, so nothing is owed: no request with this key was counted lately, \
-             or its debt is paid off\n"
+            "{key}: no bucket: no request with this key was counted lately, or its debt is paid \
+             off\n"
         )
     };
     let found = |args: &[&str]| {

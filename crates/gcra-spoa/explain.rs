@@ -406,9 +406,8 @@ pub(crate) fn of_a_group<T>(
     }
     let (net, counted_as) = misfit.unwrap_or_default();
     Err(format!(
-        "'{net}' is not a group that policy '{}' counts, such as {counted_as}; write one address, \
-         or {VALUE}{net} for the text itself",
-        policy.name
+        "'{net}' is not a group of the policy, such as {counted_as}; write one address, or \
+         {VALUE}{net} for the text itself"
     ))
 }
 
@@ -479,8 +478,8 @@ impl LimitState {
 }
 
 /// What `get` and `reset` say about a key without a bucket.
-pub(crate) const NO_BUCKET: &str = "no bucket, so nothing is owed: no request with this key was \
-                                    counted lately, or its debt is paid off";
+pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
+                                    its debt is paid off";
 
 impl Explanation {
     /// Takes what another agent says about the same message instead, if that agent is stricter.
