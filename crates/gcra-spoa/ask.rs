@@ -154,7 +154,7 @@ mod tests {
                 None => std::future::pending().await,
             }
         });
-        // Only the program that sends nothing is not waited for.
+        // Only for the program that sends nothing is the patience used up.
         let patience = Duration::from_millis(if answer.is_some() { 60_000 } else { 100 });
         let budget = Budget::new(1 << 20);
         let answer = ask::<Vec<u8>>(address, "/status", patience, &budget).await;
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_that_is_closed_is_said_to_be() {
-        // Nothing listens on a port that has just been given back.
+        // The port is free again once the listener is gone.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -117,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn the_words_for_units_are_those_of_rates() {
+        for (unit, words) in OTHER_WORDS {
+            let rate = |unit: &str| format!("1/{unit}").parse::<gcra_table::Rate>();
+            for word in words {
+                assert!(rate(unit).is_ok() && rate(word) == rate(unit), "{word}");
+                assert_eq!(parse(&format!("1{word}")), parse(&format!("1{unit}")), "{word}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_written_can_be_read() {
         for text in ["50us", "1500ms", "864s", "90m", "31d", "0s"] {
             assert_eq!(Exact(parse(text).unwrap()).to_string(), text);

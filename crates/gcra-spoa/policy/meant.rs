@@ -1,5 +1,5 @@
-//! A limit that was probably meant by a text that is none: what people write who know another
-//! program, or leave out the grammar.
+//! The limit that a text probably means although it is not written as one: in the notation of
+//! another program, or in words.
 
 use gcra_table::Rate;
 

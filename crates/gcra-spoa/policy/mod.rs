@@ -304,7 +304,7 @@ impl Overrides {
         self.rules.is_empty()
     }
 
-    /// For what one of the rules is.
+    /// How many values one of the rules is for.
     pub(crate) fn counts(&self, rule: usize) -> OverrideCounts {
         let ours = |index: &u32| *index as usize == rule;
         let mut counts = OverrideCounts::default();

@@ -77,8 +77,8 @@ impl<'p> Collector<'p> {
         self.overrides
     }
 
-    /// Warns once of all addresses and networks that HAProxy does not send when it cuts addresses
-    /// to their /64. A policy that counts whole addresses depends on HAProxy in the same way.
+    /// Warns once of the overrides that never apply if HAProxy cuts addresses to their /64. A
+    /// policy with longer groups needs longer addresses in any case.
     fn warn_of_narrow_ones(&self, reader: &mut Reader<'_>) {
         let Some((at, first)) = &self.first_narrow else { return };
         let are = match self.narrow - 1 {
@@ -91,8 +91,7 @@ impl<'p> Collector<'p> {
         };
         let what = format!(
             "{first} {are} only if HAProxy sends whole addresses (args ip=src), and never with \
-             ip=src,ipmask(32,64), as in some files of haproxy/; with ipv6_prefix = 128 the \
-             policy counts whole addresses, and this warning ends"
+             ip=src,ipmask(32,64), as in some files of haproxy/"
         );
         reader.warn_of_several(*at, &what, self.narrow);
     }
