@@ -604,9 +604,12 @@ impl<'t> File<'t> {
     }
 }
 
-/// Whether a name is that of a setting of a policy but for a letter or two.
+/// Whether a name is that of a setting of a policy but for some letters.
 fn is_nearly_a_setting(name: &str) -> bool {
-    SETTINGS.iter().any(|setting| strsim::damerau_levenshtein(setting, name) <= 2)
+    SETTINGS.iter().any(|setting| {
+        let begins_alike = name.len() > 4 && setting.get(..4) == name.get(..4);
+        begins_alike || strsim::damerau_levenshtein(setting, name) <= 2
+    })
 }
 
 /// What to write instead of a setting that is a flag of the agent.

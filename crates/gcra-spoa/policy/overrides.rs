@@ -104,7 +104,8 @@ impl<'p> Collector<'p> {
                 let least = self.parts.ipv6_prefix.max(MASKED_PREFIX);
                 if matches!(net, IpNet::V6(_)) && net.prefix_len() > least {
                     self.narrow += 1;
-                    self.first_narrow.get_or_insert_with(|| (at, format!("{list}'{text}'")));
+                    self.first_narrow
+                        .get_or_insert_with(|| (at, format!("{list}the override '{text}'")));
                 }
             }
             OverrideKey::Value(_) if text.starts_with(VALUE) => {}

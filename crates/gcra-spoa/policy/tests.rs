@@ -1089,9 +1089,9 @@ fn an_override_for_less_than_a_64_gets_a_warning() {
     let found = of("key = [\"ip\"]\n");
     assert_eq!(
         found,
-        ["8: warning: '2001:db8:0:1::1' and 1 more override of policy 'api' are for less than a \
-          /64; they apply only if HAProxy sends whole addresses (args ip=src), and never with \
-          ip=src,ipmask(32,64), as in some files of haproxy/"]
+        ["8: warning: the override '2001:db8:0:1::1' and 1 more override of policy 'api' are \
+             for less than a /64; they apply only if HAProxy sends whole addresses (args ip=src), \
+             and never with ip=src,ipmask(32,64), as in some files of haproxy/",]
     );
     assert_eq!(of("ipv6_prefix = 128\n"), [""; 0]);
     assert_eq!(of("ipv6_prefix = 56\n").len(), 1);
@@ -1347,6 +1347,10 @@ fn each_wrong_file_says_what_to_write() {
         (
             "[policy.api.v2]\nlimits = \"1/s\"\n".to_owned(),
             "1: the name of a policy has no dots; write [policy.api-v2]",
+        ),
+        (
+            "[policy.api.penalties]\ncells = 1\n".to_owned(),
+            "1: 'penalties' is not a setting of policy 'api'; did you mean 'penalty'?",
         ),
         (
             "[[policy.api]]\nlimits = \"1/s\"\n".to_owned(),
