@@ -30,8 +30,9 @@ use crate::table_error;
 pub(crate) struct LimitFlags {
     /// How many requests each key may make: 100/s, 5000/min, 0.5/s, 1/10s, 'deny' or 'unlimited'
     ///
-    /// The period ends in ms, s, m, h or d (also sec, min, hour, day) and may have a number before
-    /// that: 10/h, 1000/day, 100/250ms. 'deny' blocks every request, and 'unlimited' blocks none.
+    /// The period ends in ms, s, m, h or d (also sec, min, hour, day) and may have a number
+    /// before that: 10/h, 1000/day, 100/250ms. 'deny' blocks every request, and 'unlimited'
+    /// blocks none.
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     rate: Option<RateArg>,
 
@@ -47,18 +48,18 @@ pub(crate) struct LimitFlags {
     /// The args of the message whose values make the key, such as ip,path [default: all args but
     /// that of --cost]
     ///
-    /// If one of them is null or missing, the message gets no decision. 'else ARG' behind it names
-    /// the arg that stands for it then, as in --key 'key,else ip', and 'else null' says that null
-    /// is a value. Without --key, all args except that of --cost make the key, by type and value,
-    /// and null is a value.
+    /// If one of them is null or missing, the message gets no decision. 'else ARG' behind it
+    /// names the arg that stands for it then, as in --key 'key,else ip', and 'else null' says
+    /// that null is a value. Without --key, all args except that of --cost make the key, by
+    /// type and value, and null is a value.
     #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
     key: Vec<String>,
 
     /// The arg that says how many cells a request costs [default: each request costs 1]
     ///
-    /// The cost is a whole number, charged in full or not at all. A cost of 0 is never blocked and
-    /// charges nothing, a cost above the burst is always blocked, and a message without the arg
-    /// (or with null) costs 1. The arg is not part of the key.
+    /// The cost is a whole number, charged in full or not at all. A cost of 0 is never blocked
+    /// and charges nothing, a cost above the burst is always blocked, and a message without
+    /// the arg (or with null) costs 1. The arg is not part of the key.
     #[arg(long, value_name = "ARG")]
     cost: Option<String>,
 }
@@ -83,8 +84,8 @@ struct Args {
 
     /// The variable that is set, without its scope and prefix
     ///
-    /// HAProxy puts the scope and its prefix in front of the name, and ignores the variable if all
-    /// that is longer than 63 characters.
+    /// HAProxy puts the scope and its prefix in front of the name, and ignores the variable if
+    /// all that is longer than 63 characters.
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
     var: VarName<'static>,
 
@@ -144,8 +145,8 @@ struct Args {
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
 
-    /// How many buckets the table can hold, 16 bytes each [default: as the file has, 1048576 if it
-    /// is new]
+    /// How many buckets the table can hold, 16 bytes each [default: as the file has, 1048576 if
+    /// it is new]
     ///
     /// From 8 to 1073741824, rounded up to a power of two. A key needs a bucket until it is idle
     /// again, for at most burst / rate after its last request; twice the number of keys in that
@@ -165,9 +166,10 @@ struct Args {
     /// How long an agent that is being stopped keeps answering, from 0s to 5m [default: 0s with
     /// --listen inherited, else 3s]
     ///
-    /// Its health check fails during that time, so that HAProxy asks another agent; twice the time
-    /// that the check takes (inter x fall) is enough. Use 0s for a single agent, because HAProxy
-    /// asks no agent while the only one is DOWN. A number without a unit means seconds.
+    /// Its health check fails during that time, so that HAProxy asks another agent; twice the
+    /// time that the check takes (inter x fall) is enough. Use 0s for a single agent, because
+    /// HAProxy asks no agent while the only one is DOWN. A number without a unit means
+    /// seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_drain, allow_hyphen_values = true)]
     drain: Option<Duration>,
 
@@ -182,16 +184,16 @@ struct Args {
 
     /// The largest frame that HAProxy may send, in bytes, from 256 to 1048576
     ///
-    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. Raise it
-    /// only with tune.bufsize, for messages above 16 KiB.
+    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. Raise
+    /// it only with tune.bufsize, for messages above 16 KiB.
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     #[arg(allow_negative_numbers = true)]
     max_frame_size: u32,
 
     /// The most memory for unfinished frames and unread answers, in bytes, or such as 16M or 1G
     ///
-    /// All connections share it. A connection that needs more than is left is closed. A connection
-    /// whose frames arrive whole needs none of it.
+    /// All connections share it. A connection that needs more than is left is closed. A
+    /// connection whose frames arrive whole needs none of it.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     #[arg(allow_negative_numbers = true)]
     buffers: usize,
@@ -206,9 +208,9 @@ struct Args {
     /// A further host name that requests to --admin may use, such as limiter1.example.com
     ///
     /// It is the name in Prometheus' targets, for example. IP addresses, localhost and the
-    /// machine's own name are always allowed. Requests under other names get status 421, because a
-    /// web site could have sent them through a visitor's browser. The flag may be given several
-    /// times.
+    /// machine's own name are always allowed. Requests under other names get status 421, because
+    /// a web site could have sent them through a visitor's browser. The flag may be given
+    /// several times.
     #[arg(
         long,
         value_name = "NAME",

@@ -68,6 +68,8 @@ pub(crate) struct Decided {
     pub(crate) observes: bool,
     /// How long the client is exempt from the policy's limits yet.
     pub(crate) exempt_ms: Option<u64>,
+    /// Whether a request now would be blocked without the exemption.
+    pub(crate) blocked_otherwise: bool,
 }
 
 /// A part of a key.
@@ -264,6 +266,7 @@ pub(crate) fn decided(
     let wait = longest(|foreseen| foreseen.standing.wait).unwrap_or_default();
     let wait_if_asked = longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default();
     let is_limited = exempt.is_none();
+    let reason = verdict.reason.or(trial.as_ref().and_then(|(verdict, _)| verdict.reason));
     Decided {
         key: key_parts(policy, message),
         client,
@@ -280,7 +283,8 @@ pub(crate) fn decided(
         observed: trial.iter().flat_map(|(_, said)| said).map(LimitState::of).collect(),
         blocked: is_limited && verdict.is_blocked(),
         would_block: is_limited && (verdict.would_block() || on_trial),
-        reason: verdict.reason.map(Reason::as_str).map(str::to_owned),
+        reason: reason.filter(|_| is_limited).map(Reason::as_str).map(str::to_owned),
+        blocked_otherwise: !is_limited && verdict.is_blocked(),
         retry_after_ms: wait.millis_ceil(),
         retry_after_ms_if_asked: wait_if_asked.millis_ceil(),
         observes: policy.observes,
@@ -547,9 +551,9 @@ impl Decided {
     /// "a request now is blocked; the next one is allowed in 5.9 s".
     fn verdict_in_words(&self) -> String {
         if let Some(ms) = self.exempt_ms {
-            let otherwise = match (&self.reason, self.observes) {
-                (Some(_), false) => "; without the exemption it would be blocked",
-                _ => "",
+            let otherwise = match self.blocked_otherwise {
+                true => "; without the exemption it would be blocked",
+                false => "",
             };
             return format!(
                 "a request now is allowed, because the client is exempt for another {}{otherwise}",
@@ -570,6 +574,10 @@ impl Decided {
         };
         let mut words = match self.blocked {
             true => "a request now is blocked".to_owned(),
+            false if !self.observes => {
+                return "a request now is allowed; its trial ('observe') would block it"
+                    .to_owned();
+            }
             false => "a request now is allowed, because the policy only observes; it would be \
                       blocked"
                 .to_owned(),

@@ -108,7 +108,8 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
 impl Inspected {
     /// Opens the table, and reads the file or makes the policies of the flags. Notes on standard
     /// error if these are not the policies of the agents. `keys` are those of the command line,
-    /// and empty if the policies name the args of the keys; `what` is the command, for the sentence that says to use it differently.
+    /// and empty if the policies name the args of the keys; `what` is the command, for the
+    /// sentence that says to use it differently.
     ///
     /// # Errors
     ///

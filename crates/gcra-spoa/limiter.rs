@@ -234,7 +234,7 @@ fn verdict_with_more<'p>(
     now: &mut Reading,
     lane: Lane,
     question: Question,
-    mut standings: Option<&mut Standings<'p>>,
+    standings: Option<&mut Standings<'p>>,
     message: &Message<'_>,
 ) -> Verdict {
     let Question { policy, rule, key, .. } = question;
@@ -246,13 +246,11 @@ fn verdict_with_more<'p>(
         count(in_force, lane, question, verdict, message);
         return verdict;
     }
-    let asked = standings.as_deref_mut();
-    let verdict = verdict_on(in_force, table, now, lane, question, asked, message);
+    let verdict = verdict_on(in_force, table, now, lane, question, standings, message);
     let Some(trial) = trial.filter(|_| !rule.is_override()) else { return verdict };
-    // `deny` has no numbers, and those of the trial would contradict it.
-    let asked = standings.filter(|_| !verdict.is_blocked());
+    // The numbers of a trial would contradict the verdict.
     let question = Question { policy: trial, ..question };
-    verdict.and(verdict_on(in_force, table, now, lane, question, asked, message))
+    verdict.and(verdict_on(in_force, table, now, lane, question, None, message))
 }
 
 /// Writes the name of a message's client, for logs.

@@ -642,22 +642,25 @@ async fn a_trial_blocks_nothing_and_says_what_it_would_block() {
     assert_eq!(scenario.counts("api.observe"), [3, 4, 0, 0]);
 }
 
-/// Where no limit in force has said anything, the numbers are those of the trial.
+/// A rule of HAProxy may deny a request by these numbers.
 #[tokio::test]
-async fn a_trial_alone_answers_for_itself_unless_all_is_denied() {
-    for (limits, left) in [("unlimited", Some(2)), ("deny", None)] {
+async fn the_numbers_of_a_trial_are_not_answered() {
+    for limits in ["unlimited", "deny"] {
         let mut scenario = Scenario::new(&format!(
-            "answer = [\"remaining\", \"ratelimit\"]\n[policy.api]\nlimits = \"{limits}\"\n\
-             observe = \"1/h burst 3\"\nkey = [\"ip\"]\n"
+            "answer = [\"remaining\", \"retry_after\", \"ratelimit\", \"reason\"]\n\
+             [policy.api]\nlimits = \"{limits}\"\nobserve = \"1/h burst 1\"\nkey = [\"ip\"]\n"
         ))
         .await;
-        let answer = scenario.ask(&[("ip", address("192.0.2.1"))]).await;
-        let var = |name| answer.var(Scope::Transaction, name);
-        assert_eq!(var("blocked"), Some(Value::Bool(limits == "deny")));
-        assert_eq!(var("remaining"), left.map(Value::Uint32));
-        let fields = "\"api.observe\";r=2;t=3600";
-        assert_eq!(var("ratelimit"), left.map(|_| fields.into()));
-        assert_eq!(scenario.counts("api.observe"), [1, 0, 0, 0]);
+        for reason in [None, Some("limit")] {
+            let answer = scenario.ask(&[("ip", address("192.0.2.1"))]).await;
+            let var = |name| answer.var(Scope::Transaction, name);
+            assert_eq!(var("blocked"), Some(Value::Bool(limits == "deny")));
+            let numbers = ["remaining", "retry_after", "ratelimit"].map(var);
+            assert_eq!(numbers, [None, None, None]);
+            let reason = if limits == "deny" { Some("denied") } else { reason };
+            assert_eq!(var("reason"), reason.map(Value::from));
+        }
+        assert_eq!(scenario.counts("api.observe"), [1, 1, 0, 0]);
     }
 }
 

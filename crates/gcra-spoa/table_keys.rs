@@ -187,8 +187,8 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All buckets in which a client of a policy can owe something: under every limit of the policy, by
-/// every quota that the limit has or has had.
+/// All buckets in which a client of a policy can owe something: under every limit of the policy,
+/// by every quota that the limit has or has had.
 struct Buckets {
     keys: Vec<KeyHash>,
     /// The name of each limit, by its id.

@@ -9,13 +9,22 @@ use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule,
 impl Policies {
     /// The digest of what the policies limit, and how. It is the same in every process.
     ///
-    /// The words in which it was written do not count, and neither do comments or the variables
-    /// of the answer.
+    /// The words in which it was written do not count, and neither do comments, the variables of
+    /// the answer, trials, or the order of policies for different messages.
     pub(super) fn digest_of_limits(list: &[Policy]) -> u64 {
-        let mut digest = Digest(0);
-        for policy in list {
+        let limiting = || list.iter().filter(|policy| !policy.is_trial);
+        let each = limiting().enumerate().map(|(place, policy)| {
+            let before = limiting().take(place);
+            let mut digest = Digest(0);
+            // Of policies for the same message, the first that fits decides.
+            digest.number(before.filter(|other| other.message == policy.message).count() as u64);
             digest.policy(policy);
-        }
+            digest.0
+        });
+        let mut each: Vec<u64> = each.collect();
+        each.sort_unstable();
+        let mut digest = Digest(0);
+        each.into_iter().for_each(|policy| digest.number(policy));
         // 0 stands for no digest.
         digest.0.max(1)
     }
@@ -45,7 +54,7 @@ impl Digest {
             overrides,
             observes,
             penalty,
-            // It is a policy of its own.
+            // A trial decides nothing.
             trial: _,
             is_trial: _,
         } = policy;
@@ -53,7 +62,9 @@ impl Digest {
         self.add(message.as_deref().unwrap_or_default());
         if let Some(When { arg, values }) = when {
             self.add(arg);
-            values.iter().for_each(|value| self.add(value));
+            let mut values: Vec<_> = values.iter().collect();
+            values.sort_unstable();
+            values.into_iter().for_each(|value| self.add(value));
         }
         self.key(key);
         self.add(cost.as_deref().unwrap_or_default());
@@ -145,6 +156,27 @@ mod tests {
                      alice = \"unlimited\"\n\"10.0.0.0/8\" = \"1/s\"\n\
                      \"192.0.2.1/32\" = \"deny\"\n";
         assert_eq!(digest(one), digest(other));
+        let trial = other.replace("key = [\"ip\"]", "key = [\"ip\"]\nobserve = [\"1/h\"]");
+        assert_eq!(digest(one), digest(&trial));
+        let [gold, web] = [
+            "[policy.gold]\nmessage = \"api\"\nlimits = \"2/s\"\n\
+             when = { plan = [\"a\", \"b\"] }\n",
+            "[policy.web]\nlimits = \"1/s\"\n",
+        ];
+        let gold_again = gold.replace("[\"a\", \"b\"]", "[\"b\", \"a\"]");
+        assert_eq!(digest(&[gold, web].concat()), digest(&[web, &gold_again].concat()));
+    }
+
+    #[test]
+    fn the_order_of_policies_for_one_message_counts() {
+        let policy = |name: &str, plan: &str| {
+            format!(
+                "[policy.{name}]\nmessage = \"api\"\nlimits = \"2/s\"\n\
+                 when = {{ plan = \"{plan}\" }}\n"
+            )
+        };
+        let [one, other] = [policy("one", "a"), policy("other", "b")];
+        assert_ne!(digest(&[&*one, &other].concat()), digest(&[&*other, &one].concat()));
     }
 
     #[test]
@@ -167,7 +199,6 @@ mod tests {
             format!("{base}when = {{ plan = [\"gold\", \"silver\"] }}"),
             format!("{base}cost = \"n\""),
             format!("{base}mode = \"observe\""),
-            format!("{base}observe = [\"1/s\"]"),
             format!("{base}ipv6_prefix = 48"),
             format!("{base}lowercase = true"),
             format!("{base}penalty = {{ cells = 1, ceiling = \"1m\" }}"),

@@ -239,8 +239,8 @@ fn is_free(file: &File) -> Result<bool, OpenErrorKind> {
     Ok(false)
 }
 
-/// The number of slots to which a resize of this table was interrupted: its successor is there, and
-/// no process holds it.
+/// The number of slots to which a resize of this table was interrupted: its successor is there,
+/// and no process holds it.
 pub(crate) fn interrupted_resize(path: &Path, old: &Header) -> Option<Slots> {
     let next = open(&successor_path(path)).ok()?;
     let next = examine(next, Role::Inspector).ok().filter(|next| next.header.follows(old))?;
