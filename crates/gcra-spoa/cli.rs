@@ -220,6 +220,14 @@ struct Args {
     )]
     admin_host: Vec<String>,
 
+    /// Write each decision to this file [default: not written]
+    ///
+    /// A line has the time, the policy, the key, the cells and the outcome. Strings in keys are
+    /// digests. 'gcra-spoa audit' holds the files of all agents against a limit. The lines of a
+    /// burst are written before it is answered, with about 60 bytes for each decision.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -261,6 +269,12 @@ enum Command {
     /// Print how logs, top and /status name a client
     #[command(after_help = NAME_HELP)]
     Name(Name),
+    /// Check what agents have allowed, by the files of --audit, against a limit
+    ///
+    /// The exit status is 1 if more was allowed.
+    #[command(after_help = AUDIT_HELP, override_usage = "gcra-spoa audit --rate COUNT/PERIOD \
+        [OPTIONS] <FILE>...")]
+    Audit(Audit),
     /// Check a configuration file, and make all agents of a table read theirs again
     ///
     /// The answers of the agents are printed. The exit status is 0 if the limits of the file are
@@ -423,6 +437,28 @@ pub(crate) struct Name {
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true)]
     pub(crate) keys: Vec<Key>,
+}
+
+/// Which files to hold against which limit.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Audit {
+    /// The files of all agents that share the limit
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The rate of the limit
+    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) rate: Rate,
+    /// The burst of the limit, if it has one
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) burst: Option<u64>,
+    /// Only the decisions of this policy [default: those of each policy, by themselves]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Which policies the clients belong to.
@@ -607,6 +643,20 @@ Example:
   gcra-spoa name --config gcra-spoa.toml --policy api sk_live_0123456789abcdef"
 );
 
+const AUDIT_HELP: &str = "\
+A line of an audit file has the time in nanoseconds since the machine booted, the
+policy, the key, the cells, and the outcome: allowed, blocked, would-block or
+exempt. Lines that begin with # are about the clock. To check only some clients,
+choose their lines with grep, and keep the lines with #.
+
+Examples:
+  gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20
+  gcra-spoa audit one.audit two.audit --policy check --rate 100/s --burst 20
+
+What an exempt client was allowed does not count. After 'table reset', a client
+may have its burst once more, and that is reported. Exit status: 0 if no more was
+allowed than the limit, 1 if more was, or something failed, 2 for wrong usage.";
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -626,6 +676,8 @@ pub(crate) enum Task {
     Exempt(Exempt),
     /// To name a client as logs do.
     Name(Name),
+    /// To check what agents have allowed.
+    Audit(Audit),
 }
 
 const AFTER_SHORT_HELP: &str = "\
@@ -740,6 +792,8 @@ pub(crate) struct Config {
     pub(crate) buffers: usize,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_hosts: Vec<String>,
+    /// The file of each decision.
+    pub(crate) audit: Option<PathBuf>,
 }
 
 /// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
@@ -765,6 +819,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
         Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
         Some(Command::Name(name)) => Ok(Task::Name(name)),
+        Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
         None => Config::from_parsed(parsed)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
@@ -845,6 +900,7 @@ impl Config {
             buffers: args.buffers,
             admin: args.admin,
             admin_hosts: args.admin_host,
+            audit: args.audit,
         })
     }
 }

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
+use crate::audit::Audit;
 use crate::duration::Left;
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
@@ -39,6 +40,7 @@ pub(crate) struct Housekeeping {
     /// The table's path.
     pub(crate) path: PathBuf,
     pub(crate) policies: Arc<ArcSwap<InForce>>,
+    pub(crate) audit: Option<Arc<Audit>>,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
     /// Whether the file is read again when it changes.
@@ -193,6 +195,7 @@ impl Housekeeping {
         self.check_name(reported);
         self.check_resize(reported);
         self.check_workers(reported);
+        self.follow_audit(reported);
         self.manager.retry();
     }
 
@@ -211,6 +214,22 @@ impl Housekeeping {
             );
         }
         reported.stuck_beats = reported.stuck_beats.wrapping_add(1);
+    }
+
+    /// Looks after the audit file, and warns if decisions could not be written to it.
+    fn follow_audit(&self, reported: &mut Reported) {
+        let Some(audit) = &self.audit else { return };
+        audit.follow();
+        let lost = audit.lost();
+        if lost > reported.audit_lost && reported.audit_beats == 0 {
+            log::warn!(
+                "{} could not be written to the audit file, which has gaps; is its disk full?",
+                Count(lost - reported.audit_lost, "decision", "decisions")
+            );
+            reported.audit_lost = lost;
+            reported.audit_beats = BEATS_PER_REPORT;
+        }
+        reported.audit_beats = reported.audit_beats.saturating_sub(1);
     }
 
     /// How many looks lie between two beats for the watchdog: half of its time, as systemd asks.
@@ -524,6 +543,10 @@ struct Reported {
     stuck_beats: u32,
     /// For how many beats the table has been in the middle of a resize.
     resizing_beats: u32,
+    /// The decisions that were missing in the audit file when the log last said so.
+    audit_lost: u64,
+    /// Beats until the log says so again.
+    audit_beats: u32,
     agreement: Agreement,
 }
 

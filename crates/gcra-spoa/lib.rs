@@ -8,6 +8,8 @@ mod agents;
 mod agreement;
 mod answer;
 mod ask;
+mod audit;
+mod audit_command;
 mod check;
 mod cli;
 mod columns;
@@ -66,6 +68,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits};
 
 use crate::admin::Answering;
+use crate::audit::Audit;
 use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
@@ -86,6 +89,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Explain(explain)) => explain_command::run(&explain),
         Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
         Ok(Task::Name(name)) => name::run(&name),
+        Ok(Task::Audit(audit)) => audit_command::run(&audit),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
@@ -137,7 +141,8 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let stats = Arc::new(Stats::new(config.threads));
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let limiter = Limiter::new(table.clone(), policies.clone());
+    let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
+    let limiter = Limiter::new(table.clone(), policies.clone()).with_audit(audit.clone());
     let undecided = limiter.undecided();
     raise_file_limit();
     let agent = Agent::new(limiter)
@@ -154,6 +159,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         watches: config.watch,
         admin: None,
         undecided: undecided.clone(),
+        audit,
         stats: stats.clone(),
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),

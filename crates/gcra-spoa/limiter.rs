@@ -11,6 +11,7 @@ use gcra_table::{KeyHash, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::answer::{self, Standings};
+use crate::audit::{Audit, Lines};
 use crate::decide::decide;
 use crate::in_force::InForce;
 use crate::policy::variables::Answers;
@@ -32,6 +33,8 @@ pub(crate) struct Limiter {
     /// A reload puts others in their place.
     in_force: Arc<ArcSwap<InForce>>,
     undecided: Arc<Undecided>,
+    /// Where each decision is written down, if that is wanted.
+    audit: Option<Arc<Audit>>,
 }
 
 /// What is read once for all requests of a round.
@@ -41,11 +44,17 @@ pub(crate) struct Round {
     in_force: Guard<Arc<InForce>>,
     now: Reading,
     lane: Lane,
+    audit: Option<Lines>,
 }
 
 impl Limiter {
     pub(crate) fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<InForce>>) -> Self {
-        Self { table, in_force, undecided: Arc::default() }
+        Self { table, in_force, undecided: Arc::default(), audit: None }
+    }
+
+    /// The same, with each decision written down.
+    pub(crate) fn with_audit(self, audit: Option<Arc<Audit>>) -> Self {
+        Self { audit, ..self }
     }
 
     /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is
@@ -74,7 +83,8 @@ impl Handler for Limiter {
     fn round(&self) -> Round {
         let table = self.table.load();
         let now = table.reading();
-        Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread() }
+        let audit = self.audit.clone().map(Lines::new);
+        Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread(), audit }
     }
 
     #[inline(always)]
@@ -113,16 +123,17 @@ impl Handler for Limiter {
         if let Ok(question) = first
             && request.messages().len() == 1
             && round.in_force.each[question.policy].usual.is_some()
+            && round.audit.is_none()
         {
             let message = || request.messages().next();
-            let Round { table, in_force, now, lane } = round;
+            let Round { table, in_force, now, lane, audit: _ } = round;
             let verdict = verdict_on(in_force, table, now, *lane, question, None, message);
             // It fits: the limit for ACKs is at least the size of this one.
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
         }
         // One call, because two would leave more to the path above.
-        let answer_any = match round.in_force.is_plain {
+        let answer_any = match round.in_force.is_plain && round.audit.is_none() {
             true => Self::answer_any::<false>,
             false => Self::answer_any::<true>,
         };
@@ -132,7 +143,8 @@ impl Handler for Limiter {
 
 impl Limiter {
     /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether
-    /// a policy has a trial, or clients that are exempt: without it, no request pays for that.
+    /// a policy has a trial, clients are exempt, or decisions are written down: without it, no
+    /// request pays for that.
     #[inline(never)]
     fn answer_any<const MORE: bool>(
         &self,
@@ -141,7 +153,7 @@ impl Limiter {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        let Round { table, in_force, now, lane } = round;
+        let Round { table, in_force, now, lane, audit } = round;
         let policies = &in_force.policies;
         let wants_standings = !policies.answers.others.is_empty();
         let mut standings = Standings::default();
@@ -156,7 +168,9 @@ impl Limiter {
                 Ok(question) => {
                     let wanted = wants_standings.then_some(&mut standings);
                     let next = if MORE {
-                        verdict_with_more(in_force, table, now, *lane, question, wanted, &message)
+                        let ask =
+                            Ask { in_force, table, lane: *lane, question, message: &message };
+                        verdict_with_more(ask, now, wanted, audit.as_mut())
                     } else {
                         let asked = || Some(message.clone());
                         verdict_on(in_force, table, now, *lane, question, wanted, asked)
@@ -226,31 +240,50 @@ fn count<'m>(
     });
 }
 
-/// As [`verdict_on`], for any policy: it may have a trial, and clients that are exempt.
-#[inline(never)]
-fn verdict_with_more<'p>(
+/// What is asked about one message.
+#[derive(Clone, Copy)]
+struct Ask<'p, 'm> {
     in_force: &'p InForce,
-    table: &Table,
-    now: &mut Reading,
+    table: &'p Table,
     lane: Lane,
     question: Question,
+    message: &'m Message<'m>,
+}
+
+/// As [`verdict_on`], for any policy: it may have a trial, and clients that are exempt, and the
+/// decision may have to be written down.
+#[inline(never)]
+fn verdict_with_more<'p>(
+    ask: Ask<'p, '_>,
+    now: &mut Reading,
     standings: Option<&mut Standings<'p>>,
-    message: &Message<'_>,
+    mut audit: Option<&mut Lines>,
 ) -> Verdict {
+    let Ask { in_force, table, lane, question, message: asked } = ask;
     let Question { policy, rule, key, .. } = question;
     let (Policy { trial, observes, .. }, each) =
         (&in_force.policies.list[policy], &in_force.each[policy]);
-    let message = || Some(message.clone());
+    let message = || Some(asked.clone());
+    let mut write = |now: &Reading, question: Question, outcome| {
+        if let Some(lines) = audit.as_deref_mut() {
+            let policy = &in_force.policies.list[question.policy];
+            lines.add(table, now.time(), policy, question.cells, outcome, asked);
+        }
+    };
     if each.is_exempt(key, now.time()) {
         let verdict = Verdict::new(policy, *observes, None);
         count(in_force, lane, question, verdict, message);
+        write(now, question, None);
         return verdict;
     }
     let verdict = verdict_on(in_force, table, now, lane, question, standings, message);
+    write(now, question, Some(verdict.outcome));
     let Some(trial) = trial.filter(|_| !rule.is_override()) else { return verdict };
     // The numbers of a trial would contradict the verdict.
     let question = Question { policy: trial, ..question };
-    verdict.and(verdict_on(in_force, table, now, lane, question, None, message))
+    let tried = verdict_on(in_force, table, now, lane, question, None, message);
+    write(now, question, Some(tried.outcome));
+    verdict.and(tried)
 }
 
 /// Writes the name of a message's client, for logs.

@@ -27,6 +27,16 @@ impl Clock {
             Self::Manual(clock) => clock.now(),
         }
     }
+
+    /// What CLOCK_BOOTTIME says at this moment.
+    pub(crate) fn since_boot(&self, time: Time) -> Nanos {
+        match self {
+            Self::Boot { base_ns } => {
+                Nanos(time.0.saturating_add_signed(base_ns.saturating_neg()))
+            }
+            Self::Manual(_) => Nanos(time.0),
+        }
+    }
 }
 
 /// The clock of a [`Table::with_manual_clock`](crate::Table::with_manual_clock), which stands

@@ -164,6 +164,13 @@ impl Table {
         self.clock.now()
     }
 
+    /// How long the machine had been running at a moment of this table's clock, with the time for
+    /// which it was suspended (CLOCK_BOOTTIME). All tables of a machine agree about that.
+    #[must_use]
+    pub fn since_boot(&self, time: Time) -> Nanos {
+        self.clock.since_boot(time)
+    }
+
     /// A reading of the table's clock, for the decisions that are to be made now.
     #[inline]
     #[must_use]

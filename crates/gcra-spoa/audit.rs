@@ -1,0 +1,198 @@
+//! The file of `--audit`: a line for each decision, so that others can check the limit.
+//!
+//! The lines of a burst of requests are written in one piece, and before their answers leave the
+//! agent. So no request is allowed without a line, even if the agent is killed. The file begins
+//! with a line about the clock; an agent that is started later, or shares the file, writes
+//! another one.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use gcra_table::{Nanos, Table, Time};
+use rustix::time::{ClockId, clock_gettime};
+use sha2::{Digest as _, Sha256};
+use spop_agent::{Message, Value};
+
+use crate::policy::{Part, Policy};
+use crate::verdict::Outcome;
+
+/// The first words of a file, with the version of its format.
+pub(crate) const MAGIC: &str = "# gcra-spoa audit 1";
+
+/// How many bytes of a digest stand for a string.
+const DIGEST_BYTES: usize = 16;
+
+/// An audit file that is being written.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    path: PathBuf,
+    file: ArcSwap<File>,
+    /// How many decisions could not be written.
+    lost: AtomicU64,
+}
+
+impl Audit {
+    /// Opens the file, or creates it for this user only, and writes the line about the clock.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written to.
+    pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
+        let file = open(&path)
+            .with_context(|| format!("could not write the audit file {}", path.display()))?;
+        Ok(Self { path, file: ArcSwap::from_pointee(file), lost: AtomicU64::new(0) })
+    }
+
+    /// Opens the file again if it was renamed or removed, as `logrotate` does. To be called once a
+    /// second.
+    pub(crate) fn follow(&self) {
+        let id = |metadata: io::Result<std::fs::Metadata>| {
+            metadata.ok().map(|found| (found.dev(), found.ino()))
+        };
+        let (at_path, ours) = (id(std::fs::metadata(&self.path)), id(self.file.load().metadata()));
+        if at_path != ours
+            && let Ok(file) = open(&self.path)
+        {
+            self.file.store(Arc::new(file));
+        }
+    }
+
+    /// How many decisions could not be written so far, because the disk was full, for example.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens a file at its end.
+fn open(path: &PathBuf) -> anyhow::Result<File> {
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let up = clock_gettime(ClockId::Boottime);
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let up_ns = i128::from(up.tv_sec) * 1_000_000_000 + i128::from(up.tv_nsec);
+    let booted_ns = i128::try_from(wall.as_nanos()).unwrap_or_default() - up_ns;
+    // One write, so that no line of another agent gets into it.
+    let line = format!(
+        "{MAGIC} boot={} booted={booted_ns} pid={} version={}\n",
+        boot.trim(),
+        std::process::id(),
+        env!("CARGO_PKG_VERSION")
+    );
+    file.write_all(line.as_bytes())?;
+    Ok(file)
+}
+
+/// The lines of one burst of requests. They are written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    audit: Arc<Audit>,
+    text: String,
+    count: u64,
+}
+
+impl Lines {
+    pub(crate) fn new(audit: Arc<Audit>) -> Self {
+        Self { audit, text: String::new(), count: 0 }
+    }
+
+    /// Adds what was decided about a message at `now`. `outcome` is `None` for a client that is
+    /// exempt.
+    pub(crate) fn add(
+        &mut self,
+        table: &Table,
+        now: Time,
+        policy: &Policy,
+        cells: u32,
+        outcome: Option<Outcome>,
+        message: &Message<'_>,
+    ) {
+        let Nanos(ns) = table.since_boot(now);
+        let outcome = match outcome {
+            None => "exempt",
+            Some(Outcome::Allowed) => "allowed",
+            Some(Outcome::WouldBlock) => "would-block",
+            Some(Outcome::Blocked) => "blocked",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{ns} {} ", policy.name);
+        write_key(&mut self.text, policy, message);
+        let _ = writeln!(self.text, " {cells} {outcome}");
+        self.count += 1;
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if self.text.is_empty() {
+            return;
+        }
+        let file = self.audit.file.load();
+        if (&**file).write_all(self.text.as_bytes()).is_err() {
+            self.audit.lost.fetch_add(self.count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Writes the key of a message as its policy makes it, in a form without spaces. Strings and
+/// binary values are digests: they may be secrets, and the same value has the same digest on every
+/// machine.
+fn write_key(text: &mut String, policy: &Policy, message: &Message<'_>) {
+    let begin = text.len();
+    let part = |text: &mut String, Part { value, narrowed }: Part<'_>| {
+        let _ = match value {
+            Value::Null => text.write_str("null:"),
+            Value::Bool(bool) => write!(text, "bool:{bool}"),
+            Value::Int32(integer) => write!(text, "int32:{integer}"),
+            Value::Uint32(integer) => write!(text, "uint32:{integer}"),
+            Value::Int64(integer) => write!(text, "int64:{integer}"),
+            Value::Uint64(integer) => write!(text, "uint64:{integer}"),
+            Value::Ipv4(ip) => {
+                write_network(text, ip, narrowed.unwrap_or(policy.key.ipv4_prefix), 32)
+            }
+            Value::Ipv6(ip) => {
+                write_network(text, ip, narrowed.unwrap_or(policy.key.ipv6_prefix), 128)
+            }
+            Value::String(bytes) if policy.key.lowercase => {
+                write_digest(text, "str", &bytes.to_ascii_lowercase())
+            }
+            Value::String(bytes) => write_digest(text, "str", bytes),
+            Value::Binary(bytes) => write_digest(text, "hex", bytes),
+        };
+        text.push(',');
+    };
+    let fallback = |text: &mut String, number: u8| {
+        let _ = write!(text, "else{number}:");
+    };
+    let _ = policy.for_each_part(message, text, part, fallback);
+    match text.len() > begin {
+        // The last comma.
+        true => drop(text.pop()),
+        false => text.push('-'),
+    }
+}
+
+fn write_network(
+    text: &mut String,
+    ip: impl std::fmt::Display,
+    prefix: u8,
+    whole: u8,
+) -> std::fmt::Result {
+    match prefix < whole {
+        true => write!(text, "{ip}/{prefix}"),
+        false => write!(text, "{ip}"),
+    }
+}
+
+fn write_digest(text: &mut String, kind: &str, bytes: &[u8]) -> std::fmt::Result {
+    write!(text, "{kind}#")?;
+    let digest = Sha256::digest(bytes);
+    digest.iter().take(DIGEST_BYTES).try_for_each(|byte| write!(text, "{byte:02x}"))
+}

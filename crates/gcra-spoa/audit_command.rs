@@ -1,0 +1,348 @@
+//! `gcra-spoa audit`: holds the audit files of all agents against a limit.
+//!
+//! It knows nothing of the table: it reads times, keys and cells, sorts them, and computes for
+//! each key what an exact bucket would have owed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use gcra_table::Quota;
+use serde_json::json;
+
+use crate::audit::MAGIC;
+use crate::cli::Audit;
+use crate::duration::Left;
+use crate::output::{Output, WrongUsage, print};
+use crate::plural::Count;
+use crate::table_error;
+
+/// The longest line that is read, in bytes. A key has at most 255 values.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// What files say that were read.
+#[derive(Debug, Default)]
+struct Record {
+    /// The keys, each with its policy, by their numbers.
+    keys: Vec<String>,
+    numbers: HashMap<String, u32>,
+    allowed: Vec<Allowed>,
+    blocked: u64,
+    would_block: u64,
+    exempt: u64,
+    /// Lines that are no decision: cut off by a full disk, for example.
+    unreadable: u64,
+    /// The boots of machines, each with the time when it was, by the wall clock.
+    boots: HashMap<String, i128>,
+}
+
+/// Cells that were allowed.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Allowed {
+    key: u32,
+    /// Nanoseconds, since the boot of the machine, or since 1970 with several machines.
+    at: i64,
+    cells: u32,
+}
+
+/// A limit, in the times of a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Police {
+    interval_ns: i128,
+    tolerance_ns: i128,
+}
+
+/// What is wrong with the decisions about one key.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Excess {
+    /// Cells that an exact bucket would not have allowed.
+    too_many: u64,
+    /// By how much the key was at most ahead of what the limit allows.
+    ahead_ns: i128,
+    /// When that was.
+    at: i64,
+}
+
+impl Police {
+    fn new(quota: Quota) -> Self {
+        Self {
+            interval_ns: quota.emission_interval().0.into(),
+            tolerance_ns: quota.burst_tolerance().0.into(),
+        }
+    }
+
+    /// Looks at what was allowed to one key, in the order of time.
+    fn look(self, allowed: &[Allowed]) -> Excess {
+        let mut excess = Excess::default();
+        // With all cells that were allowed, and with those that the limit allows.
+        let (mut all, mut conforming) = (i128::MIN, i128::MIN);
+        for Allowed { at, cells, .. } in allowed {
+            let now = i128::from(*at);
+            let cost = self.interval_ns * i128::from(*cells);
+            // A bucket allows cells if afterwards it owes one burst at most.
+            let most = now + self.tolerance_ns + self.interval_ns;
+            all = all.max(now) + cost;
+            if all - most > excess.ahead_ns {
+                (excess.ahead_ns, excess.at) = (all - most, *at);
+            }
+            let next = conforming.max(now) + cost;
+            if next > most {
+                excess.too_many += u64::from(*cells);
+            } else {
+                conforming = next;
+            }
+        }
+        excess
+    }
+}
+
+impl Record {
+    /// Reads a file. Only what is about `policy` counts, if one is named.
+    fn read(&mut self, path: &Path, policy: Option<&str>) -> anyhow::Result<()> {
+        let shown = path.display();
+        let failed = || format!("could not read {shown}");
+        let mut file = BufReader::new(File::open(path).with_context(failed)?);
+        let mut line = Vec::new();
+        // What to add to the times that follow; `None` before the first line about the clock.
+        let mut booted: Option<i128> = None;
+        loop {
+            line.clear();
+            let read = std::io::Read::take(&mut file, LONGEST_LINE)
+                .read_until(b'\n', &mut line)
+                .with_context(failed)?;
+            if read == 0 {
+                break;
+            }
+            let text = String::from_utf8_lossy(&line);
+            if text.starts_with(MAGIC) {
+                let (boot, at) = clock(&text)
+                    .with_context(|| format!("{shown}: the line about the clock is damaged"))?;
+                // The clock of a boot is the same in all files of one machine, and was read
+                // several times.
+                booted = Some(*self.boots.entry(boot).or_insert(at));
+                continue;
+            }
+            let Some(booted) = booted else {
+                bail!(WrongUsage(format!(
+                    "{shown} is not an audit file; name files that agents with --audit have \
+                     written"
+                )));
+            };
+            self.add(&text, booted, policy);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, line: &str, booted: i128, policy: Option<&str>) {
+        let Some((at, decided, key, cells, outcome)) = fields(line) else {
+            self.unreadable += 1;
+            return;
+        };
+        if policy.is_some_and(|policy| policy != decided) {
+            return;
+        }
+        match outcome {
+            "allowed" => {}
+            "blocked" => return self.blocked += 1,
+            "would-block" => return self.would_block += 1,
+            _ => return self.exempt += 1,
+        }
+        let name = format!("{decided} {key}");
+        let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
+        let keys = &mut self.keys;
+        let key = *self.numbers.entry(name).or_insert_with_key(|name| {
+            keys.push(name.clone());
+            next
+        });
+        let at = i64::try_from(booted.saturating_add(at.into())).unwrap_or(i64::MAX);
+        self.allowed.push(Allowed { key, at, cells });
+    }
+}
+
+/// The id of the boot in a line about the clock, and when it was.
+fn clock(line: &str) -> Option<(String, i128)> {
+    let value = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name));
+    Some((value("boot=")?.to_owned(), value("booted=")?.parse().ok()?))
+}
+
+/// The parts of a line about a decision. A line that was cut off has none.
+fn fields(line: &str) -> Option<(u64, &str, &str, u32, &str)> {
+    let mut words = line.strip_suffix('\n')?.split(' ');
+    let at = words.next()?.parse().ok()?;
+    let (policy, key) = (words.next()?, words.next()?);
+    let (cells, outcome) = (words.next()?.parse().ok()?, words.next()?);
+    let is_whole = words.next().is_none()
+        && ["allowed", "blocked", "would-block", "exempt"].contains(&outcome);
+    is_whole.then_some((at, policy, key, cells, outcome))
+}
+
+/// Reads the files, and prints the worst excess. Returns the exit status, which is 1 if there is
+/// one.
+///
+/// # Errors
+///
+/// A file cannot be read or is not an audit file, or there are no decisions.
+pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
+    let Audit { files, rate, burst, policy, json } = command;
+    let quota = rate.quota(*burst).map_err(|error| WrongUsage(table_error::rate(&error)))?;
+    let mut record = Record::default();
+    for file in files {
+        record.read(file, policy.as_deref())?;
+    }
+    let Record { mut allowed, keys, blocked, would_block, exempt, unreadable, boots, .. } = record;
+    if allowed.is_empty() {
+        bail!("no request was allowed according to these files, so there is nothing to check");
+    }
+    allowed.sort_unstable();
+    let police = Police::new(quota);
+    let (mut too_many, mut clients_over, mut worst) = (0, 0_u64, None::<(Excess, u32)>);
+    for of_key in allowed.chunk_by(|one, other| one.key == other.key) {
+        let excess = police.look(of_key);
+        too_many += excess.too_many;
+        clients_over += u64::from(excess.ahead_ns > 0);
+        if excess.ahead_ns > worst.map_or(0, |(worst, _)| worst.ahead_ns) {
+            worst = Some((excess, of_key[0].key));
+        }
+    }
+    let cells: u64 = allowed.iter().map(|allowed| u64::from(allowed.cells)).sum();
+    let times = || allowed.iter().map(|allowed| allowed.at);
+    let span = times().max().unwrap_or_default() - times().min().unwrap_or_default();
+    let span = std::time::Duration::from_nanos(span.unsigned_abs());
+    let mut lines = vec![format!(
+        "{} of {} in {} allowed ({} blocked, {would_block} would be blocked, {exempt} exempt)",
+        Count(cells, "cell", "cells"),
+        Count(keys.len() as u64, "client", "clients"),
+        Left(span),
+        Count(blocked, "request", "requests"),
+    )];
+    let is_over = worst.is_some();
+    let worst = worst.map(|(excess, key)| {
+        let cells = excess.ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs());
+        (cells, keys.get(key as usize).cloned().unwrap_or_default(), excess.at)
+    });
+    lines.push(match &worst {
+        None => {
+            format!("none too many: no client got more than {} at once and {rate}", quota.burst())
+        }
+        Some((cells, key, at)) => format!(
+            "TOO MANY: {} for {} beyond {} at once and {rate}; at worst {} for {key}, at {at} ns",
+            Count(too_many, "cell", "cells"),
+            Count(clients_over, "client", "clients"),
+            quota.burst(),
+            Count(*cells, "cell", "cells")
+        ),
+    });
+    if unreadable > 0 {
+        lines.push(format!(
+            "{} left out, because they are no decisions",
+            Count(unreadable, "line was", "lines were")
+        ));
+    }
+    if boots.len() > 1 {
+        lines.push(format!(
+            "the files are of {} machines or boots: as far as their wall clocks differ, this can \
+             be wrong",
+            boots.len()
+        ));
+    }
+    let worst = worst.map(|(cells, key, at)| json!({ "cells": cells, "key": key, "at_ns": at }));
+    let json_output = json!({
+        "cells": cells,
+        "clients": keys.len(),
+        "blocked": blocked,
+        "would_block": would_block,
+        "exempt": exempt,
+        "unreadable": unreadable,
+        "too_many": too_many,
+        "clients_over": clients_over,
+        "worst": worst,
+        "boots": boots.len(),
+    });
+    print(*json, [Output { words: lines.join("\n"), json: json_output }])?;
+    Ok(if is_over { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use gcra_table::{Admission, Nanos, Time};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn allowed(times: &[i64]) -> Vec<Allowed> {
+        times.iter().map(|at| Allowed { key: 0, at: *at, cells: 1 }).collect()
+    }
+
+    fn police(interval: u64, burst: u32) -> (Police, Quota) {
+        let quota = Quota::new(Nanos(interval), burst).unwrap();
+        (Police::new(quota), quota)
+    }
+
+    #[test]
+    fn one_too_many_is_found() {
+        let (police, _) = police(10, 3);
+        assert_eq!(police.look(&allowed(&[0, 0, 0, 10, 20])), Excess::default());
+        let excess = police.look(&allowed(&[0, 0, 0, 9, 20]));
+        assert_eq!(excess, Excess { too_many: 1, ahead_ns: 1, at: 9 });
+        let excess = police.look(&allowed(&[0, 0, 0, 0, 0]));
+        assert_eq!(excess, Excess { too_many: 2, ahead_ns: 20, at: 0 });
+        assert_eq!(police.look(&allowed(&[-5, 0])), Excess::default(), "before 1970");
+    }
+
+    #[test]
+    fn lines_that_are_no_decisions_are_counted() {
+        let mut record = Record::default();
+        for line in [
+            "5 api 192.0.2.1 1 allowed\n",
+            "6 api 192.0.2.1 1 blocked\n",
+            "7 api.observe 192.0.2.1 1 would-block\n",
+            "8 api - 3 exempt\n",
+            "9 api 192.0.2.1 1 al",
+            "9 api 192.0.2.1 1 allowed more\n",
+            "x\n",
+        ] {
+            record.add(line, 100, None);
+        }
+        assert_eq!(record.allowed, [Allowed { key: 0, at: 105, cells: 1 }]);
+        assert_eq!(
+            (record.blocked, record.would_block, record.exempt, record.unreadable),
+            (1, 1, 1, 3)
+        );
+        record.add("5 other 192.0.2.1 1 allowed\n", 100, Some("api"));
+        assert_eq!(record.allowed.len(), 1);
+    }
+
+    proptest! {
+        /// What a bucket allows conforms, and each cell that it denies is too many.
+        #[test]
+        fn the_police_agrees_with_the_bucket(
+            interval in 1_u64..50,
+            burst in 1_u32..6,
+            requests in proptest::collection::vec((0_u64..60, 1_u32..4), 1..60),
+        ) {
+            let (police, quota) = police(interval, burst);
+            let (mut now, mut tat) = (Time(1_000), Time::ZERO);
+            let mut conforming = Vec::new();
+            for (pause, cells) in requests {
+                now = Time(now.0 + pause);
+                let one = Allowed { key: 0, at: now.0.cast_signed(), cells };
+                match quota.admit(tat, now, cells) {
+                    Admission::Conforming { tat: next } => {
+                        tat = next;
+                        conforming.push(one);
+                    }
+                    Admission::Early { .. } | Admission::Oversize => {
+                        let mut with = conforming.clone();
+                        with.push(one);
+                        prop_assert_eq!(police.look(&with).too_many, u64::from(cells));
+                        prop_assert!(police.look(&with).ahead_ns > 0);
+                    }
+                }
+            }
+            prop_assert_eq!(police.look(&conforming), Excess::default());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Agents that write down each decision, and the command that holds their files against a limit.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+use spop_codec::Value;
+use support::spop::Spop;
+use support::{Agent, directory, wait_until};
+
+fn audit(files: &[&Path], args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .arg("audit")
+        .args(files)
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn ip(text: &str) -> Value<'static> {
+    text.parse::<std::net::IpAddr>().unwrap().into()
+}
+
+/// Two agents share a limit, one is killed in the middle and started again, and the files say that
+/// not one request too many was allowed.
+#[test]
+fn the_files_of_all_agents_together_keep_the_limit() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let file = |name: &str| directory.path().join(name);
+    let start = |audit: &Path| {
+        Agent::start(
+            &table,
+            &["--rate", "200/s", "--burst", "7", "--audit", audit.to_str().unwrap()],
+        )
+    };
+    let (one, two) = (file("one.audit"), file("two.audit"));
+    let (mut first, second) = (start(&one), start(&two));
+    let hammer = |address: &str, rounds: usize| {
+        let mut spop = Spop::connect(address);
+        (0..rounds).map(|_| spop.allowed(&[("ip", ip("192.0.2.1"))], 50)).sum::<usize>()
+    };
+    let answered = thread::scope(|scope| {
+        let other = scope.spawn(|| hammer(&second.address, 40));
+        let mut allowed = hammer(&first.address, 10);
+        first.process.kill();
+        first = start(&one);
+        allowed += hammer(&first.address, 10);
+        allowed + other.join().unwrap()
+    });
+    let limit = ["--rate", "200/s", "--burst", "7"];
+    let output = audit(&[&one, &two], &limit);
+    let said = words(&output);
+    assert!(
+        said.contains("none too many: no client got more than 7 at once and 200 per second\n"),
+        "{said}"
+    );
+    assert!(said.starts_with(&format!("{answered} cells of 1 client in ")), "{answered}: {said}");
+    assert!(said.contains(&format!("({} requests blocked, ", 60 * 50 - answered)), "{said}");
+    assert_eq!(output.status.code(), Some(0));
+    // The same decisions are too many for a smaller limit.
+    let output = audit(&[&one, &two], &["--rate", "200/s", "--burst", "6", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["worst"]["cells"], &json["clients_over"]), (&1.into(), &1.into()), "{json}");
+    assert_eq!(json["worst"]["key"], "default 192.0.2.1");
+    assert_eq!(output.status.code(), Some(1));
+    let output = audit(&[&table], &limit);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("is not an audit file; name files that agents with --audit"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Each policy, trial and exempt client has lines of its own, in a form without secrets.
+#[test]
+fn a_line_has_the_policy_the_key_and_the_outcome() {
+    let directory = directory();
+    let config = directory.path().join("gcra.toml");
+    fs::write(
+        &config,
+        "[policy.api]\nlimits = \"2/h\"\nobserve = \"1/h\"\nkey = [\"user\", \"else ip\"]\n\
+         lowercase = true\ncost = \"n\"\n",
+    )
+    .unwrap();
+    let (table, file) = (directory.path().join("table"), directory.path().join("audit"));
+    let flags = ["--config", config.to_str().unwrap(), "--audit", file.to_str().unwrap()];
+    let agent = Agent::start(&table, &flags);
+    let mut spop = Spop::connect(&agent.address);
+    for args in [
+        [("user", Value::from("Alice")), ("n", 1_i64.into())],
+        [("user", "aLICE".into()), ("n", 2_i64.into())],
+        [("ip", ip("2001:db8::7")), ("n", 1_i64.into())],
+    ] {
+        spop.ask(&[("api", &args)]);
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let (clock, lines) = text.split_once('\n').unwrap();
+    assert!(clock.starts_with("# gcra-spoa audit 1 boot="), "{clock}");
+    let lines: Vec<_> = lines.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    // The first 16 bytes of the SHA-256 of "alice".
+    let alice = "str#2bd806c97f0e00af1a1fc3328fa763a9";
+    let expected = [
+        format!("api {alice} 1 allowed"),
+        format!("api.observe {alice} 1 allowed"),
+        format!("api {alice} 2 blocked"),
+        format!("api.observe {alice} 2 would-block"),
+        "api else1:2001:db8::/64 1 allowed".to_owned(),
+        "api.observe else1:2001:db8::/64 1 allowed".to_owned(),
+    ];
+    assert_eq!(lines, expected);
+    // A log rotation.
+    let old = directory.path().join("audit.1");
+    fs::rename(&file, &old).unwrap();
+    wait_until("the file is there again", || file.exists());
+    let lines_of = |path: &PathBuf| fs::read_to_string(path).unwrap().lines().count();
+    let before = lines_of(&old);
+    wait_until("it is written to", || {
+        spop.ask(&[("api", &[("ip", ip("192.0.2.1")), ("n", 1_i64.into())])]);
+        lines_of(&file) > 1
+    });
+    assert_eq!(lines_of(&old), before);
+    let output = audit(&[&old, &file], &["--rate", "2/h", "--policy", "api"]);
+    assert!(words(&output).contains("none too many"), "{output:?}");
+}
