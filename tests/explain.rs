@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -479,7 +481,21 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
         said(&command.args(args).arg("--table").arg(&table).output().unwrap())
     };
-    let (words, status) = run(&["explain", "--rate", "2/d", "ip=2001:db8:1:2::7"]);
+    let explain = |arg: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let explain = command.args(["explain", "--rate", "2/d", arg, "--table"]).arg(&table);
+        explain.output().unwrap()
+    };
+    // This is about exactly the args of a message.
+    let output = explain("ip=2001:db8:1:2::7");
+    let (words, status) = said(&output);
+    let begin = "policy 'default' decides: a request now is allowed\n  key: 2001:db8:1:2::7\n";
+    assert!(words.starts_with(begin) && status == 0, "{words}");
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("ip=2001:db8:1:2::7, and one with ip=2001:db8:1:2::; if"), "{note}");
+    let output = explain("ip=2001:db8:1:2::");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let (words, status) = said(&output);
     let begin = "policy 'default' decides: a request now is blocked; the next one is allowed in \
                  12 h\n  key: 2001:db8:1:2::\n";
     assert!(words.starts_with(begin) && status == 0, "{words}");
@@ -901,4 +917,87 @@ fn an_exemption_without_a_file_holds_for_the_group() {
     assert!(words.contains("the exemption has ended") && status == 0, "{words}");
     assert_eq!(run(&["exempt", "--end", "2001:db8:1:2::7"]).1, 0);
     assert!(run(&["exempt", "--list"]).0.contains("no client is exempt"));
+}
+
+/// HAProxy sends the bytes of a header as a string, whatever they are.
+#[test]
+fn a_string_that_is_not_text_is_found() {
+    let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"key\"]\n");
+    let args = [("key", Value::String(b"caf\xe9"))];
+    let raw = OsStr::from_bytes(b"caf\xe9");
+    assert_eq!(scene.exhaust("check", &args), 2);
+    let run = |command: &[&str], arg: &OsStr| {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        process.args(command).arg("--config").arg(scene.path("gcra.toml"));
+        process.arg("--table").arg(scene.path("table")).arg(arg).output().unwrap()
+    };
+    for key in [OsStr::new("strhex:636166e9"), raw] {
+        let (words, status) = said(&run(&["table", "get"], key));
+        assert!(words.starts_with("strhex:636166e9: policy 'check', 2 per day, up"), "{words}");
+        assert!(words.contains(": blocked; ") && status == 0, "{words}");
+    }
+    assert_eq!(said(&run(&["table", "get"], OsStr::new("hex:636166e9"))).1, 1, "that is binary");
+    for arg in [&b"key=strhex:636166e9"[..], b"key=caf\xe9"] {
+        let words = said(&run(&["explain"], OsStr::from_bytes(arg))).0;
+        assert!(words.contains("a request now is blocked; "), "{words}");
+        assert!(words.contains("\n  key: key strhex:636166e9\n"), "{words}");
+        let key = "\n  KEY for table get, table reset and exempt: strhex:636166e9\n";
+        assert!(words.contains(key), "{words}");
+        let name = said(&run(&["name"], raw)).0;
+        let name = name.trim_end().strip_prefix("policy 'check': c…(4)#").unwrap();
+        assert!(words.contains(&format!("\n  client in logs: c…(4)#{name}\n")), "{words}");
+    }
+    let (words, status) = said(&run(&["exempt", "--for", "1h"], raw));
+    assert_eq!(status, 0, "{words}");
+    assert!(words.ends_with(" strhex:636166e9\n"), "{words}");
+    assert_eq!(said(&run(&["exempt", "--end"], raw)).1, 0);
+    assert_eq!(said(&run(&["table", "reset"], raw)).1, 0);
+    let output = run(&["explain"], OsStr::from_bytes(b"\xe9=a"));
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(!scene.is_blocked("check", &args));
+}
+
+/// A KEY may have been copied from the log of a web server, to which a client has written.
+#[test]
+fn no_command_prints_what_a_terminal_obeys() {
+    let scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"key\"]\n");
+    let hostile = "\u{1b}]0;a\u{7}\u{9b}31m\u{202e}\u{2066}\u{200b}\u{2028}\u{e0001}\n\rb";
+    let with = |before: &str| format!("{before}{hostile}");
+    let printed = |command: &[&str], args: &[&str]| {
+        let output = scene.run(command, args);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        // The last of them is the end of the last line.
+        let lines = text.lines().count();
+        let hidden =
+            |c: &char| c.is_control() || "\u{202e}\u{2066}\u{200b}\u{2028}\u{e0001}".contains(*c);
+        let hidden: Vec<_> = text.chars().filter(hidden).collect();
+        assert_eq!(hidden, vec!['\n'; lines], "{text:?}");
+        assert!(lines > 0 && !text.contains("\nb"), "{text:?}");
+        text
+    };
+    for command in [
+        &["table", "get"][..],
+        &["table", "reset"],
+        &["exempt", "--for", "1h"],
+        &["exempt", "--end"],
+        &["name"],
+        &["name", "--policy", hostile],
+    ] {
+        printed(command, &[hostile]);
+        printed(command, &[&with("a,")]);
+        printed(command, &[&with("int32:")]);
+        let json = printed(command, &["--json", hostile]);
+        if let Ok(json) = serde_json::from_str::<Json>(&json) {
+            assert_eq!(json["key"], hostile, "nothing is lost");
+        }
+    }
+    printed(&["explain"], &[hostile]);
+    printed(&["explain"], &[&with("key=")]);
+    printed(&["explain", "--json"], &[&with("key=")]);
+    printed(&["explain"], &["key=a", &with("b=")]);
+    printed(&["explain"], &["key=a", &format!("{hostile}=b")]);
+    printed(&["explain", "--message", hostile], &["key=a"]);
+    printed(&["exempt", "--for", hostile], &["a"]);
+    printed(&["exempt", "--list"], &[]);
+    printed(&[hostile], &[]);
 }

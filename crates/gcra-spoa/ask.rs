@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::visible::printable_json;
+
 /// How many bytes may be read in all. Several questions can share it.
 #[derive(Debug)]
 pub(crate) struct Budget(AtomicUsize);
@@ -73,8 +75,8 @@ fn parse<T: DeserializeOwned>(
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let body = head.and_then(|head| answer.get(head + 4..));
     match (status, body) {
-        (Some(200), Some(body)) => serde_json::from_slice(body).or_else(|error| {
-            if error.is_data() {
+        (Some(200), Some(body)) => from_json(body).or_else(|error| {
+            if error.is_some_and(|error| error.is_data()) {
                 return Err(format!(
                     "the {path} of {address} is not that of gcra-spoa {}; if an agent of another \
                      version answers there, use the 'gcra-spoa' of that version",
@@ -91,6 +93,13 @@ fn parse<T: DeserializeOwned>(
              metrics are at that of --admin)",
         ),
     }
+}
+
+/// What JSON says. Its strings have no characters that a terminal would obey or hide, because
+/// another program may have written them. The error is `None` if it is not even text.
+fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Option<serde_json::Error>> {
+    let json = str::from_utf8(json).map_err(|_| None)?;
+    serde_json::from_str(&printable_json(json)).map_err(Some)
 }
 
 /// A whole answer, with its head.
@@ -198,6 +207,17 @@ mod tests {
             let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
             assert_eq!(said(answer).await, expected);
         }
+    }
+
+    #[test]
+    fn no_string_of_an_answer_is_obeyed_by_a_terminal() {
+        let address = "127.0.0.1:9101".parse().unwrap();
+        let answer = "HTTP/1.1 200 OK\r\n\r\n{\n\"a\u{9b}\": \"\u{202e}\\u001b[2J\\u2028 é\"\n}";
+        let read: std::collections::BTreeMap<String, String> =
+            parse(answer.as_bytes(), address, "/status").unwrap();
+        assert_eq!(read.into_iter().collect::<Vec<_>>(), [("a?".into(), "??[2J? é".into())]);
+        let binary = parse::<String>(b"HTTP/1.1 200 OK\r\n\r\n\"\xff\"", address, "/status");
+        assert!(binary.unwrap_err().ends_with(": its /status is not JSON"));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use std::sync::Once;
 use std::time::Duration;
 use std::{env, io};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots};
@@ -19,6 +21,7 @@ use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
 use crate::key::{Key, NamedValue};
+use crate::output::{complain, print_note};
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::meant::Meant;
 use crate::policy::variables::Answers;
@@ -371,7 +374,7 @@ pub(crate) struct Get {
     #[arg(allow_negative_numbers = true)]
     pub(crate) burst: Option<u64>,
     /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub(crate) keys: Vec<Key>,
 }
 
@@ -383,7 +386,7 @@ pub(crate) struct Reset {
     #[command(flatten)]
     pub(crate) of: Of,
     /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub(crate) keys: Vec<Key>,
 }
 
@@ -401,7 +404,7 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub(crate) at: At,
     /// The args of the message; see below
-    #[arg(value_name = "ARG=VALUE", required = true)]
+    #[arg(value_name = "ARG=VALUE", required = true, value_parser = named_value_parser())]
     pub(crate) args: Vec<NamedValue>,
 }
 
@@ -423,7 +426,7 @@ pub(crate) struct Exempt {
     #[arg(long, conflicts_with_all = ["time", "end", "keys"])]
     pub(crate) list: bool,
     /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required_unless_present = "list")]
+    #[arg(value_name = "KEY", required_unless_present = "list", value_parser = key_parser())]
     pub(crate) keys: Vec<Key>,
 }
 
@@ -435,7 +438,7 @@ pub(crate) struct Name {
     #[command(flatten)]
     pub(crate) at: At,
     /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub(crate) keys: Vec<Key>,
 }
 
@@ -540,8 +543,11 @@ macro_rules! values_help {
   2001:db8::/64          a group of addresses that counts as one client
   /login                 a string
   str:192.0.2.7          a string that looks like an address
+  strhex:636166e9        a string by its bytes, which need not be text
   int64:7  uint32:7  bool:true  hex:00ff  null:
-                         other types (an integer of HAProxy is int64)"
+                         other types (an integer of HAProxy is int64, and hex:
+                         is binary, which is never the same as a string: text
+                         such as req.hdr() is a string, and sha2(256) binary)"
     };
 }
 
@@ -971,7 +977,7 @@ impl Source {
 }
 
 fn usage_error(sentence: &str) -> ExitCode {
-    eprintln!("gcra-spoa: {sentence}");
+    complain(sentence);
     ExitCode::from(2)
 }
 
@@ -1137,11 +1143,11 @@ fn table_of_commands() -> PathBuf {
     let path = existing(&own, Path::new(TABLE_OF_UNIT)).to_owned();
     if path != own {
         NOTE.call_once(|| {
-            eprintln!(
-                "gcra-spoa: note: there is no table {}, so this command uses {TABLE_OF_UNIT}, the \
+            print_note(&format!(
+                "there is no table {}, so this command uses {TABLE_OF_UNIT}, the \
                  table of the systemd unit",
                 own.display()
-            );
+            ));
         });
     }
     path
@@ -1158,6 +1164,15 @@ fn existing<'a>(first: &'a Path, second: &'a Path) -> &'a Path {
 pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
+}
+
+/// HAProxy sends strings of any bytes, so those of the command line are read as they are.
+fn key_parser() -> impl TypedValueParser<Value = Key> {
+    OsStringValueParser::new().try_map(|text| Key::from_bytes(text.as_bytes()))
+}
+
+fn named_value_parser() -> impl TypedValueParser<Value = NamedValue> {
+    OsStringValueParser::new().try_map(|text| NamedValue::from_bytes(text.as_bytes()))
 }
 
 fn parse_burst(text: &str) -> Result<u64, String> {

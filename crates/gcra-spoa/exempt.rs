@@ -12,10 +12,11 @@ use crate::cli::{self, Exempt};
 use crate::duration::{Exact, Left};
 use crate::inspected::{self, Client, Inspected, Wanted};
 use crate::key::Key;
-use crate::output::{Output, print, quoted};
+use crate::output::{Output, print, print_note};
 use crate::policy::{Policy, policy_id};
 use crate::table_error::{self, TableError};
 use crate::table_keys::has_bucket;
+use crate::visible::quoted;
 
 /// Begins, ends or lists exemptions, and returns the exit status.
 ///
@@ -42,11 +43,11 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         };
         let clients = inspected.clients(of.policy.as_deref(), key, wanted, is_known)?;
         if inspected.file.is_none() && time.is_some() && !clients.iter().any(is_known) {
-            eprintln!(
-                "gcra-spoa: note: the table does not know {} yet; if the agents' --key has a \
-                 fallback ('else'), exempt the KEY with else: before the value as well",
+            print_note(&format!(
+                "the table does not know {} yet; if the agents' --key has a fallback ('else'), \
+                 exempt the KEY with else: before the value as well",
                 key.text
-            );
+            ));
         }
         for client in clients {
             let shown = inspected.shown(&client, key);

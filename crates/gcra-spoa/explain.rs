@@ -15,11 +15,11 @@ use crate::in_force::InForce;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::limiter::write_client;
 use crate::named_parts::{exact_key, ungrouped};
-use crate::output::quoted;
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
 use crate::verdict::Reason;
+use crate::visible::quoted;
 use crate::written_message::WrittenMessage;
 use crate::written_net::VALUE;
 
@@ -205,10 +205,11 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                 | Written::Null
         );
         if !is_integer && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise) {
-            let right = match value {
-                Written::String(digits) if digits.parse::<u64>().is_ok() => digits,
-                _ => "1",
+            let digits = match value {
+                Written::String(digits) => str::from_utf8(digits).ok(),
+                _ => None,
             };
+            let right = digits.filter(|digits| digits.parse::<u64>().is_ok()).unwrap_or("1");
             return Err(format!(
                 "the arg '{name}' is a cost, and agents decide only about a cost that is an \
                  integer; write {name}=int64:{right}, which is how HAProxy sends one, instead of \

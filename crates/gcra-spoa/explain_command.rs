@@ -6,7 +6,7 @@ use crate::cli::Explain;
 use crate::explain::{Decided, Explanation, explain_all};
 use crate::inspected::Inspected;
 use crate::key::{NamedValue, Part};
-use crate::output::{Output, WrongUsage, print};
+use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::Policy;
 use crate::remembering::Remembering;
 
@@ -32,13 +32,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let mut notes = unused_args(command, &inspected);
     notes.extend(strings_for_addresses(command, &inspected));
     if !explanations.iter().any(is_known) {
-        // HAProxy may cut addresses, as for `table get`.
-        let masked = if config.is_none() { masked(args) } else { None };
-        let of_network = masked.map(|masked| explain_with(&masked)).transpose()?;
-        match of_network.filter(|of_network| of_network.iter().any(is_known)) {
-            Some(of_network) => explanations = of_network,
-            None => notes.extend(known_otherwise(args, explain_with)),
-        }
+        notes.extend(known_otherwise(args, explain_with));
     }
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies.list);
@@ -48,15 +42,13 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
             Ok(answers) => answers.into_iter().flatten().for_each(|answer| {
                 explanations.iter_mut().for_each(|explanation| explanation.or_stricter(&answer));
             }),
-            Err(why) => eprintln!("gcra-spoa: note: {}", remembering.note(Some(&why))),
+            Err(why) => print_note(&remembering.note(Some(&why))),
         }
     }
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    for note in notes {
-        eprintln!("gcra-spoa: note: {note}");
-    }
+    notes.iter().for_each(|note| print_note(note));
     let output = |explanation: &Explanation| Output {
         words: explanation.in_words(),
         json: serde_json::to_value(explanation).unwrap_or_default(),
@@ -68,16 +60,6 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
 /// Whether the table knows anything about the client.
 fn is_known(explanation: &Explanation) -> bool {
     explanation.decided.as_ref().is_some_and(Decided::is_known)
-}
-
-/// The args with each IPv6 address replaced by its /64 network; `None` if that is the same.
-fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
-    args.iter().find_map(|arg| arg.value.masked())?;
-    let mask = |arg: &NamedValue| NamedValue {
-        name: arg.name.clone(),
-        value: arg.value.masked().unwrap_or_else(|| arg.value.clone()),
-    };
-    Some(args.iter().map(mask).collect())
 }
 
 /// Adds the list that the override comes from.
@@ -100,7 +82,7 @@ fn known_otherwise(
     let mut notes = Vec::new();
     for (place, NamedValue { name, value }) in args.iter().enumerate() {
         let text = match value {
-            Part::String(text) => text.clone(),
+            Part::String(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             value => value.to_string(),
         };
         for other in value.as_other_type(&text).into_iter().chain(value.masked()) {

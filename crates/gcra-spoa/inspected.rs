@@ -17,11 +17,12 @@ use crate::in_force::InForce;
 use crate::key::Key;
 use crate::limiter::write_client;
 use crate::named_parts::{self, Meaning};
-use crate::output::{Mistakes, WrongUsage};
+use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;
 use crate::policy::{self, KeyParts, Policies, Policy};
 use crate::question::Question;
 use crate::table_error::TableError;
+use crate::visible::Visible;
 use crate::written_message::WrittenMessage;
 
 /// A table, and the policies by which the command looks at it.
@@ -131,7 +132,7 @@ impl Inspected {
         let is_whole = file.is_some() || keys.is_empty();
         let inspected = Self { table, path, in_force, file: file.map(Path::to_owned), is_whole };
         for note in [inspected.note_about_users(), inspected.note()].into_iter().flatten() {
-            eprintln!("gcra-spoa: note: {note}");
+            print_note(&note);
         }
         Ok(inspected)
     }
@@ -391,8 +392,8 @@ impl Inspected {
             notes.push(format!("counted as {counted}"));
         }
         match &notes[..] {
-            [] => key.text.clone(),
-            notes => format!("{} ({})", key.text, notes.join(", ")),
+            [] => Visible(&key.text).to_string(),
+            notes => format!("{} ({})", Visible(&key.text), notes.join(", ")),
         }
     }
 

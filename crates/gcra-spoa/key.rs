@@ -9,6 +9,7 @@ use gcra_table::KeyHasher;
 use ipnet::{IpNet, Ipv6Net};
 use spop_agent::Value;
 
+use crate::visible::{Visible, is_hidden};
 use crate::written_net::{VALUE, written_net};
 
 /// Writes one part of a key: its type, its length where that varies, and its value. So different
@@ -79,8 +80,9 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
 /// An address is an address, a network stands for the group of clients that a policy counts
-/// together, and any other text is a string, unless a type is in front: `str:`, `int32:`,
-/// `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or `null:`. A text that is nearly an
+/// together, and any other text is a string, unless a type is in front: `str:`, `strhex:` (the
+/// bytes of a string), `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or
+/// `null:`. A text that is nearly an
 /// address, and a name that a log has shortened, are mistakes. Before the type, `else:` says that
 /// the value came from the fallback of an arg of the key, and `else2:` and so on that it came from
 /// its second one. A comma or backslash within a part has a backslash before it. A part may have
@@ -112,9 +114,13 @@ pub(crate) enum Part {
     Ip(IpAddr),
     /// A network of several addresses: the clients in it that a policy counts together.
     Net(IpNet),
-    String(String),
+    /// HAProxy sends any bytes as a string.
+    String(Vec<u8>),
     Binary(Vec<u8>),
 }
+
+/// What is in front of the bytes of a string in hexadecimal.
+const STRING_HEX: &str = "strhex:";
 
 /// A value of a key as it is written in a [`Key`], so that a shell and the parser take it for
 /// nothing else.
@@ -123,9 +129,9 @@ pub(crate) struct InKey<'a>(pub(crate) Value<'a>);
 impl fmt::Display for InKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Value::String(bytes) = self.0 else { return Shown(self.0).fmt(f) };
-        let text = String::from_utf8_lossy(bytes);
-        let is_plain = matches!(text.parse(), Ok(Part::String(plain)) if plain == text)
-            && of_fallback(&text).0 == 0
+        let Some(text) = visible_text(bytes) else { return write_hex(f, STRING_HEX, bytes) };
+        let is_plain = is_plain(text)
+            && of_fallback(text).0 == 0
             && !text.contains('=')
             && !text.starts_with('-');
         if !is_plain {
@@ -164,19 +170,38 @@ impl FromStr for NamedValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => {
-                Ok(Self { name: name.to_owned(), value: value.parse()? })
+        Self::from_bytes(text.as_bytes())
+    }
+}
+
+impl NamedValue {
+    /// Reads an arg of a command line, which can have bytes that are not UTF-8.
+    pub(crate) fn from_bytes(text: &[u8]) -> Result<Self, String> {
+        let equals = text.iter().position(|byte| *byte == b'=').unwrap_or_default();
+        let (name, value) = text.split_at(equals);
+        match (str::from_utf8(name), value.split_first()) {
+            (Ok(name), Some((_, value))) if !name.is_empty() => {
+                let value = match str::from_utf8(value) {
+                    Ok(value) => value.parse()?,
+                    Err(_) => Part::raw_string(value),
+                };
+                Ok(Self { name: name.to_owned(), value })
             }
             _ => Err(format!(
-                "'{text}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg \
-                 before its value"
+                "'{}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg before \
+                 its value",
+                String::from_utf8_lossy(text)
             )),
         }
     }
 }
 
 impl Part {
+    /// The string of a text that is not UTF-8, and so is of no other type.
+    fn raw_string(text: &[u8]) -> Self {
+        Self::String(text.strip_prefix(VALUE.as_bytes()).unwrap_or(text).into())
+    }
+
     /// The first address of the /64 network of an IPv6 address, as `ipmask(32,64)` gives it to
     /// agents; `None` if that is the same.
     pub(crate) fn masked(&self) -> Option<Self> {
@@ -189,8 +214,8 @@ impl Part {
     /// and a port is an integer.
     pub(crate) fn as_other_type(&self, text: &str) -> Option<Self> {
         match self {
-            Self::Ip(_) => Some(Self::String(text.to_owned())),
-            Self::String(own) if own == text => text.parse().ok().map(Self::Int64),
+            Self::Ip(_) => Some(Self::String(text.into())),
+            Self::String(own) if *own == text.as_bytes() => text.parse().ok().map(Self::Int64),
             _ => None,
         }
     }
@@ -206,7 +231,7 @@ impl Part {
             Self::Uint64(integer) => Value::Uint64(*integer),
             Self::Ip(ip) => (*ip).into(),
             Self::Net(net) => net.network().into(),
-            Self::String(string) => Value::String(string.as_bytes()),
+            Self::String(bytes) => Value::String(bytes),
             Self::Binary(bytes) => Value::Binary(bytes),
         }
     }
@@ -247,40 +272,77 @@ impl fmt::Display for Shown<'_> {
             Value::Ipv4(ip) => ip.fmt(f),
             Value::Ipv6(ip) => IpAddr::from(ip).to_canonical().fmt(f),
             Value::String(bytes) => {
-                let text = String::from_utf8_lossy(bytes);
-                let is_plain = matches!(text.parse(), Ok(Part::String(plain)) if plain == text);
-                if !is_plain {
+                let Ok(text) = str::from_utf8(bytes) else {
+                    return write_hex(f, STRING_HEX, bytes);
+                };
+                if !is_plain(text) {
                     f.write_str(VALUE)?;
                 }
-                // What a terminal would not show is escaped.
-                text.chars().try_for_each(|c| match c {
-                    '\\' | '\'' | '"' => write!(f, "{c}"),
-                    _ => write!(f, "{}", c.escape_debug()),
-                })
+                Visible(text).fmt(f)
             }
-            Value::Binary(bytes) => {
-                f.write_str("hex:")?;
-                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            Value::Binary(bytes) => write_hex(f, "hex:", bytes),
         }
     }
+}
+
+/// A string that can be written as it is: text of which a terminal shows each character.
+fn visible_text(bytes: &[u8]) -> Option<&str> {
+    str::from_utf8(bytes).ok().filter(|text| !text.contains(is_hidden))
+}
+
+/// Whether a text without a type in front is this string.
+fn is_plain(text: &str) -> bool {
+    matches!(text.parse(), Ok(Part::String(plain)) if plain == text.as_bytes())
+}
+
+fn write_hex(f: &mut fmt::Formatter<'_>, kind: &str, bytes: &[u8]) -> fmt::Result {
+    f.write_str(kind)?;
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
 impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let written = |part: &String| {
-            let (fallback, text) = of_fallback(part);
+        Self::from_bytes(text.as_bytes())
+    }
+}
+
+impl Key {
+    /// Reads a key of a command line, which can have bytes that are not UTF-8.
+    pub(crate) fn from_bytes(text: &[u8]) -> Result<Self, String> {
+        let written = |part: Vec<u8>| {
+            let part = String::from_utf8(part).or_else(|part| in_hex(part.as_bytes()))?;
+            let (fallback, text) = of_fallback(&part);
             // What is before a '=' may be a name, which only a policy knows.
             if !text.contains('=') {
                 text.parse::<Part>()?;
             }
             Ok(Written { fallback, text: text.to_owned() })
         };
-        let parts = split(text)?.iter().map(written).collect::<Result<_, String>>()?;
-        Ok(Self { text: text.to_owned(), parts })
+        let parts = split(text)?.into_iter().map(written).collect::<Result<Vec<_>, String>>()?;
+        let text = str::from_utf8(text).map(str::to_owned).unwrap_or_else(|_| {
+            let parts: Vec<_> = parts.iter().map(Written::to_string).collect();
+            parts.join(",")
+        });
+        Ok(Self { text, parts })
     }
+}
+
+/// A part of a key that is not UTF-8, with its bytes in hexadecimal.
+fn in_hex(part: &[u8]) -> Result<String, String> {
+    let (hex, shown) = (Shown(Value::String(part)).to_string(), String::from_utf8_lossy(part));
+    if part.contains(&b'=') {
+        return Err(format!(
+            "'{shown}' is not UTF-8; write ARG={STRING_HEX} and the bytes of the value in \
+             hexadecimal, or {hex} for all of it"
+        ));
+    }
+    let colon = part.iter().position(|byte| *byte == b':').map_or(0, |colon| colon + 1);
+    let (mark, value) = part.split_at(colon);
+    let mark = str::from_utf8(mark).ok().filter(|mark| of_fallback(mark).0 > 0);
+    let value = if mark.is_some() { value } else { part };
+    Ok(format!("{}{}", mark.unwrap_or_default(), Part::raw_string(value)))
 }
 
 /// The number of the fallback that a part came from, and the rest of its text.
@@ -294,22 +356,23 @@ fn of_fallback(text: &str) -> (u8, &str) {
 }
 
 /// Splits at commas that have no backslash before them, and drops the backslashes.
-fn split(text: &str) -> Result<Vec<String>, String> {
-    let mut parts = vec![String::new()];
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        let escaped = match character {
-            ',' => {
-                parts.push(String::new());
+fn split(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        let escaped = match byte {
+            b',' => {
+                parts.push(Vec::new());
                 continue;
             }
-            '\\' => characters
-                .next()
-                .ok_or_else(|| format!("'{text}' ends with a lone backslash; write it twice"))?,
+            b'\\' => bytes.next().ok_or_else(|| {
+                let text = String::from_utf8_lossy(text);
+                format!("'{text}' ends with a lone backslash; write it twice")
+            })?,
             other => other,
         };
         if let Some(part) = parts.last_mut() {
-            part.push(escaped);
+            part.push(*escaped);
         }
     }
     Ok(parts)
@@ -328,25 +391,26 @@ impl FromStr for Part {
             })
         }
         let (kind, value) = text.split_once(':').unwrap_or(("", text));
-        if kind != "str" && is_shortened(text) {
+        if !matches!(kind, "str" | "strhex") && is_shortened(text) {
             return Err(format!(
                 "'{text}' is a name from a log, 'top' or /status, which show only a part of a \
                  string; write the whole string, or {VALUE}{text} for this text itself"
             ));
         }
         Ok(match kind {
-            "str" => Self::String(value.to_owned()),
+            "str" => Self::String(value.into()),
+            "strhex" => Self::String(bytes(kind, value)?),
             "int32" => Self::Int32(parse(kind, value)?),
             "uint32" => Self::Uint32(parse(kind, value)?),
             "int64" => Self::Int64(parse(kind, value)?),
             "uint64" => Self::Uint64(parse(kind, value)?),
             "bool" => Self::Bool(parse(kind, value)?),
-            "hex" => Self::Binary(bytes(value)?),
+            "hex" => Self::Binary(bytes(kind, value)?),
             "null" if value.is_empty() => Self::Null,
             _ => match written_net(text)? {
                 Some(net) if net.prefix_len() == net.max_prefix_len() => Self::Ip(net.addr()),
                 Some(net) => Self::Net(net),
-                None => Self::String(text.to_owned()),
+                None => Self::String(text.into()),
             },
         })
     }
@@ -360,9 +424,9 @@ fn is_shortened(text: &str) -> bool {
     text.contains("…(") || text.starts_with('…') || text.strip_prefix('#').is_some_and(is_hash)
 }
 
-fn bytes(hex: &str) -> Result<Vec<u8>, String> {
+fn bytes(kind: &str, hex: &str) -> Result<Vec<u8>, String> {
     let error =
-        || format!("'{hex}' is not hexadecimal; write two digits for each byte, like hex:00ff");
+        || format!("'{hex}' is not hexadecimal; write two digits for each byte, like {kind}:00ff");
     if !hex.len().is_multiple_of(2) || !hex.is_ascii() {
         return Err(error());
     }
@@ -390,13 +454,13 @@ mod tests {
         let key: Key = "else:192.0.2.1,else2:str:a,x,str:else:x".parse().unwrap();
         let fallbacks: Vec<_> = key.parts.iter().map(|written| written.fallback).collect();
         assert_eq!(fallbacks, [1, 2, 0, 0]);
-        assert_eq!(key.parts[3].text.parse(), Ok(Part::String("else:x".to_owned())));
+        assert_eq!(key.parts[3].text.parse(), Ok(Part::String("else:x".into())));
         assert_eq!(key.parts[1].to_string(), "else2:str:a");
     }
 
     #[test]
     fn parts_have_the_types_that_haproxy_gives_them() {
-        let string = |text: &str| Part::String(text.to_owned());
+        let string = |text: &str| Part::String(text.into());
         let ip = |text: &str| Part::Ip(text.parse().unwrap());
         assert_eq!(parts("192.0.2.1,/login"), [ip("192.0.2.1"), string("/login")]);
         assert_eq!(parts("2001:db8::"), [ip("2001:db8::")]);
@@ -422,7 +486,7 @@ mod tests {
         for text in ["10.0.0.777", "192.0.2.1:80", "10.0.0", "2001:db8::g", "10.0.0.0/33"] {
             let sentence = error(text);
             assert!(sentence.contains("is not an address or network; write "), "{sentence}");
-            assert_eq!(parts(&format!("str:{text}")), [Part::String(text.to_owned())]);
+            assert_eq!(parts(&format!("str:{text}")), [Part::String(text.into())]);
         }
         assert!(error("10.0.0.1/8").contains("write 10.0.0.0/8 for the network, or 10.0.0.1/32"));
         assert!(error("").contains("or str: for the empty string"));
@@ -461,10 +525,30 @@ mod tests {
             let written = InKey(Value::String(value.as_bytes())).to_string();
             let key: Key = written.parse().unwrap();
             let [Written { fallback: 0, text }] = &key.parts[..] else { panic!("{key:?}") };
-            assert_eq!(text.parse(), Ok(Part::String(value.to_owned())), "{written}");
+            assert_eq!(text.parse(), Ok(Part::String(value.into())), "{written}");
             assert!(!written.starts_with('-'), "{written}");
         }
         assert_eq!(InKey(Value::Int64(7)).to_string(), "int64:7");
+    }
+
+    /// HAProxy sends the bytes of a header as a string, whatever they are.
+    #[test]
+    fn a_string_that_is_not_text_can_be_written() {
+        for bytes in [&b"caf\xe9"[..], b"\xff", b"a\0b", "\u{202e}a".as_bytes(), b"\x1b[2J"] {
+            let written = InKey(Value::String(bytes)).to_string();
+            assert!(written.starts_with("strhex:"), "{written}");
+            assert_eq!(parts(&written), [Part::String(bytes.into())]);
+        }
+        assert_eq!(Shown(Value::String(b"caf\xe9")).to_string(), "strhex:636166e9");
+        let raw = |text: &[u8]| Key::from_bytes(text).unwrap();
+        assert_eq!(raw(b"caf\xe9"), "strhex:636166e9".parse().unwrap());
+        assert_eq!(raw(b"else2:str:\xe9\\,,a"), "else2:strhex:e92c,a".parse().unwrap());
+        let sentence = Key::from_bytes(b"key=\xe9").unwrap_err();
+        assert!(sentence.ends_with("or strhex:6b65793de9 for all of it"), "{sentence}");
+        assert!("strhex:x".parse::<Part>().unwrap_err().contains("like strhex:00ff"));
+        let arg = NamedValue::from_bytes(b"key=caf\xe9").unwrap();
+        assert_eq!(arg, "key=strhex:636166e9".parse().unwrap());
+        assert!(NamedValue::from_bytes(b"\xe9=a").unwrap_err().contains("is not ARG=VALUE"));
     }
 
     #[test]

@@ -54,6 +54,7 @@ mod together;
 mod top;
 mod undecided;
 mod verdict;
+mod visible;
 mod watch;
 mod written_message;
 mod written_net;

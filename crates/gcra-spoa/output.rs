@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::visible::{Visible, escaped_json, visible_lines};
+
 /// One answer in both forms.
 pub(crate) struct Output {
     pub(crate) words: String,
@@ -45,29 +47,11 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
     if let Some(Mistakes(mistakes)) = error.downcast_ref() {
         return print_mistakes(mistakes);
     }
-    eprintln!("gcra-spoa: {error:#}");
+    complain(&format!("{error:#}"));
     match error.downcast_ref() {
         Some(WrongUsage(_)) => ExitCode::from(2),
         None => ExitCode::FAILURE,
     }
-}
-
-/// A word for a shell. Control characters, which would not be seen, are escaped as bash reads
-/// them.
-pub(crate) fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/,@%+=-".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    if !text.contains(char::is_control) {
-        return format!("'{}'", text.replace('\'', r"'\''"));
-    }
-    let escaped = |c: char| match c {
-        '\'' | '\\' => format!("\\{c}"),
-        c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
-        c => c.to_string(),
-    };
-    format!("$'{}'", text.chars().map(escaped).collect::<String>())
 }
 
 /// Prints each answer on lines of its own.
@@ -80,11 +64,8 @@ pub(crate) fn print(
     outputs: impl IntoIterator<Item = Output>,
 ) -> anyhow::Result<()> {
     for Output { words, json } in outputs {
-        if as_json {
-            write_stdout(&format!("{json}\n"))?;
-        } else {
-            write_stdout(&format!("{words}\n"))?;
-        }
+        let text = if as_json { escaped_json(&json.to_string()) } else { visible_lines(&words) };
+        write_stdout(&format!("{text}\n"))?;
     }
     Ok(())
 }
@@ -105,11 +86,21 @@ pub(crate) fn write_stdout(text: &str) -> anyhow::Result<()> {
 /// Prints the mistakes of a configuration on standard error, one a line. Returns the exit status
 /// for it.
 pub(crate) fn print_mistakes(mistakes: &[String]) -> ExitCode {
-    mistakes.iter().for_each(|mistake| eprintln!("gcra-spoa: {mistake}"));
+    mistakes.iter().for_each(|mistake| complain(mistake));
     ExitCode::FAILURE
 }
 
 /// Prints the warnings about a configuration on standard error, one a line.
 pub(crate) fn print_warnings(warnings: &[String]) {
-    warnings.iter().for_each(|warning| eprintln!("gcra-spoa: {warning}"));
+    warnings.iter().for_each(|warning| complain(warning));
+}
+
+/// Prints what is to be known beside an answer on standard error.
+pub(crate) fn print_note(note: &str) {
+    complain(&format!("note: {note}"));
+}
+
+/// Prints a sentence on standard error.
+pub(crate) fn complain(sentence: &str) {
+    eprintln!("gcra-spoa: {}", Visible(sentence));
 }

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::cli::At;
 use crate::halt::{Halt, halt_of, stopped_long_ago};
 use crate::listed::{Unlisted, name, pid_namespace};
-use crate::output::{Output, print, print_mistakes, print_warnings};
+use crate::output::{Output, complain, print, print_mistakes, print_warnings};
 use crate::plural::Count;
 use crate::policy;
 use crate::table_error::TableError;
@@ -58,7 +58,7 @@ pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
         Ok(policies) => policies,
         Err(mistakes) => {
             let exit = print_mistakes(&mistakes);
-            eprintln!("gcra-spoa: no agent was asked to reload");
+            complain("no agent was asked to reload");
             return Ok(exit);
         }
     };

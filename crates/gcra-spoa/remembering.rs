@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_table::{Nanos, Process, Table, Time};
-use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
@@ -89,7 +88,10 @@ fn path(message: Option<&str>, args: &[NamedValue]) -> String {
     for arg in args {
         let NamedValue { name, value } = arg;
         let value = match value {
-            Part::String(text) => format!("str:{text}"),
+            Part::String(bytes) => match str::from_utf8(bytes) {
+                Ok(text) => format!("str:{text}"),
+                Err(_) => value.to_string(),
+            },
             value => value.to_string(),
         };
         query.append_pair("arg", &format!("{name}={value}"));
@@ -105,11 +107,9 @@ async fn ask_all(
     let mut asked = JoinSet::new();
     for address in addresses {
         let (path, budget) = (path.clone(), budget.clone());
-        asked.spawn(async move {
-            let answer = ask::<Value>(address, &path, PATIENCE, &budget).await?;
-            let answer = serde_json::from_value::<Vec<Explanation>>(printable(answer));
-            answer.map_err(|error| format!("the answer from {address} is no explanation: {error}"))
-        });
+        asked.spawn(
+            async move { ask::<Vec<Explanation>>(address, &path, PATIENCE, &budget).await },
+        );
     }
     let mut answers = Vec::new();
     while let Some(answer) = asked.join_next().await {
@@ -117,20 +117,4 @@ async fn ask_all(
         answers.push(answer.map_err(|error| error.to_string())??);
     }
     Ok(answers)
-}
-
-/// The same without control characters: another program may have written it, and a terminal would
-/// obey them.
-fn printable(value: Value) -> Value {
-    match value {
-        Value::String(mut text) => {
-            text.retain(|c| !c.is_control());
-            Value::String(text)
-        }
-        Value::Array(values) => values.into_iter().map(printable).collect(),
-        Value::Object(values) => {
-            values.into_iter().map(|(name, value)| (name, printable(value))).collect()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value,
-    }
 }

@@ -14,7 +14,7 @@ use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
 use crate::inspected::{Client, Inspected, Wanted, quota_in_words};
 use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
-use crate::output::{Output, WrongUsage, print};
+use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::{Policy, Rule, key_for};
 use crate::remembering::Remembering;
 use crate::table_error;
@@ -43,7 +43,7 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
         check_known(&inspected, *rate)?;
     }
     if let Some(remembering) = Remembering::of(&inspected.table) {
-        eprintln!("gcra-spoa: note: {}", remembering.note(None));
+        print_note(&remembering.note(None));
     }
     let mut found = false;
     for key in keys {
@@ -167,11 +167,11 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         "gcra-spoa table reset",
     )?;
     if Remembering::of(&inspected.table).is_some() {
-        eprintln!(
-            "gcra-spoa: note: the policies' overrides or keys were changed by a reload lately, so \
-             what the former networks around an address owed is cleared, too, and other clients \
-             may share that; if the args of a 'key' were changed, what clients owed by their \
-             former keys stays until the agents are restarted one after the other"
+        print_note(
+            "the policies' overrides or keys were changed by a reload lately, so what the former \
+             networks around an address owed is cleared, too, and other clients may share that; \
+             if the args of a 'key' were changed, what clients owed by their former keys stays \
+             until the agents are restarted one after the other",
         );
     }
     let mut found = false;

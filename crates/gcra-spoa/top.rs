@@ -28,6 +28,7 @@ use crate::output::write_stdout;
 use crate::screen::{Order, Screen, Seen};
 use crate::status::Status;
 use crate::together::Together;
+use crate::visible::{Visible, escaped_json, is_hidden};
 
 /// How often the agents are asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
                 "agents": agents,
                 "no_answer": screen.troubles,
             });
-            return write_stdout(&format!("{all}\n"));
+            return write_stdout(&format!("{}\n", escaped_json(&all.to_string())));
         }
         let size = terminal::size().ok().filter(|_| io::stdout().is_terminal());
         let width = size.map_or(WIDTH, |(width, _)| width);
@@ -227,7 +228,7 @@ fn update(screen: &mut Screen, answers: Answers) {
     for answer in answers {
         match answer {
             Ok(answer) => agents.push(answer.agents),
-            Err(why) => troubles.push(why),
+            Err(why) => troubles.push(Visible(&why).to_string()),
         }
     }
     screen.troubles = troubles;
@@ -300,7 +301,7 @@ fn text(lines: &[Line<'_>]) -> String {
     let mut text = String::new();
     for line in lines {
         let all = line.spans.iter().flat_map(|span| span.content.chars());
-        let all: String = all.filter(|c| !c.is_control()).collect();
+        let all: String = all.filter(|c| !is_hidden(*c)).collect();
         text.push_str(all.trim_end());
         text.push('\n');
     }
