@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -271,6 +271,27 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
 
 /// What a port scanner, a browser, a plain TCP check and HAProxy's own health check leave in the
 /// log: next to nothing.
+/// Commands would take a table that a failed start has left for that of the agents.
+#[test]
+fn an_agent_whose_address_is_taken_leaves_no_table() {
+    let directory = directory();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let table = directory.path().join("table");
+    for flags in [&["--listen", &address][..], &["--listen", "127.0.0.1:0", "--admin", &address]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(["--rate", "1/s", "--table"])
+            .arg(&table)
+            .args(flags)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(&format!("could not listen on {address}")), "{said}");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!table.exists());
+    }
+}
+
 #[test]
 fn strangers_and_health_checks_do_not_fill_the_log() {
     let directory = directory();

@@ -237,7 +237,11 @@ fn a_resize_tells_what_was_lost_and_which_agents_have_moved() {
     for last in 1..=20 {
         assert_eq!(spop.allowed(&[("ip", ip(&format!("192.0.2.{last}")))], 1), 1);
     }
-    let shrunk = json(&table, &["resize", "--slots", "8"]).remove(0);
+    let (sentence, status) = complaint(&table, &["resize", "--slots", "8"]);
+    let too_few = "8 slots are too few for its 20 live buckets: some would be forgotten";
+    assert!(sentence.contains(too_few) && status == 1, "{sentence}");
+    assert!(sentence.ends_with("; take 64 or more, or add --force"), "{sentence}");
+    let shrunk = json(&table, &["resize", "--slots", "8", "--force"]).remove(0);
     assert_eq!((&shrunk["carried"], &shrunk["evicted"]), (&8.into(), &12.into()), "{shrunk}");
     assert_eq!((&shrunk["agents"], &shrunk["not_moved"]), (&2.into(), &Json::Array(vec![])));
     let words = answer(&table, &["info"]);

@@ -67,12 +67,12 @@ const PATHS: &str = "\
 /readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
 
-/// Starts to answer at an address, and returns it with its port.
+/// Binds an address. Nothing is answered before [`start`].
 ///
 /// # Errors
 ///
-/// The address cannot be used, or there can be no further thread.
-pub(crate) fn start(address: SocketAddr, answering: Answering) -> anyhow::Result<SocketAddr> {
+/// The address cannot be used.
+pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; give each agent a port of its \
@@ -85,6 +85,15 @@ pub(crate) fn start(address: SocketAddr, answering: Answering) -> anyhow::Result
         _ => anyhow!("could not listen on {address} for --admin: {error}"),
     })?;
     listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Starts to answer, and returns the address with its port.
+///
+/// # Errors
+///
+/// There can be no further thread.
+pub(crate) fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<SocketAddr> {
     let address = listener.local_addr()?;
     let runtime = Builder::new_current_thread()
         .enable_all()

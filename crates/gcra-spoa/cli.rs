@@ -351,6 +351,9 @@ pub(crate) enum TableCommand {
         #[arg(long, value_name = "N", value_parser = parse_slots)]
         #[arg(allow_negative_numbers = true)]
         slots: Slots,
+        /// Resize even if what some clients owe has to be forgotten
+        #[arg(long)]
+        force: bool,
     },
     /// Verify that the table is consistent
     ///

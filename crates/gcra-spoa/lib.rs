@@ -66,7 +66,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use gcra_table::{Opened, Table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spop_agent::{Agent, Limits};
+use spop_agent::{Agent, Limits, Sockets};
 
 use crate::admin::Answering;
 use crate::audit::Audit;
@@ -105,6 +105,10 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         Ok(read) => read,
         Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
     };
+    raise_file_limit();
+    // Before the table is created: an agent whose address is taken leaves nothing behind.
+    let sockets = Sockets::bind(&config.listen, config.socket_access)?;
+    let admin = config.admin.map(admin::bind).transpose()?;
     let (table, opened) =
         Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
     let version = env!("CARGO_PKG_VERSION");
@@ -145,13 +149,11 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
     let limiter = Limiter::new(table.clone(), policies.clone()).with_audit(audit.clone());
     let undecided = limiter.undecided();
-    raise_file_limit();
     let agent = Agent::new(limiter)
         .limits(limits)
         .max_buffered_bytes(config.buffers)
         .drain(config.drain)
-        .busy_poll(config.busy_poll)
-        .socket_access(config.socket_access);
+        .busy_poll(config.busy_poll);
     let mut housekeeping = Housekeeping {
         table: table.clone(),
         path: config.table.clone(),
@@ -165,13 +167,13 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),
     };
-    if let Some(address) = config.admin {
+    if let Some(listener) = admin {
         let watched = Watched::new(table.clone(), agent.counters(), undecided, stats);
         let policies = housekeeping.policies.clone();
         let answering = Answering::new(config.admin_hosts, watched, policies, config.table);
-        housekeeping.admin = Some(admin::start(address, answering)?);
+        housekeeping.admin = Some(admin::start(listener, answering)?);
     }
-    agent.run(config.threads, &config.listen, housekeeping.until_stopped())?;
+    agent.run_on(config.threads, sockets, housekeeping.until_stopped())?;
     // The thread of --admin never drops the table, and it ends with the process.
     table.load().leave();
     Ok(ExitCode::SUCCESS)

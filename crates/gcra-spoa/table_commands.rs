@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use gcra_table::{Evictions, Nanos, Occupancy, Process, Slots, Table};
 use serde_json::{Value, json};
 
@@ -42,8 +43,8 @@ pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
         }
         TableCommand::Get(get) => table_keys::get(&get),
         TableCommand::Reset(reset) => table_keys::reset(&reset),
-        TableCommand::Resize { at, slots } => {
-            print(at.json, [resize(&at.path(), slots)?])?;
+        TableCommand::Resize { at, slots, force } => {
+            print(at.json, [resize(&at.path(), slots, force)?])?;
             Ok(ExitCode::SUCCESS)
         }
         TableCommand::Check(at) => check(&at),
@@ -233,8 +234,22 @@ fn info_as_json(
     })
 }
 
-fn resize(path: &Path, slots: Slots) -> anyhow::Result<Output> {
-    let before = Table::inspect(path).map_err(TableError)?.processes();
+fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
+    let table = Table::inspect(path).map_err(TableError)?;
+    let (before, live) = (table.processes(), table.occupancy().live);
+    let most = u64::from(slots.get()) / 10 * 6;
+    // A resize that was interrupted can only be finished.
+    if live > most && !force && !table.is_being_resized() {
+        bail!(
+            "table {}: {} slots are too few for its {}: some would be forgotten, and their \
+             clients would get their burst once more; take {} or more, or add --force",
+            path.display(),
+            slots.get(),
+            Count(live, "live bucket", "live buckets"),
+            (live * 2).next_power_of_two()
+        );
+    }
+    drop(table);
     let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
     let absent = absent(path, before.clone());

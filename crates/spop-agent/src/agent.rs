@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use spop_codec::Limits;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -171,16 +171,24 @@ impl<H: Handler> Agent<H> {
         addresses: &[ListenAddress],
         stop: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let runtime = new_runtime()?;
-        let access = self.settings.socket_access;
-        let listeners = runtime.block_on(async {
-            let bind = |address: &ListenAddress| {
-                let bound = address.bind_with(access);
-                bound.map_err(|source| RunError::Listen { address: address.clone(), source })
-            };
-            addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
-        })?;
-        let listeners: Vec<_> = listeners.into_iter().flatten().collect();
+        let sockets = Sockets::bind(addresses, self.settings.socket_access)?;
+        self.run_on(threads, sockets, stop)
+    }
+
+    /// The same with sockets that were bound before, for programs that must know that their
+    /// addresses are free before they do something else. [`socket_access`](Self::socket_access)
+    /// does not matter here.
+    ///
+    /// # Errors
+    ///
+    /// A thread or runtime cannot be started.
+    pub fn run_on(
+        self,
+        threads: NonZeroUsize,
+        sockets: Sockets,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
+        let Sockets { runtime, listeners } = sockets;
         let addresses: Vec<_> =
             listeners.iter().filter_map(|listener| listener.local_address().ok()).collect();
         let stop = async {
@@ -303,6 +311,33 @@ fn new_runtime() -> Result<tokio::runtime::Runtime, RunError> {
 /// The ending of a noun behind this number.
 pub(crate) const fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
+}
+
+/// Sockets that are bound. HAProxy can connect to them, and is answered once an agent
+/// [runs on](Agent::run_on) them.
+#[derive(Debug)]
+pub struct Sockets {
+    runtime: Runtime,
+    listeners: Vec<Listener>,
+}
+
+impl Sockets {
+    /// Binds all addresses, or none. `access` is for the Unix sockets that this creates.
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be bound, or a runtime cannot be started.
+    pub fn bind(addresses: &[ListenAddress], access: SocketAccess) -> Result<Self, RunError> {
+        let runtime = new_runtime()?;
+        let listeners = runtime.block_on(async {
+            let bind = |address: &ListenAddress| {
+                let bound = address.bind_with(access);
+                bound.map_err(|source| RunError::Listen { address: address.clone(), source })
+            };
+            addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
+        })?;
+        Ok(Self { runtime, listeners: listeners.into_iter().flatten().collect() })
+    }
 }
 
 /// Why [`Agent::run`] did not begin to serve.

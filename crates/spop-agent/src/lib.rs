@@ -145,7 +145,7 @@ mod socket_file;
 mod stream;
 pub mod testing;
 
-pub use agent::{Agent, RunError};
+pub use agent::{Agent, RunError, Sockets};
 pub use counters::{Counters, Latency, Snapshot};
 pub use handler::{Handler, LateReply, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
