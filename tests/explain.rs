@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// An agent with a file, a connection to it, and commands about its clients.
 struct Scene {
     directory: TempDir,
-    _agent: Agent,
+    agent: Agent,
     spop: Spop,
 }
 
@@ -41,7 +41,7 @@ impl Scene {
         let flags = [flags, &["--config", file.to_str().unwrap()]].concat();
         let agent = Agent::start(&directory.path().join("table"), &flags);
         let spop = Spop::connect(&agent.address);
-        Self { directory, _agent: agent, spop }
+        Self { directory, agent, spop }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -1000,4 +1000,74 @@ fn no_command_prints_what_a_terminal_obeys() {
     printed(&["exempt", "--for", hostile], &["a"]);
     printed(&["exempt", "--list"], &[]);
     printed(&[hostile], &[]);
+}
+
+/// An exemption stays with the key that its client had.
+#[test]
+fn an_exemption_of_a_former_key_is_named_and_ended() {
+    const KEY: &str = "key = [\"ip\"]\n";
+    let narrower = format!("{KEY}[policy.check.overrides]\n\"2001:db8::1\" = \"2/d\"\n");
+    let (none, same) = ("; no client has this key by ", "\n");
+    let first = "; only 2001:db8:: has this key by ";
+    let shorter = "key = [\"ip\"]\nipv4_prefix = 24\n";
+    let (longer, other) = ("key = [\"ip\"]\nipv6_prefix = 128\n", "key = [\"ip\", \"path\"]\n");
+    for (settings, key, listed, misfit) in [
+        (shorter, "10.1.2.3", "10.1.2.3", none),
+        // This is now the key of one address, by which HAProxy may cut others.
+        (longer, "2001:db8::1", "2001:db8::/64", first),
+        (longer, "2001:db8::/64", "2001:db8::/64", first),
+        (other, "2001:db8::1", "2001:db8::/64", none),
+        (other, "10.1.2.3", "10.1.2.3", none),
+        (&narrower, "2001:db8::1", "2001:db8::/64", same),
+    ] {
+        let config = |settings: &str| format!("[policy.check]\nlimits = \"2/d\"\n{settings}");
+        let scene = Scene::new(&config(KEY));
+        assert_eq!(scene.said(&["exempt"], &["--for", "1h", key]).1, 0);
+        assert_eq!(scene.said(&["exempt"], &["--for", "1h", "192.0.2.1"]).1, 0);
+        let list = || scene.said(&["exempt"], &["--list"]).0;
+        assert!(!list().contains("no client has this key"), "{}", list());
+        wait_until("the agent follows", || {
+            let lines = scene.agent.process.lines();
+            lines.iter().filter(|line| line.contains(" is exempt from the policy ")).count() == 2
+        });
+        fs::write(scene.path("gcra.toml"), config(settings)).unwrap();
+        assert_eq!(scene.said(&["reload"], &[]).1, 0);
+        let warning =
+            "policy 'check' makes other keys than before, and 2 exemptions of it are for";
+        wait_until("the log says it", || {
+            scene.agent.process.lines().iter().any(|line| line.contains(warning))
+        });
+        let begin = format!("{listed}: policy 'check', for another 60 min{misfit}");
+        assert!(list().contains(&begin), "{begin}: {}", list());
+        let (words, status) = scene.said(&["exempt"], &["--end", key]);
+        let ended = format!(
+            "{key}: policy 'check': the exemption of {listed}, from before the key was changed, \
+             has ended, in all agents within about two seconds\n"
+        );
+        // As HAProxy cuts it.
+        let is_found = settings != other && key == "2001:db8::1";
+        assert!(words == ended || (is_found && words.contains("has ended")), "{words}");
+        assert_eq!(status, 0, "{words}");
+        assert!(!list().contains(listed), "{}", list());
+        assert!(list().contains("192.0.2.1"), "the other one stays");
+        assert_ne!(scene.run(&["exempt"], &["--end", key]).status.code(), Some(0));
+    }
+}
+
+/// Whether an exemption still fits is not known from a name that is not the whole key.
+#[test]
+fn an_exemption_with_a_shortened_name_may_fit() {
+    let config =
+        |more: &str| format!("[policy.check]\nlimits = \"2/d\"\nkey = [\"user\"]\n{more}");
+    let scene = Scene::new(&config(""));
+    assert_eq!(scene.said(&["exempt"], &["--for", "1h", "Alice"]).1, 0);
+    fs::write(scene.path("gcra.toml"), config("lowercase = true\n")).unwrap();
+    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+    let output = scene.run(&["exempt"], &["--list"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("note: names with a '…' are not whole keys, so it is not"), "{note}");
+    let json = scene.json(&["exempt", "--list"], &[]).remove(0);
+    assert_eq!(json["fits"], Json::Null);
+    let (words, status) = scene.said(&["exempt"], &["--end", "Alice"]);
+    assert!(words.contains("the exemption of A…(5)#") && status == 0, "{words}");
 }

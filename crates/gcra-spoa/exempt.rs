@@ -5,18 +5,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use gcra_table::{ExemptError, Exemption, Nanos, Table};
-use serde_json::json;
+use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
+use serde_json::{Value, json};
 
 use crate::cli::{self, Exempt};
 use crate::duration::{Exact, Left};
 use crate::inspected::{self, Client, Inspected, Wanted};
 use crate::key::Key;
+use crate::message_key::hash_all_groups;
+use crate::named_parts;
 use crate::output::{Output, print, print_note};
-use crate::policy::{Policy, policy_id};
+use crate::policy::{KeyParts, Policy, policy_id};
 use crate::table_error::{self, TableError};
 use crate::table_keys::has_bucket;
-use crate::visible::quoted;
+use crate::visible::{Visible, quoted};
+use crate::written_message::WrittenMessage;
 
 /// Begins, ends or lists exemptions, and returns the exit status.
 ///
@@ -37,51 +40,169 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     )?;
     let mut done = false;
     for key in keys {
-        let wanted = if time.is_some() { Wanted::All } else { Wanted::Known };
-        let is_known = |client: &Client| {
-            is_exempt(&inspected, client) || (time.is_some() && has_bucket(&inspected, client))
+        done |= match time {
+            Some(time) => begin(exempt, *time, &inspected, key)?,
+            None => end(exempt, &inspected, key)?,
         };
-        let clients = inspected.clients(of.policy.as_deref(), key, wanted, is_known)?;
-        if inspected.file.is_none() && time.is_some() && !clients.iter().any(is_known) {
-            print_note(&format!(
-                "the table does not know {} yet; if the agents' --key has a fallback ('else'), \
-                 exempt the KEY with else: before the value as well",
-                key.text
-            ));
-        }
-        for client in clients {
-            let shown = inspected.shown(&client, key);
-            let policy = inspected.policy(&client);
-            let was_exempt = is_exempt(&inspected, &client);
-            done |= time.is_some() || was_exempt;
-            write(&inspected, &client, time.unwrap_or_default())?;
-            let said = match time {
-                Some(time) => format!(
-                    "exempt for {}, in all agents within about two seconds; to end it: {}",
-                    Exact(*time),
-                    command_to_end(exempt, &inspected, policy, key)
-                ),
-                None if was_exempt => {
-                    "the exemption has ended, in all agents within about two seconds".to_owned()
-                }
-                None => "there was no exemption".to_owned(),
-            };
-            let place = match inspected.policy_in_words(&client) {
-                place if place.is_empty() => place,
-                place => format!(" {place}:"),
-            };
-            let words = format!("{shown}:{place} {said}");
-            let json = json!({
-                "key": key.text,
-                "policy": &*policy.name,
-                "client": inspected.name(&client),
-                "was_exempt": was_exempt,
-                "exempt_ms": time.unwrap_or_default().as_millis(),
-            });
-            print(at.json, [Output { words, json }])?;
-        }
     }
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Exempts the clients that a key means. Returns true.
+fn begin(
+    exempt: &Exempt,
+    time: Duration,
+    inspected: &Inspected,
+    key: &Key,
+) -> anyhow::Result<bool> {
+    let Exempt { of, at, .. } = exempt;
+    let is_known = |client: &Client| is_exempt(inspected, client) || has_bucket(inspected, client);
+    let clients = inspected.clients(of.policy.as_deref(), key, Wanted::All, is_known)?;
+    if inspected.file.is_none() && !clients.iter().any(is_known) {
+        print_note(&format!(
+            "the table does not know {} yet; if the agents' --key has a fallback ('else'), exempt \
+             the KEY with else: before the value as well",
+            key.text
+        ));
+    }
+    for client in clients {
+        let policy = inspected.policy(&client);
+        let was_exempt = is_exempt(inspected, &client);
+        let exemption = Exemption {
+            policy: policy_id(&policy.name),
+            key: client.question.key,
+            until: inspected.table.now().saturating_add(nanos(time)),
+            client: inspected.name(&client),
+        };
+        write(inspected, &exemption)?;
+        let said = format!(
+            "exempt for {}, in all agents within about two seconds; to end it: {}",
+            Exact(time),
+            command_to_end(exempt, inspected, policy, key)
+        );
+        let words = place(inspected, &client, key, &said);
+        let json = in_json(key, Some(&policy.name), &exemption.client, was_exempt, time);
+        print(at.json, [Output { words, json }])?;
+    }
+    Ok(true)
+}
+
+/// Ends the exemptions of the clients that a key means. Where there is none, it ends those that
+/// were made with this key while the policies made other keys, and those that are listed under
+/// this name. Returns whether there was one.
+fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool> {
+    let Exempt { of, at, .. } = exempt;
+    let listed = inspected.table.exemptions();
+    let meant = listed.iter().filter(|exemption| match &of.policy {
+        Some(name) => exemption.policy == policy_id(name),
+        None => true,
+    });
+    let found = inspected
+        .clients(of.policy.as_deref(), key, Wanted::Known, |client| is_exempt(inspected, client));
+    let clients = found.as_deref().unwrap_or_default();
+    let is_of = |exemption: &Exemption, client: &Client| {
+        inspected.policy(client).is_meant_by(exemption) && exemption.key == client.question.key
+    };
+    let (exact, others): (Vec<_>, Vec<_>) =
+        meant.partition(|exemption| clients.iter().any(|client| is_of(exemption, client)));
+    let former_keys = match &inspected.file {
+        Some(_) if !others.is_empty() => former_keys(inspected, key, clients),
+        _ => Vec::new(),
+    };
+    let is_former = |other: &&&Exemption| {
+        let has_exact = exact.iter().any(|exact| exact.policy == other.policy);
+        other.client == key.text || (!has_exact && former_keys.contains(&other.key))
+    };
+    let former: Vec<_> = others.iter().filter(is_former).collect();
+    for client in clients {
+        let policy = inspected.policy(client);
+        let was_exempt = exact.iter().any(|exemption| is_of(exemption, client));
+        let said = match was_exempt {
+            true => ENDED,
+            false if former.iter().any(|exemption| policy.is_meant_by(exemption)) => continue,
+            false => "there was no exemption",
+        };
+        let words = place(inspected, client, key, said);
+        let name = inspected.name(client);
+        let json = in_json(key, Some(&policy.name), &name, was_exempt, Duration::ZERO);
+        print(at.json, [Output { words, json }])?;
+    }
+    for exemption in exact.iter().chain(former.iter().copied()) {
+        write(inspected, &Exemption { until: Time::ZERO, ..(*exemption).clone() })?;
+    }
+    for exemption in &former {
+        let policies = &inspected.in_force.policies.list;
+        let policy = policies.iter().find(|policy| policy.is_meant_by(exemption));
+        let policy = policy.map(|policy| &*policy.name);
+        let of = policy.map(|name| format!(" policy '{name}':")).unwrap_or_default();
+        let Exemption { client, .. } = exemption;
+        let words = format!(
+            "{}:{of} the exemption of {client}, from before the key was changed, has ended, in \
+             all agents within about two seconds",
+            Visible(&key.text)
+        );
+        let json = in_json(key, policy, client, true, Duration::ZERO);
+        print(at.json, [Output { words, json }])?;
+    }
+    if former.is_empty() {
+        found?;
+    }
+    Ok(!(exact.is_empty() && former.is_empty()))
+}
+
+const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
+
+/// The hashes of all keys that a key of the command line can have meant while the policies made
+/// other keys: of other groups, of strings in the case that they have, or of other args.
+fn former_keys(inspected: &Inspected, key: &Key, clients: &[Client]) -> Vec<KeyHash> {
+    let hasher = inspected.table.hasher();
+    let of_client = |client: &Client| {
+        let message = client.message()?;
+        Some(hash_all_groups(&hasher, inspected.policy(client), &message))
+    };
+    let mut keys: Vec<_> = clients.iter().filter_map(of_client).flatten().collect();
+    // The names of args make no difference to a key, so this policy stands for all others.
+    let Some(mut any) = inspected
+        .in_force
+        .policies
+        .list
+        .first()
+        .map(|policy| policy.with_rule(policy.rule.clone()))
+    else {
+        return keys;
+    };
+    any.key = KeyParts::exact(named_parts::nameless(key));
+    let meanings = named_parts::unnamed(key).unwrap_or_default();
+    for written in meanings.iter().filter_map(|it| WrittenMessage::new(b"", &it.args).ok()) {
+        let hashes = written.message().map(|message| hash_all_groups(&hasher, &any, &message));
+        keys.extend(hashes.unwrap_or_default());
+    }
+    keys
+}
+
+/// What is said about a client, with its key and policy.
+fn place(inspected: &Inspected, client: &Client, key: &Key, said: &str) -> String {
+    let shown = inspected.shown(client, key);
+    match inspected.policy_in_words(client) {
+        policy if policy.is_empty() => format!("{shown}: {said}"),
+        policy => format!("{shown}: {policy}: {said}"),
+    }
+}
+
+fn in_json(
+    key: &Key,
+    policy: Option<&str>,
+    client: &str,
+    was_exempt: bool,
+    time: Duration,
+) -> Value {
+    json!({
+        "key": key.text,
+        "policy": policy,
+        "client": client,
+        "was_exempt": was_exempt,
+        "exempt_ms": time.as_millis(),
+    })
 }
 
 fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
@@ -92,18 +213,15 @@ fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
     inspected.table.exemptions().iter().any(is_ours)
 }
 
-/// Exempts a client for this time from now on, instead of what was said about it before.
-fn write(inspected: &Inspected, client: &Client, time: Duration) -> anyhow::Result<()> {
+fn nanos(time: Duration) -> Nanos {
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Writes an exemption in the place of what was said about its client before.
+fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
     let table = &inspected.table;
-    let time = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let exemption = Exemption {
-        policy: policy_id(&inspected.policy(client).name),
-        key: client.question.key,
-        until: table.now().saturating_add(time),
-        client: inspected.name(client),
-    };
     let path = inspected.path.display();
-    match table.exempt(&exemption) {
+    match table.exempt(exemption) {
         Ok(()) => Ok(()),
         Err(ExemptError::Full) => bail!(
             "table {path} has no space for one more exemption; end one of those that 'gcra-spoa \
@@ -135,16 +253,27 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
 /// Prints the exemptions in force, those that end first in front.
 fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     let Exempt { of, at, .. } = exempt;
-    let mut policies = cli::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
-    if let Some(file) = &of.config {
-        policies.extend(inspected::read(file)?.list);
-    }
+    let flags = cli::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let mut exemptions = table.exemptions();
     exemptions.sort_by_key(|exemption| exemption.until);
+    let now = table.now();
+    let inspected = match &of.config {
+        Some(file) => {
+            let mut policies = inspected::read(file)?;
+            // Each policy without its overrides, too: a group may have overrides for the addresses
+            // by which its key would be found.
+            let plain = policies.list.iter().map(|policy| policy.with_rule(policy.rule.clone()));
+            policies.list.extend(plain.collect::<Vec<_>>());
+            Some(Inspected::of_file(table, at.path(), policies, file))
+        }
+        None => None,
+    };
+    let mut is_any_unknown = false;
     let outputs = exemptions.into_iter().map(|exemption| {
-        let known = policies.iter().find(|policy| policy.is_meant_by(&exemption));
-        let Exemption { until, client, .. } = exemption;
+        let mut of_file = inspected.iter().flat_map(|inspected| &inspected.in_force.policies.list);
+        let by_file = of_file.find(|policy| policy.is_meant_by(&exemption));
+        let known = by_file.or_else(|| flags.iter().find(|policy| policy.is_meant_by(&exemption)));
         let name = known.map(|policy| &*policy.name);
         let place = match (name, &of.config) {
             (Some(name), _) => format!("policy '{name}'"),
@@ -153,17 +282,69 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
                 "a policy of a configuration file, which --config FILE names".to_owned()
             }
         };
-        let left = until.saturating_since(table.now());
+        let of_file = by_file.zip(inspected.as_ref());
+        let fit =
+            of_file.and_then(|(policy, inspected)| fit_of(inspected, &policy.name, &exemption));
+        is_any_unknown |= by_file.is_some() && fit.is_none();
+        let file = of.config.as_deref().map(Path::display);
+        let misfit = match (&fit, file) {
+            (Some(Fit::First(client)), Some(file)) => {
+                format!("; only {client} has this key by {file} as it is now")
+            }
+            (Some(Fit::Nobody), Some(file)) => {
+                format!("; no client has this key by {file} as it is now")
+            }
+            _ => String::new(),
+        };
+        let Exemption { until, client, .. } = &exemption;
+        let left = until.saturating_since(now);
         Output {
-            words: format!("{client}: {place}, for another {}", Left(left.into())),
-            json: json!({ "policy": name, "client": client, "exempt_ms": left.millis_ceil() }),
+            words: format!("{client}: {place}, for another {}{misfit}", Left(left.into())),
+            json: json!({
+                "policy": name,
+                "client": client,
+                "exempt_ms": left.millis_ceil(),
+                "fits": fit.map(|fit| fit == Fit::Same),
+            }),
         }
     });
     let outputs: Vec<_> = outputs.collect();
+    if let (true, Some(file)) = (is_any_unknown, &of.config) {
+        print_note(&format!(
+            "names with a '…' are not whole keys, so it is not known whether a client has such a \
+             key by {} as it is now",
+            file.display()
+        ));
+    }
     if outputs.is_empty() && !at.json {
         let words = format!("table {}: no client is exempt", at.path().display());
         print(false, [Output { words, json: json!({}) }])?;
     }
     print(at.json, outputs)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which clients of a policy have the key of an exemption.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Fit {
+    /// Those that its name says.
+    Same,
+    /// Of the networks in its name, only the first addresses.
+    First(String),
+    Nobody,
+}
+
+/// `None` if the name of the exemption does not say the whole key.
+fn fit_of(inspected: &Inspected, policy: &str, exemption: &Exemption) -> Option<Fit> {
+    let key: Key = exemption.client.parse().ok()?;
+    let is_of = |key: &Key| {
+        let clients = inspected.clients(Some(policy), key, Wanted::All, |_| true);
+        let has_key = |client: &Client| client.question.key == exemption.key;
+        clients.is_ok_and(|clients| clients.iter().any(has_key))
+    };
+    if is_of(&key) {
+        return Some(Fit::Same);
+    }
+    let first = key.with_first_addresses();
+    Some(if is_of(&first) { Fit::First(first.text) } else { Fit::Nobody })
 }

@@ -25,7 +25,7 @@ use crate::duration::Left;
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
-use crate::policy::{self, Policy};
+use crate::policy::{self, Policies, Policy};
 use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
 use crate::status::MAX_SILENCE;
@@ -456,10 +456,20 @@ impl Housekeeping {
                     None => log::info!("{name} was read again: nothing has changed"),
                     Some(next) => {
                         let policies = next.policies.clone();
+                        let rekeyed = rekeyed(&self.policies.load().policies, &next);
                         self.policies.store(next.into());
                         log::info!("{name} was read again, and is in force:");
                         policies.in_words().lines().for_each(|line| log::info!("{line}"));
                         policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                        for (policy, exempt) in rekeyed {
+                            log::warn!(
+                                "policy '{policy}' makes other keys than before, and {} of it {} \
+                                 a former key; 'gcra-spoa exempt --list --config {name}' says \
+                                 which, and --end ends it",
+                                Count(exempt, "exemption", "exemptions"),
+                                if exempt == 1 { "is for" } else { "are for" }
+                            );
+                        }
                     }
                 }
                 known.clear();
@@ -548,6 +558,21 @@ struct Reported {
     /// Beats until the log says so again.
     audit_beats: u32,
     agreement: Agreement,
+}
+
+/// The policies that make other keys than before, of those that some clients are exempt from; and
+/// how many clients are.
+fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
+    let exempt = |policy: &Policy| {
+        now.exemptions.iter().filter(|exemption| policy.is_meant_by(exemption)).count() as u64
+    };
+    let has_other_keys = |policy: &&Policy| {
+        let old = before.list.iter().find(|old| old.name == policy.name);
+        old.is_some_and(|old| !policy.makes_keys_of(old))
+    };
+    let rekeyed = now.policies.without_trials().filter(|policy| exempt(policy) > 0);
+    let rekeyed = rekeyed.filter(has_other_keys);
+    rekeyed.map(|policy| (policy.name.clone(), exempt(policy))).collect()
 }
 
 /// A sentence about an exemption that has begun, or that ends at another time than before.

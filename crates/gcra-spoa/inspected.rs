@@ -137,6 +137,12 @@ impl Inspected {
         Ok(inspected)
     }
 
+    /// The table with the policies that were read from a file, whatever its agents have.
+    pub(crate) fn of_file(table: Table, path: PathBuf, policies: Policies, file: &Path) -> Self {
+        let in_force = InForce::if_started(policies, &table);
+        Self { table, path, in_force, file: Some(file.to_owned()), is_whole: true }
+    }
+
     /// The clients that this key means in the policy with this name; without a name, in each
     /// policy whose key it can be. `is_known` says whether the table knows a client.
     ///

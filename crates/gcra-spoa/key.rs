@@ -329,6 +329,19 @@ impl Key {
     }
 }
 
+impl Key {
+    /// The same key with the first address of each network in its place.
+    pub(crate) fn with_first_addresses(&self) -> Self {
+        let first = |Written { fallback, text }: &Written| {
+            let net = text.parse().map(|net: IpNet| net.network().to_string());
+            Written { fallback: *fallback, text: net.unwrap_or_else(|_| text.clone()) }
+        };
+        let parts: Vec<_> = self.parts.iter().map(first).collect();
+        let text = parts.iter().map(Written::to_string).collect::<Vec<_>>().join(",");
+        Self { text, parts }
+    }
+}
+
 /// A part of a key that is not UTF-8, with its bytes in hexadecimal.
 fn in_hex(part: &[u8]) -> Result<String, String> {
     let (hex, shown) = (Shown(Value::String(part)).to_string(), String::from_utf8_lossy(part));

@@ -620,6 +620,26 @@ impl Policy {
         (key, rule, overrides) == (&other.key, &other.rule, &other.overrides)
     }
 
+    /// Whether this policy makes the same key of a message as `other`.
+    pub(crate) fn makes_keys_of(&self, other: &Self) -> bool {
+        // The args that are not part of a key of all args, and the networks of overrides that are
+        // groups of their own.
+        let left_out = |policy: &Self| {
+            let when = policy.when.as_ref().map(|when| when.arg.clone());
+            policy.key.args.is_empty().then(|| (policy.cost.clone(), when))
+        };
+        let narrow = |policy: &Self| {
+            let Overrides { v4, v6, .. } = &policy.overrides;
+            let KeyParts { ipv4_prefix, ipv6_prefix, .. } = policy.key;
+            let v4 = v4.iter().map(|(net, _)| net).filter(|net| net.prefix_len() > ipv4_prefix);
+            let v6 = v6.iter().map(|(net, _)| net).filter(|net| net.prefix_len() > ipv6_prefix);
+            let mut nets: Vec<IpNet> = v4.map(IpNet::V4).chain(v6.map(IpNet::V6)).collect();
+            nets.sort();
+            nets
+        };
+        self.key == other.key && left_out(self) == left_out(other) && narrow(self) == narrow(other)
+    }
+
     /// All rules, including those of overrides.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
         std::iter::once(&self.rule).chain(&self.overrides.rules)
