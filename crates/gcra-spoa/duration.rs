@@ -88,6 +88,28 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A moment in seconds since 1970, with its date: "2026-11-22 09:05:00 UTC".
+pub(crate) struct Utc(pub(crate) u64);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(seconds) = *self;
+        let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+        // In years that begin in March a leap day is the last one. 719_468 days before 1970 began
+        // such a year, and with it 400 years, after which all repeats
+        // (https://howardhinnant.github.io/date_algorithms.html, civil_from_days).
+        let days = seconds / 86_400 + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = 400 * era + year + next;
+        write!(f, "{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +188,21 @@ mod tests {
             (119_999_999_999, "120 s"),
         ] {
             assert_eq!(Left(Duration::from_nanos(ns)).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_moment_has_its_date() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_795_338_300, "2026-11-22 09:05:00 UTC"),
+            (4_107_542_399, "2100-02-28 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(Utc(seconds).to_string(), text);
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
 use crate::audit::Audit;
-use crate::duration::Left;
+use crate::duration::{Left, Utc};
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
@@ -579,12 +579,11 @@ fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
 fn begins(exemption: &Exemption, policy: &str, now: Time, wall: SystemTime) -> String {
     let rest = Duration::from(exemption.until.saturating_since(now));
     let end = (wall + rest).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let [hour, minute, second] = [end / 3600 % 24, end / 60 % 60, end % 60];
     format!(
-        "{} is exempt from the policy '{policy}' for {}, until {hour:02}:{minute:02}:{second:02} \
-         UTC",
+        "{} is exempt from the policy '{policy}' for {}, until {}",
         exemption.client,
-        Left(rest)
+        Left(rest),
+        Utc(end)
     )
 }
 

@@ -20,6 +20,7 @@ use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
     KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, syntax,
+    trial_name,
 };
 
 /// What a policy can have.
@@ -255,7 +256,8 @@ impl<'t> File<'t> {
         }
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
-        let trial = entries.take("observe").and_then(|value| self.trial(name, value, observes));
+        let observe = entries.take("observe");
+        let trial = observe.and_then(|value| self.trial(name, value, observes));
         let penalty = entries
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
@@ -297,6 +299,16 @@ impl<'t> File<'t> {
             trial: None,
             is_trial: false,
         };
+        let of_trial = trial_name(name);
+        if let Some(value) = observe
+            && policy.limits().any(|limit| *limit.label == of_trial)
+        {
+            let what = format!(
+                "a limit of policy '{name}' is called 'observe', and '{of_trial}' is the name \
+                 of the trial; give the limit another name"
+            );
+            self.reader.wrong(value.span().start, &what);
+        }
         Some((policy, trial))
     }
 

@@ -251,6 +251,11 @@ fn a_wrong_trial_is_a_mistake() {
         ("observe = [\"50/s brust 2\"]", "'50/s brust 2' is not a valid limit; write"),
         ("observe = [\"deny\"]", "'deny' must stand alone"),
         ("observe = \"1/s\"\nmode = \"observe\"", "the limits of a policy with mode = "),
+        (
+            "observe = \"1/s\"\n[policy.api.overrides]\n\
+             a = [\"1/s\", { name = \"observe\", rate = \"1/h\" }]",
+            "a limit of policy 'api' is called 'observe', and 'api.observe' is the name of the",
+        ),
     ] {
         let mistakes =
             parse(&format!("[policy.api]\nlimits = \"1/s\"\n{settings}\n")).unwrap_err();
