@@ -1000,6 +1000,13 @@ fn no_command_prints_what_a_terminal_obeys() {
     printed(&["exempt", "--for", hostile], &["a"]);
     printed(&["exempt", "--list"], &[]);
     printed(&[hostile], &[]);
+    let when = "\"a\\u202Eb\\u009B\"";
+    let policy = format!("[policy.check]\nwhen = {{ plan = {when} }}\nlimits = \"2/d\"\n");
+    fs::write(scene.path("gcra.toml"), policy).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    let output = check.arg("check").arg(scene.path("gcra.toml")).output().unwrap();
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.contains(r"a\u{202e}b\u{9b}") && !words.contains('\u{202e}'), "{words}");
 }
 
 /// An exemption stays with the key that its client had.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::output::{print_mistakes, print_warnings, write_stdout};
 use crate::plural::Count;
 use crate::policy;
+use crate::visible::visible_lines;
 
 /// Reads the file and prints what it means, or a HAProxy configuration that fits it.
 ///
@@ -22,13 +23,13 @@ pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode
     let text = if print_haproxy {
         policies.for_haproxy()
     } else {
-        format!(
+        visible_lines(&format!(
             "{}\n{} is valid: {}, {}\n",
             policies.in_words(),
             config.display(),
             Count(policies.without_trials().count() as u64, "policy", "policies"),
             Count(policies.warning_count as u64, "warning", "warnings")
-        )
+        ))
     };
     write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
