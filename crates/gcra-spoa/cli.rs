@@ -653,18 +653,20 @@ Example:
 );
 
 const AUDIT_HELP: &str = "\
-A line of an audit file has the time in nanoseconds since the machine booted, the
-policy, the key, the cells, and the outcome: allowed, blocked, would-block or
-exempt. Lines that begin with # are about the clock. To check only some clients,
-choose their lines with grep, and keep the lines with #.
+A line of an audit file has the time in nanoseconds since the machine booted,
+the policy, the key, the cells, and the outcome: allowed, blocked, would-block
+or exempt. Lines that begin with # are about the clock. To check only some
+clients, choose their lines with grep, and keep the lines with #.
 
 Examples:
   gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20
   gcra-spoa audit one.audit two.audit --policy check --rate 100/s --burst 20
 
 What an exempt client was allowed does not count. After 'table reset', a client
-may have its burst once more, and that is reported. Exit status: 0 if no more was
-allowed than the limit, 1 if more was, or something failed, 2 for wrong usage.";
+may have its burst once more, and that is reported.
+
+Exit status: 0 if no more was allowed than the limit, 1 if more was, or
+something failed, 2 for wrong usage.";
 
 /// What the command line asks for.
 #[derive(Debug)]

@@ -44,7 +44,8 @@ pub(crate) struct Round {
     in_force: Guard<Arc<InForce>>,
     now: Reading,
     lane: Lane,
-    audit: Option<Lines>,
+    /// In a box, because a round without it must stay small.
+    audit: Option<Box<Lines>>,
 }
 
 impl Limiter {
@@ -83,7 +84,7 @@ impl Handler for Limiter {
     fn round(&self) -> Round {
         let table = self.table.load();
         let now = table.reading();
-        let audit = self.audit.clone().map(Lines::new);
+        let audit = self.audit.as_ref().map(|audit| Box::new(Lines::new(audit.clone())));
         Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread(), audit }
     }
 
@@ -170,7 +171,7 @@ impl Limiter {
                     let next = if MORE {
                         let ask =
                             Ask { in_force, table, lane: *lane, question, message: &message };
-                        verdict_with_more(ask, now, wanted, audit.as_mut())
+                        verdict_with_more(ask, now, wanted, audit.as_deref_mut())
                     } else {
                         let asked = || Some(message.clone());
                         verdict_on(in_force, table, now, *lane, question, wanted, asked)
