@@ -1078,3 +1078,30 @@ fn an_exemption_with_a_shortened_name_may_fit() {
     let (words, status) = scene.said(&["exempt"], &["--end", "Alice"]);
     assert!(words.contains("the exemption of A…(5)#") && status == 0, "{words}");
 }
+
+/// A start that failed can leave a table that no agent uses, with a register.
+#[test]
+fn a_table_that_no_agent_uses_is_not_taken_for_one_of_agents() {
+    let directory = directory();
+    let (table, file) = (directory.path().join("table"), directory.path().join("gcra.toml"));
+    fs::write(&file, "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\n").unwrap();
+    Agent::start(&table, &["--rate", "5/m"]).stop();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = command.args(args).arg("--table").arg(&table).output().unwrap();
+        let (words, status) = said(&output);
+        (words, String::from_utf8(output.stderr).unwrap(), status)
+    };
+    let (_, sentence, status) = run(&["explain", "--config", file.to_str().unwrap(), "ip=::1"]);
+    assert_eq!(status, 2);
+    assert!(sentence.contains(" was last used by agents that had their limit from --rate,"));
+    assert!(sentence.contains(", or name the table of your agents with --table"), "{sentence}");
+    let none = "note: no agent uses the table ";
+    let (words, note, status) = run(&["exempt", "--for", "1h", "192.0.2.7"]);
+    let follow = "exempt for 1h, but no agent uses the table now; agents that start on it will";
+    assert!(words.contains(follow) && note.contains(none) && status == 1, "{words}{note}");
+    for command in [&["table", "resize", "--slots", "8"][..], &["table", "reset", "192.0.2.7"]] {
+        let (_, note, _) = run(command);
+        assert!(note.contains(none), "{command:?}: {note}");
+    }
+}

@@ -15,11 +15,12 @@ use std::{env, io};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots};
+use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots, Table};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
 
 use crate::duration::{self, Exact};
+use crate::halt::is_used;
 use crate::key::{Key, NamedValue};
 use crate::output::{complain, print_note};
 use crate::policy::key_args::{key_args, not_an_arg};
@@ -501,8 +502,8 @@ pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policie
 /// Which table, and how to answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// The file with the buckets [default: the same as for the agent; if there is no such file,
-    /// the one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
+    /// The file with the buckets [default: the same as for the agent; if no agent uses that, the
+    /// one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
     #[arg(long, value_name = "PATH")]
     table: Option<PathBuf>,
     /// Answer in JSON
@@ -1140,29 +1141,39 @@ fn default_table() -> PathBuf {
     }
 }
 
-/// The table of a command that names none: that of an agent that this user starts; if there is
-/// none, that of the agents of the shipped unit, and a note says so.
+/// The table of a command that names none: that of agents that this user starts, or, if no agent
+/// uses it, that of the agents of the shipped unit; a note says so.
 fn table_of_commands() -> PathBuf {
     static NOTE: Once = Once::new();
     let own = default_table();
-    let path = existing(&own, Path::new(TABLE_OF_UNIT)).to_owned();
+    let is_used = |path: &Path| Table::inspect(path).is_ok_and(|table| is_used(&table));
+    let path = chosen(&own, Path::new(TABLE_OF_UNIT), is_used).to_owned();
     if path != own {
         NOTE.call_once(|| {
+            let shown = own.display();
+            let why = match own.exists() {
+                true => format!("no agent uses the table {shown}"),
+                false => format!("there is no table {shown}"),
+            };
             print_note(&format!(
-                "there is no table {}, so this command uses {TABLE_OF_UNIT}, the \
-                 table of the systemd unit",
-                own.display()
+                "{why}, so this command uses {TABLE_OF_UNIT}, the table of the systemd unit"
             ));
         });
     }
     path
 }
 
-/// The second path if only that one exists, or else the first. A file that this user may not see
-/// exists: opening it says what to do.
-fn existing<'a>(first: &'a Path, second: &'a Path) -> &'a Path {
+/// The second path if only that one exists, or if agents use only that one; else the first. A file
+/// that this user may not see exists: opening it says what to do.
+fn chosen<'a>(first: &'a Path, second: &'a Path, is_used: impl Fn(&Path) -> bool) -> &'a Path {
     let exists = |path: &Path| path.try_exists().unwrap_or(true);
-    if !exists(first) && exists(second) { second } else { first }
+    let takes_second = match (exists(first), exists(second)) {
+        (_, false) => false,
+        (false, true) => true,
+        // A start that failed can leave a table that no agent uses.
+        (true, true) => !is_used(first) && is_used(second),
+    };
+    if takes_second { second } else { first }
 }
 
 /// Whether a file lies in memory.
@@ -1738,16 +1749,21 @@ mod tests {
     }
 
     #[test]
-    fn the_second_table_is_used_only_if_there_is_no_first() {
+    fn the_second_table_is_used_if_no_agent_uses_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let (first, second, none) = (path("first"), path("second"), path("none"));
         std::fs::write(&first, "").unwrap();
         std::fs::write(&second, "").unwrap();
-        assert_eq!(existing(&first, &second), first);
-        assert_eq!(existing(&none, &second), second);
-        assert_eq!(existing(&first, &none), first);
-        assert_eq!(existing(&none, &path("other")), none, "this is the one to be named");
+        let chosen_if =
+            |used: &[&Path]| chosen(&first, &second, |path| used.contains(&path)).to_owned();
+        assert_eq!(chosen_if(&[]), first);
+        assert_eq!(chosen_if(&[&second]), second, "a failed start has left the first");
+        assert_eq!(chosen_if(&[&first]), first);
+        assert_eq!(chosen_if(&[&first, &second]), first);
+        let unused = |_: &Path| false;
+        assert_eq!(chosen(&none, &second, unused), second);
+        assert_eq!(chosen(&none, &path("other"), unused), none, "this is the one to be named");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{self, Exempt};
 use crate::duration::{Exact, Left};
+use crate::halt::is_used;
 use crate::inspected::{self, Client, Inspected, Wanted};
 use crate::key::Key;
 use crate::message_key::hash_all_groups;
@@ -48,7 +49,7 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Exempts the clients that a key means. Returns true.
+/// Exempts the clients that a key means. Returns whether an agent follows now.
 fn begin(
     exempt: &Exempt,
     time: Duration,
@@ -65,6 +66,7 @@ fn begin(
             key.text
         ));
     }
+    let is_used = is_used(&inspected.table);
     for client in clients {
         let policy = inspected.policy(&client);
         let was_exempt = is_exempt(inspected, &client);
@@ -75,8 +77,12 @@ fn begin(
             client: inspected.name(&client),
         };
         write(inspected, &exemption)?;
+        let followed = match is_used {
+            true => "in all agents within about two seconds",
+            false => "but no agent uses the table now; agents that start on it will follow",
+        };
         let said = format!(
-            "exempt for {}, in all agents within about two seconds; to end it: {}",
+            "exempt for {}, {followed}; to end it: {}",
             Exact(time),
             command_to_end(exempt, inspected, policy, key)
         );
@@ -84,7 +90,7 @@ fn begin(
         let json = in_json(key, Some(&policy.name), &exemption.client, was_exempt, time);
         print(at.json, [Output { words, json }])?;
     }
-    Ok(true)
+    Ok(is_used)
 }
 
 /// Ends the exemptions of the clients that a key means. Where there is none, it ends those that

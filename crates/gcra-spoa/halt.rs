@@ -31,6 +31,11 @@ pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
     }
 }
 
+/// Whether a process that runs uses the table.
+pub(crate) fn is_used(table: &Table) -> bool {
+    table.processes().iter().any(|process| halt_of(process).is_none())
+}
+
 /// Whether the process with this id is dead or stopped. This does nothing to the process.
 fn halt(pid: u32) -> Option<Halt> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;

@@ -12,7 +12,7 @@ use spop_agent::Message;
 
 use crate::duration::Short;
 use crate::explain::{key_parts, of_a_group};
-use crate::halt::halt_of;
+use crate::halt::is_used;
 use crate::in_force::InForce;
 use crate::key::Key;
 use crate::limiter::write_client;
@@ -65,45 +65,69 @@ struct Sources {
 }
 
 impl Sources {
-    /// What the agents that use the table now say about themselves; if none does, what the
-    /// register has from all that have used it.
+    /// What the agents that use the table now say about themselves.
     fn of(table: &Table) -> Self {
         let mut sources = Self::default();
         for profile in table.processes().into_iter().filter_map(|process| process.profile) {
             sources.flags |= !profile.has_file;
             sources.file |= profile.has_file;
         }
-        if !(sources.flags || sources.file) {
-            for Registered { limit, .. } in table.registered() {
-                sources.flags |= limit == 0;
-                sources.file |= limit != 0;
-            }
+        sources
+    }
+
+    /// What the register has from all agents that have used the table.
+    fn of_all_times(table: &Table) -> Self {
+        let mut sources = Self::default();
+        for Registered { limit, .. } in table.registered() {
+            sources.flags |= limit == 0;
+            sources.file |= limit != 0;
         }
         sources
     }
 }
 
 /// Opens the table at `path`, unless its agents get their limits in another way than the command
-/// line says: from a file, or from flags. `what` is the command, for the sentence about that.
+/// line says: from a file, or from flags. If no agent says that now, this is about those that used
+/// it last. `what` is the command, for the sentence about that.
 ///
 /// # Errors
 ///
 /// There is no such table, or the command line does not fit its agents.
 fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
     let table = Table::inspect(path).map_err(TableError)?;
-    let sources = Sources::of(&table);
-    let shown = path.display();
+    let (now, shown) = (Sources::of(&table), path.display());
+    let is_now = now.flags || now.file;
+    let sources = if is_now { now } else { Sources::of_all_times(&table) };
+    let who = match is_now {
+        true => format!("the agents of table {shown} have"),
+        false => format!("table {shown} was last used by agents that had"),
+    };
+    let otherwise = match is_now {
+        true => "",
+        false => ", or name the table of your agents with --table",
+    };
     match (by_file, sources) {
         (false, Sources { flags: false, file: true }) => bail!(WrongUsage(format!(
-            "the agents of table {shown} have their limits from a file, and the keys of its \
-             buckets depend on that; write '{what} --config FILE' with the file of the agents"
+            "{who} their limits from a file, and the keys of its buckets depend on that; write \
+             '{what} --config FILE' with the file of the agents{otherwise}"
         ))),
         (true, Sources { flags: true, file: false }) => bail!(WrongUsage(format!(
-            "the agents of table {shown} have their limit from --rate, and not from a file; write \
-             '{what}' without --config"
+            "{who} their limit from --rate, and not from a file; write '{what}' without \
+             --config{otherwise}"
         ))),
         _ => Ok(table),
     }
+}
+
+/// Says so if no agent uses the table.
+pub(crate) fn note_about_no_users(table: &Table, path: &Path) -> Option<String> {
+    (!is_used(table)).then(|| {
+        format!(
+            "no agent uses the table {} now; name the table of the agents with --table, if they \
+             have another one",
+            path.display()
+        )
+    })
 }
 
 impl Inspected {
@@ -301,13 +325,7 @@ impl Inspected {
                  this is not about them; restart them one after the other"
             ));
         }
-        let is_used = self.table.processes().iter().any(|process| halt_of(process).is_none());
-        (!is_used).then(|| {
-            format!(
-                "no agent uses the table {path} now; name the table of the agents with --table, \
-                 if they have another one"
-            )
-        })
+        note_about_no_users(&self.table, &self.path)
     }
 
     /// Says so if agents of the table have other limits than the command's policies: what the

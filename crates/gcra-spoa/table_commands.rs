@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use crate::cli::{At, TableCommand};
 use crate::duration::Short;
 use crate::halt::{Halt, halt_of, stopped_long_ago};
+use crate::inspected::note_about_no_users;
 use crate::listed::{Unlisted, agents, name, pid_namespace};
-use crate::output::{Output, print};
+use crate::output::{Output, print, print_note};
 use crate::plural::Count;
 use crate::table_error::{self, TableError};
 use crate::table_keys;
@@ -249,6 +250,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
             (live * 2).next_power_of_two()
         );
     }
+    note_about_no_users(&table, path).iter().for_each(|note| print_note(note));
     drop(table);
     let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
