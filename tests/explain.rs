@@ -333,7 +333,11 @@ fn check_remembered(flags: &[&str]) {
         assert!(words.contains("(a debt from before the limits were changed)"), "{words}");
     }
     let (words, status) = scene.reset(&["192.0.2.1"]);
-    assert!(words.contains(" was forgiven") && status == 0, "{words}");
+    let cleared = "all that it owed was cleared, also what it owed before the reload";
+    assert!(words.contains(cleared) && status == 0, "{words}");
+    let (words, _) = scene.get(&["192.0.2.9"]);
+    assert!(words.contains("no bucket in the table; agent "), "{words}");
+    assert!(words.contains(" may remember a debt from before a reload: use 'gcra"), "{words}");
     assert_eq!(scene.exhaust("check", &args), 5);
 }
 
@@ -374,6 +378,11 @@ fn a_command_with_other_flags_than_the_agents_says_so() {
         let directory = directory();
         let table = directory.path().join("table");
         let _agent = Agent::start(&table, flags);
+        wait_until("the agent says which limits it has", || {
+            let mut info = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+            let info = info.args(["table", "info", "--json", "--table"]).arg(&table).output();
+            !String::from_utf8(info.unwrap().stdout).unwrap().contains("\"limits\":null")
+        });
         let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
             .args(["explain", "--table", table.to_str().unwrap(), "key=alice"])
             .args(command)
@@ -492,7 +501,8 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
     let begin = "policy 'default' decides: a request now is allowed\n  key: 2001:db8:1:2::7\n";
     assert!(words.starts_with(begin) && status == 0, "{words}");
     let note = String::from_utf8(output.stderr).unwrap();
-    assert!(note.contains("ip=2001:db8:1:2::7, and one with ip=2001:db8:1:2::; if"), "{note}");
+    assert!(note.contains("the table has a bucket for ip=2001:db8:1:2:: in policy"), "{note}");
+    assert!(words.contains("request now is blocked"), "both are explained: {words}");
     let output = explain("ip=2001:db8:1:2::");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let (words, status) = said(&output);
@@ -875,10 +885,7 @@ fn a_value_that_is_sent_in_another_type_is_found() {
     assert_eq!(scene.exhaust("check", &args), 2);
     let output = scene.run(&["explain"], &["ip=2001:db8:1:2::7"]);
     let note = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        note.contains("with ip=2001:db8:1:2::7, and one with ip=2001:db8:1:2::; if"),
-        "{note}"
-    );
+    assert!(note.contains("the table has a bucket for ip=2001:db8:1:2:: in policy"), "{note}");
     let (words, _) = scene.get(&["2001:db8:1:2::7"]);
     let begin = "2001:db8:1:2::7 (as 2001:db8:1:2::): policy 'check', 2 per day";
     assert!(words.starts_with(begin) && words.lines().count() == 1, "{words}");
@@ -1104,4 +1111,72 @@ fn a_table_that_no_agent_uses_is_not_taken_for_one_of_agents() {
         let (_, note, _) = run(command);
         assert!(note.contains(none), "{command:?}: {note}");
     }
+}
+
+/// The configurations in haproxy/ cut addresses to their /64, and an override for one address
+/// never applies then.
+#[test]
+fn a_client_whose_address_haproxy_cuts_is_named_by_its_network() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\n\
+         [policy.check.overrides]\n\"2001:db8::7\" = \"unlimited\"\n",
+    );
+    let notes = |command: &[&str], arg: &str| {
+        String::from_utf8(scene.run(command, &[arg]).stderr).unwrap()
+    };
+    let unknown = "policy 'check' tells ";
+    for (command, network) in [
+        (&["explain"][..], "write ip=2001:db8::\n"),
+        (&["table", "get"], "the KEY to write is 2001:db8::\n"),
+        (&["exempt", "--for", "1h"], "the KEY to write is 2001:db8::\n"),
+    ] {
+        let arg = if command == ["explain"] { "ip=2001:db8::7" } else { "2001:db8::7" };
+        let note = notes(command, arg);
+        assert!(note.contains(unknown) && note.ends_with(network), "{command:?}: {note}");
+        assert_eq!(notes(command, &arg.replace("::7", "::8")), "", "{command:?}");
+    }
+    for address in ["2001:db8::7", "2001:db8::8"] {
+        assert_eq!(scene.run(&["exempt"], &["--end", address]).status.code(), Some(0));
+    }
+    let cut = [("ip", ip("2001:db8::"))];
+    wait_until("the exemption has ended", || scene.is_blocked("check", &cut));
+    for (command, arg, has) in [
+        (&["explain"][..], "ip=2001:db8::7", "the table has a bucket for ip=2001:db8:: in"),
+        (&["table", "get"], "2001:db8::7", "this is about 2001:db8::, because the table has"),
+        (&["exempt", "--for", "1h"], "2001:db8::7", "the table has a bucket for 2001:db8:: in"),
+    ] {
+        let output = scene.run(command, &[arg]);
+        let note = String::from_utf8(output.stderr.clone()).unwrap();
+        assert!(note.contains(has) && note.contains("ipmask(32,64)"), "{command:?}: {note}");
+        if command == ["explain"] {
+            let words = said(&output).0;
+            assert!(words.contains("is allowed, by \"unlimited\""), "{words}");
+            assert!(words.contains("a request now is blocked"), "both are explained: {words}");
+        }
+    }
+}
+
+#[test]
+fn an_exemption_that_helps_no_client_is_refused() {
+    let scene = Scene::new(
+        "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
+         [policy.user]\nlimits = \"5/d\"\nkey = [\"user\", \"ip\"]\n",
+    );
+    let exempt = ["exempt", "--for", "1h"];
+    let sentence = scene.complaint(&exempt, &["office"]);
+    assert!(
+        sentence.contains("'office' is a string, and policy 'check' has groups"),
+        "{sentence}"
+    );
+    assert_eq!(scene.said(&exempt, &["str:office"]).1, 0);
+    assert_eq!(scene.said(&exempt, &["192.0.2.0/24"]).1, 0, "a group is a client");
+    let sentence = scene.complaint(&exempt, &["192.0.0.0/16"]);
+    assert!(sentence.contains("; an exemption is for one client: for the network"), "{sentence}");
+    let other = scene.path("other.toml");
+    fs::write(&other, "[policy.other]\nlimits = \"5/d\"\nkey = [\"ip\"]\n").unwrap();
+    let args = ["--config", other.to_str().unwrap(), "192.0.2.7"];
+    let output = scene.run_without_file(&exempt, &args);
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert!(sentence.contains(" has used the policy 'other' of "), "{sentence}");
+    assert_eq!(output.status.code(), Some(1));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
 use serde_json::{Value, json};
 
@@ -12,15 +12,16 @@ use crate::cli::{self, Exempt};
 use crate::duration::{Exact, Left};
 use crate::halt::is_used;
 use crate::inspected::{self, Client, Inspected, Wanted};
-use crate::key::Key;
+use crate::key::{Key, Part};
 use crate::message_key::hash_all_groups;
 use crate::named_parts;
-use crate::output::{Output, print, print_note};
+use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::{KeyParts, Policy, policy_id};
 use crate::table_error::{self, TableError};
 use crate::table_keys::has_bucket;
 use crate::visible::{Visible, quoted};
 use crate::written_message::WrittenMessage;
+use crate::written_net::VALUE;
 
 /// Begins, ends or lists exemptions, and returns the exit status.
 ///
@@ -58,7 +59,10 @@ fn begin(
 ) -> anyhow::Result<bool> {
     let Exempt { of, at, .. } = exempt;
     let is_known = |client: &Client| is_exempt(inspected, client) || has_bucket(inspected, client);
-    let clients = inspected.clients(of.policy.as_deref(), key, Wanted::All, is_known)?;
+    let clients = inspected
+        .clients(of.policy.as_deref(), key, Wanted::All, is_known)
+        .map_err(|error| about_network(key, error))?;
+    check(inspected, key, &clients)?;
     if inspected.file.is_none() && !clients.iter().any(is_known) {
         print_note(&format!(
             "the table does not know {} yet; if the agents' --key has a fallback ('else'), exempt \
@@ -67,7 +71,11 @@ fn begin(
         ));
     }
     let is_used = is_used(&inspected.table);
+    let has_bucket = |client: &Client| has_bucket(inspected, client);
     for client in clients {
+        if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
+            print_note(&note);
+        }
         let policy = inspected.policy(&client);
         let was_exempt = is_exempt(inspected, &client);
         let exemption = Exemption {
@@ -91,6 +99,62 @@ fn begin(
         print(at.json, [Output { words, json }])?;
     }
     Ok(is_used)
+}
+
+/// The value of a key with one part, without the name of its arg.
+fn only_value(key: &Key) -> Option<(&str, Part)> {
+    let [written] = &key.parts[..] else { return None };
+    let text = written.text.split_once('=').map_or(&*written.text, |(_, value)| value);
+    Some((text, text.parse().ok()?))
+}
+
+/// An error about a KEY, with what to do instead if it is a network.
+fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
+    match only_value(key) {
+        Some((net, Part::Net(_))) => anyhow!(WrongUsage(format!(
+            "{error}; an exemption is for one client: for the network {net}, write an override \
+             into the file of the agents and reload it"
+        ))),
+        _ => error,
+    }
+}
+
+/// Fails if the exemption can help no client: no agent has the policy, or the policy counts
+/// addresses and the key is a string. Notes that it may be so.
+fn check(inspected: &Inspected, key: &Key, clients: &[Client]) -> anyhow::Result<()> {
+    let Some(file) = inspected.file.as_deref().map(Path::display) else { return Ok(()) };
+    if let Some(client) = clients.first()
+        && clients.iter().all(|client| inspected.is_unknown_policy(client))
+    {
+        bail!(
+            "no agent of table {} has used the policy '{}' of {file}; name the file of the agents \
+             with --config, or reload this one first",
+            inspected.path.display(),
+            inspected.policy(client).name
+        );
+    }
+    let Some((text, Part::String(_))) = only_value(key) else { return Ok(()) };
+    if text.starts_with(VALUE) || text.starts_with("strhex:") {
+        return Ok(());
+    }
+    let is_for_addresses = |client: &&Client| inspected.policy(client).is_for_addresses();
+    let has_fallback = |client: &Client| inspected.policy(client).key.names().count() > 1;
+    if let Some(client) = clients.first()
+        && clients.iter().all(|it| is_for_addresses(&it) && !has_fallback(it))
+    {
+        bail!(WrongUsage(format!(
+            "'{text}' is a string, and policy '{}' has groups or overrides of addresses; write an \
+             address, such as 192.0.2.7, or {VALUE}{text} if HAProxy sends this string",
+            inspected.policy(client).name
+        )));
+    }
+    if !clients.iter().any(|client| has_bucket(inspected, client)) {
+        print_note(&format!(
+            "the table does not know '{text}', which is a string; if the policy counts addresses, \
+             write an address"
+        ));
+    }
+    Ok(())
 }
 
 /// Ends the exemptions of the clients that a key means. Where there is none, it ends those that

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::cli::Explain;
 use crate::explain::{Decided, Explanation, explain_all};
-use crate::inspected::Inspected;
+use crate::inspected::{Inspected, masked};
 use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::Policy;
@@ -34,6 +34,9 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     if !explanations.iter().any(is_known) {
         notes.extend(known_otherwise(args, explain_with));
     }
+    let (of_networks, mut networks) = cut_to_networks(command, &explanations, explain_with);
+    notes.extend(of_networks);
+    networks.iter_mut().for_each(|it| add_list(it, &in_force.policies.list));
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies.list);
     }
@@ -48,6 +51,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
+    explanations.extend(networks);
     notes.iter().for_each(|note| print_note(note));
     let output = |explanation: &Explanation| Output {
         words: explanation.in_words(),
@@ -74,7 +78,58 @@ fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     }
 }
 
-/// Says which args the table knows in another type, or cut to their network.
+/// Whether a policy tells a client apart from the one that has its /64 network as the address.
+fn is_told_apart(own: &Explanation, network: &Explanation) -> bool {
+    let (Some(one), Some(other)) = (&own.decided, &network.decided) else { return false };
+    let counted = |decided: &Decided| {
+        let parts = decided.key.iter().map(|part| part.counted_as.clone());
+        let entry = decided.applied_override.as_ref().map(|applied| applied.entry.clone());
+        (parts.collect::<Vec<_>>(), entry)
+    };
+    own.policy == network.policy
+        && own.message == network.message
+        && counted(one) != counted(other)
+}
+
+/// Says which /64 networks of the clients HAProxy may send instead of their addresses. Returns the
+/// explanations of those networks that the table knows, where it does not know the address.
+fn cut_to_networks(
+    command: &Explain,
+    explanations: &[Explanation],
+    explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
+) -> (Vec<String>, Vec<Explanation>) {
+    let (mut notes, mut known) = (Vec::new(), Vec::new());
+    let Some(args) = masked(&command.args) else { return (notes, known) };
+    let cut: Vec<_> = args.iter().filter(|arg| !command.args.contains(arg)).collect();
+    let cut: Vec<_> = cut.iter().map(|arg| format!("{}={}", arg.name, arg.value)).collect();
+    let cut = cut.join(" ");
+    for network in explain_with(&args).unwrap_or_default() {
+        let Some(own) = explanations.iter().find(|own| is_told_apart(own, &network)) else {
+            continue;
+        };
+        let name = own.policy.as_deref().unwrap_or_default();
+        if is_known(&network) {
+            notes.push(format!(
+                "the table has a bucket for {cut} in policy '{name}', and HAProxy probably cuts \
+                 addresses to their /64 network with ipmask(32,64), as haproxy/haproxy.cfg does; \
+                 if it does, write {cut}"
+            ));
+            if !is_known(own) {
+                known.push(network);
+            }
+        } else if !is_known(own) && command.config.is_some() {
+            notes.push(format!(
+                "policy '{name}' tells this address apart from the rest of its /64 network; if \
+                 HAProxy cuts addresses to that with ipmask(32,64), as haproxy/haproxy.cfg does, \
+                 write {cut}"
+            ));
+        }
+    }
+    notes.dedup();
+    (notes, known)
+}
+
+/// Says which args the table knows in another type.
 fn known_otherwise(
     args: &[NamedValue],
     explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
@@ -85,7 +140,7 @@ fn known_otherwise(
             Part::String(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             value => value.to_string(),
         };
-        for other in value.as_other_type(&text).into_iter().chain(value.masked()) {
+        if let Some(other) = value.as_other_type(&text) {
             let note = format!(
                 "the table knows no client with {name}={value}, and one with {name}={other}; if \
                  HAProxy sends this arg as the latter, write that"
@@ -136,15 +191,11 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
 
 /// Says which args are strings where the policies are for addresses.
 fn strings_for_addresses(command: &Explain, inspected: &Inspected) -> Vec<String> {
-    let is_for_addresses = |policy: &&Policy| {
-        let overrides = &policy.overrides;
-        let has_networks = overrides.v4.len() + overrides.v6.len() > 0;
-        policy.key.ipv4_prefix < 32 || (has_networks && overrides.values.is_empty())
-    };
     let note = |arg: &NamedValue| {
         let Part::String(_) = arg.value else { return None };
-        let policy = meant(command, inspected).filter(is_for_addresses).find(|policy| {
-            policy.key.args.len() == 1
+        let policy = meant(command, inspected).find(|policy| {
+            policy.is_for_addresses()
+                && policy.key.args.len() == 1
                 && policy.key.names().any(|name| *name == *arg.name.as_bytes())
         })?;
         Some(format!(

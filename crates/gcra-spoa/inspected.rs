@@ -4,6 +4,7 @@
 //! at other buckets, and say that all is well about a client that is blocked. So it is refused
 //! where that is known, and notes the difference where the policies are similar.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -11,15 +12,15 @@ use gcra_table::{Quota, Registered, Table};
 use spop_agent::Message;
 
 use crate::duration::Short;
-use crate::explain::{key_parts, of_a_group};
+use crate::explain::{key_parts, of_a_group, written_key};
 use crate::halt::is_used;
 use crate::in_force::InForce;
-use crate::key::Key;
+use crate::key::{Key, NamedValue, Part};
 use crate::limiter::write_client;
 use crate::named_parts::{self, Meaning};
 use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;
-use crate::policy::{self, KeyParts, Policies, Policy};
+use crate::policy::{self, KeyParts, Limit, Policies, Policy};
 use crate::question::Question;
 use crate::table_error::TableError;
 use crate::visible::Visible;
@@ -41,6 +42,8 @@ pub(crate) struct Inspected {
 pub(crate) struct Client {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
+    /// The args of the key, as they are written.
+    args: Vec<NamedValue>,
     pub(crate) question: Question,
     /// Whether a KEY means this client in any case, or only where the table knows it.
     is_likely: bool,
@@ -308,7 +311,57 @@ impl Inspected {
             })?;
             Ok((message, question))
         })?;
-        Ok(Client { message, question, is_likely, note })
+        Ok(Client { message, args, question, is_likely, note })
+    }
+
+    /// What to know about a client with an IPv6 address that an override or the prefix of the
+    /// policy tells apart from the rest of its /64 network: HAProxy may send only the network.
+    /// `has_bucket` says whether a client has a bucket.
+    pub(crate) fn note_about_mask(
+        &self,
+        client: &Client,
+        key: &Key,
+        has_bucket: impl Fn(&Client) -> bool,
+    ) -> Option<String> {
+        // The clients of agents without a file include the network already.
+        self.file.as_ref()?;
+        let Some(args) = masked(&client.args) else {
+            let is_network = |arg: &NamedValue| matches!(arg.value, Part::Ip(IpAddr::V6(_)));
+            let is_meant = !client.is_likely && client.args.iter().any(is_network);
+            let written = written_key(self.policy(client), &client.message()?);
+            return is_meant.then(|| {
+                format!(
+                    "this is about {written}, because the table has a bucket for that and none \
+                     for {}: HAProxy probably cuts addresses to their /64 network with \
+                     ipmask(32,64), as haproxy/haproxy.cfg does",
+                    Visible(&key.text)
+                )
+            });
+        };
+        let meaning = Meaning { args, is_likely: true, note: String::new() };
+        let network = self.client(client.question.policy, key, meaning).ok()?;
+        let is_same = network.question.key == client.question.key;
+        let knows_network = has_bucket(&network);
+        if is_same || (has_bucket(client) && !knows_network) {
+            return None;
+        }
+        let policy = self.policy(client);
+        let written = written_key(policy, &network.message()?);
+        let shown = Visible(&key.text);
+        Some(match knows_network {
+            true => format!(
+                "the table has a bucket for {written} in policy '{}', and HAProxy probably cuts \
+                 addresses to their /64 network with ipmask(32,64), as haproxy/haproxy.cfg does; \
+                 if it does, this is not about that client, and the KEY to write is {written}",
+                policy.name
+            ),
+            false => format!(
+                "policy '{}' tells {shown} apart from the rest of its /64 network; if HAProxy \
+                 cuts addresses to that with ipmask(32,64), as haproxy/haproxy.cfg does, the KEY \
+                 to write is {written}",
+                policy.name
+            ),
+        })
     }
 
     /// The policy that a client is of.
@@ -373,6 +426,17 @@ impl Inspected {
         ))
     }
 
+    /// Whether the agents of the table do not know the policy of a client, because all of them have
+    /// other limits and no agent has registered a limit of this policy.
+    pub(crate) fn is_unknown_policy(&self, client: &Client) -> bool {
+        let (all, others) = self.agents_with_other_limits();
+        let registered = self.table.registered();
+        let is_registered = |limit: &Limit| registered.iter().any(|it| it.limit == limit.id);
+        let mut limits = self.policy(client).limits().peekable();
+        let has_limits = limits.peek().is_some();
+        self.file.is_some() && all > 0 && others == all && has_limits && !limits.any(is_registered)
+    }
+
     /// How many agents use the table and say which limits they have, and how many of them have
     /// others than the command's.
     pub(crate) fn agents_with_other_limits(&self) -> (usize, usize) {
@@ -435,6 +499,17 @@ impl Client {
     pub(crate) fn message(&self) -> Option<Message<'_>> {
         self.message.message()
     }
+}
+
+/// These args with their IPv6 addresses cut to the /64 network, as by `ipmask(32,64)`; `None` if
+/// that changes nothing.
+pub(crate) fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
+    let mask = |NamedValue { name, value }: &NamedValue| NamedValue {
+        name: name.clone(),
+        value: value.masked().unwrap_or_else(|| value.clone()),
+    };
+    let masked: Vec<_> = args.iter().map(mask).collect();
+    (masked != args).then_some(masked)
 }
 
 /// Reads the file of the agents for a command about them.

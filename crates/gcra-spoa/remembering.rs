@@ -63,6 +63,16 @@ impl Remembering {
         runtime.block_on(ask_all(addresses, path(message, args)))
     }
 
+    /// Says that the table has no bucket, and that this does not mean that there is no debt.
+    pub(crate) fn no_bucket(&self) -> String {
+        let names: Vec<_> = self.agents.iter().map(listed::name).collect();
+        let (agents, _) = listed::agents(&names);
+        format!(
+            "no bucket in the table; {agents} may remember a debt from before a reload: use \
+             'gcra-spoa explain'"
+        )
+    }
+
     /// Says that a client may owe more than a command can see, and what to do. `why` is why no
     /// agent was asked.
     pub(crate) fn note(&self, why: Option<&str>) -> String {

@@ -42,9 +42,11 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     if let Some(rate) = rate {
         check_known(&inspected, *rate)?;
     }
-    if let Some(remembering) = Remembering::of(&inspected.table) {
+    let remembering = Remembering::of(&inspected.table);
+    if let Some(remembering) = &remembering {
         print_note(&remembering.note(None));
     }
+    let no_bucket = no_bucket(remembering.as_ref());
     let mut found = false;
     for key in keys {
         let is_known =
@@ -53,10 +55,24 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
             let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
             found |= decided.has_bucket() || decided.rule != "limits";
-            print(at.json, outputs(&inspected, &client, key, &shown, &decided))?;
+            let has_bucket = |client: &Client| has_bucket(&inspected, client);
+            if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
+                print_note(&note);
+            }
+            let outputs = outputs(&inspected, &client, key, &shown, &decided);
+            let outputs = outputs.into_iter().map(|Output { words, json }| Output {
+                words: words.replace(NO_BUCKET, &no_bucket),
+                json,
+            });
+            print(at.json, outputs)?;
         }
     }
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What to say where the table has no bucket.
+fn no_bucket(remembering: Option<&Remembering>) -> String {
+    remembering.map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket)
 }
 
 fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
@@ -166,7 +182,8 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         keys,
         "gcra-spoa table reset",
     )?;
-    if Remembering::of(&inspected.table).is_some() {
+    let remembering = Remembering::of(&inspected.table);
+    if remembering.is_some() {
         print_note(
             "the policies' overrides or keys were changed by a reload lately, so what the former \
              networks around an address owed is cleared, too, and other clients may share that; \
@@ -181,7 +198,10 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             let shown = inspected.shown(&client, key);
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
             found |= !cleared.is_empty();
-            print(at.json, cleared_in_words(&inspected, &client, key, &shown, &cleared))?;
+            let remembering = remembering.as_ref();
+            let outputs =
+                cleared_in_words(&inspected, &client, key, &shown, &cleared, remembering);
+            print(at.json, outputs)?;
         }
     }
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -279,6 +299,7 @@ fn cleared_in_words(
     key: &Key,
     shown: &str,
     cleared: &BTreeMap<String, Nanos>,
+    remembering: Option<&Remembering>,
 ) -> Vec<Output> {
     let policy = inspected.policy(client);
     let place = inspected.policy_in_words(client);
@@ -289,6 +310,10 @@ fn cleared_in_words(
     };
     let output = |(limit, forgiven): (&String, &Nanos)| {
         let said = match *forgiven {
+            // What agents add to it after a reload is not in the bucket.
+            _ if remembering.is_some() => {
+                "all that it owed was cleared, also what it owed before the reload".to_owned()
+            }
             Nanos::ZERO => "owed nothing".to_owned(),
             forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
         };
@@ -317,7 +342,7 @@ fn cleared_in_words(
     }
     if outputs.is_empty() {
         outputs.push(Output {
-            words: format!("{shown}:{} {NO_BUCKET}", place("")),
+            words: format!("{shown}:{} {}", place(""), no_bucket(remembering)),
             json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),
         });
     }

@@ -451,6 +451,14 @@ impl Policies {
 }
 
 impl Policy {
+    /// Whether the policy shows that it counts addresses, and not strings: it groups them, or all
+    /// its overrides are for addresses.
+    pub(crate) fn is_for_addresses(&self) -> bool {
+        let Overrides { v4, v6, values, .. } = &self.overrides;
+        let has_networks = v4.len() + v6.len() > 0;
+        self.key.ipv4_prefix < 32 || (has_networks && values.is_empty())
+    }
+
     #[inline]
     fn is_for(&self, message: &Message<'_>) -> bool {
         let named = self.message.as_ref().is_none_or(|name| **name == *message.name);
