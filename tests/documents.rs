@@ -97,10 +97,11 @@ const DOCUMENTS: [&str; 2] = ["docs/CONFIG.md", "docs/MIGRATING.md"];
 /// path of the former.
 fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
     fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
-    fs::write(folder.join("spoe-gcra.conf"), spoe_conf(messages)).unwrap();
+    fs::write(folder.join("offices.lst"), "127.0.0.9\n").unwrap();
+    let in_folder = |text: String| text.replace("/etc/haproxy/", &format!("{}/", folder.display()));
+    fs::write(folder.join("spoe-gcra.conf"), in_folder(spoe_conf(messages))).unwrap();
     let file = folder.join("haproxy.cfg");
-    let config = haproxy_cfg(frontend).replace("/etc/haproxy/", &format!("{}/", folder.display()));
-    fs::write(&file, config).unwrap();
+    fs::write(&file, in_folder(haproxy_cfg(frontend))).unwrap();
     file
 }
 
@@ -346,6 +347,29 @@ fn the_plan_of_an_api_key_comes_from_a_map() {
     let free = running.statuses(1, "/", &[("X-Api-Key", "key-1")], 50);
     let due = usize::try_from(start.elapsed().as_millis() / 200).unwrap();
     assert!((10..=10 + due).contains(&passed(&free)), "{free:?}");
+}
+
+#[test]
+fn a_client_that_invents_api_keys_is_limited_and_an_office_is_not() {
+    needs!(support::haproxy());
+    let recipes = recipes("docs/CONFIG.md");
+    for (section, is_exempt) in [
+        ("By API key, or by address where there is no key", false),
+        ("Exempt our offices", true),
+    ] {
+        let recipe = &recipes[section];
+        let running = Running::start(recipe, &recipe.frontends[0]);
+        let send = |client, number: usize| {
+            let key = format!("invented-{number}");
+            running.statuses(client, "/", &[("X-Api-Key", &key)], 1)[0]
+        };
+        let start = Instant::now();
+        let statuses: Vec<_> = (0..400).map(|number| send(8, number)).collect();
+        let due = usize::try_from(start.elapsed().as_millis() / 20).unwrap();
+        assert!(passed(&statuses) <= 100 + due, "{section}: {}", passed(&statuses));
+        let statuses: Vec<_> = (0..400).map(|_| send(9, 1)).collect();
+        assert_eq!(passed(&statuses) == 400, is_exempt, "{section}: one key of an office");
+    }
 }
 
 /// The string literals in a piece of source code outside its tests and comments, with what comes
