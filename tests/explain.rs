@@ -1179,4 +1179,25 @@ fn an_exemption_that_helps_no_client_is_refused() {
     let sentence = String::from_utf8(output.stderr).unwrap();
     assert!(sentence.contains(" has used the policy 'other' of "), "{sentence}");
     assert_eq!(output.status.code(), Some(1));
+/// Otherwise an operator sees a wait of hours under a limit of 5 per hour, and not where it comes
+/// from.
+#[test]
+fn the_penalty_is_said_beside_the_wait() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = [\"5/h\", { name = \"daily\", rate = \"50/d\", burst = 20 }]\n\
+         key = [\"ip\"]\npenalty = { cells = 1, ceiling = \"10h\" }\n",
+    );
+    let args = [("ip", ip("192.0.2.7"))];
+    for _ in 0..6 {
+        scene.is_blocked("check", &args);
+    }
+    let (said, _) = scene.said(&["explain"], &["ip=192.0.2.7"]);
+    assert!(said.contains(". If there is a request before that, the wait is "), "{said}");
+    for _ in 0..100 {
+        scene.is_blocked("check", &args);
+    }
+    let (said, _) = scene.said(&["explain"], &["ip=192.0.2.7"]);
+    let verdict = said.lines().next().unwrap();
+    assert!(verdict.contains(" of that is penalty, which is at its ceiling"), "{said}");
+    assert!(said.contains(" of it is penalty)"), "{said}");
 }

@@ -115,6 +115,8 @@ pub(crate) struct LimitState {
     pub(crate) burst: u32,
     pub(crate) retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
+    /// How much of the debt can only be penalty: what is beyond the burst.
+    pub(crate) penalty_ms: u64,
 }
 
 /// Explains what is decided now about a message with these args: for each message that the
@@ -451,6 +453,7 @@ impl LimitState {
             burst: limit.quota.burst(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
+            penalty_ms: owed.saturating_sub(limit.quota.drain_time()).millis_ceil(),
         }
     }
 
@@ -463,9 +466,10 @@ impl LimitState {
     pub(crate) fn in_words(&self, observes: bool) -> String {
         let Self { remaining, burst, retry_after_ms, full_after_ms, .. } = self;
         let (wait, full_after) = (left(*retry_after_ms), left(*full_after_ms));
-        let carried = match self.carried_over {
-            true => " (a debt from before the limits were changed)",
-            false => "",
+        let carried = match (self.carried_over, self.penalty_ms) {
+            (true, _) => " (a debt from before the limits were changed)".to_owned(),
+            (false, 0) => String::new(),
+            (false, ms) => format!(" (at least {} of it is penalty)", left(ms)),
         };
         match (*full_after_ms, *retry_after_ms) {
             (0, _) if !self.bucket => NO_BUCKET.to_owned(),
@@ -590,11 +594,29 @@ impl Decided {
             }
             _ => write!(words, "; the next one is allowed in {}", left(self.retry_after_ms)),
         };
-        if self.retry_after_ms_if_asked > self.retry_after_ms {
+        words.push_str(&self.penalty_in_words());
+        words
+    }
+
+    /// "; at least 9.9 min of that is penalty. Each request before that starts the wait again".
+    fn penalty_in_words(&self) -> String {
+        let (wait, if_asked) = (left(self.retry_after_ms), left(self.retry_after_ms_if_asked));
+        let longest = self.limits.iter().max_by_key(|limit| limit.retry_after_ms);
+        let penalty = longest.map_or(0, |limit| limit.penalty_ms);
+        let grows = self.retry_after_ms_if_asked > self.retry_after_ms;
+        let mut words = match (penalty, grows) {
+            (0, _) => String::new(),
+            (ms, true) => format!("; at least {} of that is penalty", left(ms)),
+            (ms, false) => format!("; {} of that is penalty, which is at its ceiling", left(ms)),
+        };
+        if grows && wait.to_string() == if_asked.to_string() {
+            words.push_str(". Each request before that starts the wait again (penalty)");
+        } else if grows {
+            // Writing to a string does not fail.
             let _ = write!(
                 words,
-                ", or, if there is a request before that, {} after it (penalty)",
-                left(self.retry_after_ms_if_asked)
+                ". If there is a request before that, the wait is {if_asked} from then on \
+                 (penalty)"
             );
         }
         words
