@@ -98,8 +98,11 @@ const DOCUMENTS: [&str; 2] = ["docs/CONFIG.md", "docs/MIGRATING.md"];
 fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
     fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
     fs::write(folder.join("offices.lst"), "127.0.0.9\n").unwrap();
-    let in_folder = |text: String| text.replace("/etc/haproxy/", &format!("{}/", folder.display()));
+    let in_folder =
+        |text: String| text.replace("/etc/haproxy/", &format!("{}/", folder.display()));
     fs::write(folder.join("spoe-gcra.conf"), in_folder(spoe_conf(messages))).unwrap();
+    let shipped = root().join("haproxy/spoe-policies.conf");
+    fs::copy(shipped, folder.join("spoe-policies.conf")).unwrap();
     let file = folder.join("haproxy.cfg");
     fs::write(&file, in_folder(haproxy_cfg(frontend))).unwrap();
     file
@@ -353,10 +356,9 @@ fn the_plan_of_an_api_key_comes_from_a_map() {
 fn a_client_that_invents_api_keys_is_limited_and_an_office_is_not() {
     needs!(support::haproxy());
     let recipes = recipes("docs/CONFIG.md");
-    for (section, is_exempt) in [
-        ("By API key, or by address where there is no key", false),
-        ("Exempt our offices", true),
-    ] {
+    for (section, is_exempt) in
+        [("By API key, or by address where there is no key", false), ("Exempt our offices", true)]
+    {
         let recipe = &recipes[section];
         let running = Running::start(recipe, &recipe.frontends[0]);
         let send = |client, number: usize| {

@@ -770,12 +770,15 @@ fn the_shipped_policies_answer_as_they_say() {
 
     // Each request costs ten cells, so some of a hundred requests are blocked.
     let start = Instant::now();
-    let late = (0..2000).find(|_| {
+    let late = (0..2000).find_map(|number| {
         let start = Instant::now();
-        client.get("/").unwrap();
-        start.elapsed() > Duration::from_secs(4)
+        let response = client.get("/").unwrap();
+        (start.elapsed() > Duration::from_secs(4)).then_some((number, response))
     });
-    assert!(late.is_some_and(|number| number > 100), "{late:?} in {:?}", start.elapsed());
+    let (number, response) = late.unwrap();
+    assert!(number > 100, "{number} in {:?}", start.elapsed());
+    assert!(response.head.contains("\nretry-after: "), "{}", response.head);
+    assert!(response.body.contains("violated-policies"), "{}", response.body);
 
     // A denied client gets no answer at all: it waits, and HAProxy's log says why.
     let mut client = Client::from(haproxy.frontend, unwanted);

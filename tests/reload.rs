@@ -92,6 +92,23 @@ fn limit(agent: &Agent, client: u8) -> usize {
     Spop::connect(&agent.address).allowed(&[("ip", Value::Ipv4([192, 0, 2, client].into()))], 20)
 }
 
+/// Otherwise a misspelled name switches a limit off, and the command says that all is well.
+#[test]
+fn a_message_that_loses_its_policy_is_named() {
+    let place = Place::new(FIVE);
+    let agents = [place.agent(), place.agent()];
+    fs::write(place.config(), FIVE.replace("check", "chek")).unwrap();
+    let warning = "no policy is for the messages 'check' any more, so they get no decision; \
+                   policy 'check' was in force for them; is a name misspelled?";
+    let (is_success, text) = place.reload();
+    assert!(is_success, "{text}");
+    assert_eq!(text, format!("{}warning: {warning}\n", place.in_force(2, 2)));
+    assert!(agents.iter().all(|agent| said(&agent.process, warning) == 1));
+    // It is said about the change, and the next reload changes nothing.
+    let (is_success, text) = place.reload();
+    assert!(is_success && text == place.in_force(2, 2), "{text}");
+}
+
 #[test]
 fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     let place = Place::new(FIVE);

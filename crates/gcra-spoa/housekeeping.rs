@@ -130,7 +130,7 @@ impl Housekeeping {
                     self.introduce();
                     is_reading = false;
                     self.manager.ready(&self.status(&mistakes));
-                    if answer == ReloadAnswer::InForce {
+                    if matches!(answer, ReloadAnswer::InForce | ReloadAnswer::Warned(_)) {
                         watch.read_again(&self.policies.load().policies.files);
                     }
                     if let Some((table, number)) = asked {
@@ -452,15 +452,23 @@ impl Housekeeping {
         let name = self.file.as_deref().unwrap_or(Path::new("")).display();
         match outcome {
             Ok(next) => {
+                let mut answer = ReloadAnswer::InForce;
                 match next {
                     None => log::info!("{name} was read again: nothing has changed"),
                     Some(next) => {
                         let policies = next.policies.clone();
-                        let rekeyed = rekeyed(&self.policies.load().policies, &next);
+                        let before = self.policies.load().policies.clone();
+                        let rekeyed = rekeyed(&before, &next);
                         self.policies.store(next.into());
                         log::info!("{name} was read again, and is in force:");
                         policies.in_words().lines().for_each(|line| log::info!("{line}"));
                         policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                        let abandoned = abandoned(&before, &policies);
+                        if !abandoned.is_empty() {
+                            let warning = about_abandoned(&abandoned);
+                            log::warn!("{warning}");
+                            answer = ReloadAnswer::Warned(warning);
+                        }
                         for (policy, exempt) in rekeyed {
                             log::warn!(
                                 "policy '{policy}' makes other keys than before, and {} of it {} \
@@ -474,7 +482,7 @@ impl Housekeeping {
                 }
                 known.clear();
                 self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
-                ReloadAnswer::InForce
+                answer
             }
             Err(mistakes) => {
                 self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
@@ -573,6 +581,34 @@ fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
     let rekeyed = now.policies.without_trials().filter(|policy| exempt(policy) > 0);
     let rekeyed = rekeyed.filter(has_other_keys);
     rekeyed.map(|policy| (policy.name.clone(), exempt(policy))).collect()
+}
+
+/// The messages for which there was a policy and is none now, each with the first policy that was
+/// for it.
+fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
+    let mut abandoned: Vec<(String, String)> = Vec::new();
+    for policy in before.without_trials() {
+        let Some(message) = policy.message.as_deref() else { continue };
+        let has_policy = now.list.iter().any(|new| new.message.as_deref() == Some(message));
+        let message = String::from_utf8_lossy(message).into_owned();
+        if !has_policy && !abandoned.iter().any(|(known, _)| *known == message) {
+            abandoned.push((message, policy.name.to_string()));
+        }
+    }
+    abandoned
+}
+
+/// The answer in the table is cut off after 192 bytes, so what matters comes first.
+fn about_abandoned(abandoned: &[(String, String)]) -> String {
+    let [(message, policy), more @ ..] = abandoned else { return String::new() };
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!(" (and those of {})", Count(more, "other message", "other messages")),
+    };
+    format!(
+        "no policy is for the messages '{message}'{more} any more, so they get no decision; policy \
+         '{policy}' was in force for them; is a name misspelled?"
+    )
 }
 
 /// A sentence about an exemption that has begun, or that ends at another time than before.

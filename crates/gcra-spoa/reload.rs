@@ -155,15 +155,23 @@ fn summary(
     let (mut alive, mut in_force) = (0_usize, 0_usize);
     // The agents by what is said about them.
     let mut others: BTreeMap<[String; 2], Vec<String>> = BTreeMap::new();
+    let mut warnings: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut json = Vec::new();
     for (process, fate) in agents {
         let has_limits = process.profile.is_none_or(|profile| profile.limits == limits);
         let fate = match fate {
-            Fate::Answered(ReloadAnswer::InForce) if !has_limits => &Fate::OtherLimits,
+            Fate::Answered(ReloadAnswer::InForce | ReloadAnswer::Warned(_)) if !has_limits => {
+                &Fate::OtherLimits
+            }
             fate => fate,
         };
         alive += usize::from(!matches!(fate, Fate::Dead | Fate::Left));
-        in_force += usize::from(matches!(fate, Fate::Answered(ReloadAnswer::InForce)));
+        if let Fate::Answered(ReloadAnswer::Warned(warning)) = fate {
+            warnings.entry(warning).or_default().push(name(process));
+        }
+        let is_in_force =
+            matches!(fate, Fate::Answered(ReloadAnswer::InForce | ReloadAnswer::Warned(_)));
+        in_force += usize::from(is_in_force);
         let Some((outcome, clauses)) = not_in_force(fate) else { continue };
         let why = match fate {
             Fate::Answered(ReloadAnswer::Refused(why)) => Some(why),
@@ -184,6 +192,11 @@ fn summary(
     };
     let mut lines =
         vec![format!("{} is valid; its limits are in force in {share}", config.display())];
+    for (warning, names) in &warnings {
+        // Almost always all agents say the same.
+        let by = if names.len() == in_force { "" } else { &*format!(" ({})", names.join(", ")) };
+        lines.push(format!("warning{by}: {warning}"));
+    }
     for ([of_one, of_several], names) in others {
         lines.push(match &names[..] {
             [one] => format!("agent {one} {of_one}"),
@@ -202,6 +215,7 @@ fn summary(
         "agents": alive,
         "in_force": in_force,
         "unlisted": unlisted,
+        "warnings": warnings.keys().collect::<Vec<_>>(),
         "others": json,
     });
     let exit = if in_force == alive { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -213,7 +227,9 @@ fn summary(
 fn not_in_force(fate: &Fate) -> Option<(&'static str, [String; 2])> {
     let both = |of_one: &str, of_several: &str| [of_one.to_owned(), of_several.to_owned()];
     Some(match fate {
-        Fate::Left | Fate::Answered(ReloadAnswer::InForce) => return None,
+        Fate::Left | Fate::Answered(ReloadAnswer::InForce | ReloadAnswer::Warned(_)) => {
+            return None;
+        }
         Fate::OtherLimits => (
             "other limits",
             both(

@@ -315,9 +315,11 @@ impl<'t> File<'t> {
     /// The limits of a policy's trial.
     fn trial(&mut self, policy: &str, value: &Node<'t>, observes: bool) -> Option<Vec<Limit>> {
         if observes {
-            let what = "the limits of a policy with mode = \"observe\" are a trial already; leave \
-                        out mode or observe";
-            self.reader.wrong(value.span().start, what);
+            let what = format!(
+                "policy '{policy}' blocks no request by its limits either, because of mode = \
+                 \"observe\"; leave out mode when they are to block again"
+            );
+            self.reader.warn(value.span().start, &what);
         }
         limits::trial(&mut self.reader, policy, value)
     }

@@ -240,6 +240,20 @@ fn a_trial_is_a_policy_of_its_own_behind_all_others() {
     assert_eq!(policies.for_haproxy().matches("\nspoe-message ").count(), 1);
 }
 
+/// So an operator can put `mode = "observe"` into every policy when too much is blocked.
+#[test]
+fn a_policy_that_only_observes_may_have_a_trial() {
+    let policies = parse(
+        "[policy.api]\nlimits = \"5/s\"\nobserve = \"1/s\"\nmode = \"observe\"\n\
+         key = [\"ip\"]\n",
+    )
+    .unwrap();
+    assert!(policies.list.iter().all(|policy| policy.observes), "{:?}", policies.list);
+    let [warning] = &policies.warnings[..] else { panic!("{:?}", policies.warnings) };
+    let said = "gcra-spoa.toml:3: warning: policy 'api' blocks no request by its limits either";
+    assert!(warning.starts_with(said), "{warning}");
+}
+
 #[test]
 fn a_wrong_trial_is_a_mistake() {
     for (settings, said) in [
@@ -250,7 +264,6 @@ fn a_wrong_trial_is_a_mistake() {
         ("observe = true", "observe must be a limit or a list of limits; write"),
         ("observe = [\"50/s brust 2\"]", "'50/s brust 2' is not a valid limit; write"),
         ("observe = [\"deny\"]", "'deny' must stand alone"),
-        ("observe = \"1/s\"\nmode = \"observe\"", "the limits of a policy with mode = "),
         (
             "observe = \"1/s\"\n[policy.api.overrides]\n\
              a = [\"1/s\", { name = \"observe\", rate = \"1/h\" }]",

@@ -76,6 +76,9 @@ impl Process {
 pub enum ReloadAnswer {
     /// Its configuration, read again, is in force.
     InForce,
+    /// As [`InForce`](Self::InForce), with a warning about what has changed. The table keeps the
+    /// first 192 bytes, and only printable characters are read from it.
+    Warned(String),
     /// Its configuration was refused for this reason, and the one before stays in force. The table
     /// keeps the first 192 bytes of the reason, and only printable characters are read from it.
     Refused(String),
@@ -132,9 +135,8 @@ impl Attachment {
         let Some(mine) = self.entry(entries) else { return };
         let (outcome, text) = match answer {
             ReloadAnswer::InForce => (IN_FORCE, ""),
-            ReloadAnswer::Refused(why) => {
-                (REFUSED, &why[..why.floor_char_boundary(8 * TEXT_WORDS)])
-            }
+            ReloadAnswer::Warned(warning) => (WARNED, beginning(warning)),
+            ReloadAnswer::Refused(why) => (REFUSED, beginning(why)),
             ReloadAnswer::NothingToReload => (NOTHING_TO_RELOAD, ""),
         };
         // A reader that finds the same number before and after reading has a whole answer.
@@ -211,6 +213,12 @@ impl Attachment {
 const IN_FORCE: u32 = 1;
 const REFUSED: u32 = 2;
 const NOTHING_TO_RELOAD: u32 = 3;
+const WARNED: u32 = 4;
+
+/// As much of a text as an entry has space for.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(8 * TEXT_WORDS)]
+}
 
 /// All processes whose entries were not taken by others, including those that have left.
 pub(crate) fn listed(entries: &[ProcessEntry], now: Time) -> Vec<Process> {
@@ -226,12 +234,16 @@ fn look_at(entry: &ProcessEntry, place: usize, now: Time, ours: u64) -> Process 
     let answered = entry.answered.load(Ordering::Acquire);
     let answer = match entry.outcome.load(Ordering::Relaxed) {
         IN_FORCE => Some(ReloadAnswer::InForce),
-        REFUSED => {
+        outcome @ (REFUSED | WARNED) => {
             let text: [u64; TEXT_WORDS] =
                 core::array::from_fn(|at| entry.text[at].load(Ordering::Relaxed));
             let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let length = entry.length.load(Ordering::Relaxed) as usize;
-            Some(ReloadAnswer::Refused(printable(&bytes[..length.min(bytes.len())])))
+            let text = printable(&bytes[..length.min(bytes.len())]);
+            Some(match outcome {
+                WARNED => ReloadAnswer::Warned(text),
+                _ => ReloadAnswer::Refused(text),
+            })
         }
         NOTHING_TO_RELOAD => Some(ReloadAnswer::NothingToReload),
         _ => None,
@@ -362,6 +374,8 @@ mod tests {
         attachment.answer(&entries, 4, &ReloadAnswer::Refused(long));
         assert_eq!(answer(4), Some(ReloadAnswer::Refused("x".repeat(191))));
         let hostile = "\x1b[2J 'ä' \u{202e}\n\"\\";
+        attachment.answer(&entries, 5, &ReloadAnswer::Warned("a policy".to_owned()));
+        assert_eq!(answer(5), Some(ReloadAnswer::Warned("a policy".to_owned())));
         attachment.answer(&entries, 5, &ReloadAnswer::Refused(hostile.to_owned()));
         assert_eq!(answer(5), Some(ReloadAnswer::Refused("?[2J 'ä' ??\"\\".to_owned())));
 
