@@ -50,6 +50,37 @@ fn top(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The agents of the shipped unit have other addresses than the default one.
+#[test]
+fn top_finds_the_agents_of_a_table() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let name = table.to_str().unwrap();
+    let run = || {
+        let mut command = Command::new(support::agent_binary());
+        let output = command.args(["top", "--once", "--table", name]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap(), error)
+    };
+    let silent = Agent::start(&table, &["--rate", "10/h"]);
+    let mut said = String::new();
+    wait_until("the agent without --admin has introduced itself", || {
+        let (is_success, _, error) = run();
+        said = error;
+        !is_success
+    });
+    assert!(
+        said.contains(&format!("no running agent of the table {name} has an --admin")),
+        "{said}"
+    );
+    let (agent, admin) = start(&table, &["--rate", "10/h"]);
+    wait_until("the agent with --admin is found", || {
+        let (is_success, page, _) = run();
+        is_success && page.contains("agents") && page.contains("gcra-spoa")
+    });
+    drop((silent, agent, admin));
+}
+
 #[test]
 fn any_agent_tells_about_all_of_its_table() {
     let directory = directory();

@@ -315,20 +315,29 @@ impl ConfigFile {
 pub(crate) struct Top {
     /// The --admin address of an agent, which tells about all agents of its table
     ///
-    /// May be given several times, for agents on several machines.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:9101",
-        value_parser = parse_host_and_port
-    )]
+    /// May be given several times, for agents on several machines. Without it the addresses are
+    /// looked up in the table; if it has none, 127.0.0.1:9101 is asked.
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_and_port)]
     pub(crate) admin: Vec<String>,
+    /// The table in which agents are looked up without --admin [default: as for 'table info']
+    #[arg(long, value_name = "PATH", conflicts_with = "admin")]
+    pub(crate) table: Option<PathBuf>,
     /// Watch for one second and print the result as plain text
     #[arg(long)]
     pub(crate) once: bool,
     /// With --once: print the result in JSON
     #[arg(long, requires = "once")]
     pub(crate) json: bool,
+}
+
+impl Top {
+    /// The table in which agents are looked up.
+    pub(crate) fn table(&self) -> PathBuf {
+        self.table.clone().unwrap_or_else(|| {
+            let own = default_table();
+            existing(&own, Path::new(TABLE_OF_UNIT)).to_owned()
+        })
+    }
 }
 
 /// What can be done to a table from the command line.

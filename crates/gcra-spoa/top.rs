@@ -5,12 +5,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
-use std::net::ToSocketAddrs as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use gcra_table::Table;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
@@ -27,6 +28,7 @@ use crate::cli::Top;
 use crate::output::write_stdout;
 use crate::screen::{Order, Screen, Seen};
 use crate::status::Status;
+use crate::table_error::TableError;
 use crate::together::Together;
 use crate::visible::{Visible, escaped_json, is_hidden};
 
@@ -41,6 +43,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The most bytes that are read of all answers at a time: more than any agent sends.
 const MOST_BYTES: usize = 64 << 20;
+
+/// The address that is asked if the table has none.
+const DEFAULT_ADMIN: &str = "127.0.0.1:9101";
+
+/// How many agents of a table are asked, one after another, until one answers.
+const MOST_CANDIDATES: usize = 8;
 
 /// The width of plain text that does not go to a terminal, in columns.
 const WIDTH: u16 = 100;
@@ -63,12 +71,8 @@ type Answers = Vec<Result<Answer, String>>;
 ///
 /// No agent answers at the start, or the terminal cannot be used.
 pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
-    let answers = start_asking(what.admin.clone())?;
+    let (answers, first) = find_agents(what)?;
     let mut screen = Screen { is_live: !what.once, ..Screen::default() };
-    let first = answers.recv().context("no agent could be asked")?;
-    if let (None, Some(Err(why))) = (first.iter().find(|answer| answer.is_ok()), first.first()) {
-        bail!("{why}; start an agent with --admin, and name its address here with --admin");
-    }
     update(&mut screen, first);
     if what.once {
         update(&mut screen, answers.recv().context("no agent could be asked again")?);
@@ -95,6 +99,60 @@ pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
     });
     ratatui::restore();
     outcome.context("could not draw on the terminal")
+}
+
+/// Starts to ask the agents that are meant, of which at least one has answered. Without `--admin`
+/// this is the first agent of the table that answers, because it tells about the others.
+fn find_agents(what: &Top) -> anyhow::Result<(Receiver<Answers>, Answers)> {
+    let (candidates, otherwise) = match &what.admin[..] {
+        [] => listed_agents(what),
+        named => {
+            let otherwise = "start an agent with --admin, and name its address here with --admin";
+            (vec![named.to_vec()], otherwise.to_owned())
+        }
+    };
+    let mut reasons = Vec::new();
+    for addresses in candidates {
+        let answers = start_asking(addresses)?;
+        let first = answers.recv().context("no agent could be asked")?;
+        if first.iter().any(Result::is_ok) {
+            return Ok((answers, first));
+        }
+        reasons.extend(first.into_iter().find_map(Result::err));
+    }
+    reasons.push(otherwise);
+    bail!("{}", reasons.join("; "));
+}
+
+/// The addresses of the agents that the table lists, to be asked one after another; and what to do
+/// if none answers.
+fn listed_agents(what: &Top) -> (Vec<Vec<String>>, String) {
+    let path = what.table();
+    let table = Table::inspect(&path).map_err(|error| TableError(error).to_string());
+    let mut listed: Vec<SocketAddr> = table.as_ref().map_or_else(
+        |_| Vec::new(),
+        |table| {
+            let profiles = table.processes().into_iter().filter_map(|process| process.profile);
+            profiles.filter_map(|profile| profile.admin).collect()
+        },
+    );
+    listed.sort_unstable();
+    listed.dedup();
+    listed.truncate(MOST_CANDIDATES);
+    let path = path.display();
+    let otherwise = match (&table, &listed[..]) {
+        (Err(why), _) => format!("{why}; name the --admin address of an agent with --admin"),
+        (Ok(_), []) => format!(
+            "no running agent of the table {path} has an --admin address; start one with --admin, \
+             or name the address of another agent with --admin"
+        ),
+        (Ok(_), _) => format!("these are the --admin addresses in the table {path}"),
+    };
+    let mut candidates: Vec<_> = listed.iter().map(|admin| vec![admin.to_string()]).collect();
+    if candidates.is_empty() && what.table.is_none() {
+        candidates.push(vec![DEFAULT_ADMIN.to_owned()]);
+    }
+    (candidates, otherwise)
 }
 
 fn watch(

@@ -23,7 +23,7 @@ const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc 
 const MAPS: &str = "/etc/haproxy/";
 
 /// The header that usually has an API key.
-const API_KEY: &str = "req.hdr(x-api-key)";
+const API_KEY: &str = "req.fhdr(x-api-key)";
 
 const BACKEND: &str = "
 # ---- haproxy.cfg: the agents, at the addresses of their --listen
@@ -66,11 +66,10 @@ impl Policies {
             .map(|message| message.section(messages.len() == 1, self.answers.scope))
             .collect();
         let note = if sections.contains(EDIT) {
-            format!(
-                "# Replace each {EDIT}: only you know what belongs there. Until then 'haproxy -c' \
-                 refuses the
-# file and names it."
-            )
+            // Without the word itself, so that an editor's search does not stop here.
+            "# Replace the words in capital letters: only you know what belongs there. Until then
+# 'haproxy -c' refuses the file and names them."
+                .to_owned()
         } else if sections.contains(MAPS) {
             format!("# It can be used when the map in {MAPS} exists, which is named below.")
         } else {
@@ -212,7 +211,7 @@ impl Message<'_> {
                 lines,
                 "    # Which requests does it count? For example those with {{ path -m beg /login \
                  }}. For every
-    # request, leave out 'if {EDIT}'.
+    # request, leave out the condition, from 'if' on.
     event {event} if {EDIT}"
             );
         }

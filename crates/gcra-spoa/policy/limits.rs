@@ -214,8 +214,8 @@ fn limit<'t>(
     let id = limit_id(&[policy.as_bytes(), identity.as_bytes()]);
     let mut limit = Limit::new(label, id, &rate, quota);
     if written.burst.is_none() {
-        let bound = &mut limit.words.bound;
-        *bound = format!("{bound} (no burst is written, so it is the count)").into();
+        let (bound, burst) = (&mut limit.words.bound, quota.burst());
+        *bound = format!("{bound} (no burst given: {burst}, the count)").into();
     }
     Some(limit)
 }

@@ -92,6 +92,18 @@ pub(super) fn in_words(
     Some(Mistake { sentence, is_understood: false })
 }
 
+/// The words that begin a section of HAProxy's files.
+const HAPROXY_SECTIONS: [&str; 8] = [
+    "global",
+    "defaults",
+    "frontend",
+    "backend",
+    "listen",
+    "spoe-agent",
+    "spoe-message",
+    "spoe-group",
+];
+
 /// What is wrong with a text that is certainly not TOML, and where.
 pub(super) fn not_toml(text: &str) -> Option<(String, usize)> {
     let begin = text.trim_start();
@@ -112,6 +124,12 @@ pub(super) fn not_toml(text: &str) -> Option<(String, usize)> {
         if ["<<<<<<< ", "=======", ">>>>>>> "].iter().any(|mark| line.starts_with(mark)) {
             let what = "this is a mark of a merge conflict; keep one of the two versions, and \
                         remove the marks";
+            return Some((what.to_owned(), at));
+        }
+        let is_section = HAPROXY_SECTIONS.contains(&line.split_whitespace().next().unwrap_or(""));
+        if is_section && !line.contains('=') && !line.starts_with(char::is_whitespace) {
+            let what = "this is a HAProxy configuration; name the agents' file, such as \
+                        /etc/gcra-spoa/gcra-spoa.toml";
             return Some((what.to_owned(), at));
         }
         at += line.len();

@@ -56,7 +56,7 @@ mode = "observe"
     gold.hourly: 10000 per hour, up to 500 at once: at most 10500 in any hour
     for each key, ignoring case
 policy 'api', for the message 'api'
-    10 per second, up to 10 at once: at most 20 in any second (no burst is written, so it is the \
+    10 per second, up to 10 at once: at most 20 in any second (no burst given: 10, the \
      count)
     for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n
     each blocked request is charged 1 cell, which adds at most 10m to the wait
@@ -740,6 +740,7 @@ limits = "5/m"
         "    # n: int(1) charges each request one cell",
         "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
         "    event on-frontend-http-request if EDIT-THIS",
+        "leave out the condition, from 'if' on.",
         "    args ip=src\n",
         "http-after-response set-header RateLimit %[var(txn.gcra.ratelimit)]",
         "hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if { var(txn.gcra.blocked) -m bool }",
@@ -911,7 +912,7 @@ fn a_plan_belongs_to_an_api_key() {
          'else' in its key\n",
         "    # policy 'free' has no 'key', so all args are its key but those of its 'when' \
          and 'cost'\n",
-        "    args ip=src key=req.hdr(x-api-key) plan=req.hdr(x-api-key),map(/etc/haproxy/plans.\
+        "    args ip=src key=req.fhdr(x-api-key) plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.\
          map,free)\n    event on-frontend-http-request\n",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
@@ -1137,6 +1138,11 @@ fn a_file_in_another_language_is_recognized() {
             "1: this is JSON, and the file must be TOML; ",
         ),
         ("\n{\n  \"policy\": {}\n}\n", "2: this is JSON, and the file must be TOML; "),
+        (
+            "# Mine.\nglobal\n    log stdout\nfrontend web\n",
+            "2: this is a HAProxy configuration; name the agents' file, such as /etc/",
+        ),
+        ("[gcra]\nspoe-agent gcra\n", "2: this is a HAProxy configuration; name the agents' "),
         ("---\npolicy:\n  a:\n    limits: 1/s\n", "1: this is YAML, and the file must be TOML; "),
         ("<policy/>\n", "1: this is XML, and the file must be TOML; "),
     ] {
