@@ -1179,6 +1179,8 @@ fn an_exemption_that_helps_no_client_is_refused() {
     let sentence = String::from_utf8(output.stderr).unwrap();
     assert!(sentence.contains(" has used the policy 'other' of "), "{sentence}");
     assert_eq!(output.status.code(), Some(1));
+}
+
 /// Otherwise an operator sees a wait of hours under a limit of 5 per hour, and not where it comes
 /// from.
 #[test]

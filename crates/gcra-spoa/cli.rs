@@ -333,10 +333,7 @@ pub(crate) struct Top {
 impl Top {
     /// The table in which agents are looked up.
     pub(crate) fn table(&self) -> PathBuf {
-        self.table.clone().unwrap_or_else(|| {
-            let own = default_table();
-            existing(&own, Path::new(TABLE_OF_UNIT)).to_owned()
-        })
+        self.table.clone().unwrap_or_else(table_of_commands)
     }
 }
 

@@ -606,8 +606,8 @@ fn about_abandoned(abandoned: &[(String, String)]) -> String {
         more => format!(" (and those of {})", Count(more, "other message", "other messages")),
     };
     format!(
-        "no policy is for the messages '{message}'{more} any more, so they get no decision; policy \
-         '{policy}' was in force for them; is a name misspelled?"
+        "no policy is for the messages '{message}'{more} any more, so they get no decision; \
+         policy '{policy}' was in force for them; is a name misspelled?"
     )
 }
 

@@ -426,8 +426,8 @@ impl Inspected {
         ))
     }
 
-    /// Whether the agents of the table do not know the policy of a client, because all of them have
-    /// other limits and no agent has registered a limit of this policy.
+    /// Whether the agents of the table do not know the policy of a client, because all of them
+    /// have other limits and no agent has registered a limit of this policy.
     pub(crate) fn is_unknown_policy(&self, client: &Client) -> bool {
         let (all, others) = self.agents_with_other_limits();
         let registered = self.table.registered();
