@@ -376,6 +376,17 @@ fn each_api_key_has_its_own_limit_and_the_keyless_are_limited_by_address() {
     };
     assert_eq!(with_key(ONE, Some("alice")), 10);
     assert_eq!(with_key(OTHER, Some("alice")), 0, "the same key from elsewhere");
+    for document in ["haproxy/README.md", "docs/TROUBLESHOOTING.md"] {
+        let text = std::fs::read_to_string(document).unwrap();
+        let line = text.lines().map(str::trim).find(|line| line.starts_with("KEY=$("));
+        let script = line.unwrap();
+        let script = format!("{script}; exec \"$0\" table reset --table \"$1\" \"$KEY\"");
+        let mut reset = Command::new("sh");
+        reset.args(["-c", &script]).arg(support::agent_binary()).arg(&table);
+        let output = reset.env("APIKEY", "alice").output().unwrap();
+        assert!(output.status.success(), "{document}: {output:?}");
+        assert_eq!(with_key(ONE, Some("alice")), 10, "{document}");
+    }
     assert_eq!(with_key(ONE, Some("bob")), 10);
     assert_eq!(with_key(ONE, None), 10);
     assert_eq!(with_key(OTHER, None), 10);
