@@ -1,10 +1,8 @@
-//! Columns of text that fit a width: the least important are left out, and the heading says how
+//! Columns of text that fit a width: the least important are left out, and the last line says how
 //! many.
 
 use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
-
-use crate::plural::Count;
 
 /// The columns are this far apart.
 const GAP: usize = 2;
@@ -36,35 +34,40 @@ impl Column {
     }
 }
 
-/// A heading and the rows below it, in at most so many lines.
-pub(crate) fn lines(mut columns: Vec<Column>, width: usize, height: usize) -> Vec<Line<'static>> {
+/// The highest rank of the columns that fit the width together.
+fn last_rank(columns: &[Column], width: usize) -> u8 {
+    let least = |column: &Column| match column.width() {
+        width if column.is_flexible => width.min(NARROW).max(length(&column.heading)),
+        width => width,
+    };
+    let mut ranks: Vec<_> = columns.iter().map(|column| column.rank).collect();
+    ranks.sort_unstable();
+    let fits = |rank: &u8| {
+        let kept = columns.iter().filter(|column| column.rank <= *rank);
+        kept.map(|column| GAP + least(column)).sum::<usize>().saturating_sub(GAP) <= width
+    };
+    ranks.into_iter().rev().find(fits).unwrap_or(0)
+}
+
+/// How many lines the heading and all rows take, and the line about columns that are left out.
+pub(crate) fn height(columns: &[Column], width: usize) -> usize {
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
-    let all = columns.len();
-    let mark = |columns: &[Column]| match all - columns.len() {
-        0 => String::new(),
-        left_out => format!(" +{}", Count(left_out, "column", "columns")),
-    };
-    let needed = |columns: &[Column]| -> usize {
-        let least = |column: &Column| match column.width() {
-            width if column.is_flexible => {
-                width.min(NARROW).max(length(&column.heading) + length(&mark(columns)))
-            }
-            width => width,
-        };
-        columns.iter().map(|column| GAP + least(column)).sum::<usize>().saturating_sub(GAP)
-    };
-    // Ends when only columns with the rank 0 are left.
-    while needed(&columns) > width {
-        let last = columns.iter().map(|column| column.rank).max().unwrap_or(0);
-        if last == 0 {
-            break;
-        }
-        columns.retain(|column| column.rank < last);
-    }
-    let mark = mark(&columns);
-    if let Some(column) = columns.iter_mut().find(|column| column.is_flexible) {
-        column.heading = format!("{}{mark}", column.heading).trim_start().to_owned();
-    }
+    let last = last_rank(columns, width);
+    1 + rows + usize::from(columns.iter().any(|column| column.rank > last))
+}
+
+/// A heading and the rows below it, in at most so many lines. The first rows may have been
+/// scrolled away: then the last line says how many are above.
+pub(crate) fn lines(
+    mut columns: Vec<Column>,
+    width: usize,
+    height: usize,
+    above: usize,
+) -> Vec<Line<'static>> {
+    let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let (all, last) = (columns.len(), last_rank(&columns, width));
+    columns.retain(|column| column.rank <= last);
+    let left_out = all - columns.len();
     let widths: Vec<_> = columns.iter().map(Column::width).collect();
     let total = widths.iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP);
     let too_wide = total.saturating_sub(width);
@@ -89,12 +92,21 @@ pub(crate) fn lines(mut columns: Vec<Column>, width: usize, height: usize) -> Ve
     };
     let mut lines = vec![line(&|column| (column.heading.clone(), Style::new().dim()))];
     let space = height.saturating_sub(1);
-    let shown = if rows > space { space.saturating_sub(1) } else { rows };
+    let needs_note = rows > space || (above > 0 && rows == space);
+    let shown = if needs_note { space.saturating_sub(1) } else { rows };
     for row in 0..shown {
         lines.push(line(&|column| column.cells.get(row).cloned().unwrap_or_default()));
     }
-    if rows > shown {
-        lines.push(Line::from(format!("+{} more", rows - shown)).dim());
+    let above = (above > 0).then(|| format!("{above} above"));
+    let more = (rows > shown).then(|| format!("+{} more", rows - shown));
+    let wider = match left_out {
+        0 => None,
+        1 => Some("1 more column needs a wider terminal".to_owned()),
+        count => Some(format!("{count} more columns need a wider terminal")),
+    };
+    let notes: Vec<_> = [above, more, wider].into_iter().flatten().collect();
+    if !notes.is_empty() {
+        lines.push(Line::from(notes.join("; ")).dim());
     }
     lines.truncate(height);
     lines

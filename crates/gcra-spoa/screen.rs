@@ -20,10 +20,16 @@ const WIDE: usize = 150;
 const HIGH: usize = 28;
 
 /// Below this height, only what matters most is shown besides the clients.
-const LOW: usize = 20;
+const LOW: usize = HIGH;
 
 /// What the keys do.
-const KEYS: &str = "q quits; b, a, n sort by blocked, allowed, name; / searches";
+const KEYS: &str = "q quits; b, a, n sort by blocked, allowed, name; / searches; arrows scroll";
+
+/// The same for a narrow terminal.
+const FEW_KEYS: &str = "q quits; b, a, n sort; / searches; arrows, PgUp, PgDn scroll";
+
+/// Lists show only the beginning of a string.
+const HOW_TO_FIND_A_STRING: &str = "strings are shortened; 'gcra-spoa name KEY' prints the name";
 
 /// How the clients are sorted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -78,6 +84,8 @@ pub(crate) struct Screen {
     pub(crate) is_searching: bool,
     /// It is drawn again and again on a terminal, so the keys are named.
     pub(crate) is_live: bool,
+    /// How many clients at the top of the first list are not shown.
+    pub(crate) scrolled: usize,
 }
 
 impl Screen {
@@ -85,7 +93,7 @@ impl Screen {
     pub(crate) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
         let most = height.unwrap_or(usize::MAX);
         let together = Together::of(self.statuses());
-        let mut lines = self.head(&together, most < LOW);
+        let mut lines = self.head(&together, width, most < LOW);
         let lists_agents = self.agents.len() > 1 && most >= HIGH;
         let mut foot = self.foot(&together, width, most < LOW);
         if !lists_agents {
@@ -99,15 +107,21 @@ impl Screen {
             foot.splice(..0, notes.into_iter().take(most).map(|line| line.yellow()));
         }
         // On a low terminal the policies and agents leave space for the clients.
-        let share = share_of(height);
+        let mut share = share_of(height);
+        if most < LOW {
+            let used = lines.len() + foot.len() + self.lists(&together, width, most, true).len();
+            share = share.max(most.saturating_sub(used).min(LOW / 4));
+        }
         lines.extend(self.policies(&together, width, share));
         if lists_agents {
             lines.push(Line::default());
             lines.extend(self.agents(width, share));
         }
-        lines.push(Line::default());
-        let space = most.saturating_sub(lines.len() + foot.len() + 1);
-        lines.extend(self.lists(&together, width, space));
+        // On a low terminal each line is for a client.
+        let gap = usize::from(most >= LOW);
+        lines.extend(std::iter::repeat_n(Line::default(), gap));
+        let space = most.saturating_sub(lines.len() + foot.len() + gap);
+        lines.extend(self.lists(&together, width, space, most < LOW));
         let blank = height.map_or(1, |height| height.saturating_sub(lines.len() + foot.len()));
         lines.extend(std::iter::repeat_n(Line::default(), blank));
         lines.extend(foot);
@@ -119,7 +133,7 @@ impl Screen {
         self.agents.iter().filter_map(|seen| seen.agent.status.as_ref())
     }
 
-    fn head(&self, together: &Together, is_low: bool) -> Vec<Line<'static>> {
+    fn head(&self, together: &Together, width: usize, is_low: bool) -> Vec<Line<'static>> {
         let versions: BTreeSet<_> = self.statuses().map(|status| &*status.version).collect();
         let version = versions.into_iter().collect::<Vec<_>>().join(" and ");
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -160,7 +174,7 @@ impl Screen {
                 Span::raw("; Esc clears it").dim(),
             ]));
         } else if self.is_live {
-            lines.push(Line::from(KEYS).dim());
+            lines.push(Line::from(if length(KEYS) <= width { KEYS } else { FEW_KEYS }).dim());
         }
         if !is_low {
             lines.push(Line::default());
@@ -244,7 +258,7 @@ impl Screen {
             number("UNDECIDED/S", rates(3, Style::new().yellow()), rank(3, 3)),
             number("BLOCKED", shares, 4),
         ];
-        columns::lines(columns, width, height)
+        columns::lines(columns, width, height, 0)
     }
 
     fn agents(&self, width: usize, height: usize) -> Vec<Line<'static>> {
@@ -285,11 +299,17 @@ impl Screen {
             number("BLOCKED/S", cells(&|seen| rate(seen.rate(blocked))), 2),
             Column { is_flexible: true, ..text("", notes, 0) },
         ];
-        columns::lines(columns, width, height)
+        columns::lines(columns, width, height, 0)
     }
 
     /// The lists of clients, one below the other or side by side.
-    fn lists(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
+    fn lists(
+        &self,
+        together: &Together,
+        width: usize,
+        height: usize,
+        is_low: bool,
+    ) -> Vec<Line<'static>> {
         let rows = client_rows(together);
         let blocked = self.list(Which::Blocked, together, &rows);
         let would_block = self.list(Which::WouldBlock, together, &rows);
@@ -303,14 +323,20 @@ impl Screen {
             const GAP: usize = 4;
             let half = (width - GAP) / 2;
             let left: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
-            let left = stack(left, half, height);
-            let right = stack(vec![allowed], half, height);
+            let left = stack(left, half, height, self.scrolled, is_low);
+            let right = stack(vec![allowed], half, height, self.scrolled, is_low);
             return beside(left, right, half, GAP);
         }
         let mut lists: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
         let at = if self.order == Order::Allowed { 0 } else { lists.len() };
         lists.insert(at, allowed);
-        stack(lists, width, height)
+        stack(lists, width, height, self.scrolled, is_low)
+    }
+
+    /// Shows later clients of the first list, or earlier ones.
+    pub(crate) fn scroll(&mut self, by: isize) {
+        let clients = client_rows(&Together::of(self.statuses())).len();
+        self.scrolled = self.scrolled.saturating_add_signed(by).min(clients.saturating_sub(1));
     }
 
     fn list(&self, which: Which, together: &Together, rows: &[ClientRow<'_>]) -> Vec<Column> {
@@ -346,9 +372,21 @@ impl Screen {
         let mut names: Vec<_> = rows.iter().map(|row| plain(row.client.to_owned())).collect();
         if rows.is_empty() {
             // If not all requests were counted, there may be many clients with a few each.
-            names.push(plain(if is_exact { "none" } else { "none with many" }.to_owned()));
+            let none = match (&*search, is_exact) {
+                ("", true) => "none",
+                ("", false) => "no client with many requests",
+                _ => "no client in this list matches",
+            };
+            names.push(plain(none.to_owned()));
+            if !search.is_empty() && matches!(which, Which::Blocked) {
+                names.push(plain(HOW_TO_FIND_A_STRING.to_owned()));
+            }
         }
+        let is_empty = rows.is_empty();
         let mut columns = vec![Column { is_flexible: true, ..text(&title, names, 0) }];
+        if is_empty {
+            return columns;
+        }
         if together.policies.len() > 1 {
             let policies = rows.iter().map(|row| plain(cut(row.policy, 24))).collect();
             columns.push(text("POLICY", policies, 1));
@@ -361,7 +399,9 @@ impl Screen {
             let total = |row| requests(row, which).map_or("-".to_owned(), |n| n.to_string());
             rows.iter().map(|row| plain(total(row))).collect()
         };
-        for (which, ranks) in [(which, [0, 3]), (other, [2, 4])] {
+        // What the list is sorted by is always shown.
+        let sorts = self.order == Order::Allowed && matches!(other, Which::Allowed);
+        for (which, ranks) in [(which, [0, 3]), (other, [if sorts { 0 } else { 2 }, 4])] {
             let word = which.title();
             columns.push(number(&format!("{word}/S"), rates(which), ranks[0]));
             columns.push(number(word, totals(which), ranks[1]));
@@ -444,7 +484,11 @@ impl Screen {
 
 /// How many lines one part may have.
 fn share_of(height: Option<usize>) -> usize {
-    height.map_or(usize::MAX, |height| (height / 4).max(4))
+    match height {
+        None => usize::MAX,
+        Some(height) if height < LOW => 3,
+        Some(height) => (height / 4).max(4),
+    }
 }
 
 /// What an operator should know about an agent. Empty if all is well.
@@ -505,23 +549,41 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
     rows
 }
 
-/// Lists one below the other. If they do not fit, each gets a share of the lines, the first one a
-/// double share.
-fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'static>> {
-    let needs: Vec<_> = lists
-        .iter()
-        .map(|list| list.iter().map(|column| column.cells.len()).max().unwrap_or(0) + 1)
-        .collect();
+/// Lists one below the other, the first one without as many rows as were scrolled. If they do not
+/// fit, each gets a share of the lines, the first one a double share; on a low terminal the first
+/// one gets what it needs.
+fn stack(
+    mut lists: Vec<Vec<Column>>,
+    width: usize,
+    height: usize,
+    scrolled: usize,
+    is_low: bool,
+) -> Vec<Line<'static>> {
+    let mut above = 0;
+    if let Some(first) = lists.first_mut() {
+        let rows = first.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+        above = scrolled.min(rows.saturating_sub(1));
+        for column in first.iter_mut() {
+            column.cells.drain(..above.min(column.cells.len()));
+        }
+    }
+    let needs: Vec<_> = lists.iter().map(|list| columns::height(list, width)).collect();
+    let gap = usize::from(!is_low);
     // Each list takes a blank line as well, except the last one.
-    let mut left = height.saturating_add(1);
+    let mut left = height.saturating_add(gap);
     let mut heights = Vec::new();
-    for need in &needs {
-        let least = (*need).min(columns::LEAST);
-        if least + 1 > left {
+    for (at, need) in needs.iter().enumerate() {
+        let is_last = at + 1 == needs.len();
+        let least = match is_low && at == 0 {
+            // A line is left to name the others.
+            true => (*need).min(left.saturating_sub(usize::from(!is_last))),
+            false => (*need).min(columns::LEAST),
+        };
+        if least + gap > left || least == 0 {
             break;
         }
         heights.push(least);
-        left -= least + 1;
+        left -= least + gap;
     }
     let missing = lists.len() - heights.len();
     if missing > 0 {
@@ -545,10 +607,10 @@ fn stack(lists: Vec<Vec<Column>>, width: usize, height: usize) -> Vec<Line<'stat
     }
     let mut lines: Vec<Line<'static>> = Vec::new();
     for (list, height) in lists.into_iter().zip(heights) {
-        if !lines.is_empty() {
+        if !lines.is_empty() && !is_low {
             lines.push(Line::default());
         }
-        lines.extend(columns::lines(list, width, height));
+        lines.extend(columns::lines(list, width, height, std::mem::take(&mut above)));
     }
     if missing > 0 && lines.len() < height {
         let more = Count(missing, "more list", "more lists");
@@ -873,7 +935,7 @@ gcra-spoa 0.1.0 at 127.0.0.1:9007: serving, up 102 s
 POLICY   ALLOWED/S  BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S  BLOCKED
 default       1000          0              0            0    0.0 %
 
-BLOCKED, last 75 s  BLOCKED/S  BLOCKED  ALLOWED/S  ALLOWED
+BLOCKED, last 75 s
 none
 
 ALLOWED, last 75 s  ALLOWED/S  ALLOWED  BLOCKED/S  BLOCKED
@@ -897,17 +959,17 @@ NOTIFYs      1000/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to written
         screen.agents[1].agent.why = Some("it has no --admin".to_owned());
         let wanted = "\
 gcra-spoa 0.1.0: 1 of 2 agents answered, serving, up 102 s
-q quits; b, a, n sort by blocked, allowed, name; / searches
-POLICY +2 columns  ALLOWED/S  BLOCKED/S  WOULD BLOCK/S
-default                 1000        250              0
-login                   2000        500              0
-login.observe              0          0            250
-
-BLOCKED, last 75 s +2 columns  POLICY   BLOCKED/S  ALLOWED/S
-192.0.2.1                      login          9.8       0.04
-+3 more
+q quits; b, a, n sort; / searches; arrows, PgUp, PgDn scroll
+POLICY         ALLOWED/S  BLOCKED/S  WOULD BLOCK/S  BLOCKED
+login               2000        500              0   20.0 %
++2 more; 1 more column needs a wider terminal
+BLOCKED, last 75 s  POLICY   BLOCKED/S  BLOCKED  ALLOWED/S
+192.0.2.1           login          9.8     1000       0.04
+192.0.2.1           default        4.9      500       0.02
+2001:db8:1:2::      default       0.03        3          0
+2001:db8:1:2::      login         0.03        3          0
+1 more column needs a wider terminal
 +2 more lists
-
 Agents       8: it has no --admin
 Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots l…
 NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
@@ -969,8 +1031,43 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         screen.search = "DB8".to_owned();
         let found = first(&screen, "\nBLOCKED, last 75 s, by allowed ");
         assert!(found.starts_with("2001:db8:1:2:: "), "{found}");
-        assert_eq!(first(&screen, "\nALLOWED, last 75 s, by allowed "), "none");
+        assert_eq!(
+            first(&screen, "\nALLOWED, last 75 s, by allowed"),
+            "no client in this list matches"
+        );
         assert!(text(&screen, 100, None).contains("\nclients with 'DB8'; Esc clears it\n"));
+        screen.search = "sk_live_1".to_owned();
+        assert!(text(&screen, 60, Some(20)).contains(HOW_TO_FIND_A_STRING));
+    }
+
+    /// An operator with a small terminal reads one list from its beginning to its end.
+    #[test]
+    fn a_small_terminal_scrolls() {
+        let mut screen = screen();
+        let page = text(&screen, 80, Some(24));
+        let names = ["\n192.0.2.1 ", "\n2001:db8", "\nsk_l"];
+        let clients = names.map(|name| page.matches(name).count());
+        assert_eq!(clients.iter().sum::<usize>(), 10, "all of them: {page}");
+        let page = text(&screen, 60, Some(11));
+        assert!(page.contains("\n192.0.2.1 ") && !page.contains("\n2001:db8"), "{page}");
+        screen.scroll(1);
+        screen.scroll(100);
+        let page = text(&screen, 60, Some(11));
+        assert!(page.contains("\n3 above"), "{page}");
+        assert!(page.contains("\n2001:db8:1:2:: "), "{page}");
+        assert!(!page.contains("\n\n"), "no blank lines: {page}");
+    }
+
+    #[test]
+    fn the_column_that_clients_are_sorted_by_is_shown() {
+        let mut screen = screen();
+        screen.order = Order::Allowed;
+        screen.agents.truncate(1);
+        let page = text(&screen, 40, None);
+        let headings = page.lines().filter(|line| line.contains(", last 75 s"));
+        let headings: Vec<_> = headings.collect();
+        assert!(headings.iter().all(|line| line.contains("ALLOWED/S")), "{page}");
+        assert!(page.contains("more columns need a wider terminal"), "{page}");
     }
 
     #[test]
@@ -983,7 +1080,7 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         }
         assert!(text(&screen, 100, None).contains("\nnone\n"));
         screen.agents[0].agent.status.as_mut().unwrap().policies[1].top_is_exact.blocked = false;
-        assert!(text(&screen, 100, None).contains("\nnone with many\n"));
+        assert!(text(&screen, 100, None).contains("\nno client with many requests\n"));
     }
 
     #[test]

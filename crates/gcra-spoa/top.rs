@@ -53,6 +53,9 @@ const MOST_CANDIDATES: usize = 8;
 /// The width of plain text that does not go to a terminal, in columns.
 const WIDTH: u16 = 100;
 
+/// How many clients PgUp and PgDn scroll.
+const SCROLL: isize = 10;
+
 /// The most characters that can be searched for.
 const MAX_SEARCH: usize = 64;
 
@@ -202,6 +205,11 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
             let fits = screen.search.len() < MAX_SEARCH && !is_control;
             screen.search.extend(fits.then_some(typed));
         }
+        KeyCode::Up => screen.scroll(-1),
+        KeyCode::Down => screen.scroll(1),
+        KeyCode::PageUp => screen.scroll(-SCROLL),
+        KeyCode::PageDown => screen.scroll(SCROLL),
+        KeyCode::Home => screen.scrolled = 0,
         KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
         KeyCode::Char('b') => screen.order = Order::Blocked,
         KeyCode::Char('a') => screen.order = Order::Allowed,
@@ -456,6 +464,19 @@ mod tests {
         assert_eq!(type_all("\x1b"), (Then::GoOn, Order::Blocked, String::new()));
         assert_eq!(type_all("\x1b").0, Then::Quit);
         assert_eq!(type_all("q").0, Then::Quit);
+        screen.agents.push(Seen { agent: agent(status(7, 100, 100, 10)), before: None });
+        for (key, scrolled) in [
+            (KeyCode::Up, 0),
+            (KeyCode::Down, 1),
+            (KeyCode::PageUp, 0),
+            (KeyCode::Down, 1),
+            (KeyCode::Home, 0),
+        ] {
+            press(&mut screen, key, false);
+            assert_eq!(screen.scrolled, scrolled, "{key:?}");
+        }
+        press(&mut screen, KeyCode::PageDown, false);
+        assert!((1..10).contains(&screen.scrolled), "not beyond the last client");
         assert_eq!(press(&mut screen, KeyCode::Char('c'), true), Then::Quit);
     }
 
