@@ -90,11 +90,23 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert_eq!(status, 1);
     assert!(
         other_limit.ends_with(
-            ": no agent has used it with 10 per second, up to 10 at once; write the --rate and \
-             --burst of the agents: one request per 6.0 min, up to 10 at once"
+            ": no agent has used it with 10 per second, up to 10 at once; write the flags of the \
+             agents: --rate 10/h --burst 10"
         ),
         "{other_limit}"
     );
+    // Without flags, the numbers are those of the agents.
+    let output = run(&table, &["get", "192.0.2.1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("with --rate 10/h --burst 10, so"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), get(&["192.0.2.1"]));
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    let output =
+        explain.args(["explain", "ip=192.0.2.2", "--table"]).arg(&table).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("a request now is blocked"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("with --rate 10/h --burst 10, so"));
+    assert!(answer(&table, &["info"]).contains("\nlimit: --rate 10/h --burst 10, by the flags"));
+    let (sentence, _) = complaint(directory.path(), &["info"]);
+    assert!(sentence.contains(" is a directory; write "), "{sentence}");
     let keys = json(&table, &["get", "--rate", "10/h", "192.0.2.1", "192.0.2.2"]);
     let shown =
         |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
@@ -414,15 +426,15 @@ fn what_a_command_can_not_do_is_one_sentence() {
         &["check"],
         &["reset", "a"],
         &["get", "--rate", "1/s", "a"],
+        &["get", "a"],
         &["resize", "--slots", "8"],
     ] {
         assert_eq!(complaint(&table, args), (missing.clone(), 1), "{args:?}");
     }
     assert!(!table.exists());
     for (args, said) in [
-        (&["get", "a"][..], "write --config FILE for agents that were started with a file, or"),
         (
-            &["get", "--brate", "1/s", "a"],
+            &["get", "--brate", "1/s", "a"][..],
             "'--brate' is not a flag of 'gcra-spoa table get'; did you",
         ),
         (&["get", "--rate", "1/s", "-abc"], "if it is a KEY, write '--' and all KEYs behind"),

@@ -27,10 +27,11 @@ use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::meant::Meant;
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
+use crate::rate_flags::RateFlags;
 use crate::table_error;
 
 /// The flags that make the one policy of an agent without a file.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LimitFlags {
     /// How many requests each key may make: 100/s, 5000/min, 0.5/s, 1/10s, 'deny' or 'unlimited'
     ///
@@ -486,9 +487,28 @@ pub(crate) struct Of {
 }
 
 impl Explain {
-    /// The policies of the flags. The error is a sentence.
-    pub(crate) fn flags(&self) -> Result<Policies, String> {
-        policies_of_flags(&self.limit, Answers::blocked_only())
+    /// Whether the command line has a limit.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.limit.rate.is_some()
+    }
+
+    /// The policies of the flags, with the rate and burst of the agents where those are not
+    /// written. The error is a sentence.
+    pub(crate) fn flags(&self, known: Option<RateFlags>) -> Result<Policies, String> {
+        let mut flags = self.limit.clone();
+        match (known, flags.rate) {
+            (Some(known), None) => {
+                flags.rate = Some(RateArg::Rate(known.rate));
+                flags.burst = flags.burst.or(Some(known.burst));
+            }
+            (None, None) => {
+                return Err("the limits are not known; name the agents' file with --config, or \
+                            write their --rate"
+                    .to_owned());
+            }
+            (_, Some(_)) => {}
+        }
+        policies_of_flags(&flags, Answers::blocked_only())
     }
 }
 
@@ -760,6 +780,10 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
                  policy, in a file for --config"
             );
         }
+        let plain = text.replace(',', "");
+        if plain != text && is_rate(&plain) {
+            return format!("'{text}' is not a rate; write --rate {plain}");
+        }
         match Meant::by(text) {
             Some(Meant { rate, burst }) => {
                 let burst = burst.map(|burst| format!(" --burst {burst}")).unwrap_or_default();
@@ -1024,11 +1048,23 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
         {
             needs_a_value()
         }
+        (ErrorKind::ValueValidation, _)
+            if words == "gcra-spoa table reset" && context(ContextKind::InvalidValue) == ["*"] =>
+        {
+            RESET_ALL.to_owned()
+        }
         // The sentence of a parser below, which says what would be right.
         (ErrorKind::ValueValidation, Some(sentence)) => format!("{}: {sentence}", name_of(arg)),
         (ErrorKind::InvalidValue, _) => needs_a_value(),
         (ErrorKind::InvalidSubcommand, _) => {
             let word = context(ContextKind::InvalidSubcommand).concat();
+            if ["unblock", "unban", "clear", "forgive"].contains(&&*word) {
+                return format!(
+                    "'{word}' is not a command; write 'gcra-spoa table reset KEY' to clear once \
+                     what a client owes, or 'gcra-spoa exempt --for 1h KEY' to allow it all its \
+                     requests for a time"
+                );
+            }
             let mut names = names();
             let nearest = names.iter().find(|name| is_near(name, &word));
             match nearest.map(|name| (*name).to_owned()).or_else(|| flag_like(command, &word)) {
@@ -1072,6 +1108,9 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
             // Of '-rate' clap names '-r'.
             let written = args.iter().filter_map(|written| written.to_str());
             let arg = written.clone().find(|written| written.starts_with(arg)).unwrap_or(arg);
+            if let Some(sentence) = instead_of(&words, arg) {
+                return sentence;
+            }
             match flag_like(command, arg) {
                 _ if !arg.starts_with('-') => {
                     format!("'{arg}' is one argument too many for '{words}' {help}")
@@ -1099,6 +1138,31 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
         }
     }
 }
+
+/// What to write instead of an argument that a command does not have, where that is known.
+fn instead_of(words: &str, arg: &str) -> Option<String> {
+    let flag = arg.split('=').next().unwrap_or(arg);
+    Some(match (words, flag) {
+        ("gcra-spoa table reset", "--all") => RESET_ALL.to_owned(),
+        (
+            "gcra-spoa table reset" | "gcra-spoa exempt" | "gcra-spoa name",
+            "--rate" | "--burst",
+        ) => {
+            format!("'{words}' needs no {flag}; leave it out")
+        }
+        (_, "-v") => format!("'-v' is not a flag of '{words}'; write -V for the version"),
+        ("gcra-spoa top", address) if parse_host_and_port(address).is_ok() => {
+            format!("'{address}' is one argument too many for '{words}'; write --admin {address}")
+        }
+        ("gcra-spoa table resize", slots) if parse_slots(slots).is_ok() => {
+            format!("'{slots}' is one argument too many for '{words}'; write --slots {slots}")
+        }
+        _ => return None,
+    })
+}
+
+const RESET_ALL: &str = "'gcra-spoa table reset' takes KEYs; to reset everything, stop all agents, \
+                         delete the table's file, and start them";
 
 /// `--rate` of `--rate <COUNT/PERIOD>`, and `KEY` of `<KEY>...`.
 fn name_of(arg: &str) -> &str {
@@ -1269,12 +1333,13 @@ fn parse_exemption(text: &str) -> Result<Duration, String> {
     let most = Duration::from(MAX_EXEMPTION);
     let time = duration::parse(text).filter(|time| *time >= LEAST_EXEMPTION && *time <= most);
     time.ok_or_else(|| {
-        format!(
-            "'{text}' is not a time from {} to {}; write a whole number and a unit, such as 30m \
-             or 1h",
-            Exact(LEAST_EXEMPTION),
-            Exact(most)
-        )
+        let right = match duration::sum(text).filter(|sum| (LEAST_EXEMPTION..=most).contains(sum))
+        {
+            Some(sum) => format!("one unit: {}", Exact(sum)),
+            None => "a whole number and a unit, such as 30m or 1h".to_owned(),
+        };
+        let (least, most) = (Exact(LEAST_EXEMPTION), Exact(most));
+        format!("'{text}' is not a time from {least} to {most}; write {right}")
     })
 }
 
@@ -1551,10 +1616,18 @@ mod tests {
                 "--burst and --config cannot be given together; leave one out",
             ),
             ("check a b", "'b' is one argument too many for 'gcra-spoa check'"),
-            (
-                "top 127.0.0.1:9101",
-                "'127.0.0.1:9101' is one argument too many for 'gcra-spoa top'",
-            ),
+            ("top 127.0.0.1:19000", "for 'gcra-spoa top'; write --admin 127.0.0.1:19000"),
+            ("top x", "'x' is one argument too many for 'gcra-spoa top'"),
+            ("table resize 4194304", "write --slots 4194304"),
+            ("table reset --rate 5/s x", "'gcra-spoa table reset' needs no --rate; leave it out"),
+            ("table reset --rate=5/s x", "'gcra-spoa table reset' needs no --rate; leave it out"),
+            ("table reset --all", "to reset everything, stop all agents, delete the table's file"),
+            ("table reset *", "to reset everything, stop all agents, delete the table's file"),
+            ("unblock 192.0.2.7", "'unblock' is not a command; write 'gcra-spoa table reset KEY'"),
+            ("table clear 192.0.2.7", "or 'gcra-spoa exempt --for 1h KEY' to allow it all its"),
+            ("-v", "'-v' is not a flag of 'gcra-spoa'; write -V for the version"),
+            ("--rate 1,000/h", "'1,000/h' is not a rate; write --rate 1000/h"),
+            ("exempt --for 1h30m x", "'1h30m' is not a time from 10s to 7d; write one unit: 90m"),
             ("check a --table b", "'--table' is not a flag of 'gcra-spoa check'"),
             ("check", "'gcra-spoa check' needs FILE (see"),
             ("exempt", "'gcra-spoa exempt' needs --for TIME and KEY (see"),

@@ -35,6 +35,18 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     count.parse::<u64>().ok()?.checked_mul(unit_ns).map(Duration::from_nanos)
 }
 
+/// Reads several durations in a row, such as `1h30m`.
+pub(crate) fn sum(text: &str) -> Option<Duration> {
+    let is_start = |(at, c): &(usize, char)| {
+        c.is_ascii_digit() && (*at == 0 || !text.as_bytes()[at - 1].is_ascii_digit())
+    };
+    let starts: Vec<_> = text.char_indices().filter(is_start).map(|(at, _)| at).collect();
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    let parts = starts.iter().zip(ends).map(|(start, end)| parse(text.get(*start..end)?));
+    let sum = parts.sum::<Option<Duration>>();
+    sum.filter(|_| starts.first() == Some(&0))
+}
+
 /// A length of time as it can be written: in the longest unit that is exact. Rounded up to whole
 /// microseconds.
 pub(crate) struct Exact(pub(crate) Duration);

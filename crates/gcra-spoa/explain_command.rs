@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::cli::Explain;
 use crate::explain::{Decided, Explanation, explain_all};
-use crate::inspected::{Inspected, masked};
+use crate::inspected::{Inspected, flags_of_agents, masked};
 use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::Policy;
@@ -17,10 +17,15 @@ use crate::remembering::Remembering;
 /// The table cannot be used, or the command line does not fit its agents.
 pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let Explain { config, message, at, args, .. } = command;
+    let path = at.path();
+    let known = match config.is_none() && !command.has_flags() {
+        true => flags_of_agents(&path)?,
+        false => None,
+    };
     let inspected = Inspected::open(
-        at.path(),
+        path,
         config.as_deref(),
-        || command.flags(),
+        || command.flags(known),
         &[],
         "gcra-spoa explain",
     )?;

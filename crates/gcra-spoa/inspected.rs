@@ -22,6 +22,7 @@ use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;
 use crate::policy::{self, KeyParts, Limit, Policies, Policy};
 use crate::question::Question;
+use crate::rate_flags::RateFlags;
 use crate::table_error::TableError;
 use crate::visible::Visible;
 use crate::written_message::WrittenMessage;
@@ -401,7 +402,7 @@ impl Inspected {
                     if others == 1 { "has" } else { "have" }
                 ));
             }
-            let has_had = self.other_quota()?;
+            let has_had = flags_in_words(self.other_quota()?);
             return Some(format!(
                 "the agents of table {path} were last started with another --rate and --burst: \
                  {has_had}"
@@ -419,7 +420,7 @@ impl Inspected {
         if all > 0 {
             return None;
         }
-        let has_had = self.other_quota()?;
+        let has_had = quota_in_words(self.other_quota()?);
         Some(format!(
             "the agents of table {path} last had other limits than those of {file} ({has_had}); \
              {WHY}"
@@ -448,7 +449,7 @@ impl Inspected {
 
     /// The quota that a limit of the policies had last, according to the table's register, if it
     /// is another one.
-    fn other_quota(&self) -> Option<String> {
+    fn other_quota(&self) -> Option<Quota> {
         let registered = self.table.registered();
         let last = |id: u64| {
             let ours = registered.iter().filter(|known| known.limit == id && !known.is_override);
@@ -458,7 +459,7 @@ impl Inspected {
         let mut others = limits
             .filter_map(|limit| Some((limit, last(limit.id)?.quota)))
             .filter(|(limit, last)| limit.quota != *last);
-        others.next().map(|(_, last)| quota_in_words(last))
+        others.next().map(|(_, last)| last)
     }
 
     /// The name of a client in logs, in `top` and in /status.
@@ -528,8 +529,27 @@ pub(crate) fn read(file: &Path) -> Result<Policies, Mistakes> {
     })
 }
 
+/// A quota of agents without a file, as the flags that give it where there are some.
+pub(crate) fn flags_in_words(quota: Quota) -> String {
+    let flags = RateFlags::of(quota).map(|flags| flags.to_string());
+    flags.unwrap_or_else(|| quota_in_words(quota))
+}
+
+/// The flags of the agents of a table, for a command line that has none; a note says so.
+pub(crate) fn flags_of_agents(path: &Path) -> anyhow::Result<Option<RateFlags>> {
+    let table = Table::inspect(path).map_err(TableError)?;
+    let flags = RateFlags::of_agents(&table);
+    if let Some(flags) = &flags {
+        print_note(&format!(
+            "the agents of table {} were started with {flags}, so this is about that",
+            path.display()
+        ));
+    }
+    Ok(flags)
+}
+
 /// A quota of which only the numbers are known.
-pub(crate) fn quota_in_words(quota: Quota) -> String {
+fn quota_in_words(quota: Quota) -> String {
     let interval = Short(quota.emission_interval().into());
     format!("one request per {interval}, up to {} at once", quota.burst())
 }

@@ -36,6 +36,7 @@ mod output;
 mod plural;
 mod policy;
 mod question;
+mod rate_flags;
 mod redact;
 mod reload;
 mod remembering;

@@ -17,6 +17,7 @@ use crate::inspected::note_about_no_users;
 use crate::listed::{Unlisted, agents, name, pid_namespace};
 use crate::output::{Output, print, print_note};
 use crate::plural::Count;
+use crate::rate_flags::RateFlags;
 use crate::table_error::{self, TableError};
 use crate::table_keys;
 
@@ -150,6 +151,8 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     }];
+    let flags = RateFlags::of_agents(table);
+    lines.extend(flags.map(|flags| format!("limit: {flags}, by the flags of the agents")));
     lines.extend(disagreement_in_words(processes));
     if unlisted > 0 {
         lines.push(format!(
@@ -232,6 +235,8 @@ fn info_as_json(
         "others_use_a_former_file": table.has_strangers(),
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "unlisted": unlisted,
+        // What agents without a file were started with.
+        "flags": RateFlags::of_agents(table).map(|flags| flags.to_string()),
     })
 }
 

@@ -39,6 +39,13 @@ impl fmt::Display for Sentence<'_> {
                     "{path} is not a table of gcra-spoa; choose another file with --table"
                 );
             }
+            OpenErrorKind::NotAFile { .. } if self.0.path().is_dir() => {
+                return write!(
+                    f,
+                    "{path} is a directory; write {}",
+                    self.0.path().join("gcra-spoa.table").display()
+                );
+            }
             OpenErrorKind::Missing => {
                 return write!(
                     f,
@@ -68,8 +75,8 @@ impl fmt::Display for Sentence<'_> {
                         f.write_str("; ask for fewer --slots (16 bytes each), or free some space")
                     }
                     Some(Errno::ACCESS) if *doing == "open it" => f.write_str(
-                        "; run this as the user of the agents (a command also as root), or choose \
-                         another file with --table",
+                        "; run this as root or as the agents' user, or choose another file with \
+                         --table",
                     ),
                     Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => f.write_str(
                         "; choose with --table a file in a directory that this user may write to",
@@ -231,8 +238,8 @@ mod tests {
             ),
             (
                 io(Errno::ACCESS.raw_os_error()),
-                "table /t: could not open it: Permission denied (os error 13); run this as the \
-                 user of the agents (a command also as root), or choose another file with --table",
+                "table /t: could not open it: Permission denied (os error 13); run this as \
+                 root or as the agents' user, or choose another file with --table",
             ),
             (
                 io(Errno::NOMEM.raw_os_error()),

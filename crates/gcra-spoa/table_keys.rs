@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::{self, Get, Reset};
 use crate::duration::{Left, Short};
 use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
-use crate::inspected::{Client, Inspected, Wanted, quota_in_words};
+use crate::inspected::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
 use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
@@ -26,19 +26,24 @@ use crate::table_error;
 /// The table cannot be used, or the command line does not fit its agents.
 pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     let Get { at, of, rate, burst, keys } = get;
+    let (path, mut flags) = (at.path(), rate.map(|rate| (rate, *burst)));
     if of.config.is_none() && rate.is_none() {
+        let known = flags_of_agents(&path)?.filter(|_| burst.is_none());
+        flags = known.map(|known| (known.rate, Some(known.burst)));
+    }
+    if of.config.is_none() && flags.is_none() {
         bail!(WrongUsage(
             "the limit is not known; write --config FILE for agents that were started with a \
              file, or their --rate and --burst (see 'gcra-spoa table get --help')"
                 .to_owned()
         ));
     }
-    let flags = || match rate {
-        Some(rate) => cli::policies_of_rate(*rate, *burst),
+    let policies = || match flags {
+        Some((rate, burst)) => cli::policies_of_rate(rate, burst),
         None => cli::policies_without_limit(),
     };
     let inspected =
-        Inspected::open(at.path(), of.config.as_deref(), flags, keys, "gcra-spoa table get")?;
+        Inspected::open(path, of.config.as_deref(), policies, keys, "gcra-spoa table get")?;
     if let Some(rate) = rate {
         check_known(&inspected, *rate)?;
     }
@@ -91,12 +96,12 @@ fn check_known(inspected: &Inspected, rate: Rate) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut known: Vec<_> =
-        by_flags.iter().map(|registered| quota_in_words(registered.quota)).collect();
+        by_flags.iter().map(|registered| flags_in_words(registered.quota)).collect();
     known.sort();
     known.dedup();
     let known = match &known[..] {
         [] => "no agent with --rate has used it".to_owned(),
-        _ => format!("write the --rate and --burst of the agents: {}", known.join("; or ")),
+        _ => format!("write the flags of the agents: {}", known.join("; or ")),
     };
     bail!(
         "table {}: no agent has used it with {rate}, up to {} at once; {known}",
