@@ -1161,8 +1161,8 @@ fn instead_of(words: &str, arg: &str) -> Option<String> {
     })
 }
 
-const RESET_ALL: &str = "'gcra-spoa table reset' takes KEYs; to reset everything, stop all agents, \
-                         delete the table's file, and start them";
+const RESET_ALL: &str = "'gcra-spoa table reset' takes KEYs; to reset everything, stop all \
+                         agents, delete the table's file, and start them";
 
 /// `--rate` of `--rate <COUNT/PERIOD>`, and `KEY` of `<KEY>...`.
 fn name_of(arg: &str) -> &str {
