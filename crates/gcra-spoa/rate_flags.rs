@@ -1,0 +1,86 @@
+//! The `--rate` and `--burst` of agents without a file, found again from a table's register.
+
+use std::fmt;
+
+use gcra_table::{Quota, Rate, Table};
+
+/// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RateFlags {
+    text: String,
+    pub(crate) rate: Rate,
+    pub(crate) burst: u64,
+}
+
+/// The units of periods in nanoseconds, those first in which people think first.
+const UNITS: [(&str, u64); 5] = [
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+    ("ms", 1_000_000),
+];
+
+impl RateFlags {
+    /// The flags that give this quota; `None` if no simple rate does.
+    pub(crate) fn of(quota: Quota) -> Option<Self> {
+        let (interval, burst) = (quota.emission_interval().0, u64::from(quota.burst()));
+        // An interval is rounded up to whole nanoseconds, so the count is the nearest one.
+        let in_a_unit = UNITS.iter().map(|(unit, ns)| {
+            let count = ns.saturating_add(interval / 2) / interval.max(1);
+            format!("{count}/{unit}")
+        });
+        let longer = [3, 2, 1, 0, 4].map(|at: usize| UNITS[at]).into_iter();
+        let longer = longer.filter(|(_, ns)| interval.is_multiple_of(*ns));
+        let longer = longer.map(|(unit, ns)| format!("1/{}{unit}", interval / ns));
+        in_a_unit.chain(longer).find_map(|text| {
+            let rate: Rate = text.parse().ok()?;
+            let is_it = rate.quota(Some(burst)).is_ok_and(|found| found == quota);
+            is_it.then_some(Self { text, rate, burst })
+        })
+    }
+
+    /// Those of the agents that use a table now; `None` if they have a file, or not all of them
+    /// have the same limits, or it is not known.
+    pub(crate) fn of_agents(table: &Table) -> Option<Self> {
+        let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
+        let first = profiles.next().filter(|profile| !profile.has_file)?;
+        if !profiles.all(|other| !other.has_file && other.limits == first.limits) {
+            return None;
+        }
+        let by_flags = table.registered().into_iter();
+        let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
+        Self::of(by_flags.max_by_key(|known| known.since)?.quota)
+    }
+}
+
+impl fmt::Display for RateFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, burst, .. } = self;
+        write!(f, "--rate {text} --burst {burst}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_written_as_the_flags_that_give_it() {
+        for (rate, burst, flags) in [
+            ("100/s", 20, "--rate 100/s --burst 20"),
+            ("3/s", 3, "--rate 3/s --burst 3"),
+            ("5/m", 3, "--rate 5/m --burst 3"),
+            ("10/h", 10, "--rate 10/h --burst 10"),
+            ("1000/d", 1, "--rate 1000/d --burst 1"),
+            ("1/10s", 1, "--rate 6/m --burst 1"),
+            ("1/7s", 1, "--rate 1/7s --burst 1"),
+            ("1/3d", 1, "--rate 1/3d --burst 1"),
+            ("0.5/s", 1, "--rate 30/m --burst 1"),
+            ("1000000/ms", 1, "--rate 1000000000/s --burst 1"),
+        ] {
+            let quota = rate.parse::<Rate>().unwrap().quota(Some(burst)).unwrap();
+            assert_eq!(RateFlags::of(quota).unwrap().to_string(), flags, "{rate}");
+        }
+    }
+}
