@@ -211,12 +211,12 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         KeyCode::PageDown => screen.scroll(SCROLL),
         KeyCode::Home => screen.scrolled = 0,
         KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
-        KeyCode::Char('b') => screen.order = Order::Blocked,
-        KeyCode::Char('a') => screen.order = Order::Allowed,
-        KeyCode::Char('n') => screen.order = Order::Name,
+        KeyCode::Char('b') => (screen.order, screen.scrolled) = (Order::Blocked, 0),
+        KeyCode::Char('a') => (screen.order, screen.scrolled) = (Order::Allowed, 0),
+        KeyCode::Char('n') => (screen.order, screen.scrolled) = (Order::Name, 0),
         KeyCode::Char('/') => {
             screen.search.clear();
-            screen.is_searching = true;
+            (screen.is_searching, screen.scrolled) = (true, 0);
         }
         _ => {}
     }
@@ -471,6 +471,8 @@ mod tests {
             (KeyCode::PageUp, 0),
             (KeyCode::Down, 1),
             (KeyCode::Home, 0),
+            (KeyCode::Down, 1),
+            (KeyCode::Char('n'), 0),
         ] {
             press(&mut screen, key, false);
             assert_eq!(screen.scrolled, scrolled, "{key:?}");
