@@ -395,6 +395,22 @@ fn a_command_with_other_flags_than_the_agents_says_so() {
     }
 }
 
+/// The register has the numbers of agents that ended, and none of those that deny everything.
+#[test]
+fn the_limit_of_agents_that_ended_is_not_that_of_those_that_run() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    Agent::start(&table, &["--rate", "5/m"]).stop();
+    let _agent = Agent::start(&table, &["--rate", "deny", "--key", "ip"]);
+    for command in [&["explain", "ip=192.0.2.7"][..], &["table", "get", "192.0.2.7"]] {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = run.args(command).arg("--table").arg(&table).output().unwrap();
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert!(sentence.contains(" not known; "), "{command:?}: {sentence}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}
+
 /// Only agents know which clients an override was for that a reload has taken away.
 #[test]
 fn a_debt_under_a_former_override_is_explained_and_reset() {

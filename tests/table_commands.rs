@@ -96,6 +96,9 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         "{other_limit}"
     );
     // Without flags, the numbers are those of the agents.
+    wait_until("the agents say which limits they have", || {
+        json(&table, &["info"])[0]["flags"] == "--rate 10/h --burst 10"
+    });
     let output = run(&table, &["get", "192.0.2.1"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("with --rate 10/h --burst 10, so"));
     assert_eq!(String::from_utf8_lossy(&output.stdout), get(&["192.0.2.1"]));

@@ -376,7 +376,7 @@ pub(crate) struct Get {
     pub(crate) at: At,
     #[command(flatten)]
     pub(crate) of: Of,
-    /// The --rate of agents that were started without --config
+    /// The --rate of agents that were started without --config [default: as the table knows it]
     #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
     #[arg(allow_hyphen_values = true, conflicts_with = "config")]
     pub(crate) rate: Option<Rate>,
@@ -494,7 +494,7 @@ impl Explain {
 
     /// The policies of the flags, with the rate and burst of the agents where those are not
     /// written. The error is a sentence.
-    pub(crate) fn flags(&self, known: Option<RateFlags>) -> Result<Policies, String> {
+    pub(crate) fn flags(&self, known: Option<&RateFlags>) -> Result<Policies, String> {
         let mut flags = self.limit.clone();
         match (known, flags.rate) {
             (Some(known), None) => {
@@ -523,6 +523,11 @@ pub(crate) fn policies_without_limit() -> Result<Policies, String> {
 pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
     let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
     policies_of_flags(&flags, Answers::blocked_only())
+}
+
+/// The policy of agents that were started with these flags and no others.
+pub(crate) fn policies_like(flags: &RateFlags) -> Result<Policies, String> {
+    policies_of_rate(flags.rate, Some(flags.burst))
 }
 
 /// Which table, and how to answer.

@@ -19,13 +19,13 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let Explain { config, message, at, args, .. } = command;
     let path = at.path();
     let known = match config.is_none() && !command.has_flags() {
-        true => flags_of_agents(&path)?,
+        true => flags_of_agents(&path, |known| command.flags(Some(known)))?,
         false => None,
     };
     let inspected = Inspected::open(
         path,
         config.as_deref(),
-        || command.flags(known),
+        || command.flags(known.as_ref()),
         &[],
         "gcra-spoa explain",
     )?;

@@ -536,9 +536,13 @@ pub(crate) fn flags_in_words(quota: Quota) -> String {
 }
 
 /// The flags of the agents of a table, for a command line that has none; a note says so.
-pub(crate) fn flags_of_agents(path: &Path) -> anyhow::Result<Option<RateFlags>> {
+/// `policies` are those of an agent with these flags.
+pub(crate) fn flags_of_agents(
+    path: &Path,
+    policies: impl FnOnce(&RateFlags) -> Result<Policies, String>,
+) -> anyhow::Result<Option<RateFlags>> {
     let table = Table::inspect(path).map_err(TableError)?;
-    let flags = RateFlags::of_agents(&table);
+    let flags = RateFlags::of_agents(&table, policies);
     if let Some(flags) = &flags {
         print_note(&format!(
             "the agents of table {} were started with {flags}, so this is about that",

@@ -4,6 +4,8 @@ use std::fmt;
 
 use gcra_table::{Quota, Rate, Table};
 
+use crate::policy::Policies;
+
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RateFlags {
@@ -41,8 +43,12 @@ impl RateFlags {
     }
 
     /// Those of the agents that use a table now; `None` if they have a file, or not all of them
-    /// have the same limits, or it is not known.
-    pub(crate) fn of_agents(table: &Table) -> Option<Self> {
+    /// have the same limits, or it is not known. `policies` are those of an agent with these
+    /// flags: the agents may have `--rate deny` now, or a `--key`.
+    pub(crate) fn of_agents(
+        table: &Table,
+        policies: impl FnOnce(&Self) -> Result<Policies, String>,
+    ) -> Option<Self> {
         let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
         let first = profiles.next().filter(|profile| !profile.has_file)?;
         if !profiles.all(|other| !other.has_file && other.limits == first.limits) {
@@ -50,7 +56,9 @@ impl RateFlags {
         }
         let by_flags = table.registered().into_iter();
         let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
-        Self::of(by_flags.max_by_key(|known| known.since)?.quota)
+        let flags = Self::of(by_flags.max_by_key(|known| known.since)?.quota)?;
+        let is_theirs = policies(&flags).is_ok_and(|ours| ours.limits_digest == first.limits);
+        is_theirs.then_some(flags)
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::bail;
 use gcra_table::{Evictions, Nanos, Occupancy, Process, Slots, Table};
 use serde_json::{Value, json};
 
-use crate::cli::{At, TableCommand};
+use crate::cli::{At, TableCommand, policies_like};
 use crate::duration::Short;
 use crate::halt::{Halt, halt_of, stopped_long_ago};
 use crate::inspected::note_about_no_users;
@@ -151,7 +151,7 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     }];
-    let flags = RateFlags::of_agents(table);
+    let flags = RateFlags::of_agents(table, policies_like);
     lines.extend(flags.map(|flags| format!("limit: {flags}, by the flags of the agents")));
     lines.extend(disagreement_in_words(processes));
     if unlisted > 0 {
@@ -236,7 +236,7 @@ fn info_as_json(
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "unlisted": unlisted,
         // What agents without a file were started with.
-        "flags": RateFlags::of_agents(table).map(|flags| flags.to_string()),
+        "flags": RateFlags::of_agents(table, policies_like).map(|flags| flags.to_string()),
     })
 }
 

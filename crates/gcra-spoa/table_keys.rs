@@ -28,7 +28,8 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     let Get { at, of, rate, burst, keys } = get;
     let (path, mut flags) = (at.path(), rate.map(|rate| (rate, *burst)));
     if of.config.is_none() && rate.is_none() {
-        let known = flags_of_agents(&path)?.filter(|_| burst.is_none());
+        let known = flags_of_agents(&path, cli::policies_like)?;
+        let known = known.filter(|_| burst.is_none());
         flags = known.map(|known| (known.rate, Some(known.burst)));
     }
     if of.config.is_none() && flags.is_none() {

@@ -468,16 +468,18 @@ impl Model {
     /// All ways in which a message may have been decided after `before`.
     fn outcomes(&self, before: &Outcome, window: Span, message: &Message) -> Vec<Outcome> {
         let mut ways = vec![before.clone()];
-        let mut is_denied = false;
         // No policy has a bucket in common with its trial.
-        for question in self.questions(&before.tats, message) {
-            ways = ways.iter().flat_map(|way| self.answers(way, window, &question)).collect();
-            if is_denied {
-                // The numbers of the trial are not answered.
-                let shown = before.standings.len();
-                ways.iter_mut().for_each(|way| way.standings.truncate(shown));
-            }
-            is_denied = question.3;
+        for (place, question) in self.questions(&before.tats, message).iter().enumerate() {
+            let after = |way: &Outcome| {
+                let shown = way.standings.len();
+                let mut ways = self.answers(way, window, question);
+                if place > 0 {
+                    // The numbers of the trial are not answered.
+                    ways.iter_mut().for_each(|way| way.standings.truncate(shown));
+                }
+                ways
+            };
+            ways = ways.iter().flat_map(after).collect();
         }
         ways
     }
