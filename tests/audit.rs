@@ -129,3 +129,49 @@ fn a_line_has_the_policy_the_key_and_the_outcome() {
     let output = audit(&[&old, &file], &["--rate", "2/h", "--policy", "api"]);
     assert!(words(&output).contains("none too many"), "{output:?}");
 }
+
+/// The agent would end, or wait for ever, at the next decision.
+#[test]
+fn a_file_that_cannot_hold_the_audit_is_refused() {
+    let directory = directory();
+    let start = |limit: &str, audit: &Path| {
+        let command = format!(
+            "ulimit -f {limit}; exec {} --rate 1/s --listen 127.0.0.1:0 --table {} --slots 64 \
+             --audit {}",
+            env!("CARGO_BIN_EXE_gcra-spoa"),
+            directory.path().join("table").display(),
+            audit.display()
+        );
+        let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = start("4000", &directory.path().join("audit"));
+    assert!(said.contains("the size of files is limited to ") && said.contains("LimitFSIZE="));
+    let fifo = directory.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let said = start("unlimited", &fifo);
+    assert!(said.contains("could not write the audit file"), "{said}");
+}
+
+/// A line that was cut off, and a gap, are no lines of the decisions after them.
+#[test]
+fn a_damaged_line_damages_no_other_and_a_gap_is_told() {
+    let directory = directory();
+    let file = directory.path().join("audit");
+    fs::write(&file, "438").unwrap();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "1/d", "--audit", file.to_str().unwrap()]);
+    let mut spop = Spop::connect(&agent.address);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 3), 1);
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("438\n# gcra-spoa audit 1 boot="), "{text}");
+    let whole = text.strip_prefix("438\n").unwrap();
+    fs::write(&file, format!("{whole}12 default 192.0\n\n# missing 7\n")).unwrap();
+    let output = audit(&[&file, &file], &["--rate", "1/d"]);
+    let said = words(&output);
+    assert!(said.contains("1 cell of 1 client in ") && said.contains("none too many"), "{said}");
+    assert!(said.contains("up to 7 decisions could not be written, so this proves"), "{said}");
+    assert!(said.ends_with("left out: 1 damaged line\n"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+}

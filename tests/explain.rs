@@ -366,6 +366,23 @@ fn a_reset_of_an_address_with_an_override_clears_no_other_client() {
     assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::1"))]), 2);
 }
 
+/// HAProxy may cut addresses to their /64, but other clients share that.
+#[test]
+fn a_reset_of_one_address_does_not_clear_its_network() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\n\
+         [policy.check.overrides]\n\"2001:db8::1\" = \"2/d\"\n",
+    );
+    assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::2"))]), 5);
+    let output = scene.run(&["table", "reset"], &["2001:db8::1"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("the table also knows 2001:db8::, which other clients share"), "{note}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(scene.is_blocked("check", &[("ip", ip("2001:db8::2"))]));
+    assert_eq!(scene.reset(&["2001:db8::"]).1, 0);
+    assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::2"))]), 5);
+}
+
 /// With another rate, burst, key or cost, a command looks at other buckets.
 #[test]
 fn a_command_with_other_flags_than_the_agents_says_so() {

@@ -8,15 +8,17 @@
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Table, Time};
+use rustix::fs::OFlags;
+use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest as _, Sha256};
 use spop_agent::{Message, Value};
@@ -26,6 +28,9 @@ use crate::verdict::Outcome;
 
 /// The first words of a file, with the version of its format.
 pub(crate) const MAGIC: &str = "# gcra-spoa audit 1";
+
+/// The first words of a line that says how many decisions are missing at most.
+pub(crate) const GAP: &str = "# missing";
 
 /// How many bytes of a digest stand for a string.
 const DIGEST_BYTES: usize = 16;
@@ -37,6 +42,8 @@ pub(crate) struct Audit {
     file: ArcSwap<File>,
     /// How many decisions could not be written.
     lost: AtomicU64,
+    /// How many of these the file does not say yet.
+    unsaid: AtomicU64,
 }
 
 impl Audit {
@@ -48,7 +55,12 @@ impl Audit {
     pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
         let file = open(&path)
             .with_context(|| format!("could not write the audit file {}", path.display()))?;
-        Ok(Self { path, file: ArcSwap::from_pointee(file), lost: AtomicU64::new(0) })
+        Ok(Self {
+            path,
+            file: ArcSwap::from_pointee(file),
+            lost: AtomicU64::new(0),
+            unsaid: AtomicU64::new(0),
+        })
     }
 
     /// Opens the file again if it was renamed or removed, as `logrotate` does. To be called once a
@@ -73,7 +85,33 @@ impl Audit {
 
 /// Opens a file at its end.
 fn open(path: &PathBuf) -> anyhow::Result<File> {
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    if let Some(limit) = getrlimit(Resource::Fsize).current {
+        bail!(
+            "the size of files is limited to {limit} bytes, and the kernel ends an agent whose \
+             file reaches that; start it without the limit (LimitFSIZE=infinity, ulimit -f \
+             unlimited)"
+        );
+    }
+    let mut options = OpenOptions::new();
+    // Without a reader, opening a FIFO would wait for one.
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = options
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(nonblock)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        bail!("it is not a regular file; name one, or a path where there is none yet");
+    }
+    // The last line may have been cut off.
+    let mut last = [b'\n'];
+    if let Some(end) = metadata.len().checked_sub(1) {
+        file.read_exact_at(&mut last, end)?;
+    }
+    let separator = if last == *b"\n" { "" } else { "\n" };
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let up = clock_gettime(ClockId::Boottime);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -81,7 +119,7 @@ fn open(path: &PathBuf) -> anyhow::Result<File> {
     let booted_ns = i128::try_from(wall.as_nanos()).unwrap_or_default() - up_ns;
     // One write, so that no line of another agent gets into it.
     let line = format!(
-        "{MAGIC} boot={} booted={booted_ns} pid={} version={}\n",
+        "{separator}{MAGIC} boot={} booted={booted_ns} pid={} version={}\n",
         boot.trim(),
         std::process::id(),
         env!("CARGO_PKG_VERSION")
@@ -134,9 +172,15 @@ impl Drop for Lines {
         if self.text.is_empty() {
             return;
         }
-        let file = self.audit.file.load();
-        if (&**file).write_all(self.text.as_bytes()).is_err() {
-            self.audit.lost.fetch_add(self.count, Ordering::Relaxed);
+        let Audit { file, lost, unsaid, .. } = &*self.audit;
+        let missing = unsaid.swap(0, Ordering::Relaxed);
+        if missing > 0 {
+            // A line may have been cut off before it.
+            self.text.insert_str(0, &format!("\n{GAP} {missing}\n"));
+        }
+        if (&**file.load()).write_all(self.text.as_bytes()).is_err() {
+            lost.fetch_add(self.count, Ordering::Relaxed);
+            unsaid.fetch_add(self.count + missing, Ordering::Relaxed);
         }
     }
 }

@@ -3,9 +3,10 @@
 //! It knows nothing of the table: it reads times, keys and cells, sorts them, and computes for
 //! each key what an exact bucket would have owed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use anyhow::{Context as _, bail};
 use gcra_table::Quota;
 use serde_json::json;
 
-use crate::audit::MAGIC;
+use crate::audit::{GAP, MAGIC};
 use crate::cli::Audit;
 use crate::duration::Left;
 use crate::output::{Output, WrongUsage, print};
@@ -35,6 +36,8 @@ struct Record {
     exempt: u64,
     /// Lines that are no decision: cut off by a full disk, for example.
     unreadable: u64,
+    /// Decisions that could not be written, according to the files.
+    missing: u64,
     /// The boots of machines, each with the time when it was, by the wall clock.
     boots: HashMap<String, i128>,
 }
@@ -125,12 +128,19 @@ impl Record {
                 booted = Some(*self.boots.entry(boot).or_insert(at));
                 continue;
             }
+            if text == "\n" {
+                continue;
+            }
             let Some(booted) = booted else {
                 bail!(WrongUsage(format!(
                     "{shown} is not an audit file; name files that agents with --audit have \
                      written"
                 )));
             };
+            if let Some(gap) = text.strip_prefix(GAP) {
+                self.missing += gap.trim().parse().unwrap_or(1);
+                continue;
+            }
             self.add(&text, booted, policy);
         }
         Ok(())
@@ -189,10 +199,19 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
     let Audit { files, rate, burst, policy, json } = command;
     let quota = rate.quota(*burst).map_err(|error| WrongUsage(table_error::rate(&error)))?;
     let mut record = Record::default();
+    let mut seen = HashSet::new();
     for file in files {
-        record.read(file, policy.as_deref())?;
+        let id = std::fs::metadata(file).map(|found| (found.dev(), found.ino())).ok();
+        // The same file by two names counts once.
+        if id.is_none_or(|id| seen.insert(id)) {
+            record.read(file, policy.as_deref())?;
+        }
     }
-    let Record { mut allowed, keys, blocked, would_block, exempt, unreadable, boots, .. } = record;
+    let Record {
+        mut allowed, keys, blocked, would_block, exempt, unreadable, missing, boots, ..
+    } = record;
+    // With one boot, the times are those of the lines.
+    let booted = if boots.len() == 1 { boots.values().copied().max() } else { None };
     if allowed.is_empty() {
         bail!("no request was allowed according to these files, so there is nothing to check");
     }
@@ -221,7 +240,8 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
     let is_over = worst.is_some();
     let worst = worst.map(|(excess, key)| {
         let cells = excess.ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs());
-        (cells, keys.get(key as usize).cloned().unwrap_or_default(), excess.at)
+        let at = i128::from(excess.at) - booted.unwrap_or_default();
+        (cells, keys.get(key as usize).cloned().unwrap_or_default(), at)
     });
     lines.push(match &worst {
         None => {
@@ -235,11 +255,14 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
             Count(*cells, "cell", "cells")
         ),
     });
-    if unreadable > 0 {
+    if missing > 0 {
         lines.push(format!(
-            "{} left out, because they are no decisions",
-            Count(unreadable, "line was", "lines were")
+            "up to {} could not be written, so this proves nothing for the time of the gap",
+            Count(missing, "decision", "decisions")
         ));
+    }
+    if unreadable > 0 {
+        lines.push(format!("left out: {}", Count(unreadable, "damaged line", "damaged lines")));
     }
     if boots.len() > 1 {
         lines.push(format!(
@@ -256,13 +279,14 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         "would_block": would_block,
         "exempt": exempt,
         "unreadable": unreadable,
+        "missing": missing,
         "too_many": too_many,
         "clients_over": clients_over,
         "worst": worst,
         "boots": boots.len(),
     });
     print(*json, [Output { words: lines.join("\n"), json: json_output }])?;
-    Ok(if is_over { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_over || missing > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 #[cfg(test)]

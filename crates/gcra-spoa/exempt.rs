@@ -168,7 +168,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         None => true,
     });
     let found = inspected
-        .clients(of.policy.as_deref(), key, Wanted::Known, |client| is_exempt(inspected, client));
+        .clients_to_change(of.policy.as_deref(), key, |client| is_exempt(inspected, client));
     let clients = found.as_deref().unwrap_or_default();
     let is_of = |exemption: &Exemption, client: &Client| {
         inspected.policy(client).is_meant_by(exemption) && exemption.key == client.question.key

@@ -223,7 +223,8 @@ impl Housekeeping {
         let lost = audit.lost();
         if lost > reported.audit_lost && reported.audit_beats == 0 {
             log::warn!(
-                "{} could not be written to the audit file, which has gaps; is its disk full?",
+                "up to {} could not be written to the audit file, which has a gap; is its disk \
+                 full?",
                 Count(lost - reported.audit_lost, "decision", "decisions")
             );
             reported.audit_lost = lost;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use gcra_table::{Quota, Registered, Table};
+use ipnet::IpNet;
 use spop_agent::Message;
 
 use crate::duration::Short;
@@ -213,6 +214,53 @@ impl Inspected {
             chosen
         });
         Ok(chosen.collect())
+    }
+
+    /// As [`clients`](Self::clients) of those that the table knows, for commands that change what
+    /// they owe: without the network that HAProxy may cut an address to, because other clients
+    /// share it. Notes on standard error which KEY is meant then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`clients`](Self::clients).
+    pub(crate) fn clients_to_change(
+        &self,
+        policy: Option<&str>,
+        key: &Key,
+        is_known: impl Fn(&Client) -> bool,
+    ) -> anyhow::Result<Vec<Client>> {
+        let known = self.clients(policy, key, Wanted::Known, is_known)?;
+        let typed: Vec<_> = key.parts.iter().map(|part| &*part.text).collect();
+        let is_typed = |ip: &IpAddr| {
+            typed.iter().any(|text| {
+                let value = text.split_once('=').map_or(*text, |(_, value)| value);
+                value.parse() == Ok(*ip)
+                    || value.parse::<IpNet>().is_ok_and(|net| net.network() == *ip)
+            })
+        };
+        let is_cut = |client: &Client| {
+            client.args.iter().any(|arg| match &arg.value {
+                Part::Ip(ip @ IpAddr::V6(_)) => !is_typed(ip),
+                _ => false,
+            })
+        };
+        let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_cut);
+        // Agents without a file group nothing, so HAProxy does.
+        if cut.is_empty() || (self.file.is_none() && rest.is_empty()) {
+            return Ok(if rest.is_empty() { cut } else { rest });
+        }
+        for client in cut.iter().filter(|_| self.file.is_some()) {
+            let written = client.message().map(|it| written_key(self.policy(client), &it));
+            print_note(&format!(
+                "the table also knows {0}, which other clients share; if HAProxy cuts addresses \
+                 to their /64 network (ipmask(32,64)), that is the KEY to write",
+                written.unwrap_or_default()
+            ));
+        }
+        match rest.is_empty() {
+            true => self.clients(policy, key, Wanted::Known, |_| false),
+            false => Ok(rest),
+        }
     }
 
     /// For each policy that is meant, every client that a key can mean.

@@ -200,7 +200,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let mut found = false;
     for key in keys {
         let is_known = |client: &Client| has_bucket(&inspected, client);
-        for client in inspected.clients(of.policy.as_deref(), key, Wanted::Known, is_known)? {
+        for client in inspected.clients_to_change(of.policy.as_deref(), key, is_known)? {
             let shown = inspected.shown(&client, key);
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
             found |= !cleared.is_empty();
