@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use gcra_table::{Quota, Registered, Table};
-use ipnet::IpNet;
 use spop_agent::Message;
 
 use crate::duration::Short;
@@ -49,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) question: Question,
     /// Whether a KEY means this client in any case, or only where the table knows it.
     is_likely: bool,
+    /// Whether an address of it is cut to its /64 network, and not as it was written.
+    is_cut: bool,
     /// How its key is written, where the KEY does not say it.
     note: String,
 }
@@ -230,21 +231,7 @@ impl Inspected {
         is_known: impl Fn(&Client) -> bool,
     ) -> anyhow::Result<Vec<Client>> {
         let known = self.clients(policy, key, Wanted::Known, is_known)?;
-        let typed: Vec<_> = key.parts.iter().map(|part| &*part.text).collect();
-        let is_typed = |ip: &IpAddr| {
-            typed.iter().any(|text| {
-                let value = text.split_once('=').map_or(*text, |(_, value)| value);
-                value.parse() == Ok(*ip)
-                    || value.parse::<IpNet>().is_ok_and(|net| net.network() == *ip)
-            })
-        };
-        let is_cut = |client: &Client| {
-            client.args.iter().any(|arg| match &arg.value {
-                Part::Ip(ip @ IpAddr::V6(_)) => !is_typed(ip),
-                _ => false,
-            })
-        };
-        let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_cut);
+        let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(|client| client.is_cut);
         // Agents without a file group nothing, so HAProxy does.
         if cut.is_empty() || (self.file.is_none() && rest.is_empty()) {
             return Ok(if rest.is_empty() { cut } else { rest });
@@ -324,8 +311,15 @@ impl Inspected {
             Some(_) => named_parts::named(key, &self.in_force.policies.list[at].key.args)?,
             None => named_parts::unnamed(key)?,
         };
-        let found: Vec<_> =
-            meanings.into_iter().map(|meaning| self.client(at, key, meaning)).collect();
+        let typed = meanings.first().map(|first| first.args.clone()).unwrap_or_default();
+        let client = |meaning: Meaning| {
+            let is_cut = |(arg, typed): (&NamedValue, &NamedValue)| {
+                typed.value.masked().as_ref() == Some(&arg.value)
+            };
+            let is_cut = meaning.args.iter().zip(&typed).any(is_cut);
+            Ok(Client { is_cut, ..self.client(at, key, meaning)? })
+        };
+        let found: Vec<Result<Client, String>> = meanings.into_iter().map(client).collect();
         let is_good =
             |client: &Result<Client, String>| client.as_ref().is_ok_and(|client| client.is_likely);
         if found.iter().any(is_good) {
@@ -360,7 +354,7 @@ impl Inspected {
             })?;
             Ok((message, question))
         })?;
-        Ok(Client { message, args, question, is_likely, note })
+        Ok(Client { message, args, question, is_likely, is_cut: false, note })
     }
 
     /// What to know about a client with an IPv6 address that an override or the prefix of the
