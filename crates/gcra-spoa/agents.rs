@@ -160,8 +160,7 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let others =
         alive.iter().filter(|process| !is_this_process(process)).map(|process| (process, false));
     let stopped = stopped.iter().map(|process| (process, true));
-    agents.extend(others.chain(stopped).map(|(process, is_stopped)| {
-        Agent {
+    agents.extend(others.chain(stopped).map(|(process, is_stopped)| Agent {
         pid: process.pid,
         pid_namespace: pid_namespace(process).to_owned(),
         this_agent: false,
@@ -170,19 +169,22 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
         same_limits: limits(process).zip(own_limits).map(|(theirs, ours)| theirs == ours),
         silent_seconds: process.silent.map_or(0.0, |ns| Duration::from(ns).as_secs_f64()),
         status: None,
-        why: match process.profile {
-            _ if is_stopped => Some("it is stopped (SIGSTOP)".to_owned()),
-            None => Some(
-                "it does not say whether it has an --admin: it has just started, or is an older \
-                 version"
-                    .to_owned(),
-            ),
-            Some(profile) if profile.admin.is_none() => Some("it has no --admin".to_owned()),
-            Some(_) => None,
-        },
-    }
+        why: why_silent(process, is_stopped).map(str::to_owned),
     }));
     agents
+}
+
+/// Why an agent cannot be asked, if that is known.
+fn why_silent(process: &Process, is_stopped: bool) -> Option<&'static str> {
+    match process.profile {
+        _ if is_stopped => Some("it is stopped (SIGSTOP)"),
+        None => Some(
+            "it does not say whether it has an --admin: it has just started, or is an older \
+             version",
+        ),
+        Some(profile) if profile.admin.is_none() => Some("it has no --admin"),
+        Some(_) => None,
+    }
 }
 
 /// Asks the agents that have an admin address, all at the same time.
