@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
-	loom shuttle lease-sim lease-explore fuzz fuzz-seeds soak bench bench-haproxy bench-peers \
+	loom shuttle lease-sim lease-explore store-script valkey fuzz fuzz-seeds soak bench bench-haproxy bench-peers \
 	guard haproxy promtool strace
 
 help: ## this list
@@ -20,6 +20,7 @@ demo: haproxy ## two agents on one table behind a real HAProxy, and two clients 
 test: ## all tests with the installed HAProxy: about 4 minutes
 	@tests/install-haproxy.sh || :
 	@tests/get-promtool.sh $(TARGET)/promtool || :
+	@tests/get-valkey.sh $(TARGET)/valkey || :
 	@tests/install.sh strace strace || :
 	@tests/install.sh systemd-analyze systemd || :
 	tests/run --workspace --locked
@@ -61,6 +62,10 @@ lease-sim: ## 100,000 runs of many hosts and one store, by seed, and a table of 
 lease-explore: ## every interleaving of hosts and store in models of millions of states
 	$(CARGO) test --release --locked -p gcra-lease --lib explore \
 		-- --include-ignored --nocapture --test-threads 1
+
+store-script: valkey ## 100,000 random asks to each Valkey and Redis, compared with the model
+	GCRA_STORE_SCALE=$${GCRA_STORE_SCALE:-100} $(CARGO) test --locked -p gcra-store \
+		--test servers same_as_the_model -- --nocapture
 
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
@@ -125,6 +130,9 @@ haproxy: ## installs an HAProxy to test with, if there is none
 
 promtool: ## fetches promtool, if there is none
 	@tests/get-promtool.sh $(TARGET)/promtool
+
+valkey: ## fetches Valkey and Redis servers to test a store with
+	@tests/get-valkey.sh $(TARGET)/valkey
 
 strace: ## installs strace, if there is none
 	@tests/install.sh strace strace

@@ -13,10 +13,14 @@
 )]
 
 pub mod admin;
+mod skip;
 pub mod spop;
 
+pub(crate) use skip::needs;
+pub use skip::skip;
+
 use std::env;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -32,30 +36,6 @@ use tempfile::TempDir;
 
 /// How long anything may take before a test gives up. Only a test that fails waits for it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Ends a test as skipped when this machine lacks what it needs: `needs!(support::haproxy());`
-macro_rules! needs {
-    ($what:expr) => {
-        if let Err(reason) = $what {
-            return $crate::support::skip(&reason);
-        }
-    };
-}
-pub(crate) use needs;
-
-/// Records that the calling test cannot do its work on this machine: in the file that `GCRA_SKIPS`
-/// names, from which `tests/run` counts. Panics where `GCRA_NO_SKIPS` is set, as in CI.
-#[track_caller]
-pub fn skip(reason: &str) {
-    assert!(env::var_os("GCRA_NO_SKIPS").is_none(), "{reason}");
-    let place = std::panic::Location::caller();
-    // Not by `eprintln`, of which libtest shows only what failing tests say.
-    let _ = writeln!(io::stderr(), "SKIPPED at {}:{}: {reason}", place.file(), place.line());
-    if let Some(path) = env::var_os("GCRA_SKIPS") {
-        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
-        file.write_all(format!("{reason}\n").as_bytes()).unwrap();
-    }
-}
 
 /// Whether there is an HAProxy to test with. If `$HAPROXY` names one, it must run.
 pub fn haproxy() -> Result<(), String> {

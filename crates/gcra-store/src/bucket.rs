@@ -1,0 +1,176 @@
+//! [`Bucket`]: one key under one limit, by the names of what the store keeps for it.
+
+use blake2::digest::{KeyInit as _, Mac as _, consts::U16};
+use blake2::{Blake2b512, Blake2bMac, Digest as _};
+use gcra_lease::Limit;
+
+/// All that a call needs of a bucket has the same tag, and so lies on the same server of a
+/// cluster.
+pub(crate) const TAGS: u16 = 1024;
+
+/// Names buckets.
+///
+/// A name is `{gcra:NNN}:1:POLICY.LIMIT:HASH:NUMBERS`. The 1 is the layout of the record. The hash
+/// has 128 bits, and nothing of the key can be read from it without the salt. NNN is the hash
+/// modulo 1024. The numbers are those of the limit, so hosts with different configurations never
+/// meet on one record.
+#[derive(Clone)]
+pub struct Names {
+    hash: Blake2bMac<U16>,
+}
+
+impl Names {
+    /// Names with a salt, which may be empty. All hosts that share limits have the same one.
+    #[must_use]
+    pub fn new(salt: &[u8]) -> Self {
+        // A salt of any length becomes a key of 512 bits.
+        let key = Blake2b512::digest(salt);
+        Self { hash: Blake2bMac::new(&key) }
+    }
+
+    /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
+    /// written into the name as it is.
+    #[must_use]
+    pub fn bucket(&self, limit_name: &str, key: &[u8], limit: Limit) -> Bucket {
+        let mut hash = self.hash.clone();
+        hash.update(limit_name.as_bytes());
+        // No UTF-8 has this byte, so two different pairs never become the same bytes.
+        hash.update(&[0xff]);
+        hash.update(key);
+        let hash = u128::from_be_bytes(hash.finalize().into_bytes().into());
+        let tag = u16::try_from(hash % u128::from(TAGS)).unwrap_or(0);
+        let stem = format!("{}:1:{limit_name}:{hash:032x}:", tag_text(tag));
+        Bucket { name: numbered(&stem, &limit), stem, tag, limit, earlier: None }
+    }
+}
+
+impl std::fmt::Debug for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Names")
+    }
+}
+
+/// One key under one limit.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Bucket {
+    stem: String,
+    name: String,
+    tag: u16,
+    limit: Limit,
+    earlier: Option<(String, Limit)>,
+}
+
+impl Bucket {
+    /// The same bucket, after the numbers of its limit were changed. If the store has no record of
+    /// it, it begins with what the record under the numbers `before` says.
+    #[must_use]
+    pub fn changed_from(mut self, before: Limit) -> Self {
+        let name = numbered(&self.stem, &before);
+        self.earlier = (name != self.name).then_some((name, before));
+        self
+    }
+
+    /// The numbers.
+    #[must_use]
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// The key of its record in the store.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// NNN.
+    #[must_use]
+    pub(crate) const fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    pub(crate) fn earlier(&self) -> Option<(&str, &Limit)> {
+        self.earlier.as_ref().map(|(name, limit)| (name.as_str(), limit))
+    }
+
+    pub(crate) fn epoch(&self) -> String {
+        format!("{}:epoch", tag_text(self.tag))
+    }
+}
+
+/// What the names of a tag begin with. The text between the braces decides about the slot of a
+/// cluster.
+pub(crate) fn tag_text(tag: u16) -> String {
+    format!("{{gcra:{tag:03}}}")
+}
+
+fn numbered(stem: &str, limit: &Limit) -> String {
+    let [burst, bits] = [limit.burst(), limit.fraction_bits()];
+    format!("{stem}{burst}-{:x}-{bits}-{:x}", limit.cells(1).0, limit.longest_validity().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use gcra_lease::Micros;
+
+    use super::*;
+
+    fn limit(burst: u32) -> Limit {
+        Limit::new(Duration::from_millis(10), burst).unwrap()
+    }
+
+    #[test]
+    fn a_name_has_no_key_in_it_and_is_the_same_for_ever() {
+        let bucket = Names::new(b"").bucket("api.second", b"192.0.2.7", limit(20));
+        // Python: blake2b(b"api.second\xff192.0.2.7", key=blake2b(b"").digest(), digest_size=16)
+        let hash = "de18cc2c415ded31e40f19b1ed262ec6";
+        let name = format!("{{gcra:710}}:1:api.second:{hash}:20-271000000-20-1e8480");
+        assert_eq!(bucket.name(), name);
+        assert!(bucket.epoch().starts_with(&tag_text(bucket.tag())));
+    }
+
+    #[test]
+    fn salt_name_key_and_numbers_each_make_another_bucket() {
+        let names = Names::new(b"");
+        let name = |names: &Names, limit_name: &str, key: &[u8], limit| {
+            names.bucket(limit_name, key, limit).name().to_owned()
+        };
+        let mut all = vec![
+            name(&names, "api.second", b"1", limit(20)),
+            name(&Names::new(b"salt"), "api.second", b"1", limit(20)),
+            name(&names, "api.minute", b"1", limit(20)),
+            name(&names, "api.second", b"2", limit(20)),
+            name(&names, "api.second", b"1", limit(21)),
+            name(&names, "api.second", b"1", limit(20).with_longest_validity(Micros(1))),
+            name(&names, "api.secon", b"d1", limit(20)),
+        ];
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 7);
+        let hash = |name: &str| name.split(':').nth(4).map(str::to_owned);
+        let salted = name(&Names::new(b"salt"), "api.second", b"1", limit(20));
+        let plain = name(&names, "api.second", b"1", limit(20));
+        assert!(hash(&salted) != hash(&plain) && hash(&plain).is_some());
+    }
+
+    #[test]
+    fn the_earlier_record_has_the_same_tag() {
+        let names = Names::new(b"");
+        let bucket = names.bucket("api", b"1", limit(20)).changed_from(limit(10));
+        let before = names.bucket("api", b"1", limit(10));
+        assert_eq!(bucket.earlier(), Some((before.name(), before.limit())));
+        assert_eq!(bucket.changed_from(limit(20)).earlier(), None, "nothing has changed");
+    }
+
+    #[test]
+    fn tags_are_dealt_evenly() {
+        let names = Names::new(b"");
+        let mut count = [0_u32; TAGS as usize];
+        for key in 0..16 * u32::from(TAGS) {
+            let bucket = names.bucket("api", &key.to_le_bytes(), limit(20));
+            count[usize::from(bucket.tag())] += 1;
+        }
+        assert!(count.iter().all(|&count| (1..50).contains(&count)));
+    }
+}

@@ -1,0 +1,4 @@
+//! The store's end.
+mod bucket;
+pub mod script;
+pub use bucket::{Bucket, Names};

@@ -1,0 +1,154 @@
+//! The script: what the store runs for each ask, and how an ask and its reply are written.
+
+use std::sync::LazyLock;
+
+use gcra_lease::{Ask, AskNumber, Limit, Micros, Reply, StoreTime};
+
+use crate::bucket::Bucket;
+
+/// The source of the script, in Lua 5.1.
+pub const SOURCE: &str = include_str!("record.lua");
+
+/// The SHA-1 of [`SOURCE`] in hexadecimal digits, by which the server knows it once it has it.
+pub(crate) static HASH: LazyLock<String> =
+    LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned());
+
+/// Numbers are written as doubles or 32 bits, so a larger number of an ask cannot be written. A
+/// host that sends a million asks a second reaches it in 285 years.
+const LARGEST_NUMBER: u64 = 1 << 53;
+
+/// The command that sends `ask` for `bucket`: by the script's hash, or with its text. `None`: the
+/// number of the ask cannot be written.
+#[must_use]
+pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis::Cmd> {
+    if ask.number.0 >= LARGEST_NUMBER {
+        return None;
+    }
+    let mut command = redis::Cmd::with_capacity(10, 512);
+    match by {
+        By::Hash => command.arg("EVALSHA").arg(HASH.as_str()),
+        By::Text => command.arg("EVAL").arg(SOURCE),
+    };
+    let earlier = bucket.earlier();
+    command.arg(1 + usize::from(earlier.is_some()) + usize::from(strict)).arg(bucket.name());
+    if let Some((name, _)) = earlier {
+        command.arg(name);
+    }
+    if strict {
+        command.arg(bucket.epoch());
+    }
+    let mut numbers = numbers(bucket.limit());
+    numbers.extend(ask.host.0.to_le_bytes());
+    numbers.extend(double(ask.number.0));
+    numbers.push(ask.fresh.into());
+    let validity = ask.validity.min(bucket.limit().longest_validity());
+    let validity = u32::try_from(validity.0).unwrap_or(u32::MAX);
+    for number in [ask.spent, ask.debt, ask.holds, ask.want, ask.least, validity] {
+        numbers.extend(number.to_le_bytes());
+    }
+    command.arg(numbers);
+    command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
+    command.arg(earlier.map(|(_, limit)| self::numbers(limit)).unwrap_or_default());
+    Some(command)
+}
+
+/// How a command names the script.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum By {
+    /// By its hash: the server must have seen it.
+    Hash,
+    /// With its text.
+    Text,
+}
+
+/// Reads what the script answers. `Ok(None)`: the ask is ignored.
+///
+/// # Errors
+///
+/// The bytes are no reply of the script.
+pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let mut rest = bytes;
+    let reply = Reply {
+        number: AskNumber(whole(&mut rest)?),
+        kept: u32::from_le_bytes(take(&mut rest)?),
+        granted: u32::from_le_bytes(take(&mut rest)?),
+        come_back_after: Micros(u32::from_le_bytes(take(&mut rest)?).into()),
+        hosts: u32::from_le_bytes(take(&mut rest)?),
+        scarce: take(&mut rest)? != [0],
+        now: StoreTime(whole(&mut rest)?),
+    };
+    if rest.is_empty() { Ok(Some(reply)) } else { Err(NotAReply) }
+}
+
+/// What the server sent is no reply of the script.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NotAReply;
+
+/// `<I4ddI4`: the numbers of a limit.
+fn numbers(limit: &Limit) -> Vec<u8> {
+    let longest = u32::try_from(limit.longest_validity().0).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(96);
+    bytes.extend(limit.burst().to_le_bytes());
+    bytes.extend(double(limit.cells(1).0));
+    bytes.extend(double(1 << limit.fraction_bits()));
+    bytes.extend(longest.to_le_bytes());
+    bytes
+}
+
+/// A whole number below 2^53 as the script reads it.
+#[expect(clippy::cast_precision_loss, reason = "below 2^53 nothing is lost")]
+fn double(number: u64) -> [u8; 8] {
+    (number as f64).to_le_bytes()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the range was looked at, and `as` saturates"
+)]
+fn whole(bytes: &mut &[u8]) -> Result<u64, NotAReply> {
+    let number = f64::from_le_bytes(take(bytes)?);
+    if (0.0..9_007_199_254_740_992.0).contains(&number) { Ok(number as u64) } else { Err(NotAReply) }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NotAReply> {
+    let (first, rest) = bytes.split_first_chunk::<N>().ok_or(NotAReply)?;
+    *bytes = rest;
+    Ok(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_reply_is_an_error() {
+        assert_eq!(reply(b""), Ok(None));
+        let mut bytes = Vec::new();
+        bytes.extend(double(7));
+        for number in [3_u32, 2, 60_000_000, 4] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.push(1);
+        bytes.extend(double(1_800_000_000_000_000));
+        let expected = Reply {
+            number: AskNumber(7),
+            kept: 3,
+            granted: 2,
+            come_back_after: Micros(60_000_000),
+            scarce: true,
+            hosts: 4,
+            now: StoreTime(1_800_000_000_000_000),
+        };
+        assert_eq!(reply(&bytes), Ok(Some(expected)));
+        for length in 1..bytes.len() {
+            assert_eq!(reply(&bytes[..length]), Err(NotAReply));
+        }
+        bytes.push(0);
+        assert_eq!(reply(&bytes), Err(NotAReply));
+        assert_eq!(reply(&[0xff; 33]), Err(NotAReply), "not a number");
+    }
+}

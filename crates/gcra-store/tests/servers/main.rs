@@ -1,0 +1,13 @@
+//! The script and the store on real servers, Valkey and Redis, which `tests/get-valkey.sh` fetches.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub,
+    reason = "tests"
+)]
+
+mod same_as_the_model;
+mod support;

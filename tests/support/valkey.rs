@@ -1,0 +1,219 @@
+//! Servers to keep a store on: Valkey and Redis, on ports of their own on the loopback interface.
+//! Each of them ends when its value is dropped, even if a test fails.
+
+use std::env;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up. Only a test that fails waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The servers that `tests/get-valkey.sh` fetched, those on the path, and the one that `VALKEY`
+/// names, which is then the only one.
+pub fn programs() -> Vec<PathBuf> {
+    if let Some(program) = env::var_os("VALKEY") {
+        return vec![program.into()];
+    }
+    let target = option_env!("CARGO_TARGET_TMPDIR").map(Path::new);
+    let fetched = ["valkey-9", "valkey-8", "redis-7"]
+        .into_iter()
+        .filter_map(|name| Some(target?.with_file_name("valkey").join(name)));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path: Vec<_> = env::split_paths(&path).collect();
+    let installed = ["valkey-server", "redis-server"]
+        .into_iter()
+        .flat_map(|name| path.iter().map(move |directory| directory.join(name)));
+    fetched.chain(installed).filter(|path| path.is_file()).collect()
+}
+
+/// Whether there is a server to test with.
+pub fn valkey() -> Result<(), String> {
+    if programs().is_empty() { Err("there is no Valkey and no Redis".into()) } else { Ok(()) }
+}
+
+/// Whether there is a server with TLS.
+pub fn valkey_tls() -> Result<(), String> {
+    tls_program().map(drop).ok_or_else(|| "there is no Valkey or Redis with TLS".into())
+}
+
+/// A server that was built with TLS.
+pub fn tls_program() -> Option<PathBuf> {
+    programs().into_iter().find(|program| {
+        // Without TLS the option is an error; with it, a server without a port ends by itself.
+        let run = Command::new(program).args(["--port", "0", "--tls-port", "0"]).output();
+        run.is_ok_and(|output| output.status.success())
+    })
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    stopped: bool,
+    program: PathBuf,
+    arguments: Vec<String>,
+    pub port: u16,
+    pub directory: TempDir,
+}
+
+impl Server {
+    /// Starts the first of [`programs`], without persistence, on a free port.
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::start_program(&programs()[0], arguments)
+    }
+
+    pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        // Another process may take the port between the two steps.
+        for _ in 0..10 {
+            let port = free_port();
+            let child = spawn(program, port, directory.path(), &arguments);
+            let mut server = Self {
+                child,
+                stopped: false,
+                program: program.to_owned(),
+                arguments: arguments.clone(),
+                port,
+                directory: TempDir::new().unwrap(),
+            };
+            if server.wait() {
+                server.directory = directory;
+                return server;
+            }
+        }
+        panic!("{} does not start: {}", program.display(), log_of(directory.path()));
+    }
+
+    /// Waits until the server answers. `false`: it has ended.
+    fn wait(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            // A server that listens with TLS only answers with nothing; a test waits by itself.
+            if let Some(answer) = self.try_say(&["PING"])
+                && !answer.starts_with("-LOADING")
+            {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Sends one command, and returns what the server answers, as it stands on the wire.
+    pub fn say(&self, command: &[&str]) -> String {
+        self.try_say(command).unwrap_or_else(|| panic!("no answer to {command:?}"))
+    }
+
+    fn try_say(&self, command: &[&str]) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address()).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut text = format!("*{}\r\n", command.len());
+        for word in command {
+            text += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        // The second answer says that the first one is complete.
+        text += "*1\r\n$4\r\nQUIT\r\n";
+        stream.write_all(text.as_bytes()).ok()?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).ok()?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        answer.strip_suffix("+OK\r\n").map(str::to_owned)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops the process (SIGSTOP): its port still accepts connections, and nothing answers.
+    pub fn freeze(&mut self) {
+        self.signal(Signal::STOP);
+        self.stopped = true;
+    }
+
+    pub fn thaw(&mut self) {
+        self.signal(Signal::CONT);
+        self.stopped = false;
+    }
+
+    /// Ends the process at once (SIGKILL).
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again, after [`kill`](Self::kill), on the same port with the same directory.
+    pub fn restart(&mut self) {
+        let arguments = self.arguments.clone();
+        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
+        self.stopped = false;
+        assert!(self.wait(), "{}", log_of(self.directory.path()));
+    }
+
+    pub fn log(&self) -> String {
+        log_of(self.directory.path())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGKILL ends a stopped process, too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn log_of(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
+/// Ports below the range from which the kernel takes those of outgoing connections; a cluster also
+/// needs the port that is 10,000 above.
+pub fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..1_000 {
+        let seed = u16::try_from(std::process::id() % 10_000).unwrap();
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + (seed + step * 7) % 10_000;
+        let free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+    panic!("there is no free port");
+}
+
+fn spawn(program: &Path, port: u16, directory: &Path, arguments: &[String]) -> Child {
+    let mut command = Command::new(program);
+    command
+        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--repl-diskless-sync-delay", "0", "--port", &port.to_string()])
+        .args(["--dir", directory.to_str().unwrap(), "--logfile", "log"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    // The terminal's Ctrl-C ends the test, and the test ends the server.
+    command.process_group(0);
+    command.spawn().unwrap()
+}
