@@ -47,16 +47,18 @@ pub fn valkey_tls() -> Result<(), String> {
 /// A server that was built with TLS.
 pub fn tls_program() -> Option<PathBuf> {
     programs().into_iter().find(|program| {
-        // Without TLS the option is an error; with it, a server without a port ends by itself.
+        // It ends at once, because it is to listen nowhere; or because it has no such option.
         let run = Command::new(program).args(["--port", "0", "--tls-port", "0"]).output();
-        run.is_ok_and(|output| output.status.success())
+        run.is_ok_and(|output| {
+            let said = [output.stdout, output.stderr].concat();
+            !String::from_utf8_lossy(&said).contains("Bad directive")
+        })
     })
 }
 
 /// A running server.
 pub struct Server {
     child: Child,
-    stopped: bool,
     program: PathBuf,
     arguments: Vec<String>,
     pub port: u16,
@@ -78,7 +80,6 @@ impl Server {
             let child = spawn(program, port, directory.path(), &arguments);
             let mut server = Self {
                 child,
-                stopped: false,
                 program: program.to_owned(),
                 arguments: arguments.clone(),
                 port,
@@ -147,12 +148,10 @@ impl Server {
     /// Stops the process (SIGSTOP): its port still accepts connections, and nothing answers.
     pub fn freeze(&mut self) {
         self.signal(Signal::STOP);
-        self.stopped = true;
     }
 
     pub fn thaw(&mut self) {
         self.signal(Signal::CONT);
-        self.stopped = false;
     }
 
     /// Ends the process at once (SIGKILL).
@@ -165,8 +164,14 @@ impl Server {
     pub fn restart(&mut self) {
         let arguments = self.arguments.clone();
         self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
-        self.stopped = false;
         assert!(self.wait(), "{}", log_of(self.directory.path()));
+    }
+
+    /// The same with other options, and without waiting until it answers.
+    pub fn begin_restart(&mut self, more: &[&str]) {
+        let mut arguments = self.arguments.clone();
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
     }
 
     pub fn log(&self) -> String {

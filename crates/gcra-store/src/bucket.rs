@@ -1,8 +1,10 @@
 //! [`Bucket`]: one key under one limit, by the names of what the store keeps for it.
 
+use core::time::Duration;
+
 use blake2::digest::{KeyInit as _, Mac as _, consts::U16};
 use blake2::{Blake2b512, Blake2bMac, Digest as _};
-use gcra_lease::Limit;
+use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
 /// cluster.
@@ -70,6 +72,26 @@ impl Bucket {
         self
     }
 
+    /// A bucket that nobody asks for, and an ask that finds out whether the store can be asked. The
+    /// same ask may be ignored, and that is an answer, too.
+    pub(crate) fn probe(tag: u16) -> Option<(Self, Ask)> {
+        let limit = Limit::new(Duration::from_secs(1), 1).ok()?;
+        let stem = format!("{}:1:probe:", tag_text(tag));
+        let bucket = Self { name: numbered(&stem, &limit), stem, tag, limit, earlier: None };
+        let ask = Ask {
+            host: HostId(0),
+            number: AskNumber(0),
+            fresh: true,
+            spent: 0,
+            debt: 0,
+            holds: 0,
+            want: 0,
+            least: 0,
+            validity: Micros::ZERO,
+        };
+        Some((bucket, ask))
+    }
+
     /// The numbers.
     #[must_use]
     pub const fn limit(&self) -> &Limit {
@@ -110,10 +132,6 @@ fn numbered(stem: &str, limit: &Limit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
-    use gcra_lease::Micros;
-
     use super::*;
 
     fn limit(burst: u32) -> Limit {

@@ -111,7 +111,11 @@ fn double(number: u64) -> [u8; 8] {
 )]
 fn whole(bytes: &mut &[u8]) -> Result<u64, NotAReply> {
     let number = f64::from_le_bytes(take(bytes)?);
-    if (0.0..9_007_199_254_740_992.0).contains(&number) { Ok(number as u64) } else { Err(NotAReply) }
+    if (0.0..9_007_199_254_740_992.0).contains(&number) {
+        Ok(number as u64)
+    } else {
+        Err(NotAReply)
+    }
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NotAReply> {

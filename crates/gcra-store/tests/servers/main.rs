@@ -9,5 +9,8 @@
     reason = "tests"
 )]
 
+mod failing;
+mod host;
 mod same_as_the_model;
+mod single;
 mod support;

@@ -1,0 +1,319 @@
+//! [`Config`]: where the store is, and how it is asked.
+
+use core::fmt;
+use core::time::Duration;
+use std::path::PathBuf;
+use std::{env, fs, io};
+
+/// Where the store is, and how it is asked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it is.
+    pub url: Url,
+    /// Where the password comes from. It is read for each connection, so it can be changed in its
+    /// place.
+    pub password: Password,
+    /// With TLS: a file of certificates (PEM) that are trusted instead of the system's.
+    pub authorities: Option<PathBuf>,
+    /// Whether a bucket of which the store knows nothing begins as if a full burst were owed, if
+    /// the store's memory may have been lost not long ago.
+    pub strict: bool,
+    /// Whether a reply is void unless all replicas have confirmed what it is about.
+    pub durable: bool,
+    /// How many replicas must be there. With fewer, the store is not used.
+    pub least_replicas: u32,
+    /// A reply that takes longer does not count, and the store is not used until it has answered
+    /// in time again.
+    pub timeout: Duration,
+    /// How long it may take to connect, with TLS and logging in.
+    pub connect_timeout: Duration,
+    /// How often to look whether servers are there and which are primaries. Each interval is
+    /// chosen at random, up to a quarter shorter or longer.
+    pub look_every: Duration,
+    /// How many asks may be under way at once, answers that were not fetched included.
+    pub most_asks: usize,
+}
+
+impl Config {
+    /// What is usual, for a store at `url`.
+    #[must_use]
+    pub const fn new(url: Url) -> Self {
+        Self {
+            url,
+            password: Password::None,
+            authorities: None,
+            strict: false,
+            durable: true,
+            least_replicas: 0,
+            timeout: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
+            look_every: Duration::from_secs(1),
+            most_asks: 65_536,
+        }
+    }
+}
+
+/// Where a password comes from. It is never a part of a configuration, so it is in no log and no
+/// list of processes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Password {
+    /// There is none.
+    #[default]
+    None,
+    /// The first line of a file.
+    File(PathBuf),
+    /// A variable of the environment.
+    Variable(String),
+}
+
+impl Password {
+    /// Reads it.
+    pub(crate) fn read(&self) -> io::Result<Option<String>> {
+        let about = |what: String| move |error| io::Error::other(format!("{what}: {error}"));
+        match self {
+            Self::None => Ok(None),
+            Self::File(path) => {
+                let text = fs::read_to_string(path)
+                    .map_err(about(format!("the password file {}", path.display())))?;
+                Ok(text.lines().next().map(str::to_owned))
+            }
+            Self::Variable(name) => env::var(name)
+                .map(Some)
+                .map_err(|_| io::Error::other(format!("the variable {name} has no password"))),
+        }
+    }
+}
+
+/// The address of a server.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Address {
+    /// A host and a port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Where the store is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Url {
+    pub(crate) place: Place,
+    pub(crate) tls: bool,
+    pub(crate) user: Option<String>,
+    pub(crate) database: i64,
+}
+
+/// How to find the primary of a key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// It is always this server.
+    Single(Address),
+    /// Sentinels know it.
+    Sentinel { sentinels: Vec<Address>, name: String },
+    /// The nodes of the cluster know it.
+    Cluster { nodes: Vec<Address> },
+}
+
+impl Url {
+    /// Reads an address: `redis://[USER@]HOST[:PORT][/DATABASE]`, `unix://[USER@]PATH`,
+    /// `redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]`, or
+    /// `redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...`. `rediss` is with TLS, and `valkey` is
+    /// the same as `redis`.
+    ///
+    /// # Errors
+    ///
+    /// The text is something else, or has a password in it.
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (Some(user), rest),
+            None => (None, rest),
+        };
+        if user.is_some_and(|user| user.contains(':')) {
+            return Err(UrlError::Password);
+        }
+        let user = user.filter(|user| !user.is_empty()).map(str::to_owned);
+        let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        if scheme == "unix" {
+            let path = PathBuf::from(rest);
+            let place = Place::Single(Address::Unix(path.clone()));
+            let url = Self { place, tls: false, user, database: 0 };
+            return if path.is_absolute() { Ok(url) } else { Err(UrlError::Path) };
+        }
+        let tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Err(UrlError::Scheme),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let port = if kind == "sentinel" { 26_379 } else { 6_379 };
+        let addresses: Vec<_> =
+            hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
+        let number = |text: &str| match text {
+            "" => Ok(0),
+            text => text.parse::<u16>().map(i64::from).map_err(|_| UrlError::Database),
+        };
+        let (place, database) = match (kind, <[Address; 1]>::try_from(addresses)) {
+            ("", Ok([address])) => (Place::Single(address), number(path)?),
+            ("", Err(_)) => return Err(UrlError::OneHost),
+            ("sentinel", addresses) => {
+                let (name, database) = path.split_once('/').unwrap_or((path, ""));
+                if name.is_empty() {
+                    return Err(UrlError::Name);
+                }
+                let sentinels = addresses.map_or_else(|many| many, Vec::from);
+                (Place::Sentinel { sentinels, name: name.to_owned() }, number(database)?)
+            }
+            ("cluster", addresses) if path.is_empty() => {
+                (Place::Cluster { nodes: addresses.map_or_else(|many| many, Vec::from) }, 0)
+            }
+            ("cluster", _) => return Err(UrlError::Database),
+            _ => return Err(UrlError::Scheme),
+        };
+        Ok(Self { place, tls, user, database })
+    }
+}
+
+fn address(text: &str, port: u16) -> Result<Address, UrlError> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or(UrlError::Host)?,
+        None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(number) => number.parse().map_err(|_| UrlError::Host)?,
+        None if rest.is_empty() => port,
+        None => return Err(UrlError::Host),
+    };
+    if host.is_empty() || port == 0 {
+        return Err(UrlError::Host);
+    }
+    Ok(Address::Tcp(host.to_owned(), port))
+}
+
+/// Why a text is not the address of a store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// It begins with something else.
+    Scheme,
+    /// It has a password in it.
+    Password,
+    /// A host or a port is wrong.
+    Host,
+    /// There are several hosts.
+    OneHost,
+    /// The path of the Unix socket is not absolute.
+    Path,
+    /// The name of the primary is missing.
+    Name,
+    /// The database is not a number, or it is a cluster's.
+    Database,
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scheme => {
+                "the address of a store begins with redis://, rediss://, unix://, \
+                 redis+sentinel:// or redis+cluster://"
+            }
+            Self::Password => {
+                "the address of a store must not have a password in it; name a file or a \
+                 variable of the environment instead"
+            }
+            Self::Host => "the address of a store needs a host, and a port from 1 to 65535",
+            Self::OneHost => {
+                "several hosts need an address that begins with redis+sentinel:// or \
+                 redis+cluster://"
+            }
+            Self::Path => "the path of a Unix socket must be absolute: unix:///run/valkey.sock",
+            Self::Name => {
+                "the sentinels need the name of the primary: redis+sentinel://HOST,HOST/NAME"
+            }
+            Self::Database => {
+                "the database of a store is a number from 0 to 65535, and a cluster has none"
+            }
+        })
+    }
+}
+
+impl core::error::Error for UrlError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp(host.to_owned(), port)
+    }
+
+    #[test]
+    fn each_kind_of_address_is_read() {
+        let url = Url::parse("redis://store.example").unwrap();
+        assert_eq!(url.place, Place::Single(tcp("store.example", 6_379)));
+        assert_eq!((url.tls, url.user, url.database), (false, None, 0));
+
+        let url = Url::parse("rediss://gcra@[2001:db8::1]:7000/3").unwrap();
+        assert_eq!(url.place, Place::Single(tcp("2001:db8::1", 7_000)));
+        assert_eq!((url.tls, url.user.as_deref(), url.database), (true, Some("gcra"), 3));
+
+        let url = Url::parse("unix:///run/valkey.sock").unwrap();
+        assert_eq!(url.place, Place::Single(Address::Unix("/run/valkey.sock".into())));
+
+        let url = Url::parse("redis+sentinel://a,b:1/mymaster/2").unwrap();
+        let sentinels = vec![tcp("a", 26_379), tcp("b", 1)];
+        assert_eq!(url.place, Place::Sentinel { sentinels, name: "mymaster".into() });
+        assert_eq!(url.database, 2);
+
+        let url = Url::parse("valkeys+cluster://a,b").unwrap();
+        assert_eq!(url.place, Place::Cluster { nodes: vec![tcp("a", 6_379), tcp("b", 6_379)] });
+        assert!(url.tls);
+    }
+
+    #[test]
+    fn each_mistake_has_a_message_of_its_own() {
+        for (text, error) in [
+            ("store.example:6379", UrlError::Scheme),
+            ("http://a", UrlError::Scheme),
+            ("redis+other://a", UrlError::Scheme),
+            ("redis://:secret@a", UrlError::Password),
+            ("redis://user:secret@a", UrlError::Password),
+            ("redis://a:b", UrlError::Host),
+            ("redis://", UrlError::Host),
+            ("redis://[::1", UrlError::Host),
+            ("redis://[::1]6379", UrlError::Host),
+            ("redis://a:0", UrlError::Host),
+            ("redis://a,b", UrlError::OneHost),
+            ("unix://valkey.sock", UrlError::Path),
+            ("redis+sentinel://a", UrlError::Name),
+            ("redis://a/x", UrlError::Database),
+            ("redis+cluster://a/1", UrlError::Database),
+        ] {
+            assert_eq!(Url::parse(text), Err(error), "{text}");
+            assert!(!error.to_string().contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_password_is_the_first_line_of_a_file_and_in_no_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "secret\nnot this\n").unwrap();
+        let mut config = Config::new(Url::parse("redis://user@a").unwrap());
+        config.password = Password::File(file.path().to_owned());
+        assert_eq!(config.password.read().unwrap().as_deref(), Some("secret"));
+        assert!(!format!("{config:?}").contains("secret"));
+        let missing = Password::File("/nonexistent/password".into()).read().unwrap_err();
+        assert!(missing.to_string().starts_with("the password file /nonexistent/password: "));
+        let variable = Password::Variable("GCRA_NO_SUCH_VARIABLE".into()).read().unwrap_err();
+        assert!(variable.to_string().contains("GCRA_NO_SUCH_VARIABLE"));
+    }
+}

@@ -1,0 +1,134 @@
+//! [`Fault`]: why a server cannot be used; and what is done about each error of a server.
+
+use core::fmt;
+
+use crate::config::Address;
+
+/// Why a server cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// There is no connection: why.
+    Connection(String),
+    /// It did not answer in time.
+    Late,
+    /// It is a replica, or has become one.
+    Replica,
+    /// It is reading its data set.
+    Loading,
+    /// It is out of memory (`maxmemory` with `noeviction`).
+    OutOfMemory,
+    /// The user may not do what is needed, or is not known.
+    NotPermitted(String),
+    /// The cluster cannot be used, or no server has the key.
+    ClusterDown(String),
+    /// Fewer replicas than required are there, or have confirmed.
+    Replicas {
+        /// How many there are.
+        are: u32,
+        /// How many there should be.
+        needed: u32,
+    },
+    /// Another error of the server.
+    Other(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(why) => write!(f, "there is no connection: {why}"),
+            Self::Late => f.write_str("it did not answer in time"),
+            Self::Replica => f.write_str("it is a replica, not a primary"),
+            Self::Loading => f.write_str("it is reading its data set"),
+            Self::OutOfMemory => f.write_str("it is out of memory"),
+            Self::NotPermitted(why) => write!(f, "the user is not permitted to do this: {why}"),
+            Self::ClusterDown(why) => write!(f, "the cluster is down: {why}"),
+            Self::Replicas { are, needed } => {
+                let have = if *are == 1 { "replica has" } else { "replicas have" };
+                write!(f, "{are} {have} confirmed, and {needed} must")
+            }
+            Self::Other(why) => write!(f, "it says {why}"),
+        }
+    }
+}
+
+/// What is done when a server answers an ask with an error. In all cases but the first three, the
+/// reply is void.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Reaction {
+    /// The ask is sent again with the text of the script.
+    SendText,
+    /// The ask is sent to another server, and the servers are looked for again.
+    Moved(Address),
+    /// The ask is sent to another server, with `ASKING` before it.
+    Asking(Address),
+    /// It concerns this ask only, or passes by itself in a moment.
+    Nothing,
+    /// The connection is closed, and the servers are looked for again.
+    Close(Fault),
+}
+
+/// What is done about an error: its first word, and the rest.
+pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
+    let said = || if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
+    let other = || {
+        let (_slot, address) = detail.split_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        // Without a host: the host that was asked, with another port. It is looked for again.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().ok()?;
+        (!host.is_empty()).then(|| Address::Tcp(host.to_owned(), port))
+    };
+    match code {
+        "NOSCRIPT" => Reaction::SendText,
+        "MOVED" => other().map_or(Reaction::Close(Fault::Other(said())), Reaction::Moved),
+        "ASK" => other().map_or(Reaction::Nothing, Reaction::Asking),
+        // A slot is on its way to another server, and some of the keys of the call are there.
+        "TRYAGAIN" => Reaction::Nothing,
+        // Something else is kept under the name of the record; or there is a mistake in the script.
+        "WRONGTYPE" | "ERR" => Reaction::Nothing,
+        "READONLY" | "MASTERDOWN" => Reaction::Close(Fault::Replica),
+        "LOADING" => Reaction::Close(Fault::Loading),
+        "OOM" => Reaction::Close(Fault::OutOfMemory),
+        "NOPERM" | "NOAUTH" | "WRONGPASS" => Reaction::Close(Fault::NotPermitted(said())),
+        "CLUSTERDOWN" => Reaction::Close(Fault::ClusterDown(detail.to_owned())),
+        // Also BUSY, MISCONF, NOREPLICAS, and words that are not known yet.
+        _ => Reaction::Close(Fault::Other(said())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_has_its_reaction() {
+        let close = Reaction::Close;
+        let other = |text: &str| Fault::Other(text.to_owned());
+        let tcp = |host: &str| Address::Tcp(host.to_owned(), 7_000);
+        for (code, detail, expected) in [
+            ("NOSCRIPT", "No matching script.", Reaction::SendText),
+            ("MOVED", "3999 127.0.0.1:7000", Reaction::Moved(tcp("127.0.0.1"))),
+            ("MOVED", "3999 [::1]:7000", Reaction::Moved(tcp("::1"))),
+            ("MOVED", "3999 ::1:7000", Reaction::Moved(tcp("::1"))),
+            ("MOVED", "3999 :7000", close(other("MOVED 3999 :7000"))),
+            ("MOVED", "nonsense", close(other("MOVED nonsense"))),
+            ("ASK", "3999 store.example:7000", Reaction::Asking(tcp("store.example"))),
+            ("ASK", "", Reaction::Nothing),
+            ("TRYAGAIN", "Multiple keys request during rehashing", Reaction::Nothing),
+            ("WRONGTYPE", "Operation against", Reaction::Nothing),
+            ("ERR", "user_script:1: what", Reaction::Nothing),
+            ("READONLY", "You can't write", close(Fault::Replica)),
+            ("MASTERDOWN", "Link with MASTER is down", close(Fault::Replica)),
+            ("LOADING", "Redis is loading", close(Fault::Loading)),
+            ("OOM", "command not allowed", close(Fault::OutOfMemory)),
+            ("NOPERM", "no", close(Fault::NotPermitted("NOPERM no".into()))),
+            ("NOAUTH", "no", close(Fault::NotPermitted("NOAUTH no".into()))),
+            ("CLUSTERDOWN", "Hash slot", close(Fault::ClusterDown("Hash slot".into()))),
+            ("BUSY", "", close(other("BUSY"))),
+            ("MISCONF", "disk", close(other("MISCONF disk"))),
+        ] {
+            assert_eq!(reaction(code, detail), expected, "{code} {detail}");
+        }
+    }
+}

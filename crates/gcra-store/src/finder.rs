@@ -1,0 +1,374 @@
+//! [`Finder`]: finds out which servers there are, whether each can be used, and which has the
+//! records of which tag.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::{Pipeline, Value};
+
+use crate::bucket::{Bucket, TAGS, tag_text};
+use crate::config::{Address, Place};
+use crate::connection::{Connection, Connector};
+use crate::fault::Fault;
+use crate::script;
+
+/// Looks for servers, again and again. It moves into each look and comes back with what it found.
+pub(crate) struct Finder {
+    connector: Arc<Connector>,
+    /// The sentinel, or the node of a cluster, to ask first.
+    first: usize,
+    sentinel: Option<Connection>,
+    /// What is known of the servers.
+    map: Option<Map>,
+}
+
+/// Which server has which tags.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    pub(crate) servers: Vec<Found>,
+    /// For each tag the place of its server in the list; of none, if no server has it.
+    pub(crate) owners: Box<[u16]>,
+}
+
+/// A primary, and how many replicas may be promoted in its place, as others say.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) address: Address,
+    replicas: u32,
+}
+
+/// What a look has found out.
+pub(crate) struct Seen {
+    pub(crate) map: Map,
+    /// For each server of the map a connection and the number of its replicas.
+    pub(crate) servers: Vec<Result<(Connection, u32), Fault>>,
+    /// Why the sentinels or the cluster could not tell where the servers are. The map is then what
+    /// was known before.
+    pub(crate) fault: Option<Fault>,
+}
+
+impl Finder {
+    pub(crate) fn new(connector: Arc<Connector>) -> Self {
+        Self { connector, first: 0, sentinel: None, map: None }
+    }
+
+    /// Looks once. `known` are the connections that there are.
+    pub(crate) async fn look(&mut self, known: &[(Address, Connection)]) -> Result<Seen, Fault> {
+        let fault = match self.find(known).await {
+            Ok(map) => {
+                self.map = Some(map);
+                None
+            }
+            Err(fault) => {
+                self.first = self.first.wrapping_add(1);
+                self.sentinel = None;
+                Some(fault)
+            }
+        };
+        let Some(map) = self.map.clone() else {
+            return Err(fault.unwrap_or(Fault::Late));
+        };
+        let servers = join_all(map.servers.iter().enumerate().map(|(place, found)| {
+            let known = known.iter().find(|(address, _)| *address == found.address);
+            // One of its tags, for a record to write.
+            let tag = map.owners.iter().position(|&owner| usize::from(owner) == place);
+            self.check(found, known.map(|(_, connection)| connection.clone()), tag)
+        }));
+        let servers = servers.await;
+        Ok(Seen { map, servers, fault })
+    }
+
+    async fn find(&mut self, known: &[(Address, Connection)]) -> Result<Map, Fault> {
+        let connector = self.connector.clone();
+        let all_tags = |found| Map { servers: vec![found], owners: vec![0; TAGS.into()].into() };
+        match &connector.config.url.place {
+            Place::Single(address) => {
+                Ok(all_tags(Found { address: address.clone(), replicas: 0 }))
+            }
+            Place::Sentinel { sentinels, name } => {
+                self.ask_sentinel(sentinels, name).await.map(all_tags)
+            }
+            Place::Cluster { nodes } => self.ask_cluster(nodes, known).await,
+        }
+    }
+
+    async fn ask_sentinel(&mut self, sentinels: &[Address], name: &str) -> Result<Found, Fault> {
+        let place = self.first % sentinels.len().max(1);
+        let Some(sentinel) = sentinels.get(place) else { return Err(Fault::Late) };
+        let mut connection = match self.sentinel.clone() {
+            Some(connection) => connection,
+            None => self.connector.connect(sentinel, false).await.map_err(named(sentinel))?,
+        };
+        let mut commands = Pipeline::new();
+        commands.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
+        let within = self.connector.config.connect_timeout;
+        let until = tokio::time::Instant::now() + within;
+        let answers = connection.send_until(&commands, until).await.map_err(named(sentinel))?;
+        self.sentinel = Some(connection);
+        let address = match answers.first() {
+            Some(Value::Array(pair)) => match pair.as_slice() {
+                [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some((host, port)) = address else {
+            let unknown = format!("the sentinel at {sentinel} does not know {name}");
+            return Err(Fault::Connection(unknown));
+        };
+        let replicas = match answers.get(1) {
+            Some(Value::Array(replicas)) => {
+                replicas.iter().filter(|it| may_be_promoted(it)).count()
+            }
+            _ => 0,
+        };
+        let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
+        Ok(Found { address: Address::Tcp(host.to_owned(), port), replicas })
+    }
+
+    async fn ask_cluster(
+        &mut self,
+        nodes: &[Address],
+        known: &[(Address, Connection)],
+    ) -> Result<Map, Fault> {
+        // Each look that fails begins at another place, so that a node that is cut off and knows
+        // only what was is not asked for ever.
+        let places = known.len() + nodes.len();
+        let mut fault = Fault::Late;
+        for place in (0..places).map(|place| (place + self.first) % places) {
+            let (address, connected) = match known.get(place) {
+                Some((address, connection)) => (address, Ok(connection.clone())),
+                None => {
+                    let Some(address) = nodes.get(place - known.len()) else { continue };
+                    (address, self.connector.connect(address, true).await)
+                }
+            };
+            let mut commands = Pipeline::new();
+            commands.cmd("CLUSTER").arg("SLOTS");
+            let answer = match connected {
+                Ok(mut connection) => {
+                    connection.send(&commands, self.connector.config.connect_timeout).await
+                }
+                Err(fault) => Err(fault),
+            };
+            match answer {
+                Ok(answers) => match answers.first().and_then(|slots| map_of(slots, address)) {
+                    Some(map) => {
+                        self.first = place;
+                        return Ok(map);
+                    }
+                    None => fault = Fault::ClusterDown("no slot has a server".to_owned()),
+                },
+                Err(error) => fault = named(address)(error),
+            }
+        }
+        Err(fault)
+    }
+
+    /// Whether a server can be used, over the connection that there is or over another one.
+    async fn check(
+        &self,
+        found: &Found,
+        connection: Option<Connection>,
+        tag: Option<usize>,
+    ) -> Result<(Connection, u32), Fault> {
+        let timeout = self.connector.config.timeout;
+        if let Some(mut connection) = connection
+            && let Ok(replicas) = self.role(&mut connection, found, timeout).await
+        {
+            return Ok((connection, replicas));
+        }
+        let mut connection = self.connector.connect(&found.address, true).await?;
+        let within = self.connector.config.connect_timeout;
+        let replicas = self.role(&mut connection, found, within).await?;
+        // Whether it does what an ask needs, in time: it runs the script and writes a record.
+        let tag = tag.and_then(|tag| u16::try_from(tag).ok()).unwrap_or(0);
+        let mut commands = Pipeline::new();
+        let probe = Bucket::probe(tag)
+            .and_then(|(bucket, ask)| script::command(&bucket, &ask, false, script::By::Text));
+        commands.add_command(probe.ok_or(Fault::Late)?);
+        add_wait(&mut commands, replicas, timeout);
+        let answers = connection.send(&commands, timeout).await?;
+        confirmed(answers.get(1), replicas)?;
+        Ok((connection, replicas))
+    }
+
+    /// How many replicas must confirm. An error if the server is not a primary.
+    async fn role(
+        &self,
+        connection: &mut Connection,
+        found: &Found,
+        within: Duration,
+    ) -> Result<u32, Fault> {
+        let config = &self.connector.config;
+        let mut commands = Pipeline::new();
+        commands.cmd("ROLE");
+        let answers = connection.send(&commands, within).await?;
+        let Some(Value::Array(role)) = answers.first() else {
+            return Err(Fault::Other("no role".to_owned()));
+        };
+        if role.first().and_then(text) != Some("master") {
+            return Err(Fault::Replica);
+        }
+        let are = match role.get(2) {
+            Some(Value::Array(replicas)) => u32::try_from(replicas.len()).unwrap_or(u32::MAX),
+            _ => 0,
+        };
+        if are < config.least_replicas {
+            return Err(Fault::Replicas { are, needed: config.least_replicas });
+        }
+        Ok(if config.durable { are.max(found.replicas) } else { 0 })
+    }
+}
+
+/// Adds the command that waits until `replicas` have what was sent before.
+pub(crate) fn add_wait(commands: &mut Pipeline, replicas: u32, within: Duration) {
+    if replicas > 0 {
+        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
+        commands.cmd("WAIT").arg(replicas).arg(milliseconds);
+    }
+}
+
+/// Whether the answer to [`add_wait`]'s command is what was waited for.
+pub(crate) fn confirmed(answer: Option<&Value>, replicas: u32) -> Result<(), Fault> {
+    let are = match answer {
+        Some(Value::Int(are)) => u32::try_from(*are).unwrap_or(0),
+        _ => 0,
+    };
+    if are < replicas { Err(Fault::Replicas { are, needed: replicas }) } else { Ok(()) }
+}
+
+/// Says in a fault which other server it is about.
+fn named(address: &Address) -> impl Fn(Fault) -> Fault {
+    move |fault| Fault::Connection(format!("{address}: {fault}"))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => core::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Whether a sentinel may promote this replica, of which it says fields and values.
+fn may_be_promoted(replica: &Value) -> bool {
+    let Value::Array(fields) = replica else { return false };
+    let field = |name| {
+        let pairs = fields.chunks_exact(2);
+        pairs.filter(|pair| text(&pair[0]) == Some(name)).find_map(|pair| text(&pair[1]))
+    };
+    let down = |flags: &str| {
+        flags.split(',').any(|it| ["s_down", "o_down", "disconnected"].contains(&it))
+    };
+    !field("flags").is_some_and(down) && field("slave-priority") != Some("0")
+}
+
+/// Reads the answer to `CLUSTER SLOTS`: a list of `[first, last, [host, port, ...], replicas...]`.
+/// A host that is not known is that of the server that was asked.
+fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
+    let Value::Array(ranges) = slots else { return None };
+    let mut map = Map { servers: Vec::new(), owners: vec![u16::MAX; TAGS.into()].into() };
+    for range in ranges {
+        let Value::Array(range) = range else { continue };
+        let [Value::Int(first), Value::Int(last), Value::Array(primary), replicas @ ..] =
+            range.as_slice()
+        else {
+            continue;
+        };
+        let [host, Value::Int(port), ..] = primary.as_slice() else { continue };
+        let host = match (text(host), asked) {
+            (Some(host), _) if !host.is_empty() && host != "?" => host.to_owned(),
+            (_, Address::Tcp(host, _)) => host.clone(),
+            (_, Address::Unix(_)) => continue,
+        };
+        let Ok(port) = u16::try_from(*port) else { continue };
+        let address = Address::Tcp(host, port);
+        let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+        let place = map.servers.iter().position(|found| found.address == address);
+        let place = place.unwrap_or_else(|| {
+            map.servers.push(Found { address, replicas });
+            map.servers.len() - 1
+        });
+        let Ok(owner) = u16::try_from(place) else { continue };
+        for tag in 0..TAGS {
+            if (*first..=*last).contains(&i64::from(slot_of(tag))) {
+                map.owners[usize::from(tag)] = owner;
+            }
+        }
+    }
+    (!map.servers.is_empty()).then_some(map)
+}
+
+/// The slot of a cluster in which a tag lies: CRC-16/XMODEM of what stands between the braces,
+/// modulo 16384 (Redis cluster specification, "Key distribution model").
+fn slot_of(tag: u16) -> u16 {
+    let text = tag_text(tag);
+    let inner = text.trim_matches(['{', '}']);
+    let crc = inner.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % 16_384
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_has_the_slot_that_a_cluster_gives_it() {
+        // As CLUSTER KEYSLOT of Valkey 9.1 says.
+        assert_eq!([0, 7, 1023].map(slot_of), [11_848, 7_855, 518]);
+    }
+
+    fn range(first: i64, last: i64, hosts: &[(&str, i64)]) -> Value {
+        let mut range = vec![Value::Int(first), Value::Int(last)];
+        range.extend(hosts.iter().map(|(host, port)| {
+            Value::Array(vec![Value::BulkString(host.as_bytes().to_vec()), Value::Int(*port)])
+        }));
+        Value::Array(range)
+    }
+
+    #[test]
+    fn slots_become_owners_of_tags() {
+        let asked = Address::Tcp("asked".into(), 1);
+        let slots = Value::Array(vec![
+            range(0, 8_000, &[("a", 1), ("r", 2)]),
+            range(8_001, 12_000, &[("", 7)]),
+            range(12_001, 12_100, &[("a", 1), ("r", 2)]),
+        ]);
+        let map = map_of(&slots, &asked).unwrap();
+        let servers = [("a", 1, 1), ("asked", 7, 0)].map(|(host, port, replicas)| Found {
+            address: Address::Tcp(host.to_owned(), port),
+            replicas,
+        });
+        assert_eq!(map.servers, servers);
+        for tag in 0..TAGS {
+            let owner = match slot_of(tag) {
+                0..=8_000 | 12_001..=12_100 => 0,
+                8_001..=12_000 => 1,
+                _ => u16::MAX,
+            };
+            assert_eq!(map.owners[usize::from(tag)], owner);
+        }
+        assert!(map_of(&Value::Array(Vec::new()), &asked).is_none());
+        assert!(map_of(&Value::Nil, &asked).is_none());
+    }
+
+    #[test]
+    fn a_replica_that_is_down_is_not_waited_for() {
+        let replica = |flags: &str, priority: &str| {
+            let words = ["name", "r", "flags", flags, "slave-priority", priority];
+            let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
+            may_be_promoted(&Value::Array(words.collect()))
+        };
+        assert!(replica("slave", "100"));
+        assert!(!replica("s_down,slave", "100"));
+        assert!(!replica("slave,disconnected", "100"));
+        assert!(!replica("slave", "0"));
+    }
+}

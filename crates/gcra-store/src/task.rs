@@ -1,0 +1,521 @@
+//! [`Task`]: what sends asks to servers, takes their answers, and watches over the servers. There
+//! is one in a process.
+
+use core::pin::Pin;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use gcra_lease::{ClockWatch, Leap, Micros, Reply};
+use log::{info, warn};
+use redis::{Pipeline, Value};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::bucket::Bucket;
+use crate::config::Address;
+use crate::connection::{Connection, Connector};
+use crate::fault::{Fault, Reaction, reaction};
+use crate::finder::{Finder, Seen, add_wait, confirmed};
+use crate::script::{self, By};
+use crate::store::{Answer, Batch, Envelope, Health, Outcome, Permit, ServerHealth, Shared};
+
+/// An ask is sent this often at most: with the text of the script, and to the server that it moved
+/// to. A server does nothing with an ask that it answers with an error like that.
+const MOST_TRIES: u32 = 3;
+
+/// After an error, servers are looked for after this time at the latest, unless that was done less
+/// than an interval ago.
+const SOON: Duration = Duration::from_millis(50);
+
+/// Sends and receives.
+pub(crate) struct Task {
+    connector: Arc<Connector>,
+    shared: Arc<Shared>,
+    incoming: mpsc::UnboundedReceiver<Batch>,
+    tell: watch::Sender<Health>,
+    servers: Vec<Server>,
+    /// For each tag the place of its server.
+    owners: Box<[u16]>,
+    calls: FuturesUnordered<Pin<Box<dyn Future<Output = Called> + Send>>>,
+    look: Look,
+    look_began: Instant,
+    looked_soon: Instant,
+    looks: u64,
+    /// Why it cannot be found out where servers are.
+    fault: Option<Fault>,
+}
+
+/// Looking for servers.
+enum Look {
+    /// The next one begins then.
+    At(Instant, Finder),
+    UnderWay(Pin<Box<dyn Future<Output = (Finder, Result<Seen, Fault>)> + Send>>),
+    /// While the state changes.
+    None,
+}
+
+impl Look {
+    /// Waits until a look has ended, or (`None`) until the next one is to begin.
+    async fn step(&mut self) -> Option<(Finder, Result<Seen, Fault>)> {
+        match self {
+            Self::At(at, _) => {
+                sleep_until(*at).await;
+                None
+            }
+            Self::UnderWay(look) => Some(look.await),
+            Self::None => core::future::pending().await,
+        }
+    }
+}
+
+struct Server {
+    address: Address,
+    state: Result<Link, Fault>,
+    since: Instant,
+    watch: ClockWatch,
+}
+
+#[derive(Clone)]
+struct Link {
+    connection: Connection,
+    replicas: u32,
+}
+
+/// An ask on its way.
+struct Pending {
+    bucket: Bucket,
+    sent: gcra_lease::Sent,
+    permit: Permit,
+    to: mpsc::UnboundedSender<Envelope>,
+    submitted: Instant,
+    tries: u32,
+    by: By,
+}
+
+/// Asks in one pipeline to one server.
+struct Call {
+    address: Address,
+    link: Link,
+    asks: Vec<Pending>,
+    /// With `ASKING` before each.
+    asking: bool,
+}
+
+/// A call and what came of it.
+struct Called {
+    call: Call,
+    answers: Result<Vec<Value>, Fault>,
+}
+
+impl Task {
+    pub(crate) fn new(
+        connector: Arc<Connector>,
+        shared: Arc<Shared>,
+        incoming: mpsc::UnboundedReceiver<Batch>,
+        tell: watch::Sender<Health>,
+    ) -> Self {
+        let finder = Finder::new(connector.clone());
+        let now = Instant::now();
+        Self {
+            connector,
+            shared,
+            incoming,
+            tell,
+            servers: Vec::new(),
+            owners: Box::default(),
+            calls: FuturesUnordered::new(),
+            look: Look::At(now, finder),
+            look_began: now,
+            looked_soon: now,
+            looks: 0,
+            fault: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let mut batches = Vec::new();
+        let mut open = true;
+        while open || !self.calls.is_empty() {
+            tokio::select! {
+                Some(called) = self.calls.next() => self.called(called),
+                count = self.incoming.recv_many(&mut batches, 1_024), if open => {
+                    open = count > 0;
+                    self.send(batches.drain(..).collect());
+                }
+                seen = self.look.step(), if open => match seen {
+                    Some((finder, seen)) => self.looked(finder, seen),
+                    None => self.begin_look(),
+                },
+            }
+        }
+        self.shared.away.store(true, Ordering::Relaxed);
+    }
+
+    // --- Asks ----------------------------------------------------------------------------------
+
+    /// Sends the asks of these batches, one pipeline to each server.
+    fn send(&mut self, batches: Vec<Batch>) {
+        let asks = batches.into_iter().flat_map(|Batch { asks, to, submitted }| {
+            asks.into_iter().map(move |asked| Pending {
+                bucket: asked.bucket,
+                sent: asked.sent,
+                permit: asked.permit,
+                to: to.clone(),
+                submitted,
+                tries: 0,
+                by: By::Hash,
+            })
+        });
+        let mut to_servers: Vec<Vec<Pending>> = Vec::new();
+        to_servers.resize_with(self.servers.len(), Vec::new);
+        for ask in asks {
+            let owner = self.owners.get(usize::from(ask.bucket.tag()));
+            let owner = owner.map_or(usize::MAX, |&owner| usize::from(owner));
+            match to_servers.get_mut(owner) {
+                Some(asks) => asks.push(ask),
+                None => self.answer(ask, Outcome::Away),
+            }
+        }
+        for (place, asks) in to_servers.into_iter().enumerate() {
+            if !asks.is_empty() {
+                self.call(place, asks, false);
+            }
+        }
+    }
+
+    /// Sends asks to the server at this place.
+    fn call(&mut self, place: usize, asks: Vec<Pending>, asking: bool) {
+        let Some(server) = self.servers.get(place) else { return self.answer_all(asks) };
+        let Ok(link) = server.state.clone() else { return self.answer_all(asks) };
+        let mut commands = Pipeline::with_capacity(asks.len() + 1);
+        let mut sent = Vec::with_capacity(asks.len());
+        let mut by_text = false;
+        for mut ask in asks {
+            // The server knows the script from the first one on.
+            let by = if by_text { By::Hash } else { ask.by };
+            by_text |= by == By::Text;
+            ask.tries += 1;
+            let strict = self.connector.config.strict;
+            let Some(command) = script::command(&ask.bucket, &ask.sent.ask, strict, by) else {
+                self.answer(ask, Outcome::Void);
+                continue;
+            };
+            if asking {
+                commands.cmd("ASKING");
+            }
+            commands.add_command(command);
+            sent.push(ask);
+        }
+        let asks = sent;
+        let Some(first) = asks.first() else { return };
+        let timeout = self.connector.config.timeout;
+        let until = first.submitted + timeout;
+        add_wait(&mut commands, link.replicas, timeout);
+        self.shared.counters.add(|counters| &counters.asks, asks.len());
+        self.shared.counters.add(|counters| &counters.calls, 1);
+        let mut connection = link.connection.clone();
+        let call = Call { address: server.address.clone(), link, asks, asking };
+        self.calls.push(Box::pin(async move {
+            let answers = connection.send_until(&commands, until).await;
+            Called { call, answers }
+        }));
+    }
+
+    /// Takes what came of a call.
+    fn called(&mut self, Called { call, answers }: Called) {
+        let Call { address, link, asks, asking } = call;
+        let stride = if asking { 2 } else { 1 };
+        let wait = usize::from(link.replicas > 0);
+        let answers = match answers {
+            Ok(answers) if answers.len() == asks.len() * stride + wait => answers,
+            other => {
+                let fault = other.err().unwrap_or(Fault::Other("too few answers".to_owned()));
+                if fault == Fault::Late {
+                    self.shared.counters.add(|counters| &counters.late, asks.len());
+                }
+                self.close(&address, &link.connection, fault);
+                return asks.into_iter().for_each(|ask| self.answer(ask, Outcome::Void));
+            }
+        };
+        let confirmed = confirmed(answers.last(), link.replicas);
+        let mut again: Vec<(Option<Address>, bool, Pending)> = Vec::new();
+        for (ask, answer) in asks.into_iter().zip(answers.iter().skip(stride - 1).step_by(stride))
+        {
+            match outcome(&ask, answer) {
+                Ok(Some(reply)) if confirmed.is_ok() => {
+                    self.clock(&address, &ask, &reply);
+                    let granted = usize::try_from(reply.granted).unwrap_or(usize::MAX);
+                    self.shared.counters.add(|counters| &counters.granted, granted);
+                    self.answer(ask, Outcome::Reply(reply));
+                }
+                Ok(None) => self.answer(ask, Outcome::Ignored),
+                Ok(Some(_)) => self.answer(ask, Outcome::Void),
+                Err(Reaction::SendText) => {
+                    again.push((None, false, Pending { by: By::Text, ..ask }));
+                }
+                Err(Reaction::Moved(other)) => {
+                    self.look_soon();
+                    again.push((Some(other), false, ask));
+                }
+                Err(Reaction::Asking(other)) => again.push((Some(other), true, ask)),
+                Err(Reaction::Nothing) => self.answer(ask, Outcome::Void),
+                Err(Reaction::Close(fault)) => {
+                    self.close(&address, &link.connection, fault);
+                    self.answer(ask, Outcome::Void);
+                }
+            }
+        }
+        if let Err(fault) = confirmed {
+            self.close(&address, &link.connection, fault);
+        }
+        self.send_again(&address, again);
+    }
+
+    /// Sends asks again that a server did nothing with, to the same server or another.
+    fn send_again(&mut self, from: &Address, mut asks: Vec<(Option<Address>, bool, Pending)>) {
+        // Each round takes all asks to one server out of the list.
+        while let Some((to, asking, _)) = asks.first() {
+            let (to, asking) = (to.clone(), *asking);
+            let address = to.as_ref().unwrap_or(from);
+            let place = self.servers.iter().position(|server| server.address == *address);
+            let mut together = Vec::new();
+            for (other, other_asking, ask) in core::mem::take(&mut asks) {
+                if (&other, other_asking) != (&to, asking) {
+                    asks.push((other, other_asking, ask));
+                } else if ask.tries < MOST_TRIES && place.is_some() {
+                    together.push(ask);
+                } else {
+                    // The next look finds the server, and the next request asks again.
+                    self.answer(ask, Outcome::Void);
+                }
+            }
+            if let (Some(place), false) = (place, together.is_empty()) {
+                self.call(place, together, asking);
+            }
+        }
+    }
+
+    fn answer(&self, ask: Pending, outcome: Outcome) {
+        let counters = &self.shared.counters;
+        match outcome {
+            Outcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
+            Outcome::Ignored => counters.add(|counters| &counters.ignored, 1),
+            Outcome::Void => counters.add(|counters| &counters.void, 1),
+            Outcome::Away => counters.add(|counters| &counters.away, 1),
+        }
+        let answer = Answer { sent: ask.sent, outcome };
+        // A line that was dropped needs no answers.
+        let _ = ask.to.send(Envelope { answer, _permit: ask.permit });
+    }
+
+    fn answer_all(&self, asks: Vec<Pending>) {
+        for ask in asks {
+            let outcome = if ask.tries == 0 { Outcome::Away } else { Outcome::Void };
+            self.answer(ask, outcome);
+        }
+    }
+
+    /// Compares the clock of a server with the time that passed here.
+    fn clock(&mut self, address: &Address, ask: &Pending, reply: &Reply) {
+        let passed = u64::try_from(ask.submitted.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let received = ask.sent.at.saturating_add(Micros(passed));
+        let server = self.servers.iter_mut().find(|server| server.address == *address);
+        let leap = server.and_then(|server| server.watch.note(ask.sent.at, received, reply.now));
+        let counters = &self.shared.counters;
+        match leap {
+            Some(Leap::Forward(by)) => {
+                counters.add(|counters| &counters.leaps_forward, 1);
+                let milliseconds = by.get() / 1_000;
+                warn!(
+                    "The clock of the store at {address} went ahead by {milliseconds} ms; for each \
+                     key, as much more may be allowed as drains in this time"
+                );
+            }
+            Some(Leap::Back(by)) => {
+                counters.add(|counters| &counters.leaps_back, 1);
+                let milliseconds = by.get() / 1_000;
+                warn!(
+                    "The clock of the store at {address} went back by {milliseconds} ms; keys may \
+                     be blocked for longer"
+                );
+            }
+            None => {}
+        }
+    }
+
+    // --- Servers -------------------------------------------------------------------------------
+
+    /// A server cannot be used over this connection, if it is still the one in use.
+    fn close(&mut self, address: &Address, connection: &Connection, fault: Fault) {
+        let uses = |server: &Server| {
+            server.address == *address
+                && server.state.as_ref().is_ok_and(|link| link.connection.is(connection))
+        };
+        let Some(place) = self.servers.iter().position(uses) else { return };
+        self.set_state(place, Err(fault));
+        self.look_soon();
+        self.publish();
+    }
+
+    fn set_state(&mut self, place: usize, state: Result<Link, Fault>) {
+        let Some(server) = self.servers.get_mut(place) else { return };
+        let address = &server.address;
+        match (&server.state, &state) {
+            (before, Err(fault)) if before.as_ref().err() != Some(fault) => {
+                warn!("The store at {address} cannot be used: {fault}");
+            }
+            (Err(_), Ok(Link { replicas: 0, .. })) => {
+                info!("The store at {address} is used, without replicas");
+            }
+            (Err(_), Ok(Link { replicas, .. })) => {
+                let s = if *replicas == 1 { "" } else { "s" };
+                info!("The store at {address} is used, and {replicas} replica{s} must confirm");
+            }
+            _ => {}
+        }
+        if server.state.is_ok() != state.is_ok() {
+            server.since = Instant::now();
+            server.watch = ClockWatch::new();
+        }
+        server.state = state;
+    }
+
+    fn looked(&mut self, finder: Finder, seen: Result<Seen, Fault>) {
+        self.looks += 1;
+        let fault = match seen {
+            Ok(Seen { map, servers, fault }) => {
+                self.take_map(
+                    &map.servers.iter().map(|it| it.address.clone()).collect::<Vec<_>>(),
+                );
+                self.owners = map.owners;
+                for (place, state) in servers.into_iter().enumerate() {
+                    let state = state.map(|(connection, replicas)| Link { connection, replicas });
+                    self.take_state(place, state);
+                }
+                fault
+            }
+            Err(fault) => Some(fault),
+        };
+        if fault != self.fault {
+            match &fault {
+                Some(fault) => warn!("It is not known where the store's servers are: {fault}"),
+                None => info!("It is known again where the store's servers are"),
+            }
+            self.fault = fault;
+        }
+        let next = self.look_began + jitter(self.connector.config.look_every);
+        self.look = Look::At(next, finder);
+        self.publish();
+    }
+
+    /// Makes the list of servers that of the map, in its order.
+    fn take_map(&mut self, addresses: &[Address]) {
+        let mut before = core::mem::take(&mut self.servers);
+        for address in addresses {
+            let place = before.iter().position(|server| server.address == *address);
+            self.servers.push(match place {
+                Some(place) => before.swap_remove(place),
+                None => Server {
+                    address: address.clone(),
+                    state: Err(Fault::Connection("it was not used before".to_owned())),
+                    since: Instant::now(),
+                    watch: ClockWatch::new(),
+                },
+            });
+        }
+    }
+
+    /// Takes what a look says about a server, unless more is known: that the connection over which
+    /// the look found it well was closed meanwhile.
+    fn take_state(&mut self, place: usize, state: Result<Link, Fault>) {
+        let Some(server) = self.servers.get(place) else { return };
+        let closed = match (&server.state, &state) {
+            (Err(_), Ok(link)) => link.connection.is_older_than(self.look_began),
+            _ => false,
+        };
+        if !closed {
+            self.set_state(place, state);
+        }
+    }
+
+    /// Begins the next look soon; but if one was begun soon less than an interval ago, there is
+    /// no haste.
+    fn look_soon(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.looked_soon) < self.connector.config.look_every {
+            return;
+        }
+        if let Look::At(at, _) = &mut self.look {
+            *at = now + jitter(SOON);
+            self.looked_soon = now;
+        }
+    }
+
+    /// Begins the next look.
+    fn begin_look(&mut self) {
+        match core::mem::replace(&mut self.look, Look::None) {
+            Look::At(_, mut finder) => {
+                let links = self.servers.iter().filter_map(|server| {
+                    let link = server.state.as_ref().ok()?;
+                    Some((server.address.clone(), link.connection.clone()))
+                });
+                let links: Vec<_> = links.collect();
+                self.look_began = Instant::now();
+                self.look = Look::UnderWay(Box::pin(async move {
+                    let seen = finder.look(&links).await;
+                    (finder, seen)
+                }));
+            }
+            look => self.look = look,
+        }
+    }
+
+    fn publish(&self) {
+        let usable = self.servers.iter().any(|server| server.state.is_ok());
+        self.shared.away.store(!usable, Ordering::Relaxed);
+        let servers = self.servers.iter().map(|server| ServerHealth {
+            address: server.address.to_string(),
+            fault: server.state.as_ref().err().cloned(),
+            replicas: server.state.as_ref().map_or(0, |link| link.replicas),
+            since: server.since.into_std(),
+        });
+        let health =
+            Health { servers: servers.collect(), fault: self.fault.clone(), looks: self.looks };
+        self.tell.send_replace(health);
+    }
+}
+
+/// What the answer of a server says about an ask.
+fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
+    match answer {
+        Value::BulkString(bytes) => match script::reply(bytes) {
+            Ok(Some(reply)) if reply.number != ask.sent.ask.number => Err(not_a_reply()),
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(not_a_reply()),
+        },
+        Value::ServerError(error) => {
+            let detail = error.details().unwrap_or_default();
+            let reaction = reaction(error.code(), detail);
+            if reaction == Reaction::Nothing {
+                let (name, code) = (ask.bucket.name(), error.code());
+                log::debug!("The store answers an ask for {name} with {code} {detail}");
+            }
+            Err(reaction)
+        }
+        _ => Err(not_a_reply()),
+    }
+}
+
+/// Answers that do not belong to what was asked: nothing that comes later can be relied upon.
+fn not_a_reply() -> Reaction {
+    Reaction::Close(Fault::Other("something that is no reply to the ask".to_owned()))
+}
+
+/// An interval that is up to a quarter shorter or longer, so that hosts do not look all at once.
+fn jitter(interval: Duration) -> Duration {
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    interval.mul_f64(0.75 + f64::from(random) / f64::from(u32::MAX) / 2.0)
+}

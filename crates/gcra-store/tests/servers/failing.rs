@@ -1,0 +1,202 @@
+//! What is done when a server does not do what it is asked: each of its words, and silence. After
+//! each of them the store is used again without help.
+
+use std::time::Duration;
+
+use gcra_store::{Fault, Outcome};
+use tokio::time::{Instant, sleep};
+
+use crate::host::{Host, config};
+use crate::support::{Server, needs, valkey};
+
+/// Breaks the store, waits until it is known, mends it, and waits until it is used again.
+async fn breaks_and_mends(
+    host: &mut Host,
+    server: &Server,
+    break_it: &[&str],
+    is: impl Fn(&Fault) -> bool,
+    mend_it: &[&str],
+) {
+    assert_eq!(host.reply_again("key").await.granted, 1);
+    assert!(!server.say(break_it).starts_with('-'), "{break_it:?}");
+    // The first asks find out, and the others are not sent at all.
+    while !matches!(host.ask("key").await, Outcome::Void | Outcome::Away) {}
+    host.wait_for_fault(is).await;
+    assert_eq!(host.ask("key").await, Outcome::Away);
+    assert!(!server.say(mend_it).starts_with('-'), "{mend_it:?}");
+    assert_eq!(host.reply_again("key").await.granted, 1);
+}
+
+#[tokio::test]
+async fn readonly_and_masterdown() {
+    needs!(valkey());
+    let server = Server::start(&["--replica-serve-stale-data", "yes"]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let replicate = ["REPLICAOF", "127.0.0.1", "1"];
+    let replica = |fault: &Fault| *fault == Fault::Replica;
+    let again = ["REPLICAOF", "NO", "ONE"];
+    breaks_and_mends(&mut host, &server, &replicate, replica, &again).await;
+    server.say(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    breaks_and_mends(&mut host, &server, &replicate, replica, &again).await;
+}
+
+#[tokio::test]
+async fn out_of_memory() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    let more = ["CONFIG", "SET", "maxmemory", "0"];
+    breaks_and_mends(&mut host, &server, &full, |fault| *fault == Fault::OutOfMemory, &more).await;
+}
+
+#[tokio::test]
+async fn noperm_and_noauth() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let forbidden = |fault: &Fault| matches!(fault, Fault::NotPermitted(_));
+    let forbid = ["ACL", "SETUSER", "default", "-evalsha", "-eval"];
+    let permit = ["ACL", "SETUSER", "default", "+evalsha", "+eval"];
+    breaks_and_mends(&mut host, &server, &forbid, forbidden, &permit).await;
+
+    // A password that nobody knows; the test itself is on a connection that is logged in.
+    let admin = ["ACL", "SETUSER", "admin", "on", ">x", "~*", "+@all"];
+    server.say(&admin);
+    server.say(&["CONFIG", "SET", "requirepass", "secret"]);
+    let mut stranger = Host::open(config(&server.url()));
+    stranger
+        .wait_for_fault(
+            |fault| matches!(fault, Fault::NotPermitted(why) if why.contains("NOAUTH")),
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn misconf_and_noreplicas() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let without = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+    let with = ["CONFIG", "SET", "min-replicas-to-write", "0"];
+    let no_replicas =
+        |fault: &Fault| matches!(fault, Fault::Other(why) if why.contains("NOREPLICAS"));
+    breaks_and_mends(&mut host, &server, &without, no_replicas, &with).await;
+}
+
+#[tokio::test]
+async fn busy_with_another_script() {
+    needs!(valkey());
+    let server = Server::start(&["--busy-reply-threshold", "1"]);
+    let mut host = Host::ready(config(&server.url())).await;
+    host.reply("key").await;
+    let address = server.address();
+    let endless = std::thread::spawn(move || {
+        let client = redis::Client::open(format!("redis://{address}")).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let _ = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+    });
+    host.store.counters();
+    let start = Instant::now();
+    while !matches!(host.ask("key").await, Outcome::Void | Outcome::Away) {
+        assert!(start.elapsed() < crate::support::PATIENCE);
+    }
+    host.wait_for_fault(|fault| matches!(fault, Fault::Other(why) if why.contains("BUSY"))).await;
+    server.say(&["SCRIPT", "KILL"]);
+    host.reply_again("key").await;
+    endless.join().unwrap();
+}
+
+#[tokio::test]
+async fn loading() {
+    needs!(valkey());
+    let mut server = Server::start(&[
+        "--key-load-delay",
+        "0",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let fill = "for i = 1, 2000 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
+    server.say(&["EVAL", fill, "0"]);
+    assert_eq!(server.say(&["SAVE"]), "+OK\r\n");
+    host.reply("key").await;
+    server.kill();
+    // 2 ms for each key that it loads.
+    server.begin_restart(&["--key-load-delay", "2000"]);
+    host.wait_for_fault(|fault| *fault == Fault::Loading).await;
+    assert_eq!(host.ask("key").await, Outcome::Away);
+    host.reply_again("key").await;
+}
+
+#[tokio::test]
+async fn something_else_under_the_name_of_a_record() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let name = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
+    server.say(&["LPUSH", name.name(), "x"]);
+    assert_eq!(host.ask("key").await, Outcome::Void);
+    server.say(&["SET", name.name().replace(":1:", ":1:").as_str(), "short"]);
+    assert_eq!(host.ask("key").await, Outcome::Void, "an error in the script");
+    host.reply("another").await;
+    assert!(host.store.health().is_well());
+}
+
+#[tokio::test]
+async fn a_server_that_dies_and_comes_back() {
+    needs!(valkey());
+    let mut server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    host.reply("key").await;
+    server.kill();
+    host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
+    assert_eq!(host.ask("key").await, Outcome::Away);
+    server.restart();
+    assert_eq!(host.reply_again("key").await.granted, 1);
+}
+
+/// A frozen process accepts connections, and what it is sent stays in its socket.
+#[tokio::test]
+async fn a_server_that_hangs() {
+    needs!(valkey());
+    let mut server = Server::start(&[]);
+    let mut config = config(&server.url());
+    config.timeout = Duration::from_millis(300);
+    config.connect_timeout = Duration::from_millis(300);
+    let mut host = Host::open(config);
+    host.reply_again("key").await;
+    server.freeze();
+    let began = Instant::now();
+    host.submit(&["key", "other"]).unwrap();
+    let answers = host.answers(2).await;
+    assert!(answers.iter().all(|answer| answer.outcome == Outcome::Void), "{answers:?}");
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    let late = host.store.counters().late;
+    assert!(late >= 2);
+    // From now on nothing waits, although the server's port still accepts connections.
+    host.wait_for_fault(|fault| *fault == Fault::Late).await;
+    for _ in 0..100 {
+        assert_eq!(host.ask("key").await, Outcome::Away);
+    }
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(host.store.counters().late, late);
+
+    server.thaw();
+    // It now takes what was sent before. Those replies go nowhere.
+    let before = host.store.counters().replies;
+    let reply = host.reply_again("key").await;
+    assert_eq!((reply.granted, host.store.counters().replies), (1, before + 1));
+}
+
+#[tokio::test]
+async fn a_clock_that_leaps_is_noticed() {
+    // The clock of the machine cannot be changed, so a server of our own tells other times.
+    let url = crate::single::tells_times(vec![0, 1_000_000_000, 0]);
+    let mut host = Host::ready(config(&url)).await;
+    for _ in 0..3 {
+        host.reply("key").await;
+    }
+    let counters = host.store.counters();
+    assert_eq!((counters.leaps_forward, counters.leaps_back), (1, 1));
+}

@@ -1,0 +1,125 @@
+//! A host that asks a store, one ask after the other or many at once.
+
+use std::time::Duration;
+
+use gcra_lease::{Ask, AskNumber, HostId, HostTime, Limit, Micros, Reply, Sent};
+use gcra_store::{Answer, Away, Config, Health, Line, Names, Outcome, Store, Url};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::PATIENCE;
+
+/// A store that looks often, and waits for as long as a busy machine needs.
+pub fn config(url: &str) -> Config {
+    let mut config = Config::new(Url::parse(url).unwrap());
+    config.timeout = Duration::from_secs(20);
+    config.connect_timeout = Duration::from_secs(20);
+    config.look_every = Duration::from_millis(100);
+    config
+}
+
+pub struct Host {
+    pub store: Store,
+    pub line: Line,
+    pub limit: Limit,
+    began: Instant,
+    number: u64,
+}
+
+impl Host {
+    pub fn open(config: Config) -> Self {
+        let (store, task) = Store::open(config).unwrap();
+        tokio::spawn(task);
+        // So slow that nothing drains during a test.
+        let limit = Limit::new(Duration::from_secs(1_000), 1_000_000).unwrap();
+        let line = store.line();
+        Self { store, line, limit, began: Instant::now(), number: 0 }
+    }
+
+    /// A host whose store can be used.
+    pub async fn ready(config: Config) -> Self {
+        let mut host = Self::open(config);
+        host.wait_until("the store can be used", Health::is_well).await;
+        host
+    }
+
+    pub async fn wait_until(&mut self, what: &str, holds: impl FnMut(&Health) -> bool) {
+        let waited = timeout(PATIENCE, self.store.wait_for(holds)).await;
+        assert!(waited.is_ok(), "waited in vain until {what}: {:?}", self.store.health());
+    }
+
+    pub fn now(&self) -> HostTime {
+        HostTime(self.began.elapsed().as_micros().try_into().unwrap())
+    }
+
+    /// An ask for cells of which none are held.
+    pub fn sent(&mut self, want: u32) -> Sent {
+        self.number += 1;
+        let ask = Ask {
+            host: HostId(77),
+            number: AskNumber(self.number),
+            fresh: true,
+            spent: 0,
+            debt: 0,
+            holds: 0,
+            want,
+            least: want,
+            validity: Micros::from_millis(2_000),
+        };
+        Sent { ask, at: self.now() }
+    }
+
+    pub fn submit(&mut self, keys: &[&str]) -> Result<(), Away> {
+        let asks = keys.iter().map(|key| {
+            let sent = self.sent(1);
+            (Names::new(b"").bucket("p.l", key.as_bytes(), self.limit), sent)
+        });
+        let asks = asks.collect();
+        self.line.submit(asks)
+    }
+
+    /// So many answers, in any order.
+    pub async fn answers(&mut self, count: usize) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        while answers.len() < count {
+            let waited = timeout(PATIENCE, self.line.answers(&mut answers)).await;
+            assert!(waited.is_ok(), "{} of {count} answers", answers.len());
+        }
+        answers.sort_by_key(|answer| answer.sent.ask.number);
+        answers
+    }
+
+    /// Asks for one cell, and waits for what comes of it.
+    pub async fn ask(&mut self, key: &str) -> Outcome {
+        match self.submit(&[key]) {
+            Ok(()) => self.answers(1).await[0].outcome,
+            Err(_) => Outcome::Away,
+        }
+    }
+
+    pub async fn reply(&mut self, key: &str) -> Reply {
+        match self.ask(key).await {
+            Outcome::Reply(reply) => reply,
+            other => panic!("{other:?}, {:?}", self.store.health()),
+        }
+    }
+
+    /// Asks again and again until there is a reply.
+    pub async fn reply_again(&mut self, key: &str) -> Reply {
+        let start = Instant::now();
+        loop {
+            if let Outcome::Reply(reply) = self.ask(key).await {
+                return reply;
+            }
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.store.health());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until there is a server with a fault that satisfies `is`.
+    pub async fn wait_for_fault(&mut self, is: impl Fn(&gcra_store::Fault) -> bool) {
+        self.wait_until("there is a fault", |health| {
+            health.servers.iter().any(|server| server.fault.as_ref().is_some_and(&is))
+        })
+        .await;
+    }
+}

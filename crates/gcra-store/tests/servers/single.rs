@@ -1,0 +1,277 @@
+//! One server: ways to reach it, and how asks travel.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
+
+use gcra_lease::Holding;
+use gcra_store::{Away, Fault, Names, Outcome, Password, script};
+
+use crate::host::{Host, config};
+use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
+
+#[tokio::test]
+async fn asks_of_one_turn_go_out_together_and_each_is_answered() {
+    needs!(valkey());
+    for program in programs() {
+        let server = Server::start_program(&program, &[]);
+        let mut host = Host::ready(config(&server.url())).await;
+        let keys: Vec<_> = (0..100).map(|key| format!("key {}", key % 70)).collect();
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        host.submit(&keys).unwrap();
+        let answers = host.answers(100).await;
+        for (answer, number) in answers.iter().zip(1..) {
+            assert_eq!(answer.sent.ask.number.0, number);
+            let Outcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
+            assert_eq!((reply.number.0, reply.granted), (number, 1));
+        }
+        let counters = host.store.counters();
+        assert_eq!((counters.asks, counters.replies, counters.granted), (100, 100, 100));
+        assert_eq!(counters.calls, 1);
+
+        // NOSCRIPT: all are sent again, the first one with the text of the script.
+        server.say(&["SCRIPT", "FLUSH"]);
+        host.submit(&keys).unwrap();
+        let answers = host.answers(100).await;
+        assert!(answers.iter().all(|answer| matches!(answer.outcome, Outcome::Reply(_))));
+        let counters = host.store.counters();
+        assert_eq!((counters.asks, counters.calls, counters.replies), (300, 3, 200));
+    }
+}
+
+#[tokio::test]
+async fn a_holding_gets_cells_spends_and_reports_them() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let bucket = Names::new(b"salt").bucket("p.l", b"key", host.limit);
+    let mut holding = Holding::new();
+    let (id, number) = (gcra_lease::HostId(5), gcra_lease::AskNumber);
+    let validity = gcra_lease::Micros::from_millis(2_000);
+    let wish = gcra_lease::Wish { want: 4, least: 1, validity };
+    let now = host.now();
+    let sent = holding.ask(&host.limit, now, id, number(1), wish);
+    host.line.submit(vec![(bucket.clone(), sent)]).unwrap();
+    let answer = host.answers(1).await[0];
+    let Outcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
+    assert!(holding.reply(now, &answer.sent, &reply));
+    assert!(holding.spend(now, 3));
+    let sent = holding.give_back(&host.limit, now, id, number(2), 1);
+    assert_eq!((sent.ask.spent, sent.ask.holds), (3, 0));
+    host.line.submit(vec![(bucket.clone(), sent), (bucket, sent)]).unwrap();
+    let answers = host.answers(2).await;
+    let Outcome::Reply(reply) = answers[0].outcome else { panic!("{answers:?}") };
+    assert_eq!(answers[1].outcome, Outcome::Ignored, "a copy");
+    assert!(holding.reply(now, &answers[0].sent, &reply));
+    assert_eq!((holding.unreported(), holding.held(now)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_unix_socket_a_database_a_user_and_a_password() {
+    needs!(valkey());
+    let server = Server::start(&["--unixsocket", "socket"]);
+    let socket = server.directory.path().join("socket");
+    // What README.md says a user needs, and no more.
+    let permissions = "+eval +evalsha +get +set +time +role +wait +asking +cluster|slots +select";
+    let user = format!("ACL SETUSER gcra on >secret ~{{gcra:* resetchannels -@all {permissions}");
+    server.say(&user.split(' ').collect::<Vec<_>>());
+
+    let file = server.directory.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    for url in [
+        format!("unix://gcra@{}", socket.display()),
+        format!("redis://gcra@127.0.0.1:{}/3", server.port),
+    ] {
+        let mut config = config(&url);
+        config.password = Password::File(file.clone());
+        let mut host = Host::ready(config).await;
+        assert_eq!(host.reply("key").await.granted, 1);
+    }
+    assert_eq!(server.say(&["ACL", "LOG"]), "*0\r\n", "nothing else was tried");
+    assert!(server.say(&["INFO", "keyspace"]).contains("db3:keys=2"), "a record and a probe");
+
+    std::fs::write(&file, "wrong\n").unwrap();
+    let mut config = config(&format!("redis://gcra@127.0.0.1:{}", server.port));
+    config.password = Password::File(file.clone());
+    let mut host = Host::open(config);
+    host.wait_for_fault(|fault| matches!(fault, Fault::NotPermitted(_))).await;
+    assert!(!format!("{:?}", host.store).contains("wrong"));
+    std::fs::write(&file, "secret\n").unwrap();
+    assert_eq!(host.reply_again("key").await.granted, 1);
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_its_own() {
+    needs!(valkey_tls());
+    needs!(openssl());
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let openssl = |arguments: &str| {
+        let arguments = arguments.replace("DIR", directory.path().to_str().unwrap());
+        let run = Command::new("openssl").args(arguments.split(' ')).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    };
+    std::fs::write(path("ext"), "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+        .unwrap();
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout DIR/ca.key -out DIR/ca.pem -days 2 -subj /CN=ca",
+    );
+    openssl("req -newkey rsa:2048 -nodes -keyout DIR/key -out DIR/csr -subj /CN=store");
+    openssl(
+        "x509 -req -in DIR/csr -CA DIR/ca.pem -CAkey DIR/ca.key -CAcreateserial -days 2 -extfile DIR/ext -out DIR/pem",
+    );
+    let port = crate::support::free_port();
+    let (pem, key, authority) = (path("pem"), path("key"), path("ca.pem"));
+    let tls_port = port.to_string();
+    let arguments = ["--tls-port", &tls_port, "--tls-cert-file", &pem, "--tls-key-file", &key];
+    let arguments =
+        [&arguments[..], &["--tls-ca-cert-file", &authority, "--tls-auth-clients", "no"]];
+    let _server = Server::start_program(&tls_program().unwrap(), &arguments.concat());
+
+    let mut trusting = config(&format!("rediss://127.0.0.1:{port}"));
+    trusting.authorities = Some(authority.into());
+    let mut host = Host::ready(trusting).await;
+    assert_eq!(host.reply("key").await.granted, 1);
+
+    let mut host = Host::open(config(&format!("rediss://127.0.0.1:{port}")));
+    host.wait_for_fault(|fault| fault.to_string().contains("certificate")).await;
+}
+
+fn openssl() -> Result<(), String> {
+    let run = Command::new("openssl").arg("version").output();
+    run.map(drop).map_err(|_| "openssl is not installed".into())
+}
+
+#[tokio::test]
+async fn more_asks_than_there_is_space_for_are_refused_at_once() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut config = config(&server.url());
+    config.most_asks = 3;
+    let mut host = Host::ready(config).await;
+    assert_eq!(host.submit(&["1", "2", "3", "4"]), Err(Away::Full));
+    host.submit(&["1", "2", "3"]).unwrap();
+    assert_eq!(host.submit(&["4"]), Err(Away::Full), "even if they are answered");
+    host.answers(3).await;
+    host.submit(&["1", "2", "3"]).unwrap();
+    // A line that is dropped gives back what it did not fetch.
+    host.line = host.store.line();
+    while host.submit(&["1", "2", "3"]).is_err() {
+        tokio::task::yield_now().await;
+    }
+    host.answers(3).await;
+}
+
+#[tokio::test]
+async fn the_task_ends_when_all_is_answered_that_was_asked() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let (mut store, task) = gcra_store::Store::open(config(&server.url())).unwrap();
+    let task = tokio::spawn(task);
+    store.wait_for(gcra_store::Health::is_well).await;
+    drop(store);
+    tokio::time::timeout(crate::support::PATIENCE, task).await.unwrap().unwrap();
+}
+
+/// A server that answers each ask with `answer`. It says that it is a primary without replicas.
+fn answers_with(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let mut asked = 0;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 65_536];
+            while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                let answer = if text.contains("ROLE") {
+                    b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec()
+                } else if text.contains(":probe:") {
+                    b"$0\r\n\r\n".to_vec()
+                } else {
+                    asked += 1;
+                    answer(asked)
+                };
+                if stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    url
+}
+
+/// A server whose clock says this much more in one reply after the other.
+pub fn tells_times(more: Vec<u64>) -> String {
+    let began = std::time::Instant::now();
+    answers_with(move |asked| {
+        let now = u64::try_from(began.elapsed().as_micros()).unwrap();
+        written_at(asked as u64, 1, 1_800_000_000_000_000 + now + more[asked - 1])
+    })
+}
+
+/// A reply as the script writes it.
+fn written(number: u64, granted: u32) -> Vec<u8> {
+    written_at(number, granted, 1_800_000_000_000_000)
+}
+
+fn written_at(number: u64, granted: u32, now: u64) -> Vec<u8> {
+    let mut bytes = (number as f64).to_le_bytes().to_vec();
+    for number in [0, granted, 0, 1] {
+        bytes.extend(u32::to_le_bytes(number));
+    }
+    bytes.push(0);
+    bytes.extend((now as f64).to_le_bytes());
+    assert!(script::reply(&bytes).is_ok());
+    [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat()
+}
+
+#[tokio::test]
+async fn an_answer_that_belongs_to_another_ask_is_never_used() {
+    // The first ask is answered twice.
+    let url = answers_with(|asked| match asked {
+        1 => [written(1, 1), written(1, 1)].concat(),
+        asked => written(asked as u64, 1),
+    });
+    let mut host = Host::ready(config(&url)).await;
+    assert!(matches!(host.ask("key").await, Outcome::Reply(_)));
+    let second = host.ask("key").await;
+    let third = host.ask("key").await;
+    // The copy is taken for the answer to the second ask, unless the library drops it.
+    if let Outcome::Reply(reply) = second {
+        assert_eq!(reply.number.0, 2);
+    }
+    if let Outcome::Reply(reply) = third {
+        assert_eq!(reply.number.0, 3);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_reply_closes_the_connection() {
+    for answer in [
+        written(17, 1),
+        b"$3\r\nabc\r\n".to_vec(),
+        b":1\r\n".to_vec(),
+        b"$-1\r\n".to_vec(),
+        b"what\r\n".to_vec(),
+    ] {
+        let url = answers_with(move |_| answer.clone());
+        let mut host = Host::ready(config(&url)).await;
+        assert_eq!(host.ask("key").await, Outcome::Void);
+        assert_eq!(host.store.counters().void, 1);
+        host.wait_until("it connects again", |health| health.looks > 1 && health.is_well()).await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_server_nothing_waits() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let mut host = Host::open(config(&url));
+    assert_eq!(host.submit(&["key"]), Err(Away::Unusable));
+    host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
+    assert_eq!(host.submit(&["key"]), Err(Away::Unusable));
+    assert_eq!(host.store.counters().away, 2);
+}
