@@ -34,6 +34,15 @@ pub fn programs() -> Vec<PathBuf> {
     fetched.chain(installed).filter(|path| path.is_file()).collect()
 }
 
+/// Asks again and again, for at most [`PATIENCE`].
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Whether there is a server to test with.
 pub fn valkey() -> Result<(), String> {
     if programs().is_empty() { Err("there is no Valkey and no Redis".into()) } else { Ok(()) }
@@ -47,11 +56,11 @@ pub fn valkey_tls() -> Result<(), String> {
 /// A server that was built with TLS.
 pub fn tls_program() -> Option<PathBuf> {
     programs().into_iter().find(|program| {
-        // It ends at once, because it is to listen nowhere; or because it has no such option.
-        let run = Command::new(program).args(["--port", "0", "--tls-port", "0"]).output();
+        // It ends at once, because it has no certificate; or because it knows nothing of TLS.
+        let run = Command::new(program).args(["--port", "0", "--tls-port", "1"]).output();
         run.is_ok_and(|output| {
             let said = [output.stdout, output.stderr].concat();
-            !String::from_utf8_lossy(&said).contains("Bad directive")
+            String::from_utf8_lossy(&said).contains("tls-cert-file")
         })
     })
 }
@@ -75,7 +84,7 @@ impl Server {
         let directory = TempDir::new().unwrap();
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another process may take the port between the two steps.
-        for _ in 0..10 {
+        for _ in 0..3 {
             let port = free_port();
             let child = spawn(program, port, directory.path(), &arguments);
             let mut server = Self {
@@ -91,6 +100,12 @@ impl Server {
             }
         }
         panic!("{} does not start: {}", program.display(), log_of(directory.path()));
+    }
+
+    /// Starts a sentinel with a configuration file, which it will change.
+    pub fn start_sentinel(file: &Path) -> Self {
+        // The file comes first, or it is not taken for one.
+        Self::start_program(&programs()[0], &["SENTINEL", file.to_str().unwrap()])
     }
 
     /// Waits until the server answers. `false`: it has ended.
@@ -131,13 +146,16 @@ impl Server {
         for word in command {
             text += &format!("${}\r\n{word}\r\n", word.len());
         }
-        // The second answer says that the first one is complete.
-        text += "*1\r\n$4\r\nQUIT\r\n";
         stream.write_all(text.as_bytes()).ok()?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).ok()?;
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        answer.strip_suffix("+OK\r\n").map(str::to_owned)
+        let mut bytes = [0; 4096];
+        while complete(&answer).is_none() {
+            match stream.read(&mut bytes).ok()? {
+                0 => return None,
+                count => answer.extend(&bytes[..count]),
+            }
+        }
+        Some(String::from_utf8_lossy(&answer).into_owned())
     }
 
     fn signal(&self, signal: Signal) {
@@ -187,6 +205,20 @@ impl Drop for Server {
     }
 }
 
+/// The length of the answer that begins here, if all of it is here.
+fn complete(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<i64>().ok();
+    match bytes[0] {
+        b'$' => {
+            let length = usize::try_from(number()?).map_or(0, |length| length + 2);
+            (bytes.len() >= end + length).then_some(end + length)
+        }
+        b'*' => (0..number()?).try_fold(end, |at, _| Some(at + complete(bytes.get(at..)?)?)),
+        _ => Some(end),
+    }
+}
+
 fn log_of(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
@@ -210,11 +242,17 @@ pub fn free_port() -> u16 {
 
 fn spawn(program: &Path, port: u16, directory: &Path, arguments: &[String]) -> Child {
     let mut command = Command::new(program);
+    if let [sentinel, file] = arguments
+        && sentinel == "SENTINEL"
+    {
+        command.args([file, "--sentinel"]);
+    } else {
+        command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+        command.args(arguments);
+    }
     command
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--repl-diskless-sync-delay", "0", "--port", &port.to_string()])
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .args(["--dir", directory.to_str().unwrap(), "--logfile", "log"])
-        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());

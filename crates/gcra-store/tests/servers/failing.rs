@@ -96,7 +96,6 @@ async fn busy_with_another_script() {
         let mut connection = client.get_connection().unwrap();
         let _ = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
     });
-    host.store.counters();
     let start = Instant::now();
     while !matches!(host.ask("key").await, Outcome::Void | Outcome::Away) {
         assert!(start.elapsed() < crate::support::PATIENCE);

@@ -9,8 +9,10 @@
     reason = "tests"
 )]
 
+mod cluster;
 mod failing;
 mod host;
+mod replicas;
 mod same_as_the_model;
 mod single;
 mod support;

@@ -1,0 +1,161 @@
+//! A cluster: asks go to the server that has the tag, also while slots are on their way.
+
+use gcra_store::{Fault, Names, Outcome};
+
+use crate::host::{Host, config};
+use crate::support::{Server, needs, valkey, wait_until};
+
+const SLOTS: u16 = 16_384;
+
+/// Primaries without replicas, with the slots dealt evenly.
+fn cluster(count: u16) -> Vec<Server> {
+    let arguments = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "1000",
+        "--cluster-require-full-coverage",
+        "no",
+    ];
+    let nodes: Vec<_> = (0..count).map(|_| Server::start(&arguments)).collect();
+    for (place, node) in (0..).zip(&nodes) {
+        let first = (SLOTS / count * place).to_string();
+        let last = if place + 1 == count { SLOTS } else { SLOTS / count * (place + 1) };
+        let last = (last - 1).to_string();
+        assert_eq!(node.say(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "+OK\r\n");
+        let epoch = (place + 1).to_string();
+        assert_eq!(node.say(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "+OK\r\n");
+        let port = nodes[0].port.to_string();
+        node.say(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    }
+    for node in &nodes {
+        wait_until("the cluster is well", || {
+            let info = node.say(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok")
+                && info.contains("cluster_slots_ok:16384")
+                && info.contains(&format!("cluster_known_nodes:{count}"))
+        });
+    }
+    nodes
+}
+
+fn url(nodes: &[Server]) -> String {
+    // One node is enough: it knows the others.
+    format!("redis+cluster://{}", nodes[0].address())
+}
+
+/// Which node has the slot of this key.
+fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
+    let name = Names::new(b"").bucket("p.l", key.as_bytes(), host.limit).name().to_owned();
+    let slot = nodes[0].say(&["CLUSTER", "KEYSLOT", &name]);
+    let slot: u16 = slot.trim_start_matches(':').trim().parse().unwrap();
+    let count = u16::try_from(nodes.len()).unwrap();
+    let place = (slot / (SLOTS / count)).min(count - 1);
+    (place.into(), slot.to_string())
+}
+
+fn id(node: &Server) -> String {
+    node.say(&["CLUSTER", "MYID"]).lines().nth(1).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn each_ask_goes_to_the_server_that_has_its_tag() {
+    needs!(valkey());
+    let mut nodes = cluster(3);
+    let mut host = Host::ready(config(&url(&nodes))).await;
+    assert_eq!(host.store.health().servers.len(), 3);
+    let keys: Vec<_> = (0..60).map(|key| key.to_string()).collect();
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    host.submit(&keys).unwrap();
+    let answers = host.answers(60).await;
+    assert!(answers.iter().all(|answer| matches!(answer.outcome, Outcome::Reply(_))));
+    let counters = host.store.counters();
+    assert_eq!((counters.asks, counters.calls), (60, 3), "nothing had to be sent again");
+
+    // One node dies. The keys of the others are still answered.
+    let (dead, _) = owner(&nodes, &host, "0");
+    let other = *keys.iter().find(|key| owner(&nodes, &host, key).0 != dead).unwrap();
+    nodes[dead].kill();
+    host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
+    assert_eq!(host.ask("0").await, Outcome::Away);
+    host.reply_again(other).await;
+    nodes[dead].restart();
+    host.reply_again("0").await;
+}
+
+#[tokio::test]
+async fn slots_that_move() {
+    needs!(valkey());
+    let nodes = cluster(2);
+    let mut slow = config(&url(&nodes));
+    // So that the servers are not looked for by chance.
+    slow.look_every = std::time::Duration::from_secs(3);
+    let mut host = Host::ready(slow).await;
+    let (from, slot) = owner(&nodes, &host, "key");
+    let to = 1 - from;
+    let (from_id, to_id) = (id(&nodes[from]), id(&nodes[to]));
+    let name = Names::new(b"").bucket("p.l", b"key", host.limit).name().to_owned();
+
+    // ASK: the slot is on its way, and the record is not at the old place.
+    nodes[to].say(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    nodes[from].say(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    let before = host.store.counters();
+    assert_eq!(host.reply("key").await.granted, 1);
+    assert_eq!(host.store.counters().asks, before.asks + 2, "sent again, with ASKING");
+    assert!(nodes[to].say(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).contains(&name));
+
+    // TRYAGAIN: of two keys of a call, one is here and one is there.
+    let earlier = gcra_lease::Limit::new(std::time::Duration::from_secs(1), 5).unwrap();
+    let bucket = Names::new(b"").bucket("p.l", b"key", host.limit).changed_from(earlier);
+    let sent = host.sent(1);
+    let before_name = Names::new(b"").bucket("p.l", b"key", earlier).name().to_owned();
+    nodes[from].say(&["SET", &before_name, "x"]);
+    host.line.submit(vec![(bucket, sent)]).unwrap();
+    let answers = host.answers(1).await;
+    assert_eq!(answers[0].outcome, Outcome::Void);
+    assert!(host.store.health().is_well(), "it passes by itself");
+    nodes[from].say(&["DEL", &before_name]);
+
+    // MOVED: the slot has a new place.
+    for node in [to, from] {
+        assert_eq!(nodes[node].say(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]), "+OK\r\n");
+    }
+    let before = host.store.counters();
+    assert_eq!(host.reply("key").await.granted, 1);
+    assert_eq!(host.store.counters().asks, before.asks + 2, "sent again to the new place");
+    let looks = host.store.health().looks;
+    host.wait_until("the servers are looked for", |health| health.looks > looks).await;
+    let before = host.store.counters();
+    assert_eq!(host.reply("key").await.granted, 1);
+    assert_eq!(host.store.counters().asks, before.asks + 1, "and now it is known");
+}
+
+#[tokio::test]
+async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
+    needs!(valkey());
+    let nodes = cluster(2);
+    let mut host = Host::ready(config(&url(&nodes))).await;
+    let (owner, slot) = owner(&nodes, &host, "key");
+    host.reply("key").await;
+    // The other node hears of it, too.
+    for node in [owner, 1 - owner] {
+        nodes[node].say(&["CLUSTER", "DELSLOTS", &slot]);
+    }
+    while !matches!(host.ask("key").await, Outcome::Away) {
+        assert!(!nodes.is_empty());
+    }
+    nodes[owner].say(&["CLUSTER", "ADDSLOTS", &slot]);
+    host.reply_again("key").await;
+
+    for node in &nodes {
+        node.say(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    }
+    // A slot that is none of the tags'.
+    for node in &nodes {
+        node.say(&["CLUSTER", "DELSLOTS", &slot]);
+    }
+    host.wait_until("an ask finds out", |_| true).await;
+    while !matches!(host.ask("key").await, Outcome::Away) {}
+    nodes[owner].say(&["CLUSTER", "ADDSLOTS", &slot]);
+    host.reply_again("key").await;
+}

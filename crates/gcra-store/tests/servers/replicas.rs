@@ -1,0 +1,118 @@
+//! A primary with replicas: replies that the replicas confirm, and sentinels that promote one.
+
+use std::time::Duration;
+
+use gcra_store::{Fault, Health, Outcome};
+
+use crate::host::{Host, config};
+use crate::support::{PATIENCE, Server, needs, valkey, wait_until};
+
+fn replica_of(primary: &Server) -> Server {
+    let port = primary.port.to_string();
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
+    // "online" says the primary, and only then it counts.
+    wait_until("the replica follows", || {
+        let online = format!("port={},state=online", replica.port);
+        primary.say(&["INFO", "replication"]).contains(&online)
+    });
+    replica
+}
+
+fn replicas(health: &Health) -> Option<u32> {
+    let server = health.servers.first()?;
+    server.fault.is_none().then_some(server.replicas)
+}
+
+#[tokio::test]
+async fn a_reply_is_used_when_the_replica_has_confirmed_it() {
+    needs!(valkey());
+    let primary = Server::start(&[]);
+    let mut host = Host::ready(config(&primary.url())).await;
+    assert_eq!(host.store.health().servers[0].replicas, 0);
+    host.reply("key").await;
+
+    // A replica that comes later is waited for from the next look on.
+    let mut replica = replica_of(&primary);
+    host.wait_until("the replica is seen", |health| replicas(health) == Some(1)).await;
+    host.reply("key").await;
+    let fell_back = |fault: &Fault| matches!(fault, Fault::Replicas { are: 0, needed: 1 });
+
+    // It no longer confirms. (Its port still accepts connections, and the primary waits for it.)
+    let mut hasty = config(&primary.url());
+    hasty.timeout = Duration::from_millis(1_000);
+    let mut hasty = Host::open(hasty);
+    hasty.reply_again("other").await;
+    replica.freeze();
+    let outcome = hasty.ask("other").await;
+    assert_eq!(outcome, Outcome::Void, "the primary has granted, but nobody may use it");
+    hasty.wait_for_fault(|fault| fell_back(fault) || *fault == Fault::Late).await;
+    assert_eq!(hasty.ask("other").await, Outcome::Away);
+    replica.thaw();
+    hasty.reply_again("other").await;
+
+    // Without it the primary goes on alone,
+    replica.kill();
+    host.wait_until("the replica is gone", |health| replicas(health) == Some(0)).await;
+    host.reply_again("key").await;
+    // unless there must be one.
+    let mut needs_one = config(&primary.url());
+    needs_one.least_replicas = 1;
+    let mut needs_one = Host::open(needs_one);
+    needs_one.wait_for_fault(fell_back).await;
+    replica.restart();
+    needs_one.reply_again("key").await;
+}
+
+#[tokio::test]
+async fn without_durable_nothing_waits_for_replicas() {
+    needs!(valkey());
+    let primary = Server::start(&[]);
+    let mut replica = replica_of(&primary);
+    replica.freeze();
+    let mut config = config(&primary.url());
+    config.durable = false;
+    let mut host = Host::ready(config).await;
+    host.reply("key").await;
+}
+
+/// What a replica has confirmed is there after it was promoted.
+#[tokio::test]
+async fn sentinels_tell_which_server_is_the_primary_now() {
+    needs!(valkey());
+    let mut primary = Server::start(&[]);
+    let replica = replica_of(&primary);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("sentinel.conf");
+    let text = format!(
+        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 300\n\
+         sentinel failover-timeout store 2000\n",
+        primary.port
+    );
+    std::fs::write(&file, text).unwrap();
+    let sentinel = Server::start_sentinel(&file);
+    // The sentinel finds replicas by asking the primary, every 10 seconds or when it begins.
+    wait_until("the sentinel knows the replica", || {
+        sentinel.say(&["SENTINEL", "REPLICAS", "store"]).contains(&replica.port.to_string())
+    });
+    // The first one does not answer at all.
+    let url = format!("redis+sentinel://127.0.0.1:1,{}/store", sentinel.address());
+    let mut config = config(&url);
+    config.timeout = Duration::from_secs(2);
+    let mut host = Host::open(config);
+    assert_eq!(host.reply_again("key").await.hosts, 1);
+    let address = format!("127.0.0.1:{}", primary.port);
+    assert_eq!(host.store.health().servers[0].address, address);
+    assert_eq!(replicas(&host.store.health()), Some(1));
+
+    primary.kill();
+    let promoted = format!("127.0.0.1:{}", replica.port);
+    host.wait_until("the replica is promoted and used", |health| {
+        health.is_well() && health.servers[0].address == promoted
+    })
+    .await;
+    let reply = tokio::time::timeout(PATIENCE, host.reply_again("key")).await.unwrap();
+    assert_eq!((reply.granted, reply.hosts), (1, 1));
+    let record = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
+    // The first ask and the second one are fresh, so what the first was granted counts as spent.
+    assert!(replica.say(&["GETRANGE", record.name(), "8", "15"]) != "$8\r\n\0\0\0\0\0\0\0\0\r\n");
+}
