@@ -5,8 +5,8 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
-	loom shuttle lease-sim lease-explore store-script valkey fuzz fuzz-seeds soak bench bench-haproxy bench-peers \
-	guard haproxy promtool strace
+	loom shuttle lease-sim lease-explore store-script fuzz fuzz-seeds soak bench bench-haproxy \
+	bench-peers guard haproxy promtool strace valkey
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile

@@ -440,6 +440,7 @@ fn every_warning_and_error_of_the_log_is_explained() {
         "crates/spop-agent/src",
         "crates/spop-codec/src",
         "crates/gcra-table/src",
+        "crates/gcra-store/src",
     ]
     .map(|folder| root().join(folder))
     .into();

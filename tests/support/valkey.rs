@@ -191,10 +191,6 @@ impl Server {
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
     }
-
-    pub fn log(&self) -> String {
-        log_of(self.directory.path())
-    }
 }
 
 impl Drop for Server {

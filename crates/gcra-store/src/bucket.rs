@@ -72,8 +72,8 @@ impl Bucket {
         self
     }
 
-    /// A bucket that nobody asks for, and an ask that finds out whether the store can be asked. The
-    /// same ask may be ignored, and that is an answer, too.
+    /// A bucket that no request has, and an ask that finds out whether the server does what it is
+    /// asked. The ask may be ignored, and that is an answer, too.
     pub(crate) fn probe(tag: u16) -> Option<(Self, Ask)> {
         let limit = Limit::new(Duration::from_secs(1), 1).ok()?;
         let stem = format!("{}:1:probe:", tag_text(tag));

@@ -85,7 +85,7 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
         "ASK" => other().map_or(Reaction::Nothing, Reaction::Asking),
         // A slot is on its way to another server, and some of the keys of the call are there.
         "TRYAGAIN" => Reaction::Nothing,
-        // Something else is kept under the name of the record; or there is a mistake in the script.
+        // Something else is kept under the name of the record, or the script has a mistake.
         "WRONGTYPE" | "ERR" => Reaction::Nothing,
         "READONLY" | "MASTERDOWN" => Reaction::Close(Fault::Replica),
         "LOADING" => Reaction::Close(Fault::Loading),

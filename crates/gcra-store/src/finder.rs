@@ -285,6 +285,13 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
             (_, Address::Unix(_)) => continue,
         };
         let Ok(port) = u16::try_from(*port) else { continue };
+        let slots = *first..=*last;
+        let mut tags =
+            (0..TAGS).filter(|&tag| slots.contains(&i64::from(slot_of(tag)))).peekable();
+        // A server of which no tag is needed is none of ours.
+        if tags.peek().is_none() {
+            continue;
+        }
         let address = Address::Tcp(host, port);
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         let place = map.servers.iter().position(|found| found.address == address);
@@ -293,10 +300,8 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
             map.servers.len() - 1
         });
         let Ok(owner) = u16::try_from(place) else { continue };
-        for tag in 0..TAGS {
-            if (*first..=*last).contains(&i64::from(slot_of(tag))) {
-                map.owners[usize::from(tag)] = owner;
-            }
+        for tag in tags {
+            map.owners[usize::from(tag)] = owner;
         }
     }
     (!map.servers.is_empty()).then_some(map)
@@ -337,7 +342,10 @@ mod tests {
     fn slots_become_owners_of_tags() {
         let asked = Address::Tcp("asked".into(), 1);
         let slots = Value::Array(vec![
-            range(0, 8_000, &[("a", 1), ("r", 2)]),
+            // Slot 1 has no tag.
+            range(1, 1, &[("b", 1)]),
+            range(0, 0, &[("a", 1), ("r", 2)]),
+            range(2, 8_000, &[("a", 1), ("r", 2)]),
             range(8_001, 12_000, &[("", 7)]),
             range(12_001, 12_100, &[("a", 1), ("r", 2)]),
         ]);

@@ -1,7 +1,48 @@
 //! The store's end of limits that several machines share: leases in Valkey or Redis.
 //!
 //! The protocol is that of the crate [`gcra_lease`]. This crate sends its asks to a store and
-//! brings the replies back. The host keeps its `Holding`s wherever it likes.
+//! brings the replies back. The host keeps its [`Holding`](gcra_lease::Holding)s wherever it
+//! likes.
+//!
+//! ```no_run
+//! use core::time::Duration;
+//! use gcra_lease::{AskNumber, HostId, HostTime, Holding, Limit, Micros, Wish};
+//! use gcra_store::{Config, Names, Outcome, Store, Url};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let (store, task) = Store::open(Config::new(Url::parse("redis://store.example")?))?;
+//! tokio::spawn(task);
+//! let mut line = store.line();
+//!
+//! let limit = Limit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
+//! let bucket = Names::new(b"a salt").bucket("api.second", b"192.0.2.7", limit);
+//! let mut holding = Holding::new();
+//! let wish = Wish { want: 5, least: 1, validity: Micros::from_millis(500) };
+//! let sent = holding.ask(&limit, HostTime(7_000), HostId(1), AskNumber(1), wish);
+//! if line.submit(vec![(bucket, sent)]).is_err() {
+//!     holding.void(&sent); // The store cannot be used now.
+//! }
+//!
+//! let mut answers = Vec::new();
+//! line.answers(&mut answers).await;
+//! for answer in answers {
+//!     match answer.outcome {
+//!         Outcome::Reply(reply) => holding.reply(HostTime(7_500), &answer.sent, &reply),
+//!         _ => holding.void(&answer.sent),
+//!     };
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The parts
+//!
+//! From the bottom up; no module uses one that comes after it:
+//!
+//! * `bucket` (names), `script` and its `record.lua`;
+//! * `config`, `fault` (what is done about each error);
+//! * `connection`, `finder` (which servers there are);
+//! * `store` (the threads' end) and `task` (the servers' end), around the same messages.
 
 mod bucket;
 mod config;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use gcra_lease::{ClockWatch, Leap, Micros, Reply};
-use log::{info, warn};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -48,18 +47,21 @@ pub(crate) struct Task {
     fault: Option<Fault>,
 }
 
+/// A finder that comes back, and what it found.
+type Looked = (Finder, Result<Seen, Fault>);
+
 /// Looking for servers.
 enum Look {
     /// The next one begins then.
     At(Instant, Finder),
-    UnderWay(Pin<Box<dyn Future<Output = (Finder, Result<Seen, Fault>)> + Send>>),
+    UnderWay(Pin<Box<dyn Future<Output = Looked> + Send>>),
     /// While the state changes.
     None,
 }
 
 impl Look {
     /// Waits until a look has ended, or (`None`) until the next one is to begin.
-    async fn step(&mut self) -> Option<(Finder, Result<Seen, Fault>)> {
+    async fn step(&mut self) -> Option<Looked> {
         match self {
             Self::At(at, _) => {
                 sleep_until(*at).await;
@@ -143,7 +145,7 @@ impl Task {
                 Some(called) = self.calls.next() => self.called(called),
                 count = self.incoming.recv_many(&mut batches, 1_024), if open => {
                     open = count > 0;
-                    self.send(batches.drain(..).collect());
+                    self.send(core::mem::take(&mut batches));
                 }
                 seen = self.look.step(), if open => match seen {
                     Some((finder, seen)) => self.looked(finder, seen),
@@ -329,16 +331,16 @@ impl Task {
             Some(Leap::Forward(by)) => {
                 counters.add(|counters| &counters.leaps_forward, 1);
                 let milliseconds = by.get() / 1_000;
-                warn!(
-                    "The clock of the store at {address} went ahead by {milliseconds} ms; for each \
-                     key, as much more may be allowed as drains in this time"
+                log::warn!(
+                    "the clock of the store at {address} went ahead by {milliseconds} ms; for \
+                     each key, as many more cells may be allowed as drain in that time"
                 );
             }
             Some(Leap::Back(by)) => {
                 counters.add(|counters| &counters.leaps_back, 1);
                 let milliseconds = by.get() / 1_000;
-                warn!(
-                    "The clock of the store at {address} went back by {milliseconds} ms; keys may \
+                log::warn!(
+                    "the clock of the store at {address} went back by {milliseconds} ms; keys may \
                      be blocked for longer"
                 );
             }
@@ -365,14 +367,16 @@ impl Task {
         let address = &server.address;
         match (&server.state, &state) {
             (before, Err(fault)) if before.as_ref().err() != Some(fault) => {
-                warn!("The store at {address} cannot be used: {fault}");
+                log::warn!("the store at {address} cannot be used: {fault}");
             }
             (Err(_), Ok(Link { replicas: 0, .. })) => {
-                info!("The store at {address} is used, without replicas");
+                log::info!("the store at {address} is used, without replicas");
             }
             (Err(_), Ok(Link { replicas, .. })) => {
                 let s = if *replicas == 1 { "" } else { "s" };
-                info!("The store at {address} is used, and {replicas} replica{s} must confirm");
+                log::info!(
+                    "the store at {address} is used, and {replicas} replica{s} must confirm"
+                );
             }
             _ => {}
         }
@@ -401,8 +405,10 @@ impl Task {
         };
         if fault != self.fault {
             match &fault {
-                Some(fault) => warn!("It is not known where the store's servers are: {fault}"),
-                None => info!("It is known again where the store's servers are"),
+                Some(fault) => {
+                    log::warn!("it is not known where the servers of the store are: {fault}")
+                }
+                None => log::info!("it is known again where the servers of the store are"),
             }
             self.fault = fault;
         }

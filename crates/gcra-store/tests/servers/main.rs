@@ -1,4 +1,4 @@
-//! The script and the store on real servers, Valkey and Redis, which `tests/get-valkey.sh` fetches.
+//! The script and the store on real servers: Valkey and Redis, fetched by `tests/get-valkey.sh`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

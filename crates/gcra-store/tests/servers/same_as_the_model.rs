@@ -46,7 +46,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         let (host, number, fresh, debt, most, validity, passes) = kind;
         let least = any.min(most);
         let ask = Ask {
-            // Bytes that Lua's patterns would read, and bytes that also stand elsewhere in a record.
+            // Bytes that mean something in Lua's patterns, and bytes that stand elsewhere, too.
             host: HostId(if host == 5 { 0 } else { 0x2525_2e2a_0000_0000 | host }),
             number: AskNumber(0),
             fresh,
@@ -78,12 +78,17 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
+/// When it was changed, what was owed, the cells of all leases; and of each lease the host, the
+/// cells, the expiry and the number of the last ask.
+type Content = (u64, u64, u32, Vec<(u64, u32, u64, u64)>);
+
 /// A record as it lies in the store.
-fn written(bytes: &[u8]) -> (u64, u64, u32, Vec<(u64, u32, u64, u64)>) {
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was looked at")]
+fn written(bytes: &[u8]) -> Content {
     let eight = |at: usize| <[u8; 8]>::try_from(&bytes[at..at + 8]).unwrap();
     let whole = |at: usize| {
         let number = f64::from_le_bytes(eight(at));
-        assert!(number.fract() == 0.0 && number < 2_f64.powi(53), "{number}");
+        assert!(number.fract() == 0.0 && (0.0..2_f64.powi(53)).contains(&number), "{number}");
         number as u64
     };
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -93,7 +98,7 @@ fn written(bytes: &[u8]) -> (u64, u64, u32, Vec<(u64, u32, u64, u64)>) {
     (whole(0), whole(8), four(24), leases.collect())
 }
 
-fn of_model(record: &Record, now: StoreTime) -> (u64, u64, u32, Vec<(u64, u32, u64, u64)>) {
+fn of_model(record: &Record, now: StoreTime) -> Content {
     let leases: Vec<_> = record
         .leases()
         .iter()
@@ -270,4 +275,47 @@ fn a_strict_store_that_lost_its_memory_begins_with_all_that_may_be_owed() {
 
 fn server_forgets(connection: &mut redis::Connection) {
     redis::cmd("FLUSHALL").exec(connection).unwrap();
+}
+
+/// What a call costs the server, by the number of leases in the record.
+#[test]
+#[ignore = "a measurement: run it with --release --nocapture"]
+fn what_a_call_costs() {
+    needs!(valkey());
+    let limit = Limit::new(Duration::from_millis(1), 1_000_000).unwrap();
+    for program in programs() {
+        let server = Server::start_program(&program, &[]);
+        let mut connection = connect(&server);
+        for hosts in [1_u64, 4, 16, 64] {
+            let bucket = Names::new(b"").bucket("p.l", &hosts.to_le_bytes(), limit);
+            let mut number = 0;
+            let mut ask = |by, rounds: u64| {
+                for _ in 0..rounds {
+                    let mut pipeline = Pipeline::new();
+                    for host in 0..100 {
+                        number += 1;
+                        let ask = Ask {
+                            host: HostId(0x1234_5678_9abc_0000 + host % hosts),
+                            number: AskNumber(number),
+                            fresh: false,
+                            spent: 3,
+                            debt: 0,
+                            holds: 1,
+                            want: 3,
+                            least: 1,
+                            validity: Micros(2_000_000),
+                        };
+                        pipeline.add_command(script::command(&bucket, &ask, false, by).unwrap());
+                    }
+                    pipeline.exec(&mut connection).unwrap();
+                }
+            };
+            ask(script::By::Text, 1);
+            server.say(&["CONFIG", "RESETSTAT"]);
+            ask(script::By::Hash, 500);
+            let stats = server.say(&["INFO", "commandstats"]);
+            let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha")).unwrap();
+            println!("{}, {hosts} leases: {line}", program.display());
+        }
+    }
 }

@@ -114,13 +114,10 @@ async fn tls_with_an_authority_of_its_own() {
     };
     std::fs::write(path("ext"), "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
         .unwrap();
-    openssl(
-        "req -x509 -newkey rsa:2048 -nodes -keyout DIR/ca.key -out DIR/ca.pem -days 2 -subj /CN=ca",
-    );
+    openssl("req -x509 -newkey rsa:2048 -nodes -keyout DIR/ca.key -out DIR/ca.pem -subj /CN=ca");
     openssl("req -newkey rsa:2048 -nodes -keyout DIR/key -out DIR/csr -subj /CN=store");
-    openssl(
-        "x509 -req -in DIR/csr -CA DIR/ca.pem -CAkey DIR/ca.key -CAcreateserial -days 2 -extfile DIR/ext -out DIR/pem",
-    );
+    let sign = "x509 -req -in DIR/csr -CA DIR/ca.pem -CAkey DIR/ca.key -CAcreateserial";
+    openssl(&format!("{sign} -extfile DIR/ext -out DIR/pem"));
     let port = crate::support::free_port();
     let (pem, key, authority) = (path("pem"), path("key"), path("ca.pem"));
     let tls_port = port.to_string();
