@@ -161,7 +161,7 @@ mod tests {
             name(&names, "api.second", b"2", limit(20)),
             name(&names, "api.second", b"1", limit(21)),
             name(&names, "api.second", b"1", limit(20).with_longest_validity(Micros(1))),
-            name(&names, "api.secon", b"d1", limit(20)),
+            name(&names, "api", b".second1", limit(20)),
         ];
         all.sort();
         all.dedup();

@@ -124,6 +124,10 @@ pub(crate) enum Place {
 }
 
 impl Url {
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.place, Place::Cluster { .. })
+    }
+
     /// Reads an address: `redis://[USER@]HOST[:PORT][/DATABASE]`, `unix://[USER@]PATH`,
     /// `redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]`, or
     /// `redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...`. `rediss` is with TLS, and `valkey` is

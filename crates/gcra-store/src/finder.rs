@@ -48,6 +48,14 @@ pub(crate) struct Seen {
     pub(crate) fault: Option<Fault>,
 }
 
+impl Map {
+    /// One of the tags of the server at this place.
+    pub(crate) fn tag_of(&self, place: usize) -> u16 {
+        let mut owners = (0..).zip(&self.owners);
+        owners.find(|&(_, &owner)| usize::from(owner) == place).map_or(0, |(tag, _)| tag)
+    }
+}
+
 impl Finder {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         Self { connector, first: 0, sentinel: None, map: None }
@@ -71,9 +79,7 @@ impl Finder {
         };
         let servers = join_all(map.servers.iter().enumerate().map(|(place, found)| {
             let known = known.iter().find(|(address, _)| *address == found.address);
-            // One of its tags, for a record to write.
-            let tag = map.owners.iter().position(|&owner| usize::from(owner) == place);
-            self.check(found, known.map(|(_, connection)| connection.clone()), tag)
+            self.check(found, known.map(|(_, connection)| connection.clone()), map.tag_of(place))
         }));
         let servers = servers.await;
         Ok(Seen { map, servers, fault })
@@ -172,7 +178,7 @@ impl Finder {
         &self,
         found: &Found,
         connection: Option<Connection>,
-        tag: Option<usize>,
+        tag: u16,
     ) -> Result<(Connection, u32), Fault> {
         let timeout = self.connector.config.timeout;
         if let Some(mut connection) = connection
@@ -184,7 +190,6 @@ impl Finder {
         let within = self.connector.config.connect_timeout;
         let replicas = self.role(&mut connection, found, within).await?;
         // Whether it does what an ask needs, in time: it runs the script and writes a record.
-        let tag = tag.and_then(|tag| u16::try_from(tag).ok()).unwrap_or(0);
         let mut commands = Pipeline::new();
         let probe = Bucket::probe(tag)
             .and_then(|(bucket, ask)| script::command(&bucket, &ask, false, script::By::Text));

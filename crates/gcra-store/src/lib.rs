@@ -42,18 +42,26 @@
 //! * `bucket` (names), `script` and its `record.lua`;
 //! * `config`, `fault` (what is done about each error);
 //! * `connection`, `finder` (which servers there are);
-//! * `store` (the threads' end) and `task` (the servers' end), around the same messages.
+//! * `shared` and `message`: what passes between the threads and the task;
+//! * `task` (the servers' end) and `store` (the threads' end);
+//! * `check`: what is wrong with a store, in words.
 
 mod bucket;
+mod check;
 mod config;
 mod connection;
 mod fault;
 mod finder;
+mod message;
 pub mod script;
+mod shared;
 mod store;
 mod task;
 
 pub use bucket::{Bucket, Names};
+pub use check::{Finding, Kind, PERMISSIONS, check};
 pub use config::{Address, Config, Password, Url, UrlError};
 pub use fault::Fault;
-pub use store::{Answer, Away, Counters, Health, Line, Outcome, ServerHealth, Store};
+pub use message::{Answer, Outcome};
+pub use shared::{Counters, Health, ServerHealth};
+pub use store::{Away, Line, Store};

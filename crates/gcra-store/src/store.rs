@@ -1,17 +1,17 @@
 //! [`Store`]: what a program asks, and [`Line`]: over which the answers come.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
-use gcra_lease::{Reply, Sent};
+use gcra_lease::Sent;
 use tokio::sync::{mpsc, watch};
 
 use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::connection::Connector;
-use crate::fault::Fault;
+use crate::message::{Answer, Asked, Batch, Envelope};
+use crate::shared::{Counters, Health, Permit, Shared};
 use crate::task::Task;
 
 /// A store, as the threads of one process see it. Copies are the same store.
@@ -33,12 +33,7 @@ impl Store {
         let connector = Arc::new(Connector::new(config)?);
         let (batches, incoming) = mpsc::unbounded_channel();
         let (tell, health) = watch::channel(Health::default());
-        let shared = Arc::new(Shared {
-            under_way: AtomicUsize::new(0),
-            most_asks: connector.config.most_asks,
-            away: AtomicBool::new(true),
-            counters: AtomicCounters::default(),
-        });
+        let shared = Arc::new(Shared::new(connector.config.most_asks));
         let task = Task::new(connector, shared.clone(), incoming, tell);
         Ok((Self { shared, batches, health }, task.run()))
     }
@@ -68,41 +63,6 @@ impl Store {
     }
 }
 
-/// The servers of a store. Before the first look there are none.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Health {
-    /// Each primary.
-    pub servers: Vec<ServerHealth>,
-    /// Why it cannot be found out where the servers are: what the sentinels, or the nodes of the
-    /// cluster, say.
-    pub fault: Option<Fault>,
-    /// How often the servers were looked at.
-    pub looks: u64,
-}
-
-impl Health {
-    /// Whether there are servers, and all of them can be used.
-    #[must_use]
-    pub fn is_well(&self) -> bool {
-        !self.servers.is_empty() && self.servers.iter().all(|server| server.fault.is_none())
-    }
-}
-
-/// One primary.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct ServerHealth {
-    /// Its address.
-    pub address: String,
-    /// Why it cannot be used, if it cannot.
-    pub fault: Option<Fault>,
-    /// How many replicas confirm each reply. 0 if it is not durable.
-    pub replicas: u32,
-    /// Since when it can be used, or cannot.
-    pub since: Instant,
-}
-
 /// Asks, and gets answers.
 #[derive(Debug)]
 pub struct Line {
@@ -112,7 +72,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Sends the asks of one turn. Each of them is answered: when the store has answered, or when
+    /// Sends the asks of one round. Each of them is answered: when the store has answered, or when
     /// the time for that is over.
     ///
     /// # Errors
@@ -155,131 +115,4 @@ pub enum Away {
     Unusable,
     /// [`Config::most_asks`] are under way.
     Full,
-}
-
-/// The answer to one ask.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
-    /// What was asked. Its number says which ask it is.
-    pub sent: Sent,
-    /// What came of it.
-    pub outcome: Outcome,
-}
-
-/// What came of an ask.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outcome {
-    /// The store's reply, confirmed if the store is durable: for `Holding::reply`.
-    Reply(Reply),
-    /// The store has seen this ask or a later one of this host before: for `Holding::void`.
-    Ignored,
-    /// There is no reply that may be used; the store may have taken the ask: for `Holding::void`.
-    Void,
-    /// It was not sent, because the server that has the key cannot be used: for `Holding::void`.
-    Away,
-}
-
-/// The asks of one turn.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) asks: Vec<Asked>,
-    pub(crate) to: mpsc::UnboundedSender<Envelope>,
-    pub(crate) submitted: tokio::time::Instant,
-}
-
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) bucket: Bucket,
-    pub(crate) sent: Sent,
-    pub(crate) permit: Permit,
-}
-
-/// An answer on its way, and its permit, which is returned when the answer is fetched.
-#[derive(Debug)]
-pub(crate) struct Envelope {
-    pub(crate) answer: Answer,
-    pub(crate) _permit: Permit,
-}
-
-/// A place among the asks that may be under way at once.
-#[derive(Debug)]
-pub(crate) struct Permit(Arc<Shared>);
-
-impl Permit {
-    fn take(shared: &Arc<Shared>, count: usize) -> Option<impl Iterator<Item = Self>> {
-        let before = shared.under_way.fetch_add(count, Ordering::Relaxed);
-        if before.saturating_add(count) > shared.most_asks {
-            shared.under_way.fetch_sub(count, Ordering::Relaxed);
-            return None;
-        }
-        Some((0..count).map(|_| Self(shared.clone())).collect::<Vec<_>>().into_iter())
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What the threads and the task share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// Asks that are under way, answers that were not fetched included.
-    under_way: AtomicUsize,
-    most_asks: usize,
-    /// No server can be used.
-    pub(crate) away: AtomicBool,
-    pub(crate) counters: AtomicCounters,
-}
-
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// How often something has happened since the store was opened.
-        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-        #[non_exhaustive]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        #[derive(Debug, Default)]
-        pub(crate) struct AtomicCounters {
-            $(pub(crate) $name: AtomicU64,)*
-        }
-
-        impl AtomicCounters {
-            fn read(&self) -> Counters {
-                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Asks that were sent.
-    asks,
-    /// Calls: the asks of one turn that go to one server.
-    calls,
-    /// Replies that may be used.
-    replies,
-    /// Cells that they granted.
-    granted,
-    /// Asks that the store has ignored.
-    ignored,
-    /// Asks without a reply that may be used.
-    void,
-    /// Of these, those that were not answered in time.
-    late,
-    /// Asks that were not sent.
-    away,
-    /// How often the clock of a server went ahead by more than 20 ms.
-    leaps_forward,
-    /// How often it went back.
-    leaps_back,
-}
-
-impl AtomicCounters {
-    pub(crate) fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: usize) {
-        counter(self).fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
 }

@@ -18,8 +18,9 @@ use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed};
+use crate::message::{Answer, Batch, Envelope, Outcome};
 use crate::script::{self, By};
-use crate::store::{Answer, Batch, Envelope, Health, Outcome, Permit, ServerHealth, Shared};
+use crate::shared::{Health, Permit, ServerHealth, Shared};
 
 /// An ask is sent this often at most: with the text of the script, and to the server that it moved
 /// to. A server does nothing with an ask that it answers with an error like that.
@@ -258,9 +259,15 @@ impl Task {
                 Err(Reaction::SendText) => {
                     again.push((None, false, Pending { by: By::Text, ..ask }));
                 }
-                Err(Reaction::Moved(other)) => {
+                Err(Reaction::Moved(other)) if self.connector.config.url.is_cluster() => {
                     self.look_soon();
                     again.push((Some(other), false, ask));
+                }
+                Err(Reaction::Moved(other)) => {
+                    let said =
+                        format!("that it is a node of a cluster, and the key is at {other}");
+                    self.close(&address, &link.connection, Fault::Other(said));
+                    self.answer(ask, Outcome::Void);
                 }
                 Err(Reaction::Asking(other)) => again.push((Some(other), true, ask)),
                 Err(Reaction::Nothing) => self.answer(ask, Outcome::Void),
@@ -406,9 +413,11 @@ impl Task {
         if fault != self.fault {
             match &fault {
                 Some(fault) => {
-                    log::warn!("it is not known where the servers of the store are: {fault}")
+                    log::warn!("it is not known where the servers of the store are: {fault}");
                 }
-                None => log::info!("it is known again where the servers of the store are"),
+                None => {
+                    log::info!("it is known again where the servers of the store are");
+                }
             }
             self.fault = fault;
         }

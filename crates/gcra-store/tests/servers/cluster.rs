@@ -8,7 +8,7 @@ use crate::support::{Server, needs, valkey, wait_until};
 const SLOTS: u16 = 16_384;
 
 /// Primaries without replicas, with the slots dealt evenly.
-fn cluster(count: u16) -> Vec<Server> {
+pub fn cluster(count: u16) -> Vec<Server> {
     let arguments = [
         "--cluster-enabled",
         "yes",
@@ -39,7 +39,7 @@ fn cluster(count: u16) -> Vec<Server> {
     nodes
 }
 
-fn url(nodes: &[Server]) -> String {
+pub fn url(nodes: &[Server]) -> String {
     // One node is enough: it knows the others.
     format!("redis+cluster://{}", nodes[0].address())
 }
@@ -81,6 +81,18 @@ async fn each_ask_goes_to_the_server_that_has_its_tag() {
     host.reply_again(other).await;
     nodes[dead].restart();
     host.reply_again("0").await;
+}
+
+/// A mistake of the operator.
+#[tokio::test]
+async fn a_node_that_is_asked_as_if_it_were_alone() {
+    needs!(valkey());
+    let nodes = cluster(2);
+    // The second one has the tag of the first look.
+    let mut host = Host::ready(config(&nodes[1].url())).await;
+    let key = (0..).map(|key| key.to_string()).find(|key| owner(&nodes, &host, key).0 == 0);
+    assert_eq!(host.ask(&key.unwrap()).await, Outcome::Void);
+    host.wait_for_fault(|fault| fault.to_string().contains("a node of a cluster")).await;
 }
 
 #[tokio::test]

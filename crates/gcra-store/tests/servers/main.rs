@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod check;
 mod cluster;
 mod failing;
 mod host;

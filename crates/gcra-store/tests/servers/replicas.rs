@@ -7,7 +7,7 @@ use gcra_store::{Fault, Health, Outcome};
 use crate::host::{Host, config};
 use crate::support::{PATIENCE, Server, needs, valkey, wait_until};
 
-fn replica_of(primary: &Server) -> Server {
+pub fn replica_of(primary: &Server) -> Server {
     let port = primary.port.to_string();
     let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
     // "online" says the primary, and only then it counts.

@@ -6,13 +6,13 @@ use std::process::Command;
 use std::thread;
 
 use gcra_lease::Holding;
-use gcra_store::{Away, Fault, Names, Outcome, Password, script};
+use gcra_store::{Away, Fault, Names, Outcome, PERMISSIONS, Password, script};
 
 use crate::host::{Host, config};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
 
 #[tokio::test]
-async fn asks_of_one_turn_go_out_together_and_each_is_answered() {
+async fn asks_of_one_round_go_out_together_and_each_is_answered() {
     needs!(valkey());
     for program in programs() {
         let server = Server::start_program(&program, &[]);
@@ -73,8 +73,7 @@ async fn a_unix_socket_a_database_a_user_and_a_password() {
     let server = Server::start(&["--unixsocket", "socket"]);
     let socket = server.directory.path().join("socket");
     // What README.md says a user needs, and no more.
-    let permissions = "+eval +evalsha +get +set +time +role +wait +asking +cluster|slots +select";
-    let user = format!("ACL SETUSER gcra on >secret ~{{gcra:* resetchannels -@all {permissions}");
+    let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
     server.say(&user.split(' ').collect::<Vec<_>>());
 
     let file = server.directory.path().join("password");

@@ -1,0 +1,227 @@
+//! [`check`]: says in words whether a store can be used, and what is wrong with it.
+
+use std::io;
+use std::sync::Arc;
+
+use redis::{Pipeline, Value};
+use tokio::time::Instant;
+
+use crate::bucket::Bucket;
+use crate::config::Config;
+use crate::connection::{Connection, Connector};
+use crate::fault::Fault;
+use crate::finder::Finder;
+use crate::script;
+
+/// What a user of the store must be permitted, in the words of `ACL SETUSER`.
+pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \
+                               +time +role +wait +asking +cluster|slots +select";
+
+/// One thing that [`check`] has found out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    /// How good or bad it is.
+    pub kind: Kind,
+    /// One or two sentences without a full stop at the end.
+    pub text: String,
+}
+
+/// How good or bad a [`Finding`] is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// As it should be.
+    Good,
+    /// It works, and the operator should know it.
+    Remark,
+    /// It does not work, or limits would not hold.
+    Wrong,
+}
+
+/// Looks at all servers of a store. It writes what an agent writes when it connects, and nothing
+/// else.
+///
+/// # Errors
+///
+/// The certificates of the authorities cannot be read.
+pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
+    let connector = Arc::new(Connector::new(config)?);
+    let mut findings = Findings(Vec::new());
+    let seen = match Finder::new(connector.clone()).look(&[]).await {
+        Ok(seen) => seen,
+        Err(fault) => {
+            findings.wrong(format!("it is not known where the servers are: {fault}"));
+            return Ok(findings.0);
+        }
+    };
+    let tags_without_server = seen.map.owners.iter().filter(|&&owner| owner == u16::MAX).count();
+    if tags_without_server > 0 {
+        findings.wrong(format!(
+            "of 1024 parts of the keys, {tags_without_server} have no server in this cluster"
+        ));
+    }
+    for ((place, found), state) in seen.map.servers.iter().enumerate().zip(seen.servers) {
+        let address = &found.address;
+        match state {
+            Ok((connection, replicas)) => {
+                let config = &connector.config;
+                let tag = seen.map.tag_of(place);
+                findings.server(config, &address.to_string(), connection, replicas, tag).await;
+            }
+            Err(fault) => {
+                findings.wrong(format!("{address} cannot be used: {fault}{}", advice(&fault)));
+            }
+        }
+    }
+    Ok(findings.0)
+}
+
+/// What to do about a fault, as the end of a sentence.
+fn advice(fault: &Fault) -> String {
+    match fault {
+        Fault::NotPermitted(_) => format!("; a user needs: {PERMISSIONS}"),
+        Fault::Replica => "; name its primary, or the sentinels".to_owned(),
+        Fault::OutOfMemory => "; raise maxmemory".to_owned(),
+        Fault::Late => "; agents wait for 50 ms, and then do without the store".to_owned(),
+        Fault::Other(said) if said.starts_with("MOVED") => {
+            "; it is a node of a cluster; use redis+cluster://".to_owned()
+        }
+        Fault::Other(said) if said.contains("unknown command") => {
+            "; limits need EVAL and EVALSHA, which this server does not have".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, kind: Kind, text: String) {
+        self.0.push(Finding { kind, text });
+    }
+
+    fn good(&mut self, text: String) {
+        self.add(Kind::Good, text);
+    }
+
+    fn remark(&mut self, text: String) {
+        self.add(Kind::Remark, text);
+    }
+
+    fn wrong(&mut self, text: String) {
+        self.add(Kind::Wrong, text);
+    }
+
+    /// Looks at a server that can be used.
+    async fn server(
+        &mut self,
+        config: &Config,
+        address: &str,
+        mut connection: Connection,
+        replicas: u32,
+        tag: u16,
+    ) {
+        let mut commands = Pipeline::new();
+        commands.cmd("INFO");
+        let info = connection.send(&commands, config.connect_timeout).await;
+        let info = match info.as_ref().ok().and_then(|answers| answers.first()) {
+            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        let field = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        let version = match (field("valkey_version"), field("redis_version")) {
+            (Some(version), _) => format!("Valkey {version}"),
+            (None, Some(version)) => format!("Redis {version}"),
+            (None, None) => "its version is not known".to_owned(),
+        };
+        if field("cluster_enabled") == Some("1") && !config.url.is_cluster() {
+            self.wrong(format!("{address} is a node of a cluster; use redis+cluster://"));
+            return;
+        }
+        self.good(format!("{address} is a primary and can be used ({version})"));
+
+        match slowest(&mut connection, config, tag).await {
+            Ok(slowest) => {
+                let milliseconds = slowest.as_secs_f64() * 1e3;
+                self.good(format!("the script runs, in {milliseconds:.1} ms at most of 10 times"));
+            }
+            Err(fault) => {
+                self.wrong(format!("the script does not run: {fault}{}", advice(&fault)));
+            }
+        }
+        match (field("maxmemory"), field("maxmemory_policy")) {
+            (_, Some("noeviction")) => {
+                self.good("maxmemory-policy is noeviction: no record is dropped".to_owned());
+            }
+            (Some("0"), Some(policy)) => self.remark(format!(
+                "maxmemory-policy is {policy}, which does nothing because maxmemory is 0; if you \
+                 set maxmemory, set maxmemory-policy to noeviction, too"
+            )),
+            (_, Some(policy)) => self.wrong(format!(
+                "maxmemory-policy is {policy}, so the server drops records that are needed, and \
+                 keys get more than their limit; set it to noeviction"
+            )),
+            (_, None) => self.remark(
+                "the user may not use INFO, so maxmemory-policy is not known; it must be \
+                 noeviction"
+                    .to_owned(),
+            ),
+        }
+        if !config.durable {
+            self.remark("replies are used without the word of replicas".to_owned());
+        } else if replicas == 0 {
+            self.remark(
+                "there is no replica: if this server loses its memory, each key may get one burst \
+                 more than its limit"
+                    .to_owned(),
+            );
+        } else {
+            let s = if replicas == 1 { " has" } else { "s have" };
+            self.good(format!("{replicas} replica{s} confirmed what was written"));
+        }
+        self.clock(config, &mut connection).await;
+    }
+
+    async fn clock(&mut self, config: &Config, connection: &mut Connection) {
+        let mut commands = Pipeline::new();
+        commands.cmd("TIME");
+        let Ok(answers) = connection.send(&commands, config.connect_timeout).await else { return };
+        let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let seconds = answers.first().and_then(|answer| match answer {
+            Value::Array(parts) => match parts.first()? {
+                Value::BulkString(bytes) => core::str::from_utf8(bytes).ok()?.parse::<i64>().ok(),
+                _ => None,
+            },
+            _ => None,
+        });
+        let Some(seconds) = seconds else { return };
+        let ours = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+        let apart = seconds.abs_diff(ours);
+        if apart > 5 {
+            self.remark(format!(
+                "its clock and the one of this machine are {apart} s apart; that does not matter, \
+                 but when it is set right, keys may be blocked or get one burst more"
+            ));
+        }
+    }
+}
+
+/// The slowest of 10 calls of the script.
+async fn slowest(
+    connection: &mut Connection,
+    config: &Config,
+    tag: u16,
+) -> Result<core::time::Duration, Fault> {
+    let mut slowest = core::time::Duration::ZERO;
+    for _ in 0..10 {
+        let mut commands = Pipeline::new();
+        let (bucket, ask) = Bucket::probe(tag).ok_or(Fault::Late)?;
+        let command = script::command(&bucket, &ask, false, script::By::Text);
+        commands.add_command(command.ok_or(Fault::Late)?);
+        let start = Instant::now();
+        connection.send(&commands, config.timeout).await?;
+        slowest = slowest.max(start.elapsed());
+    }
+    Ok(slowest)
+}

@@ -1,0 +1,136 @@
+//! [`Shared`]: what the threads of a process and the task of its store share.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::fault::Fault;
+
+/// What the threads and the task share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Asks that are under way, answers that were not fetched included.
+    under_way: AtomicUsize,
+    most_asks: usize,
+    /// No server can be used.
+    pub(crate) away: AtomicBool,
+    pub(crate) counters: AtomicCounters,
+}
+
+impl Shared {
+    pub(crate) fn new(most_asks: usize) -> Self {
+        Self {
+            under_way: AtomicUsize::new(0),
+            most_asks,
+            away: AtomicBool::new(true),
+            counters: AtomicCounters::default(),
+        }
+    }
+}
+
+/// A place among the asks that may be under way at once.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<Shared>);
+
+impl Permit {
+    pub(crate) fn take(shared: &Arc<Shared>, count: usize) -> Option<impl Iterator<Item = Self>> {
+        let before = shared.under_way.fetch_add(count, Ordering::Relaxed);
+        if before.saturating_add(count) > shared.most_asks {
+            shared.under_way.fetch_sub(count, Ordering::Relaxed);
+            return None;
+        }
+        Some((0..count).map(|_| Self(shared.clone())).collect::<Vec<_>>().into_iter())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The servers of a store. Before the first look there are none.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Each primary.
+    pub servers: Vec<ServerHealth>,
+    /// Why it cannot be found out where the servers are: what the sentinels, or the nodes of the
+    /// cluster, say.
+    pub fault: Option<Fault>,
+    /// How often the servers were looked at.
+    pub looks: u64,
+}
+
+impl Health {
+    /// Whether there are servers, and all of them can be used.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        !self.servers.is_empty() && self.servers.iter().all(|server| server.fault.is_none())
+    }
+}
+
+/// One primary.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ServerHealth {
+    /// Its address.
+    pub address: String,
+    /// Why it cannot be used, if it cannot.
+    pub fault: Option<Fault>,
+    /// How many replicas confirm each reply. 0 if it is not durable.
+    pub replicas: u32,
+    /// Since when it can be used, or cannot.
+    pub since: Instant,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// How often something has happened since the store was opened.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct AtomicCounters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl AtomicCounters {
+            pub(crate) fn read(&self) -> Counters {
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Asks that were sent.
+    asks,
+    /// Calls: the asks of one round that go to one server.
+    calls,
+    /// Replies that may be used.
+    replies,
+    /// Cells that they granted.
+    granted,
+    /// Asks that the store has ignored.
+    ignored,
+    /// Asks without a reply that may be used.
+    void,
+    /// Of these, those that were not answered in time.
+    late,
+    /// Asks that were not sent.
+    away,
+    /// How often the clock of a server went ahead by more than 20 ms.
+    leaps_forward,
+    /// How often it went back.
+    leaps_back,
+}
+
+impl AtomicCounters {
+    pub(crate) fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: usize) {
+        counter(self).fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
