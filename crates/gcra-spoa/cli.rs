@@ -291,7 +291,59 @@ enum Command {
         #[command(flatten)]
         at: At,
     },
+    /// Look at a store through which several machines can share limits
+    ///
+    /// Agents do not use a store yet.
+    #[command(subcommand)]
+    Store(StoreCommand),
 }
+
+/// What can be done to a store from the command line.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Say whether a store can be used, and what is wrong with it
+    ///
+    /// It writes what an agent writes when it connects. The exit status is 1 if something is
+    /// wrong.
+    #[command(after_help = STORE_HELP)]
+    Check(StoreCheck),
+}
+
+/// Where a store is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreCheck {
+    /// The address of the store; see below
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    pub(crate) store: gcra_store::Url,
+    /// A file with the password of its user in the first line
+    #[arg(long = "store-password-file", value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// A variable of the environment with the password of its user
+    #[arg(long = "store-password-env", value_name = "NAME", conflicts_with = "password_file")]
+    pub(crate) password_env: Option<String>,
+    /// With TLS: the certificates to trust (PEM) instead of the system's
+    #[arg(long = "store-ca", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_store(text: &str) -> Result<gcra_store::Url, String> {
+    gcra_store::Url::parse(text).map_err(|error| error.to_string())
+}
+
+const STORE_HELP: &str = "\
+A store is Valkey 8 or 9 or Redis 7. Its address is one of
+  redis://[USER@]HOST[:PORT][/DATABASE]
+  unix://[USER@]PATH
+  redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]
+  redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...
+and with TLS it begins with rediss.
+
+Examples:
+  gcra-spoa store check --store redis://store.example
+  gcra-spoa store check --store rediss://gcra@store.example --store-password-env PASSWORD";
 
 /// A configuration file: `FILE`, or `--config FILE` as for an agent.
 #[derive(Debug, clap::Args)]
@@ -719,6 +771,8 @@ pub(crate) enum Task {
     Exempt(Exempt),
     /// To name a client as logs do.
     Name(Name),
+    /// To look at a store.
+    Store(StoreCommand),
     /// To check what agents have allowed.
     Audit(Audit),
 }
@@ -866,6 +920,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
         Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
         Some(Command::Name(name)) => Ok(Task::Name(name)),
+        Some(Command::Store(command)) => Ok(Task::Store(command)),
         Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
         None => Config::from_parsed(parsed)
             .map(|config| Task::Serve(Box::new(config)))

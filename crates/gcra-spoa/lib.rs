@@ -46,6 +46,7 @@ mod screen;
 mod service_manager;
 mod stats;
 mod status;
+mod store_command;
 mod table_commands;
 mod table_error;
 mod table_keys;
@@ -91,6 +92,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Explain(explain)) => explain_command::run(&explain),
         Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
         Ok(Task::Name(name)) => name::run(&name),
+        Ok(Task::Store(command)) => store_command::run(&command),
         Ok(Task::Audit(audit)) => audit_command::run(&audit),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,

@@ -15,6 +15,7 @@
 pub mod admin;
 mod skip;
 pub mod spop;
+pub mod valkey;
 
 pub(crate) use skip::needs;
 pub use skip::skip;
