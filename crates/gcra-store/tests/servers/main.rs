@@ -16,4 +16,5 @@ mod host;
 mod replicas;
 mod same_as_the_model;
 mod single;
+mod strict;
 mod support;

@@ -18,6 +18,24 @@ pub fn replica_of(primary: &Server) -> Server {
     replica
 }
 
+/// A sentinel that knows both, and calls the primary "store".
+pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
+    // In the folder of the primary, which is there for longer than the sentinel.
+    let file = primary.directory.path().join("sentinel.conf");
+    let text = format!(
+        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 300\n\
+         sentinel failover-timeout store 2000\n",
+        primary.port
+    );
+    std::fs::write(&file, text).unwrap();
+    let sentinel = Server::start_sentinel(&file);
+    // The sentinel finds replicas by asking the primary, every 10 seconds or when it begins.
+    wait_until("the sentinel knows the replica", || {
+        sentinel.say(&["SENTINEL", "REPLICAS", "store"]).contains(&replica.port.to_string())
+    });
+    sentinel
+}
+
 fn replicas(health: &Health) -> Option<u32> {
     let server = health.servers.first()?;
     server.fault.is_none().then_some(server.replicas)
@@ -81,19 +99,7 @@ async fn sentinels_tell_which_server_is_the_primary_now() {
     needs!(valkey());
     let mut primary = Server::start(&[]);
     let replica = replica_of(&primary);
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("sentinel.conf");
-    let text = format!(
-        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 300\n\
-         sentinel failover-timeout store 2000\n",
-        primary.port
-    );
-    std::fs::write(&file, text).unwrap();
-    let sentinel = Server::start_sentinel(&file);
-    // The sentinel finds replicas by asking the primary, every 10 seconds or when it begins.
-    wait_until("the sentinel knows the replica", || {
-        sentinel.say(&["SENTINEL", "REPLICAS", "store"]).contains(&replica.port.to_string())
-    });
+    let sentinel = sentinel_of(&primary, &replica);
     // The first one does not answer at all.
     let url = format!("redis+sentinel://127.0.0.1:1,{}/store", sentinel.address());
     let mut config = config(&url);

@@ -1,0 +1,254 @@
+//! Three hosts share one limit while servers are killed, frozen and cut off, and hosts lose their
+//! memory. Everything that all hosts spend is policed by one exact bucket.
+//!
+//! Each run takes `GCRA_STORE_SECONDS` (3), and is repeated by the seed that it prints, as far as
+//! threads allow.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Need, Sent, Step};
+use gcra_lease::{Look, decide};
+use gcra_store::{Config, Names, Outcome, Store};
+use tokio::runtime::Runtime;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::support::{Server, needs, valkey, wait_until};
+
+const HOSTS: u64 = 3;
+/// `--store-wait`.
+const PATIENCE: Micros = Micros::from_millis(50);
+const ROUND_TRIP: Micros = Micros(500);
+
+/// 1000/s, burst 40.
+fn limit() -> Limit {
+    Limit::new(Duration::from_millis(1), 40).unwrap()
+}
+
+/// A small generator (SplitMix64), so that a run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// What all hosts share.
+struct Run {
+    began: Instant,
+    stop: AtomicBool,
+    allowed: AtomicU64,
+    config: Config,
+}
+
+/// One host: requests come about 1000 times a second. Returns when it spent cells.
+async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
+    let mut random = Random(seed);
+    let limit = limit();
+    let (store, task) = Store::open(run.config.clone()).unwrap();
+    tokio::spawn(task);
+    let mut line = store.line();
+    let bucket = Names::new(b"").bucket("p.l", b"key", limit);
+    let mut id = HostId(seed);
+    let (mut holding, mut demand, mut number) = (Holding::new(), Demand::new(), 0);
+    let (mut spent, mut answers) = (Vec::new(), Vec::new());
+    let mut under_way: BTreeMap<u64, HostId> = BTreeMap::new();
+    let mut requests = interval(Duration::from_millis(1));
+    requests.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let now = || HostTime(run.began.elapsed().as_micros().try_into().unwrap());
+    while !run.stop.load(Ordering::Relaxed) {
+        tokio::select! {
+            _ = requests.tick() => {
+                if random.below(2_000) == 0 {
+                    // It loses its memory, and so is another host.
+                    id = HostId(random.below(u64::MAX));
+                    holding = Holding::new();
+                }
+                let mut wanted = None;
+                let at = now();
+                demand.note(1);
+                let mut needs = [Need { holding: &mut holding, cells: 1, burst: limit.burst() }];
+                match decide(at, &mut needs, PATIENCE) {
+                    Step::Allow => {
+                        spent.push(at.0);
+                        run.allowed.fetch_add(1, Ordering::Relaxed);
+                        let held = holding.held(at);
+                        let asking = holding.look(at, held + 1, PATIENCE) != Look::Lacking;
+                        if !asking && demand.needs_more(held, ROUND_TRIP) {
+                            wanted = Some((0, 0));
+                        }
+                    }
+                    Step::Ask { least, .. } => wanted = Some((1, least)),
+                    Step::Block { .. } | Step::Wait { .. } => {}
+                    Step::TooLarge { .. } => unreachable!(),
+                }
+                if let Some((waiting, least)) = wanted {
+                    number += 1;
+                    let sent: Sent = if random.below(20) == 0 {
+                        holding.give_back(&limit, at, id, AskNumber(number), 1)
+                    } else {
+                        let wish = demand.wish(&limit, at, waiting, least, ROUND_TRIP);
+                        holding.ask(&limit, at, id, AskNumber(number), wish)
+                    };
+                    under_way.insert(number, id);
+                    if line.submit(vec![(bucket.clone(), sent)]).is_err() {
+                        holding.void(&sent);
+                    }
+                }
+            }
+            () = line.answers(&mut answers) => {
+                for answer in answers.drain(..) {
+                    // An answer to what this host was before is none.
+                    if under_way.remove(&answer.sent.ask.number.0) != Some(id) {
+                        continue;
+                    }
+                    match answer.outcome {
+                        Outcome::Reply(reply) => {
+                            demand.reply(reply.hosts, reply.scarce);
+                            holding.reply(now(), &answer.sent, &reply);
+                        }
+                        _ => drop(holding.void(&answer.sent)),
+                    }
+                }
+            }
+        }
+    }
+    println!("{:?}", store.counters());
+    spent
+}
+
+/// How far the worst moment is above the limit, in µs of debt: 0 if all conforms.
+fn police(limit: &Limit, mut spent: Vec<u64>) -> u64 {
+    spent.sort_unstable();
+    let interval = limit.time_to_drain(limit.cells(1)).0;
+    let (mut tat, mut worst) = (0, 0);
+    for now in spent {
+        tat = tat.max(now) + interval;
+        worst = worst.max((tat - now).saturating_sub(interval * u64::from(limit.burst())));
+    }
+    worst
+}
+
+fn seconds() -> u64 {
+    env::var("GCRA_STORE_SECONDS").map_or(3, |seconds| seconds.parse().unwrap())
+}
+
+/// Lets hosts run while `faults` does what it does again and again.
+fn strict_under(config: Config, mut faults: impl FnMut(&mut Random)) {
+    let clock = || u64::from(std::process::id()) << 20 | Instant::now().elapsed().as_secs();
+    let seed = env::var("GCRA_STORE_SEED").map_or_else(|_| clock(), |seed| seed.parse().unwrap());
+    println!("GCRA_STORE_SEED={seed}");
+    let mut random = Random(seed);
+    let run = Arc::new(Run {
+        began: Instant::now(),
+        stop: AtomicBool::new(false),
+        allowed: AtomicU64::new(0),
+        config,
+    });
+    let runtime = Runtime::new().unwrap();
+    let hosts: Vec<_> =
+        (0..HOSTS).map(|_| runtime.spawn(host(run.clone(), random.below(u64::MAX)))).collect();
+    let more_is_allowed = |what: &str| {
+        let before = run.allowed.load(Ordering::Relaxed);
+        wait_until(what, || run.allowed.load(Ordering::Relaxed) >= before + 100);
+    };
+    more_is_allowed("the hosts have begun");
+    let began = Instant::now();
+    let mut count = 0;
+    while began.elapsed() < Duration::from_secs(seconds()) {
+        faults(&mut random);
+        count += 1;
+        more_is_allowed("all is well again without help");
+    }
+    run.stop.store(true, Ordering::Relaxed);
+    let spent: Vec<Vec<u64>> =
+        hosts.into_iter().map(|host| runtime.block_on(host).unwrap()).collect();
+    let spent = spent.concat();
+    let elapsed = run.began.elapsed().as_secs_f64();
+    println!("{} allowed in {elapsed:.1} s with {count} faults", spent.len());
+    // Times are cut to whole µs, at the hosts and in the store.
+    assert!(police(&limit(), spent.clone()) <= 5, "{} µs", police(&limit(), spent));
+}
+
+fn config(url: &str) -> Config {
+    Config { look_every: Duration::from_millis(100), ..Config::new(url_of(url)) }
+}
+
+fn url_of(url: &str) -> gcra_store::Url {
+    gcra_store::Url::parse(url).unwrap()
+}
+
+#[test]
+fn the_police_notices_one_cell_too_many() {
+    let limit = limit();
+    let burst: Vec<_> = vec![1_000_000; 40];
+    assert_eq!(police(&limit, burst.clone()), 0);
+    let later = |more: u64| [burst.clone(), vec![1_000_000 + more]].concat();
+    assert_eq!((police(&limit, later(1_000)), police(&limit, later(900))), (0, 100));
+}
+
+/// A server that writes each change to its disk before it answers loses nothing.
+#[test]
+fn strict_with_one_server_that_dies_hangs_and_forgets_scripts() {
+    needs!(valkey());
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    strict_under(config(&server.url()), |random| match random.below(4) {
+        0 => {
+            server.kill();
+            server.restart();
+        }
+        1 => {
+            server.freeze();
+            thread::sleep(Duration::from_millis(20 + random.below(300)));
+            server.thaw();
+        }
+        2 => drop(server.say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])),
+        _ => drop(server.say(&["SCRIPT", "FLUSH"])),
+    });
+}
+
+/// Two servers without a disk: what the replica has confirmed is there when it is promoted.
+#[test]
+fn strict_while_sentinels_promote_one_replica_after_the_other() {
+    needs!(valkey());
+    let first = Server::start(&[]);
+    let second = crate::replicas::replica_of(&first);
+    let sentinel = crate::replicas::sentinel_of(&first, &second);
+    let mut servers = [first, second];
+    let mut primary = 0;
+    let mut config = config(&format!("redis+sentinel://{}/store", sentinel.address()));
+    // Otherwise the new primary goes on alone, and what it grants is lost with it.
+    config.least_replicas = 1;
+    strict_under(config, |random| {
+        let other = 1 - primary;
+        if random.below(2) == 0 {
+            servers[primary].kill();
+        } else {
+            servers[primary].freeze();
+        }
+        let promoted = servers[other].port.to_string();
+        wait_until("the replica is promoted", || {
+            let address = sentinel.say(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "store"]);
+            address.contains(&promoted) && servers[other].say(&["ROLE"]).contains("master")
+        });
+        // The other one comes back, and is told that it is a replica now.
+        servers[primary].kill();
+        servers[primary].restart();
+        let port = servers[other].port.to_string();
+        servers[primary].say(&["REPLICAOF", "127.0.0.1", &port]);
+        let online = format!("port={},state=online", servers[primary].port);
+        wait_until("the replica follows", || {
+            servers[other].say(&["INFO", "replication"]).contains(&online)
+        });
+        primary = other;
+    });
+}
