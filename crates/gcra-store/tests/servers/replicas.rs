@@ -23,7 +23,7 @@ pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
     // In the folder of the primary, which is there for longer than the sentinel.
     let file = primary.directory.path().join("sentinel.conf");
     let text = format!(
-        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 300\n\
+        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 1000\n\
          sentinel failover-timeout store 2000\n",
         primary.port
     );

@@ -48,12 +48,13 @@ struct Run {
     stop: AtomicBool,
     allowed: AtomicU64,
     config: Config,
+    limit: Limit,
 }
 
 /// One host: requests come about 1000 times a second. Returns when it spent cells.
 async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
     let mut random = Random(seed);
-    let limit = limit();
+    let limit = run.limit;
     let (store, task) = Store::open(run.config.clone()).unwrap();
     tokio::spawn(task);
     let mut line = store.line();
@@ -142,8 +143,9 @@ fn seconds() -> u64 {
     env::var("GCRA_STORE_SECONDS").map_or(3, |seconds| seconds.parse().unwrap())
 }
 
-/// Lets hosts run while `faults` does what it does again and again.
-fn strict_under(config: Config, mut faults: impl FnMut(&mut Random)) {
+/// Lets hosts run while `fault` does what it does again and again. Returns how far the worst
+/// moment was above the limit, in µs of debt, and the number of faults.
+fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Random)) -> (u64, u64) {
     let clock = || u64::from(std::process::id()) << 20 | Instant::now().elapsed().as_secs();
     let seed = env::var("GCRA_STORE_SEED").map_or_else(|_| clock(), |seed| seed.parse().unwrap());
     println!("GCRA_STORE_SEED={seed}");
@@ -153,6 +155,7 @@ fn strict_under(config: Config, mut faults: impl FnMut(&mut Random)) {
         stop: AtomicBool::new(false),
         allowed: AtomicU64::new(0),
         config,
+        limit,
     });
     let runtime = Runtime::new().unwrap();
     let hosts: Vec<_> =
@@ -165,7 +168,7 @@ fn strict_under(config: Config, mut faults: impl FnMut(&mut Random)) {
     let began = Instant::now();
     let mut count = 0;
     while began.elapsed() < Duration::from_secs(seconds()) {
-        faults(&mut random);
+        fault(&mut random);
         count += 1;
         more_is_allowed("all is well again without help");
     }
@@ -175,8 +178,14 @@ fn strict_under(config: Config, mut faults: impl FnMut(&mut Random)) {
     let spent = spent.concat();
     let elapsed = run.began.elapsed().as_secs_f64();
     println!("{} allowed in {elapsed:.1} s with {count} faults", spent.len());
+    (police(&limit, spent), count)
+}
+
+/// Nothing is allowed that one exact bucket would not allow.
+fn strict_under(config: Config, limit: Limit, fault: impl FnMut(&mut Random)) {
+    let (worst, _) = police_under(config, limit, fault);
     // Times are cut to whole µs, at the hosts and in the store.
-    assert!(police(&limit(), spent.clone()) <= 5, "{} µs", police(&limit(), spent));
+    assert!(worst <= 5, "{worst} µs of debt too many");
 }
 
 fn config(url: &str) -> Config {
@@ -201,7 +210,7 @@ fn the_police_notices_one_cell_too_many() {
 fn strict_with_one_server_that_dies_hangs_and_forgets_scripts() {
     needs!(valkey());
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    strict_under(config(&server.url()), |random| match random.below(4) {
+    strict_under(config(&server.url()), limit(), |random| match random.below(4) {
         0 => {
             server.kill();
             server.restart();
@@ -228,7 +237,7 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
     let mut config = config(&format!("redis+sentinel://{}/store", sentinel.address()));
     // Otherwise the new primary goes on alone, and what it grants is lost with it.
     config.least_replicas = 1;
-    strict_under(config, |random| {
+    strict_under(config, limit(), |random| {
         let other = 1 - primary;
         if random.below(2) == 0 {
             servers[primary].kill();
@@ -251,4 +260,28 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
         });
         primary = other;
     });
+}
+
+/// A store that loses its memory lets too many through, but no more than one burst each time.
+#[test]
+fn at_most_a_burst_more_for_each_loss_of_memory() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let (worst, losses) =
+        police_under(config(&server.url()), limit(), |_| drop(server.say(&["FLUSHALL"])));
+    let burst = limit().time_to_drain(limit().cells(limit().burst())).0;
+    assert!(worst > 0, "otherwise the police would not notice anything");
+    assert!(worst <= burst * losses + 5, "{worst} µs after {losses} losses");
+}
+
+/// A `strict` store that has lost its memory blocks for as long as it takes, and no more is
+/// allowed than ever.
+#[test]
+fn strict_although_the_memory_is_lost() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut config = config(&server.url());
+    config.strict = true;
+    let limit = limit().with_longest_validity(Micros::from_millis(300));
+    strict_under(config, limit, |_| drop(server.say(&["FLUSHALL"])));
 }
