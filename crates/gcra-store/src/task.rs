@@ -244,7 +244,7 @@ impl Task {
             }
         };
         let confirmed = confirmed(answers.last(), link.replicas);
-        let mut again: Vec<(Option<Address>, bool, Pending)> = Vec::new();
+        let mut again: Vec<(Address, bool, Pending)> = Vec::new();
         for (ask, answer) in asks.into_iter().zip(answers.iter().skip(stride - 1).step_by(stride))
         {
             match outcome(&ask, answer) {
@@ -257,11 +257,11 @@ impl Task {
                 Ok(None) => self.answer(ask, Outcome::Ignored),
                 Ok(Some(_)) => self.answer(ask, Outcome::Void),
                 Err(Reaction::SendText) => {
-                    again.push((None, false, Pending { by: By::Text, ..ask }));
+                    again.push((address.clone(), asking, Pending { by: By::Text, ..ask }));
                 }
                 Err(Reaction::Moved(other)) if self.connector.config.url.is_cluster() => {
                     self.look_soon();
-                    again.push((Some(other), false, ask));
+                    again.push((other, false, ask));
                 }
                 Err(Reaction::Moved(other)) => {
                     let said =
@@ -269,7 +269,7 @@ impl Task {
                     self.close(&address, &link.connection, Fault::Other(said));
                     self.answer(ask, Outcome::Void);
                 }
-                Err(Reaction::Asking(other)) => again.push((Some(other), true, ask)),
+                Err(Reaction::Asking(other)) => again.push((other, true, ask)),
                 Err(Reaction::Nothing) => self.answer(ask, Outcome::Void),
                 Err(Reaction::Close(fault)) => {
                     self.close(&address, &link.connection, fault);
@@ -280,16 +280,15 @@ impl Task {
         if let Err(fault) = confirmed {
             self.close(&address, &link.connection, fault);
         }
-        self.send_again(&address, again);
+        self.send_again(again);
     }
 
-    /// Sends asks again that a server did nothing with, to the same server or another.
-    fn send_again(&mut self, from: &Address, mut asks: Vec<(Option<Address>, bool, Pending)>) {
-        // Each round takes all asks to one server out of the list.
+    /// Sends asks again that a server did nothing with: to which server, and whether with `ASKING`.
+    fn send_again(&mut self, mut asks: Vec<(Address, bool, Pending)>) {
+        // Each turn takes the first ask out of the list, and those that go the same way.
         while let Some((to, asking, _)) = asks.first() {
             let (to, asking) = (to.clone(), *asking);
-            let address = to.as_ref().unwrap_or(from);
-            let place = self.servers.iter().position(|server| server.address == *address);
+            let place = self.servers.iter().position(|server| server.address == to);
             let mut together = Vec::new();
             for (other, other_asking, ask) in core::mem::take(&mut asks) {
                 if (&other, other_asking) != (&to, asking) {

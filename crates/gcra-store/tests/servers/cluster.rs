@@ -114,6 +114,11 @@ async fn slots_that_move() {
     let before = host.store.counters();
     assert_eq!(host.reply("key").await.granted, 1);
     assert_eq!(host.store.counters().asks, before.asks + 2, "sent again, with ASKING");
+    // And if the other server does not know the script.
+    nodes[to].say(&["SCRIPT", "FLUSH"]);
+    let before = host.store.counters();
+    assert_eq!(host.reply("key").await.granted, 1);
+    assert_eq!(host.store.counters().asks, before.asks + 3, "ASK, NOSCRIPT, and a reply");
     assert!(nodes[to].say(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).contains(&name));
 
     // TRYAGAIN: of two keys of a call, one is here and one is there.
