@@ -138,14 +138,15 @@ impl Url {
     /// The text is something else, or has a password in it.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (Some(user), rest),
-            None => (None, rest),
+        // The path of a Unix socket may have an @ in it.
+        let (user, rest) = match rest.split_once('@') {
+            Some((user, rest)) if !user.starts_with('/') => (user, rest),
+            _ => ("", rest),
         };
-        if user.is_some_and(|user| user.contains(':')) {
+        if user.contains(':') {
             return Err(UrlError::Password);
         }
-        let user = user.filter(|user| !user.is_empty()).map(str::to_owned);
+        let user = (!user.is_empty()).then(|| user.to_owned());
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         if scheme == "unix" {
             let path = PathBuf::from(rest);
@@ -272,6 +273,11 @@ mod tests {
 
         let url = Url::parse("unix:///run/valkey.sock").unwrap();
         assert_eq!(url.place, Place::Single(Address::Unix("/run/valkey.sock".into())));
+        let url = Url::parse("unix:///run/a:b@c").unwrap();
+        assert_eq!(url.place, Place::Single(Address::Unix("/run/a:b@c".into())));
+        let url = Url::parse("unix://gcra@/run/a@c").unwrap();
+        assert_eq!(url.place, Place::Single(Address::Unix("/run/a@c".into())));
+        assert_eq!(url.user.as_deref(), Some("gcra"));
 
         let url = Url::parse("redis+sentinel://a,b:1/mymaster/2").unwrap();
         let sentinels = vec![tcp("a", 26_379), tcp("b", 1)];
@@ -291,6 +297,8 @@ mod tests {
             ("redis+other://a", UrlError::Scheme),
             ("redis://:secret@a", UrlError::Password),
             ("redis://user:secret@a", UrlError::Password),
+            ("redis://user:sec/ret@a", UrlError::Password),
+            ("redis://user:secret@@a", UrlError::Password),
             ("redis://a:b", UrlError::Host),
             ("redis://", UrlError::Host),
             ("redis://[::1", UrlError::Host),
@@ -304,6 +312,21 @@ mod tests {
         ] {
             assert_eq!(Url::parse(text), Err(error), "{text}");
             assert!(!error.to_string().contains("secret"));
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever an operator types, there is an answer, and no password passes.
+        #[test]
+        fn any_text_is_read_or_refused(
+            scheme in proptest::sample::select(vec![
+                "redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "x", "",
+            ]),
+            rest in "[a@:/,.\\[\\]1é]{0,12}",
+        ) {
+            let url = Url::parse(&format!("{scheme}://{rest}"));
+            let user = url.ok().and_then(|url| url.user).unwrap_or_default();
+            proptest::prop_assert!(!user.contains(':'));
         }
     }
 

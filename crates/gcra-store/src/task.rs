@@ -42,7 +42,7 @@ pub(crate) struct Task {
     calls: FuturesUnordered<Pin<Box<dyn Future<Output = Called> + Send>>>,
     look: Look,
     look_began: Instant,
-    looked_soon: Instant,
+    looked_soon: Option<Instant>,
     looks: u64,
     /// Why it cannot be found out where servers are.
     fault: Option<Fault>,
@@ -132,7 +132,7 @@ impl Task {
             calls: FuturesUnordered::new(),
             look: Look::At(now, finder),
             look_began: now,
-            looked_soon: now,
+            looked_soon: None,
             looks: 0,
             fault: None,
         }
@@ -243,7 +243,11 @@ impl Task {
                 return asks.into_iter().for_each(|ask| self.answer(ask, Outcome::Void));
             }
         };
+        // What is wrong is known before the answers are: no thread asks again for nothing.
         let confirmed = confirmed(answers.last(), link.replicas);
+        if let Err(fault) = confirmed.clone() {
+            self.close(&address, &link.connection, fault);
+        }
         let mut again: Vec<(Address, bool, Pending)> = Vec::new();
         for (ask, answer) in asks.into_iter().zip(answers.iter().skip(stride - 1).step_by(stride))
         {
@@ -277,13 +281,10 @@ impl Task {
                 }
             }
         }
-        if let Err(fault) = confirmed {
-            self.close(&address, &link.connection, fault);
-        }
         self.send_again(again);
     }
 
-    /// Sends asks again that a server did nothing with: to which server, and whether with `ASKING`.
+    /// Sends asks again that a server did nothing with: to which server, and if with `ASKING`.
     fn send_again(&mut self, mut asks: Vec<(Address, bool, Pending)>) {
         // Each turn takes the first ask out of the list, and those that go the same way.
         while let Some((to, asking, _)) = asks.first() {
@@ -459,12 +460,13 @@ impl Task {
     /// no haste.
     fn look_soon(&mut self) {
         let now = Instant::now();
-        if now.duration_since(self.looked_soon) < self.connector.config.look_every {
+        let interval = self.connector.config.look_every;
+        if self.looked_soon.is_some_and(|before| now.duration_since(before) < interval) {
             return;
         }
         if let Look::At(at, _) = &mut self.look {
             *at = now + jitter(SOON);
-            self.looked_soon = now;
+            self.looked_soon = Some(now);
         }
     }
 

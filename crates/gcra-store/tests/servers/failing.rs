@@ -116,7 +116,7 @@ async fn loading() {
         "1024",
     ]);
     let mut host = Host::ready(config(&server.url())).await;
-    let fill = "for i = 1, 2000 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
+    let fill = "for i = 1, 700 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
     server.say(&["EVAL", fill, "0"]);
     assert_eq!(server.say(&["SAVE"]), "+OK\r\n");
     host.reply("key").await;
@@ -163,6 +163,8 @@ async fn a_server_that_hangs() {
     let mut config = config(&server.url());
     config.timeout = Duration::from_millis(300);
     config.connect_timeout = Duration::from_millis(300);
+    // So that the asks find out before a look does.
+    config.look_every = Duration::from_secs(1);
     let mut host = Host::open(config);
     host.reply_again("key").await;
     server.freeze();
@@ -171,6 +173,7 @@ async fn a_server_that_hangs() {
     let answers = host.answers(2).await;
     assert!(answers.iter().all(|answer| answer.outcome == Outcome::Void), "{answers:?}");
     assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(host.ask("key").await, Outcome::Away, "known from the first answer on");
     let late = host.store.counters().late;
     assert!(late >= 2);
     // From now on nothing waits, although the server's port still accepts connections.
@@ -178,7 +181,7 @@ async fn a_server_that_hangs() {
     for _ in 0..100 {
         assert_eq!(host.ask("key").await, Outcome::Away);
     }
-    sleep(Duration::from_millis(500)).await;
+    sleep(Duration::from_millis(1_500)).await;
     assert_eq!(host.store.counters().late, late);
 
     server.thaw();

@@ -1,7 +1,7 @@
 //! Three hosts share one limit while servers are killed, frozen and cut off, and hosts lose their
 //! memory. Everything that all hosts spend is policed by one exact bucket.
 //!
-//! Each run takes `GCRA_STORE_SECONDS` (3), and is repeated by the seed that it prints, as far as
+//! Each run takes `GCRA_STORE_SECONDS` (1), and is repeated by the seed that it prints, as far as
 //! threads allow.
 
 use std::collections::BTreeMap;
@@ -140,7 +140,7 @@ fn police(limit: &Limit, mut spent: Vec<u64>) -> u64 {
 }
 
 fn seconds() -> u64 {
-    env::var("GCRA_STORE_SECONDS").map_or(3, |seconds| seconds.parse().unwrap())
+    env::var("GCRA_STORE_SECONDS").map_or(1, |seconds| seconds.parse().unwrap())
 }
 
 /// Lets hosts run while `fault` does what it does again and again. Returns how far the worst

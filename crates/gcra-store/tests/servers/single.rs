@@ -170,8 +170,37 @@ async fn the_task_ends_when_all_is_answered_that_was_asked() {
     tokio::time::timeout(crate::support::PATIENCE, task).await.unwrap().unwrap();
 }
 
+#[tokio::test]
+async fn a_reply_is_void_if_fewer_replicas_have_confirmed_it_than_there_are() {
+    // (A real server answers to WAIT only when the time is over, and so too late.)
+    for (confirmed, used) in [(2, true), (1, false), (0, false)] {
+        let replicas = "*2\r\n*3\r\n+a\r\n+1\r\n+0\r\n*3\r\n+b\r\n+1\r\n+0\r\n";
+        let url = answers(replicas, ":2\r\n", move |asked| {
+            [written(asked as u64, 1), format!(":{confirmed}\r\n").into_bytes()].concat()
+        });
+        let mut host = Host::ready(config(&url)).await;
+        assert_eq!(host.store.health().servers[0].replicas, 2);
+        let outcome = host.ask("key").await;
+        assert_eq!(matches!(outcome, Outcome::Reply(_)), used, "{outcome:?}");
+        if !used {
+            assert_eq!(outcome, Outcome::Void);
+            let fault = Fault::Replicas { are: confirmed, needed: 2 };
+            assert_eq!(host.store.health().servers[0].fault, Some(fault));
+        }
+    }
+}
+
 /// A server that answers each ask with `answer`. It says that it is a primary without replicas.
 fn answers_with(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
+    answers("*0\r\n", "", answer)
+}
+
+/// The same with replicas, and what is said behind the answer to the ask of a look.
+fn answers(
+    replicas: &'static str,
+    behind: &'static str,
+    answer: impl Fn(usize) -> Vec<u8> + Send + 'static,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -182,9 +211,9 @@ fn answers_with(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
                 let answer = if text.contains("ROLE") {
-                    b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec()
+                    format!("*3\r\n$6\r\nmaster\r\n:0\r\n{replicas}").into_bytes()
                 } else if text.contains(":probe:") {
-                    b"$0\r\n\r\n".to_vec()
+                    format!("$0\r\n\r\n{behind}").into_bytes()
                 } else {
                     asked += 1;
                     answer(asked)
