@@ -69,7 +69,7 @@ store-script: valkey ## 100,000 random asks to each Valkey and Redis, compared w
 
 store-faults: valkey ## hosts on real servers that fail, for SECONDS (600), and one exact bucket
 	GCRA_STORE_SECONDS=$(SECONDS) $(CARGO) test --release --locked -p gcra-store \
-		--test servers -- policed:: --nocapture
+		--test servers -- policed:: --include-ignored --nocapture
 
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60

@@ -115,6 +115,8 @@ counters! {
     replies,
     /// Cells that they granted.
     granted,
+    /// Microseconds from submitting these asks to their replies, all together.
+    micros,
     /// Asks that the store has ignored.
     ignored,
     /// Asks without a reply that may be used.

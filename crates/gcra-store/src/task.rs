@@ -256,6 +256,9 @@ impl Task {
                     self.clock(&address, &ask, &reply);
                     let granted = usize::try_from(reply.granted).unwrap_or(usize::MAX);
                     self.shared.counters.add(|counters| &counters.granted, granted);
+                    let micros = usize::try_from(ask.submitted.elapsed().as_micros());
+                    let micros = micros.unwrap_or(usize::MAX);
+                    self.shared.counters.add(|counters| &counters.micros, micros);
                     self.answer(ask, Outcome::Reply(reply));
                 }
                 Ok(None) => self.answer(ask, Outcome::Ignored),

@@ -7,17 +7,38 @@ use crate::support::{Server, needs, valkey, wait_until};
 
 const SLOTS: u16 = 16_384;
 
+const ARGUMENTS: [&str; 6] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "1000",
+    "--cluster-require-full-coverage",
+    "no",
+];
+
+/// A replica for each of the nodes. Together they can promote one.
+pub fn add_replicas(nodes: &[Server]) -> Vec<Server> {
+    let replicas: Vec<_> = nodes.iter().map(|_| Server::start(&ARGUMENTS)).collect();
+    for (node, replica) in nodes.iter().zip(&replicas) {
+        let (port, id) = (node.port.to_string(), id(node));
+        replica.say(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        wait_until("the replica knows its primary", || {
+            replica.say(&["CLUSTER", "REPLICATE", &id]) == "+OK\r\n"
+        });
+    }
+    let all = 2 * nodes.len();
+    for node in nodes {
+        wait_until("all know each other, and each has its replica", || {
+            node.say(&["INFO", "replication"]).contains("state=online")
+                && node.say(&["CLUSTER", "INFO"]).contains(&format!("cluster_known_nodes:{all}"))
+        });
+    }
+    replicas
+}
+
 /// Primaries without replicas, with the slots dealt evenly.
 pub fn cluster(count: u16) -> Vec<Server> {
-    let arguments = [
-        "--cluster-enabled",
-        "yes",
-        "--cluster-node-timeout",
-        "1000",
-        "--cluster-require-full-coverage",
-        "no",
-    ];
-    let nodes: Vec<_> = (0..count).map(|_| Server::start(&arguments)).collect();
+    let nodes: Vec<_> = (0..count).map(|_| Server::start(&ARGUMENTS)).collect();
     for (place, node) in (0..).zip(&nodes) {
         let first = (SLOTS / count * place).to_string();
         let last = if place + 1 == count { SLOTS } else { SLOTS / count * (place + 1) };

@@ -262,6 +262,45 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
     });
 }
 
+/// A cluster of three servers and three replicas: the primary of the key is killed or hangs, its
+/// replica is promoted, and the other one comes back as a replica.
+#[test]
+#[ignore = "six servers take a while: make store-faults"]
+fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
+    needs!(valkey());
+    let primaries = crate::cluster::cluster(3);
+    let url = crate::cluster::url(&primaries);
+    let replicas = crate::cluster::add_replicas(&primaries);
+    // {gcra:...} of the key that the hosts ask for.
+    let name = Names::new(b"").bucket("p.l", b"key", limit()).name().to_owned();
+    let slot = primaries[0].say(&["CLUSTER", "KEYSLOT", &name]);
+    let slot: usize = slot.trim_start_matches(':').trim().parse().unwrap();
+    let place = (slot / (16_384 / 3)).min(2);
+    let mut others: Vec<_> = primaries.into_iter().zip(replicas).collect();
+    let (first, second) = others.swap_remove(place);
+    let mut servers = [first, second];
+    let mut primary = 0;
+    // The node that the hosts begin with may be the one that fails.
+    let more: Vec<_> = others.iter().map(|(node, _)| node.address().to_string()).collect();
+    let mut config = config(&format!("{url},{}", more.join(",")));
+    config.least_replicas = 1;
+    strict_under(config, limit(), |random| {
+        let other = 1 - primary;
+        if random.below(2) == 0 {
+            servers[primary].kill();
+        } else {
+            servers[primary].freeze();
+        }
+        wait_until("the replica is promoted", || servers[other].say(&["ROLE"]).contains("master"));
+        servers[primary].kill();
+        servers[primary].restart();
+        wait_until("the other one follows", || {
+            servers[other].say(&["INFO", "replication"]).contains("state=online")
+        });
+        primary = other;
+    });
+}
+
 /// A store that loses its memory lets too many through, but no more than one burst each time.
 #[test]
 fn at_most_a_burst_more_for_each_loss_of_memory() {

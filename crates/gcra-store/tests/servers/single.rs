@@ -29,6 +29,7 @@ async fn asks_of_one_round_go_out_together_and_each_is_answered() {
         let counters = host.store.counters();
         assert_eq!((counters.asks, counters.replies, counters.granted), (100, 100, 100));
         assert_eq!(counters.calls, 1);
+        assert!(counters.micros >= 100);
 
         // NOSCRIPT: all are sent again, the first one with the text of the script.
         server.say(&["SCRIPT", "FLUSH"]);
