@@ -62,7 +62,8 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
     let mut id = HostId(seed);
     let (mut holding, mut demand, mut number) = (Holding::new(), Demand::new(), 0);
     let (mut spent, mut answers) = (Vec::new(), Vec::new());
-    let mut under_way: BTreeMap<u64, HostId> = BTreeMap::new();
+    let mut under_way: BTreeMap<u64, (HostId, Instant)> = BTreeMap::new();
+    let mut slowest = Duration::ZERO;
     let mut requests = interval(Duration::from_millis(1));
     requests.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let now = || HostTime(run.began.elapsed().as_micros().try_into().unwrap());
@@ -100,16 +101,20 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
                         let wish = demand.wish(&limit, at, waiting, least, ROUND_TRIP);
                         holding.ask(&limit, at, id, AskNumber(number), wish)
                     };
-                    under_way.insert(number, id);
+                    under_way.insert(number, (id, Instant::now()));
                     if line.submit(vec![(bucket.clone(), sent)]).is_err() {
+                        under_way.remove(&number);
                         holding.void(&sent);
                     }
                 }
             }
             () = line.answers(&mut answers) => {
                 for answer in answers.drain(..) {
+                    let asked = under_way.remove(&answer.sent.ask.number.0);
+                    let (asked_by, at) = asked.expect("an answer to an ask that was answered");
+                    slowest = slowest.max(at.elapsed());
                     // An answer to what this host was before is none.
-                    if under_way.remove(&answer.sent.ask.number.0) != Some(id) {
+                    if asked_by != id {
                         continue;
                     }
                     match answer.outcome {
@@ -123,7 +128,7 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
             }
         }
     }
-    println!("{:?}", store.counters());
+    println!("slowest answer {slowest:?}, {:?}", store.counters());
     spent
 }
 

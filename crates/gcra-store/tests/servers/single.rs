@@ -161,6 +161,22 @@ async fn more_asks_than_there_is_space_for_are_refused_at_once() {
 }
 
 #[tokio::test]
+async fn answers_come_to_the_line_that_asked() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut host = Host::ready(config(&server.url())).await;
+    let other = host.store.line();
+    host.submit(&["1", "2"]).unwrap();
+    let first = std::mem::replace(&mut host.line, other);
+    host.submit(&["3"]).unwrap();
+    let answers = host.answers(1).await;
+    assert_eq!(answers[0].sent.ask.number.0, 3);
+    host.line = first;
+    let answers = host.answers(2).await;
+    assert_eq!(answers.iter().map(|it| it.sent.ask.number.0).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test]
 async fn the_task_ends_when_all_is_answered_that_was_asked() {
     needs!(valkey());
     let server = Server::start(&[]);
