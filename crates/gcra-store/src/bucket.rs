@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-use blake2::digest::{KeyInit as _, Mac as _, consts::U16};
-use blake2::{Blake2b512, Blake2bMac, Digest as _};
 use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros};
+use sha2::{Digest as _, Sha256};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
 /// cluster.
@@ -18,28 +17,29 @@ pub(crate) const TAGS: u16 = 1024;
 /// meet on one record.
 #[derive(Clone)]
 pub struct Names {
-    hash: Blake2bMac<U16>,
+    /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and
+    /// only half of the result is used, it is a hash with a key.
+    salted: Sha256,
 }
 
 impl Names {
     /// Names with a salt, which may be empty. All hosts that share limits have the same one.
     #[must_use]
     pub fn new(salt: &[u8]) -> Self {
-        // A salt of any length becomes a key of 512 bits.
-        let key = Blake2b512::digest(salt);
-        Self { hash: Blake2bMac::new(&key) }
+        Self { salted: Sha256::new_with_prefix(Sha256::digest(salt)) }
     }
 
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
     /// written into the name as it is.
     #[must_use]
     pub fn bucket(&self, limit_name: &str, key: &[u8], limit: Limit) -> Bucket {
-        let mut hash = self.hash.clone();
+        let mut hash = self.salted.clone();
         hash.update(limit_name.as_bytes());
         // No UTF-8 has this byte, so two different pairs never become the same bytes.
-        hash.update(&[0xff]);
+        hash.update([0xff]);
         hash.update(key);
-        let hash = u128::from_be_bytes(hash.finalize().into_bytes().into());
+        let hash: [u8; 32] = hash.finalize().into();
+        let hash = hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
         let tag = u16::try_from(hash % u128::from(TAGS)).unwrap_or(0);
         let stem = format!("{}:1:{limit_name}:{hash:032x}:", tag_text(tag));
         Bucket { name: numbered(&stem, &limit), stem, tag, limit, earlier: None }
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_name_has_no_key_in_it_and_is_the_same_for_ever() {
         let bucket = Names::new(b"").bucket("api.second", b"192.0.2.7", limit(20));
-        // Python: blake2b(b"api.second\xff192.0.2.7", key=blake2b(b"").digest(), digest_size=16)
-        let hash = "de18cc2c415ded31e40f19b1ed262ec6";
-        let name = format!("{{gcra:710}}:1:api.second:{hash}:20-271000000-20-1e8480");
+        // Python: sha256(sha256(b"").digest() + b"api.second\xff192.0.2.7").hexdigest()[:32]
+        let hash = "17eb0eb6fd4cceec7de59a1419a62a1e";
+        let name = format!("{{gcra:542}}:1:api.second:{hash}:20-271000000-20-1e8480");
         assert_eq!(bucket.name(), name);
         assert!(bucket.epoch().starts_with(&tag_text(bucket.tag())));
     }
