@@ -343,7 +343,7 @@ and with TLS it begins with rediss.
 
 Examples:
   gcra-spoa store check --store redis://store.example
-  gcra-spoa store check --store rediss://gcra@store.example --store-password-env PASSWORD";
+  gcra-spoa store check --store rediss://gcra@store.example --store-ca ca.pem";
 
 /// A configuration file: `FILE`, or `--config FILE` as for an agent.
 #[derive(Debug, clap::Args)]

@@ -399,6 +399,7 @@ impl Task {
 
     fn looked(&mut self, finder: Finder, seen: Result<Seen, Fault>) {
         self.looks += 1;
+        let mut closed = false;
         let fault = match seen {
             Ok(Seen { map, servers, fault }) => {
                 self.take_map(
@@ -407,7 +408,7 @@ impl Task {
                 self.owners = map.owners;
                 for (place, state) in servers.into_iter().enumerate() {
                     let state = state.map(|(connection, replicas)| Link { connection, replicas });
-                    self.take_state(place, state);
+                    closed |= !self.take_state(place, state);
                 }
                 fault
             }
@@ -426,6 +427,9 @@ impl Task {
         }
         let next = self.look_began + jitter(self.connector.config.look_every);
         self.look = Look::At(next, finder);
+        if closed {
+            self.look_soon();
+        }
         self.publish();
     }
 
@@ -446,10 +450,10 @@ impl Task {
         }
     }
 
-    /// Takes what a look says about a server, unless more is known: that the connection over which
-    /// the look found it well was closed meanwhile.
-    fn take_state(&mut self, place: usize, state: Result<Link, Fault>) {
-        let Some(server) = self.servers.get(place) else { return };
+    /// Takes what a look says about a server. `false`: more is known, because the connection over
+    /// which the look found the server well was closed meanwhile.
+    fn take_state(&mut self, place: usize, state: Result<Link, Fault>) -> bool {
+        let Some(server) = self.servers.get(place) else { return true };
         let closed = match (&server.state, &state) {
             (Err(_), Ok(link)) => link.connection.is_older_than(self.look_began),
             _ => false,
@@ -457,6 +461,7 @@ impl Task {
         if !closed {
             self.set_state(place, state);
         }
+        !closed
     }
 
     /// Begins the next look soon; but if one was begun soon less than an interval ago, there is
