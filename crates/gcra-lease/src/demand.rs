@@ -35,6 +35,34 @@ impl Demand {
         Self::default()
     }
 
+    /// What a process has written down, or estimates: cells per microsecond, and the cells that were
+    /// asked for since `asked_at`.
+    pub(crate) const fn recalled(
+        rate: f64,
+        recent: u32,
+        asked_at: Option<HostTime>,
+        hosts: u32,
+        scarce: bool,
+    ) -> Self {
+        Self { rate, recent, asked_at, hosts, scarce }
+    }
+
+    pub(crate) const fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    pub(crate) const fn asked_at(&self) -> Option<HostTime> {
+        self.asked_at
+    }
+
+    pub(crate) const fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    pub(crate) const fn is_scarce(&self) -> bool {
+        self.scarce
+    }
+
     /// Notes a request of `cells`, whatever becomes of it.
     pub fn note(&mut self, cells: u32) {
         self.recent = self.recent.saturating_add(cells);
@@ -56,13 +84,7 @@ impl Demand {
         least: u32,
         round_trip: Micros,
     ) -> Wish {
-        if let Some(asked_at) = self.asked_at {
-            let elapsed = now.saturating_since(asked_at).0.max(100);
-            self.rate = 0.5 * self.rate + 0.5 * f64::from(self.recent) / elapsed as f64;
-        }
-        self.recent = 0;
-        self.asked_at = Some(now);
-
+        self.ask(now);
         let long = if self.holds_many(limit) { limit.longest_validity() } else { SHORT };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let expected = (self.rate * long.0 as f64 / 2.0).min(f64::from(limit.burst())) as u32;
@@ -71,6 +93,16 @@ impl Demand {
         let want = ahead.max(waiting).min(limit.burst());
         let validity = if want > waiting { long } else { single(round_trip) };
         Wish { want, least, validity }
+    }
+
+    /// Notes that an ask is sent: what was asked for since the last one goes into the estimate.
+    pub(crate) fn ask(&mut self, now: HostTime) {
+        if let Some(asked_at) = self.asked_at {
+            let elapsed = now.saturating_since(asked_at).0.max(100);
+            self.rate = 0.5 * self.rate + 0.5 * f64::from(self.recent) / elapsed as f64;
+        }
+        self.recent = 0;
+        self.asked_at = Some(now);
     }
 
     /// Whether to ask for more now, although nobody waits: what is held will not last for two

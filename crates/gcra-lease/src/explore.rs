@@ -1,6 +1,7 @@
 //! Every interleaving of small models: asks and replies that are lost, late without end, doubled
 //! and overtaken; time-outs at any moment; hosts that lose their memory or forget a key; replies
-//! that are void; a store that loses its memory, and whose clock leaps.
+//! that are void; a store that loses its memory, and whose clock leaps. Also with holdings that
+//! are put into words after each step ([`Packed`](crate::Packed)).
 //!
 //! The worlds are made of the real machines: [`Record`](crate::Record),
 //! [`Holding`](crate::Holding) and [`decide`](crate::decide). Each rule of the protocol is taken
@@ -109,11 +110,27 @@ fn small_models_hold() {
     explore(SMALL, usize::MAX);
 }
 
+/// The same models, with holdings in words after each step, in which a tick takes `tick` µs: what
+/// words cannot hold is lost.
+fn in_words(models: &[(&'static str, Model)], tick: u64) -> Vec<(&'static str, Model)> {
+    let words = Some(tick);
+    models.iter().map(|(name, model)| (*name, Model { words, ..*model })).collect()
+}
+
+#[test]
+fn small_models_hold_in_words() {
+    // With ticks of 1 µs, words lose nothing: there are as many worlds as without them.
+    let some = &SMALL[1..4];
+    assert_eq!(explore(&in_words(some, 1), usize::MAX), explore(some, usize::MAX));
+    explore(&in_words(SMALL, 2), usize::MAX);
+}
+
 #[test]
 #[ignore = "takes minutes: make lease-explore"]
 fn large_models_hold() {
     let most = std::env::var("GCRA_LEASE_STATES").map_or(7_000_000, |most| most.parse().unwrap());
     assert!(explore(LARGE, most) >= 10_000_000);
+    explore(&in_words(LARGE, 2), most / 5);
 }
 
 /// For each rule a model in which it is needed.
@@ -146,8 +163,9 @@ fn without_a_rule_too_many_are_allowed() {
         (Rule::AnotherHostAfterLoss, Model { crashes: 1, asks: 3, interval: 2, ..ONE_CELL }),
         (Rule::VoidCountsAsNone, Model { voids: 1, ..ONE_CELL }),
     ];
+    let in_words = cases.map(|(rule, model)| (rule, Model { words: Some(1), ..model }));
     let mut missed = Vec::new();
-    for (rule, model) in cases {
+    for (rule, model) in cases.into_iter().chain(in_words) {
         let _back = take_away(Some(rule));
         let found = search(&model, 3_000_000);
         match found.violation {

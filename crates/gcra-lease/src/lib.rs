@@ -42,7 +42,7 @@
 //! * `time`, `limit` (the arithmetic), `message`, and `rule` (for the tests);
 //! * `record`: the store's end;
 //! * `holding`: the host's end; `request`: several limits; `demand`: how much to ask for;
-//! * `watch`: the store's clock;
+//! * `watch`: the store's clock; `word`: a holding in two words, for memory that processes share;
 //! * for the tests, `police` (an exact bucket), `explore`, and `simulate`.
 
 mod demand;
@@ -60,6 +60,7 @@ mod rule;
 mod simulate;
 mod time;
 mod watch;
+mod word;
 
 pub use demand::Demand;
 pub use holding::{Holding, Look, Sent, Wish};
@@ -69,3 +70,4 @@ pub use record::{Lease, Record};
 pub use request::{Need, Step, decide};
 pub use time::{HostTime, Micros, StoreTime};
 pub use watch::{ClockWatch, Leap};
+pub use word::{Advice, Base, MOST_CELLS, NUMBERS, Packed, Tick, Word};

@@ -120,6 +120,7 @@ fn anything(seed: u64) -> Setting {
         on_off: random.one_of(&[None, Some(0.3), Some(2.0)]),
         all_on_one: random.chance(0.1),
         keeps: random.chance(0.2),
+        words: seed % 2 == 0,
         costs: random.one_of(&[&[1][..], &[1], &[1, 2], &[1, 5], &[0, 1, 3, 20]]).to_vec(),
     }
 }
@@ -244,7 +245,12 @@ fn figures() {
         "| case | allowed | asks/request | asks/allowed cell | waited | added µs | too many |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for (name, setting) in cases() {
+    let in_words =
+        cases().into_iter().map(|(name, setting)| (name, Setting { words: true, ..setting }));
+    for (number, (name, setting)) in cases().into_iter().chain(in_words).enumerate() {
+        if number == cases().len() {
+            println!("with holdings and demands in words:");
+        }
         let found = run(&setting);
         let per = |count: u64, of: u64| count as f64 / of.max(1) as f64;
         println!(

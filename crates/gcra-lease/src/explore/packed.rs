@@ -20,6 +20,7 @@ impl Packed {
         let micros = |units: u64| units >> limit.fraction_bits();
         let left = [world.crashes, world.evictions, world.voids, world.losses, world.leaps];
         left.into_iter().for_each(|left| put(left.into()));
+        put(world.in_tick(model).into());
         for which in 0..model.limits {
             let (police, record) = (&world.police[which], &world.records[which]);
             put(micros(police.owed(limit, world.now)));
@@ -74,8 +75,11 @@ impl Packed {
         let mut world = World::new(model);
         let left = [(); 5].map(|()| get());
         [world.crashes, world.evictions, world.voids, world.losses, world.leaps] = left;
+        // START is a multiple of every tick.
+        world.now = START + u64::from(get());
+        let now = world.now;
         for which in 0..model.limits {
-            world.police[which] = Police::owing(limit, START, units(get()), get().into());
+            world.police[which] = Police::owing(limit, now, units(get()), get().into());
             let owed: Units = units(get());
             let (host, until) = (get(), get());
             let denied = Denied { host: HostId(host.into()), until: clock(until) };
@@ -100,10 +104,10 @@ impl Packed {
                 host.asks_left[which] = get();
                 let [held, valid_for, spent, number, fresh] = [(); 5].map(|()| get());
                 // With no patience, it does not matter since when an ask is under way.
-                let asking = Asking { number: AskNumber(number.into()), since: HostTime(START) };
+                let asking = Asking { number: AskNumber(number.into()), since: HostTime(now) };
                 host.holdings[which] = Holding {
                     held: held.into(),
-                    valid_until: HostTime(START + u64::from(valid_for)),
+                    valid_until: HostTime(now + u64::from(valid_for)),
                     spent: spent.into(),
                     asking: (number > 0).then_some(asking),
                     fresh: fresh > 0,
@@ -126,7 +130,7 @@ impl Packed {
                 least,
                 validity: Micros(validity.into()),
             };
-            let at = HostTime(START - u64::from(age));
+            let at = HostTime(now - u64::from(age));
             world.asks.push((which.into(), Sent { ask, at }));
         }
         for _ in 0..get() {

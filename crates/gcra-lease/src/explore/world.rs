@@ -12,6 +12,7 @@ use crate::record::Record;
 use crate::request::{Need, Step, decide};
 use crate::rule::{Rule, without};
 use crate::time::{HostTime, Micros, StoreTime};
+use crate::word::through_words_with_ticks;
 
 /// Clocks begin here, so that they can be set back.
 pub(super) const START: u64 = 1_000_000;
@@ -50,6 +51,8 @@ pub(crate) struct Model {
     /// How often the store's clock may leap, and by how much.
     pub(crate) leaps: u8,
     pub(crate) leap: i64,
+    /// How long a tick takes if holdings are kept in words, in µs (a power of two).
+    pub(crate) words: Option<u64>,
 }
 
 impl Model {
@@ -71,6 +74,7 @@ impl Model {
         strict: false,
         leaps: 0,
         leap: 0,
+        words: None,
     };
 
     pub(crate) fn limit(&self) -> Limit {
@@ -229,8 +233,20 @@ impl World {
         moves.push(Move::Tick);
     }
 
-    /// Takes a step with the real machines.
+    /// Takes a step with the real machines. If holdings are kept in words, they are put there
+    /// after each step.
     pub(crate) fn take(&mut self, model: &Model, limit: &Limit, step: Move) -> Outcome {
+        let outcome = self.take_unpacked(model, limit, step);
+        if let Some(tick) = model.words {
+            let now = HostTime(self.now);
+            for holding in self.hosts.iter_mut().flat_map(|host| &mut host.holdings) {
+                *holding = through_words_with_ticks(HostTime(0), tick, now, holding);
+            }
+        }
+        outcome
+    }
+
+    fn take_unpacked(&mut self, model: &Model, limit: &Limit, step: Move) -> Outcome {
         let now = HostTime(self.now);
         match step {
             Move::Tick => {
@@ -427,6 +443,11 @@ impl World {
         Outcome::Violation(format!("{over} too many are allowed"))
     }
 
+    /// How far the tick has gone by which words are rounded.
+    pub(super) fn in_tick(&self, model: &Model) -> u8 {
+        model.words.map_or(0, |tick| u8::try_from(self.now % tick).unwrap())
+    }
+
     /// The same for worlds from which the same can come. Times are written relative to now, and
     /// no further back than it matters; and it does not matter which host is which.
     pub(crate) fn fingerprint(&self, model: &Model, limit: &Limit) -> u64 {
@@ -445,7 +466,9 @@ impl World {
         let until = |then: HostTime| then.0.saturating_sub(self.now);
         let mut print = Fingerprint::new();
         let left = [self.crashes, self.evictions, self.voids, self.losses, self.leaps];
-        print.add(u64::from_le_bytes([left[0], left[1], left[2], left[3], left[4], 0, 0, 0]));
+        let in_tick = self.in_tick(model);
+        print
+            .add(u64::from_le_bytes([left[0], left[1], left[2], left[3], left[4], in_tick, 0, 0]));
         for which in 0..model.limits {
             let police = &self.police[which];
             let record = &self.records[which];

@@ -15,6 +15,7 @@ use crate::rule::{Rule, without};
 use crate::simulate::random::Random;
 use crate::time::{HostTime, Micros, StoreTime};
 use crate::watch::ClockWatch;
+use crate::word::{Base, through_words};
 
 /// What a request waits at most (`--store-wait`).
 const PATIENCE: Micros = Micros::from_millis(50);
@@ -57,6 +58,8 @@ pub(crate) struct Setting {
     pub(crate) strict: bool,
     pub(crate) leaps_forward: f64,
     pub(crate) leaps_back: f64,
+    /// Hosts keep holdings and demands in words.
+    pub(crate) words: bool,
 }
 
 impl Default for Setting {
@@ -85,6 +88,7 @@ impl Default for Setting {
             strict: false,
             leaps_forward: 0.0,
             leaps_back: 0.0,
+            words: false,
         }
     }
 }
@@ -228,6 +232,9 @@ pub(crate) fn run(setting: &Setting) -> Outcome {
         }
         run.now = now;
         run.happen(event);
+        if setting.words {
+            run.put_into_words(event);
+        }
     }
     run.outcome
 }
@@ -266,6 +273,29 @@ impl Run<'_> {
 
     fn store_clock(&self) -> StoreTime {
         StoreTime(self.now.saturating_add_signed(self.leapt))
+    }
+
+    /// What the host of an event knows about its keys goes through the words.
+    fn put_into_words(&mut self, event: Event) {
+        let host = match event {
+            Event::Request { host }
+            | Event::ReplyArrives { host, .. }
+            | Event::GiveUp { host, .. }
+            | Event::GiveBack { host, .. }
+            | Event::Crash { host }
+            | Event::Evict { host } => host,
+            _ => return,
+        };
+        let host = &mut self.hosts[host];
+        // Its clock stands still.
+        if host.frozen_until > self.now {
+            return;
+        }
+        let now = host.clock(self.now);
+        for (holding, demand) in host.holdings.iter_mut().zip(&mut host.demands) {
+            (*holding, *demand) =
+                through_words(Base(HostTime(START - SECOND)), now, holding, demand);
+        }
     }
 
     fn happen(&mut self, event: Event) {
@@ -322,6 +352,9 @@ impl Run<'_> {
                 self.schedule_every(self.setting.evictions, event);
                 let limit = self.random.one_of(&[0, 1]);
                 self.hosts[host].holdings[limit] = Holding::new();
+                if self.setting.words {
+                    self.hosts[host].demands[limit] = Demand::new();
+                }
             }
             Event::Freeze { host } => {
                 self.schedule_every(self.setting.freezes, event);
@@ -385,8 +418,10 @@ impl Run<'_> {
             let largest = self.setting.costs.iter().max().copied().unwrap_or(1);
             self.outcome.ideal_large += u64::from(cells == largest);
         }
-        for demand in &mut self.hosts[host].demands {
-            demand.note(cells);
+        if !self.setting.words {
+            for demand in &mut self.hosts[host].demands {
+                demand.note(cells);
+            }
         }
         self.serial += 1;
         let serial = self.serial;
