@@ -67,7 +67,7 @@ pub use holding::{Holding, Look, Sent, Wish};
 pub use limit::{Limit, LimitError, Units};
 pub use message::{Ask, AskNumber, HostId, Reply};
 pub use record::{Lease, Record};
-pub use request::{Need, Step, decide};
+pub use request::{Need, Step, decide, next_step};
 pub use time::{HostTime, Micros, StoreTime};
 pub use watch::{ClockWatch, Leap};
 pub use word::{Advice, Base, MOST_CELLS, NUMBERS, Packed, Tick, Word};

@@ -59,40 +59,46 @@ pub enum Step {
 /// A caller that gets an answer other than [`Step::Allow`] in the end (also because it waited for
 /// too long) gives back what it asked for on the way ([`Holding::give_back`]).
 pub fn decide(now: HostTime, needs: &mut [Need<'_>], patience: Micros) -> Step {
-    if let Some(limit) = needs.iter().position(|need| need.cells > need.burst) {
-        return Step::TooLarge { limit };
-    }
-    let look = |need: &Need<'_>| need.holding.look(now, need.cells, patience);
-    let blocked = needs.iter().enumerate().find_map(|(limit, need)| match look(need) {
-        Look::Blocked { until } => Some(Step::Block { limit, until }),
-        _ => None,
+    let costs = needs.iter().map(|need| (need.cells, need.burst));
+    let step = next_step(costs, |limit| {
+        let Need { holding, cells, .. } = &needs[limit];
+        (holding.look(now, *cells, patience), holding.held(now))
     });
-    if let Some(step) = blocked {
-        return step;
-    }
-    if without(Rule::AllOrNone) {
-        // What is here is spent, whatever the others say.
-        for need in needs.iter_mut().filter(|need| look(need) == Look::Enough) {
-            need.holding.spend(now, need.cells);
-        }
-    }
-    for (limit, need) in needs.iter().enumerate() {
-        match look(need) {
-            Look::Enough => {}
-            Look::Blocked { until } => return Step::Block { limit, until },
-            Look::Waiting { since } => return Step::Wait { limit, since },
-            Look::Lacking => {
-                let least = need.cells - need.holding.held(now).min(need.cells);
-                return Step::Ask { limit, least };
-            }
-        }
-    }
-    if !without(Rule::AllOrNone) {
+    if step == Step::Allow || without(Rule::AllOrNone) {
         for need in needs {
             need.holding.spend(now, need.cells);
         }
     }
-    Step::Allow
+    step
+}
+
+/// As [`decide`], for holdings that are in the memory of several processes: what each limit needs
+/// as cells and burst, and a look at what is held for it. Nothing is spent: after
+/// [`Step::Allow`], the caller spends the cells under all limits, and takes that back if another
+/// process was faster under one of them.
+pub fn next_step(
+    costs: impl Iterator<Item = (u32, u32)> + Clone,
+    look: impl Fn(usize) -> (Look, u32),
+) -> Step {
+    let costs = costs.enumerate();
+    if let Some((limit, _)) = costs.clone().find(|(_, (cells, burst))| cells > burst) {
+        return Step::TooLarge { limit };
+    }
+    // What blocks is looked for first.
+    let mut next = None;
+    for (limit, (cells, _)) in costs {
+        let (found, held) = look(limit);
+        match found {
+            Look::Blocked { until } => return Step::Block { limit, until },
+            Look::Enough => {}
+            Look::Waiting { since } => next = next.or(Some(Step::Wait { limit, since })),
+            Look::Lacking => {
+                let least = cells.saturating_sub(held);
+                next = next.or(Some(Step::Ask { limit, least }));
+            }
+        }
+    }
+    next.unwrap_or(Step::Allow)
 }
 
 #[cfg(test)]

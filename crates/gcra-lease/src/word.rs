@@ -235,8 +235,9 @@ impl Word {
         Some(Self((self.0 + cells * (one << HELD.at)) - cells * (one << SPENT.at)))
     }
 
-    /// The number of the latest ask, as the word writes it.
-    const fn number(self) -> u64 {
+    /// The number of the latest ask, modulo [`NUMBERS`].
+    #[must_use]
+    pub const fn number(self) -> u64 {
         NUMBER.get(self.0)
     }
 
@@ -326,20 +327,25 @@ impl Advice {
     /// Adds to the debt.
     #[must_use]
     pub const fn charge(self, cells: u32) -> Self {
-        let debt = DEBT.get(self.0).saturating_add(cells as u64);
-        Self(self.0 & !DEBT.put(u64::MAX) | DEBT.put(debt))
+        self.with_debt(self.debt().saturating_add(cells))
+    }
+
+    /// Cells to charge that were not lent.
+    #[must_use]
+    pub const fn debt(self) -> u32 {
+        DEBT.get_u32(self.0)
+    }
+
+    /// The same advice with this debt.
+    #[must_use]
+    pub const fn with_debt(self, debt: u32) -> Self {
+        Self(self.0 & !DEBT.put(u64::MAX) | DEBT.put(debt as u64))
     }
 
     /// When the latest ask was sent.
     #[must_use]
     pub const fn since(self) -> Tick {
         Tick(SINCE.get_u32(self.0))
-    }
-
-    /// When to come back.
-    #[must_use]
-    pub const fn come_back(self) -> Tick {
-        Tick(COME_BACK.get_u32(self.0))
     }
 }
 

@@ -73,6 +73,7 @@ mod hash;
 mod header;
 mod inspect;
 mod key;
+mod leases;
 mod look;
 #[cfg(all(test, gcra_model))]
 mod model;
@@ -103,6 +104,7 @@ pub use decision::Decision;
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, limit_id};
+pub use leases::{LeaseCounts, LeaseKey, LeaseNeed, Leases, Spent};
 pub use open::Opened;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};

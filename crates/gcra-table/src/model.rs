@@ -217,7 +217,7 @@ where
 }
 
 /// Checks a model, with one step of the algorithm taken away or with all of them.
-fn model(mutation: Option<Mutation>, body: fn()) {
+pub(crate) fn model(mutation: Option<Mutation>, body: fn()) {
     model_with(Changes { mutation, ..Changes::default() }, || check(body));
     // loom remembers one access to each slot, and so misses that another actor could have come
     // between two loads of one actor. Loads as exchanges are never reordered, but loom goes
@@ -253,18 +253,19 @@ macro_rules! models {
         $(
             #[test]
             fn $name() {
-                model(None, $body);
+                $crate::model::model(None, $body);
             }
             $(
                 #[test]
                 #[should_panic(expected = $words)]
                 fn $twin() {
-                    model(Some(Mutation::$mutation), $body);
+                    $crate::model::model(Some($crate::mutation::Mutation::$mutation), $body);
                 }
             )*
         )*
     };
 }
+pub(crate) use models;
 
 /// Two processes charge a bucket that exists.
 fn two_charges() {

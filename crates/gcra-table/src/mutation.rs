@@ -31,6 +31,18 @@ pub(crate) enum Mutation {
     InheritsAfterTheMove,
     /// Carry over a bucket that has drained since it was sealed.
     CarriesWhatHasDrained,
+    /// Spend leased cells by a load and a store instead of an exchange.
+    StoreSpend,
+    /// Take any reply, not only one to the latest ask.
+    ReplyToAny,
+    /// Count held cells as kept, whatever the reply says of them.
+    AllAreKept,
+    /// Give an entry to another key with the cells that are held in it.
+    EvictKeepsHeld,
+    /// Draw the number of an ask before the word is loaded.
+    NumberBeforeLoad,
+    /// Take back the spending of cells that may have been reported.
+    UnspendAnyTime,
 }
 
 #[cfg(not(gcra_model))]

@@ -1,4 +1,5 @@
-//! The memory of a table: a mapped file, seen as its shared header fields and its lines.
+//! The memory of a table or of leases: a mapped file, seen as its shared header fields and its
+//! lines or sets.
 //!
 //! One of the two files of the project with unsafe code; the other is `cpu.rs`. It hands out
 //! references to atomics, never bytes and never an exclusive reference.
@@ -18,9 +19,10 @@ use crate::header::{
     EXEMPTIONS_AT, HEADER_BYTES, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry, REGISTER_AT,
     SHARED_AT, Shared,
 };
+use crate::leases::{LEASES_SHARED_AT, LeasesShared, SET_ENTRIES, Set};
 use crate::profile::ProfileEntry;
 use crate::register::{ENTRIES, Entry};
-use crate::slot::{LINE_SLOTS, Line};
+use crate::slot::{LINE_SLOTS, Line, Slot};
 use crate::slots::Slots;
 
 /// A part of the header that processes change while they use the table.
@@ -58,14 +60,39 @@ unsafe impl HeaderPart for [ExemptionEntry; EXEMPTIONS] {
     const AT: usize = EXEMPTIONS_AT;
 }
 
-/// A mapping of the header and the lines after it.
+// SAFETY: its fields are atomics, or structures of atomics.
+unsafe impl HeaderPart for LeasesShared {
+    const AT: usize = LEASES_SHARED_AT;
+}
+
+/// What a region is made of after its header.
+///
+/// # Safety
+///
+/// It is made of `SLOTS` slots alone.
+unsafe trait Slotted {
+    /// How many.
+    const SLOTS: usize;
+}
+
+// SAFETY: an array of slots.
+unsafe impl Slotted for Line {
+    const SLOTS: usize = LINE_SLOTS;
+}
+
+// SAFETY: two arrays of slots.
+unsafe impl Slotted for Set {
+    const SLOTS: usize = 2 * SET_ENTRIES;
+}
+
+/// A mapping of a header of `HEADER` bytes and the slots after it.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct Region<const HEADER: usize = HEADER_BYTES> {
     map: MmapRaw,
     slots: Slots,
 }
 
-impl Region {
+impl<const HEADER: usize> Region<HEADER> {
     /// Maps a file that holds the header and `slots` slots.
     pub(crate) fn map(file: &File, slots: Slots) -> io::Result<Self> {
         Self::new(MmapOptions::new().len(Self::bytes(slots)?).map_raw(file)?, slots)
@@ -78,7 +105,7 @@ impl Region {
 
     fn new(map: MmapRaw, slots: Slots) -> io::Result<Self> {
         #[cfg(not(gcra_model))]
-        if !crate::slot::Slot::is_lock_free() {
+        if !Slot::is_lock_free() {
             let message = "this CPU has no 128-bit compare-exchange (cmpxchg16b on x86-64)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
@@ -90,12 +117,17 @@ impl Region {
     }
 
     fn bytes(slots: Slots) -> io::Result<usize> {
-        usize::try_from(HEADER_BYTES as u64 + slots.bytes())
+        usize::try_from(HEADER as u64 + slots.bytes())
             .map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// The header fields that change.
+    /// The header fields of a table that change.
     pub(crate) fn shared(&self) -> &Shared {
+        self.part()
+    }
+
+    /// The header fields of leases that change.
+    pub(crate) fn leases_shared(&self) -> &LeasesShared {
         self.part()
     }
 
@@ -121,7 +153,7 @@ impl Region {
 
     fn part<T: HeaderPart>(&self) -> &T {
         const {
-            assert!(T::AT + size_of::<T>() <= HEADER_BYTES);
+            assert!(T::AT + size_of::<T>() <= HEADER);
             assert!(T::AT.is_multiple_of(align_of::<T>()));
         }
         // SAFETY: `new` checked that the mapping holds the whole header, and the assertion above
@@ -143,16 +175,32 @@ impl Region {
         self.map.len()
     }
 
-    /// All lines of the table.
+    /// All lines of a table.
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
+        self.after_header()
+    }
+
+    /// All sets of leases.
+    #[inline]
+    pub(crate) fn sets(&self) -> &[Set] {
+        self.after_header()
+    }
+
+    #[inline]
+    fn after_header<T: Slotted>(&self) -> &[T] {
+        const {
+            assert!(HEADER.is_multiple_of(align_of::<T>()));
+            // The slots of the models have another size, and none lies in a region.
+            assert!(cfg!(gcra_model) || size_of::<T>() == T::SLOTS * size_of::<Slot>());
+        }
         // SAFETY: `new` checked that the mapping holds the header and, after it, `slots` slots.
-        let first = unsafe { self.map.as_mut_ptr().add(HEADER_BYTES) }.cast::<Line>();
-        // SAFETY: the mapping is page aligned, as is the header's size, so lines of 64 bytes are
-        // aligned; it lives as long as `self`; a line is made of atomics alone, for which
-        // every bit pattern is valid, and all others that change them do so through
-        // the same atomics.
-        unsafe { slice::from_raw_parts(first, self.slots.get() as usize / LINE_SLOTS) }
+        let first = unsafe { self.map.as_mut_ptr().add(HEADER) }.cast::<T>();
+        // SAFETY: the mapping is page aligned, and the header's size is a multiple of the
+        // alignment; it lives as long as `self`; a line or set is made of atomics alone, for which
+        // every bit pattern is valid, and all others that change them do so through the same
+        // atomics.
+        unsafe { slice::from_raw_parts(first, self.slots.get() as usize / T::SLOTS) }
     }
 }
 
@@ -162,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_lines_fill_the_mapping_to_its_end() {
-        let region = Region::in_memory(Slots::new(64).unwrap()).unwrap();
+        let region = Region::<HEADER_BYTES>::in_memory(Slots::new(64).unwrap()).unwrap();
+        assert_eq!(region.sets().len(), 8);
         assert_eq!(region.lines().len(), 16);
         let end = region.lines().as_ptr_range().end.addr();
         assert_eq!(end - region.map.as_ptr().addr(), region.map.len());

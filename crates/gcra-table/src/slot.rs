@@ -45,22 +45,40 @@ impl Slot {
 
     #[inline]
     pub(crate) fn load(&self) -> Word {
-        #[cfg(not(gcra_model))]
-        return Word(crate::cpu::load(&self.0));
-        #[cfg(gcra_model)]
-        Word(self.0.load(Ordering::Relaxed))
+        Word(self.load_bits())
     }
 
     /// Puts `new` in the place of `current`. False if the slot holds something else by now.
     #[inline]
     pub(crate) fn exchange(&self, current: Word, new: Word) -> bool {
-        self.0.compare_exchange(current.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.exchange_bits(current.0, new.0)
+    }
+
+    /// As [`load`](Self::load), whatever the bits mean.
+    #[inline]
+    pub(crate) fn load_bits(&self) -> u128 {
+        #[cfg(not(gcra_model))]
+        return crate::cpu::load(&self.0);
+        #[cfg(gcra_model)]
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// As [`exchange`](Self::exchange), whatever the bits mean.
+    #[inline]
+    pub(crate) fn exchange_bits(&self, current: u128, new: u128) -> bool {
+        self.0.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Only for tests and for mutations: changes the slot, whatever it holds.
     #[cfg(any(gcra_model, test))]
     pub(crate) fn store(&self, word: Word) {
-        self.0.store(word.0, Ordering::Relaxed);
+        self.store_bits(word.0);
+    }
+
+    /// As [`store`](Self::store), whatever the bits mean.
+    #[cfg(any(gcra_model, test))]
+    pub(crate) fn store_bits(&self, bits: u128) {
+        self.0.store(bits, Ordering::Relaxed);
     }
 
     /// Only for a mutation: an exchange that compares the TAT and not the key.

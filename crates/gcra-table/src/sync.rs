@@ -8,7 +8,7 @@
 #[cfg(not(gcra_model))]
 pub(crate) use portable_atomic::AtomicU128;
 #[cfg(not(gcra_model))]
-pub(crate) use std::sync::atomic::{Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(gcra_loom)]
 use loom::sync::atomic as model;
@@ -16,13 +16,10 @@ use loom::sync::atomic as model;
 use shuttle::sync::atomic as model;
 
 #[cfg(gcra_model)]
-pub(crate) use model::{Ordering, fence};
+pub(crate) use model::{AtomicU64, Ordering, fence};
 
-/// A 128-bit word for the checkers, which have none: two halves of 32 bits each in one 64-bit
-/// word.
-///
-/// The models keep fingerprints below 2^32 and times below 2^30, so nothing is lost. `pack` checks
-/// that.
+/// A 128-bit word for the checkers, which have none: a 64-bit word that holds the number of a
+/// value, in the order in which the values were first seen. (It is 0 for 0.)
 #[cfg(gcra_model)]
 #[derive(Debug)]
 pub(crate) struct AtomicU128(model::AtomicU64);
@@ -30,14 +27,14 @@ pub(crate) struct AtomicU128(model::AtomicU64);
 #[cfg(gcra_model)]
 impl AtomicU128 {
     pub(crate) fn new(word: u128) -> Self {
-        Self(model::AtomicU64::new(Self::pack(word)))
+        Self(model::AtomicU64::new(number(word)))
     }
 
     pub(crate) fn load(&self, order: Ordering) -> u128 {
         if crate::mutation::changes().loads_are_exchanges {
-            return Self::unpack(self.0.fetch_add(0, order));
+            return value(self.0.fetch_add(0, order));
         }
-        Self::unpack(self.0.load(order))
+        value(self.0.load(order))
     }
 
     pub(crate) fn compare_exchange(
@@ -48,25 +45,38 @@ impl AtomicU128 {
         failure: Ordering,
     ) -> Result<u128, u128> {
         self.0
-            .compare_exchange(Self::pack(current), Self::pack(new), success, failure)
-            .map(Self::unpack)
-            .map_err(Self::unpack)
+            .compare_exchange(number(current), number(new), success, failure)
+            .map(value)
+            .map_err(value)
     }
 
     /// Only for mutations: a store, whatever is there.
     pub(crate) fn store(&self, word: u128, order: Ordering) {
-        self.0.store(Self::pack(word), order);
+        self.0.store(number(word), order);
     }
+}
 
-    /// Bits 63 and 62 of the low half (pending, sealed) become bits 31 and 30.
-    fn pack(word: u128) -> u64 {
-        let packed = ((word >> 64) << 32 | (word >> 62 & 3) << 30 | word & 0x3fff_ffff) as u64;
-        assert_eq!(Self::unpack(packed), word, "the model's numbers are too large");
-        packed
-    }
+#[cfg(gcra_model)]
+static VALUES: std::sync::Mutex<Vec<u128>> = std::sync::Mutex::new(Vec::new());
+#[cfg(gcra_model)]
+static NUMBERS: std::sync::Mutex<std::collections::BTreeMap<u128, u64>> =
+    std::sync::Mutex::new(std::collections::BTreeMap::new());
 
-    fn unpack(packed: u64) -> u128 {
-        let packed = u128::from(packed);
-        (packed >> 32) << 64 | (packed >> 30 & 3) << 62 | packed & 0x3fff_ffff
+#[cfg(gcra_model)]
+fn number(value: u128) -> u64 {
+    if value == 0 {
+        return 0;
     }
+    let mut numbers = NUMBERS.lock().unwrap();
+    let next = numbers.len() as u64 + 1;
+    *numbers.entry(value).or_insert_with(|| {
+        VALUES.lock().unwrap().push(value);
+        next
+    })
+}
+
+#[cfg(gcra_model)]
+fn value(number: u64) -> u128 {
+    let place = usize::try_from(number).unwrap().checked_sub(1);
+    place.map_or(0, |place| VALUES.lock().unwrap()[place])
 }

@@ -1,0 +1,344 @@
+//! A set: the entries of a few keys whose hashes agree in some bits, and what is done with one of
+//! them.
+//!
+//! An entry is two words: the [`Word`], which says what this host may spend and has to report, and
+//! the [`Advice`], which makes asks rare. Strictness depends on the word alone, and each step
+//! changes it by one exchange, so the machines of gcra-lease see nothing but their own steps: an
+//! entry goes from one [`Holding`] to the next as if there were one process.
+//!
+//! A key has at most one word that is not an announcement (`opening.rs` says why). A key without
+//! one is a key of which this host knows nothing, [`Holding::new`]: its next ask is *fresh*, and
+//! the store counts as spent all that it had lent to this host. So an entry may be taken for
+//! another key at any moment, and what it held is lost and nothing else.
+//!
+//! # What a process killed here leaves behind
+//!
+//! * *Before its exchange of the word*: nothing; at most a number that no ask has.
+//! * *After it has begun an ask*: an ask that gets no reply. Another process asks in its place
+//!   once it is as old as `--store-wait`.
+//! * *Before it has written when the ask began*: a word with the advice of an earlier ask. The
+//!   next process that looks writes that the ask was seen now.
+//! * *Before it took a reply*: cells that the store counts as lent to this host, and that nobody
+//!   can spend. They count as spent with the next ask after that, or when the lease expires.
+//! * *After it has spent cells*: cells whose request got no answer. Too strict by these.
+
+use core::fmt;
+
+use gcra_lease::{
+    Advice, AskNumber, Base, Demand, Holding, HostId, HostTime, Look, Micros, NUMBERS, Packed,
+    Reply, Sent, Tick, Word,
+};
+
+use crate::mutation::{Mutation, broken};
+use crate::slot::Slot;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Entries of a set: their words fill one cache line, their advice another. The loom models use
+/// fewer.
+pub(crate) const SET_ENTRIES: usize = if cfg!(gcra_loom) { 2 } else { 4 };
+
+/// How many attempts an operation may lose before it gives up. The models need fewer, and fail
+/// beyond that.
+pub(super) const MAX_ATTEMPTS: u32 = if cfg!(gcra_model) { 24 } else { 1_000 };
+
+/// The entries that share two cache lines.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Set {
+    pub(super) words: [Slot; SET_ENTRIES],
+    pub(super) advice: [Slot; SET_ENTRIES],
+}
+
+#[cfg(not(gcra_model))]
+const _: () = assert!(size_of::<Set>() == 128);
+
+#[cfg(gcra_model)]
+impl Set {
+    pub(super) fn new() -> Self {
+        Self {
+            words: core::array::from_fn(|_| Slot::new()),
+            advice: core::array::from_fn(|_| Slot::new()),
+        }
+    }
+}
+
+/// The fields of the header that change while it is in use.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Shared {
+    numbers: Numbers,
+    _reserved: [core::sync::atomic::AtomicU64; 7],
+    /// Entries that were taken for another key while they held cells, had cells to report or were
+    /// asking.
+    pub(super) evicted: core::sync::atomic::AtomicU64,
+}
+
+/// The numbers of asks: see [`AskNumber`].
+#[repr(transparent)]
+struct Numbers(AtomicU64);
+
+impl fmt::Debug for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Numbers")
+    }
+}
+
+impl Shared {
+    #[cfg(gcra_model)]
+    pub(super) fn new() -> Self {
+        Self {
+            numbers: Numbers(AtomicU64::new(0)),
+            _reserved: Default::default(),
+            evicted: Default::default(),
+        }
+    }
+
+    /// A number above all that were drawn before.
+    pub(super) fn draw(&self) -> AskNumber {
+        AskNumber(self.numbers.0.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The largest number that was drawn.
+    pub(super) fn newest(&self) -> AskNumber {
+        AskNumber(self.numbers.0.load(Ordering::Relaxed))
+    }
+}
+
+/// What all entries of one memory have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory<'a> {
+    pub(crate) host: HostId,
+    pub(crate) base: Base,
+    pub(crate) shared: &'a Shared,
+}
+
+/// Where the entry of a key is, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(super) set: &'a Set,
+    /// 48 bits, never 0.
+    pub(super) fingerprint: u64,
+    pub(super) memory: Memory<'a>,
+}
+
+/// Cells that were spent, by which spending them can be taken back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Spent {
+    after: Word,
+    cells: u32,
+}
+
+impl<'a> Place<'a> {
+    pub(crate) const fn new(set: &'a Set, fingerprint: u64, memory: Memory<'a>) -> Self {
+        Self { set, fingerprint, memory }
+    }
+
+    #[inline]
+    fn word(&self, position: usize) -> Word {
+        Word::from_bits(self.set.words[position].load_bits())
+    }
+
+    fn advice(&self, position: usize) -> Advice {
+        Advice::from_bits(self.set.advice[position].load_bits())
+    }
+
+    /// Puts one word in the place of another. What this process did before is seen by those that
+    /// see the new word and fence.
+    pub(super) fn exchange(&self, position: usize, current: Word, new: Word) -> bool {
+        fence(Ordering::Release);
+        self.set.words[position].exchange_bits(current.bits(), new.bits())
+    }
+
+    pub(super) fn exchange_advice(&self, position: usize, current: Advice, new: Advice) -> bool {
+        self.set.advice[position].exchange_bits(current.bits(), new.bits())
+    }
+
+    /// The word of the key that is not an announcement.
+    #[inline]
+    fn find(&self) -> Option<(usize, Word)> {
+        (0..SET_ENTRIES).find_map(|position| {
+            let word = self.word(position);
+            let is_mine = word.fingerprint() == self.fingerprint && !word.is_announcement();
+            is_mine.then_some((position, word))
+        })
+    }
+
+    /// All entries of the set, one after another.
+    pub(super) fn entries(&self) -> [Packed; SET_ENTRIES] {
+        let words: [Word; SET_ENTRIES] = core::array::from_fn(|position| self.word(position));
+        // What led to these words is seen, too: with them, the numbers that they were made with.
+        fence(Ordering::Acquire);
+        core::array::from_fn(|position| Packed {
+            word: words[position],
+            advice: self.advice(position),
+        })
+    }
+
+    /// The entry of the key. If its advice was not written, or was lost, it is from now on what
+    /// can be said without it.
+    fn packed(&self, now: HostTime) -> Option<(usize, Packed)> {
+        let (position, word) = self.find()?;
+        fence(Ordering::Acquire);
+        Some((position, self.advised(position, word, now)))
+    }
+
+    pub(super) fn advised(&self, position: usize, word: Word, now: HostTime) -> Packed {
+        let advice = self.advice(position);
+        if advice.is_about(word) {
+            return Packed { word, advice };
+        }
+        // Otherwise an ask whose process was killed before it wrote when it began would never grow
+        // old.
+        let seen = Advice::seen(word, self.memory.base.tick(now));
+        self.exchange_advice(position, advice, seen);
+        Packed { word, advice: seen }
+    }
+
+    /// See [`Holding::look`].
+    #[inline]
+    pub(crate) fn look(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
+        let tick = self.memory.base.tick(now);
+        match self.find() {
+            Some((_, word)) if word.has(tick, cells) => Look::Enough,
+            _ => self.look_closely(now, cells, patience),
+        }
+    }
+
+    #[cold]
+    fn look_closely(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
+        self.holding(now).look(now, cells, patience)
+    }
+
+    /// What the entry holds.
+    pub(crate) fn holding(&self, now: HostTime) -> Holding {
+        let base = self.memory.base;
+        self.packed(now).map_or_else(Holding::new, |(_, packed)| packed.holding(base, now))
+    }
+
+    /// What is known about the demand for the key.
+    pub(crate) fn demand(&self, now: HostTime) -> Demand {
+        let base = self.memory.base;
+        self.packed(now).map_or_else(Demand::new, |(_, packed)| packed.demand(base, now))
+    }
+
+    /// See [`Holding::spend`].
+    #[inline]
+    pub(crate) fn spend(&self, now: Tick, cells: u32) -> Option<Spent> {
+        let (position, word) = self.find()?;
+        let after = word.spend(now, cells)?;
+        if self.exchange_spent(position, word, after) {
+            return Some(Spent { after, cells });
+        }
+        self.spend_anyhow(now, cells)
+    }
+
+    /// Another process was faster.
+    #[cold]
+    fn spend_anyhow(&self, now: Tick, cells: u32) -> Option<Spent> {
+        for _ in 0..MAX_ATTEMPTS {
+            let (position, word) = self.find()?;
+            let after = word.spend(now, cells)?;
+            if self.exchange_spent(position, word, after) {
+                return Some(Spent { after, cells });
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn exchange_spent(&self, position: usize, word: Word, after: Word) -> bool {
+        #[cfg(gcra_model)]
+        if broken(Mutation::StoreSpend) {
+            let unchanged = self.word(position) == word;
+            if unchanged {
+                self.set.words[position].store_bits(after.bits());
+            }
+            return unchanged;
+        }
+        // No fence: nothing was done before that others have to see.
+        self.set.words[position].exchange_bits(word.bits(), after.bits())
+    }
+
+    /// See [`Word::unspend`].
+    pub(crate) fn unspend(&self, spent: Spent) -> bool {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((position, word)) = self.find() else {
+                return false;
+            };
+            let after = if broken(Mutation::UnspendAnyTime) { word } else { spent.after };
+            let Some(before) = word.unspend(after, spent.cells) else {
+                return false;
+            };
+            if self.exchange(position, word, before) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// See [`Holding::charge`]. False if there is no entry to note it in.
+    pub(crate) fn charge(&self, now: HostTime, cells: u32) -> bool {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((position, packed)) = self.packed(now) else {
+                return false;
+            };
+            if self.exchange_advice(position, packed.advice, packed.advice.charge(cells)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// See [`Holding::reply`].
+    pub(crate) fn reply(&self, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
+        let base = self.memory.base;
+        let (mut sent, mut reply) = (*sent, *reply);
+        let mut is_advised = false;
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((position, packed)) = self.packed(now) else {
+                return false;
+            };
+            // After the word: a number that was given to an ask before that is not above it.
+            let newest = self.memory.shared.newest();
+            if broken(Mutation::ReplyToAny) {
+                let later = packed.word.number().wrapping_sub(sent.ask.number.0) % NUMBERS;
+                sent.ask.number = AskNumber(sent.ask.number.0 + later);
+            }
+            if broken(Mutation::AllAreKept) {
+                reply.kept = sent.ask.holds;
+            }
+            let Some(after) = packed.reply(base, now, &sent, &reply, newest) else {
+                return false;
+            };
+            // First, so that a process that sees that the ask has ended sees when to come back.
+            // Once, because a debt that was paid is taken away there.
+            if !is_advised {
+                if !self.exchange_advice(position, packed.advice, after.advice) {
+                    continue;
+                }
+                is_advised = true;
+            }
+            if self.exchange(position, packed.word, after.word) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// See [`Holding::void`].
+    pub(crate) fn void(&self, sent: &Sent, now: HostTime) -> bool {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((position, packed)) = self.packed(now) else {
+                return false;
+            };
+            let newest = self.memory.shared.newest();
+            let Some(after) = packed.void(sent, newest) else {
+                return false;
+            };
+            if self.exchange(position, packed.word, after.word) {
+                return true;
+            }
+        }
+        false
+    }
+}
