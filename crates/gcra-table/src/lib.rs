@@ -69,6 +69,7 @@ mod counters;
 mod cpu;
 mod decision;
 mod exemptions;
+mod file;
 mod hash;
 mod header;
 mod inspect;

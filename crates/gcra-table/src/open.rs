@@ -1,10 +1,6 @@
 //! Opening a table file, and making one.
-//!
-//! A new table is made complete without a name, and then linked to its name. So a file with the
-//! name is a whole table, and there is no half-made state to wait for. If many processes start at
-//! once, exactly one of them succeeds with the link, and the others open its file.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, fchown};
@@ -12,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
-use crate::cgroup;
-use crate::clock::{self, Unreadable};
+use crate::clock;
+use crate::file::{
+    self, FileId, Role, failed, lock, must_allow_files_of, must_be_of_user, must_be_private, open,
+    proc, read_at, write_at,
+};
 use crate::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError, SHARED_AT, Shared};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
@@ -29,24 +27,6 @@ pub enum Opened {
     Created,
     /// There was one, and its buckets are in use.
     Joined,
-}
-
-/// Which file it is, whatever its name.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct FileId {
-    device: u64,
-    inode: u64,
-}
-
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
-    }
-
-    /// The file that has this name now.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        fs::symlink_metadata(path).map(|metadata| Self::of(&metadata))
-    }
 }
 
 /// An open table file, checked. Others cannot attach to it until this is unlocked or dropped.
@@ -92,16 +72,6 @@ const ATTEMPTS: u32 = 16;
 /// How often the lock of a resize is tried, and the pause after each attempt.
 const LOCK_ATTEMPTS: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
-/// What a process opens a table for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Role {
-    /// To decide with it. Only for the user of the file, because what another user does to the
-    /// file is done to all its decisions.
-    Decider,
-    /// To look at it, to change single keys, or to resize it. Also for root.
-    Inspector,
-}
 
 /// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, a table that exists
 /// may have any size.
@@ -337,49 +307,13 @@ fn attach(path: &Path, role: Role) -> Result<TableFile, OpenErrorKind> {
     Err(OpenErrorKind::Contended)
 }
 
-fn open(path: &Path) -> Result<File, OpenErrorKind> {
-    // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
-    // nothing.
-    let flags =
-        OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => Ok(file.into()),
-        Err(Errno::LOOP) => Err(OpenErrorKind::Symlink),
-        Err(Errno::ISDIR) => Err(OpenErrorKind::NotAFile { kind: "a directory" }),
-        // A socket cannot be opened at all.
-        Err(Errno::NXIO) => Err(OpenErrorKind::NotAFile { kind: "a socket or a device" }),
-        Err(Errno::NOENT) => Err(OpenErrorKind::Missing),
-        Err(errno) => Err(failed("open it")(errno.into())),
-    }
-}
-
 /// Makes a table: a new one, or one that takes over from `old`.
 fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), OpenErrorKind> {
-    let bytes = HEADER_BYTES as u64 + slots.bytes();
-    must_have_memory_for(bytes, bytes)?;
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => File::from(file),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR) => return Err(OpenErrorKind::NoTmpfile),
-        Err(Errno::NOENT) => {
-            let missing =
-                io::Error::other(format!("the directory {} does not exist", directory.display()));
-            return Err(failed("create it")(missing));
-        }
-        Err(errno) => return Err(failed("create it")(errno.into())),
-    };
-    // Whatever the umask took away.
-    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
-        .map_err(|errno| failed("set its mode")(errno.into()))?;
-    // All of the space now: if there is too little, that is an error here, and would be the end of
-    // the process (SIGBUS) later.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-        .map_err(|errno| failed("reserve its space")(errno.into()))?;
+    file::make(path, HEADER_BYTES as u64 + slots.bytes(), |file| fill(file, slots, old))
+}
 
+/// Writes the header of a table that has no name yet.
+fn fill(file: &File, slots: Slots, old: Option<&TableFile>) -> Result<(), OpenErrorKind> {
     let mut creator = [0; 32];
     let version = concat!("gcra-table ", env!("CARGO_PKG_VERSION")).as_bytes();
     let length = version.len().min(creator.len());
@@ -400,7 +334,7 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Open
         header.generation = old.header.generation + 1;
         header.take_clock_of(&old.header);
         let owner = old.file.metadata().map_err(failed("examine the table before it"))?;
-        fchown(&file, Some(owner.uid()), Some(owner.gid()))
+        fchown(file, Some(owner.uid()), Some(owner.gid()))
             .map_err(failed("give it to the table's user"))?;
     } else {
         getrandom::fill(&mut header.hash_key)
@@ -408,60 +342,20 @@ fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), Open
     }
     file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))?;
     let now = clock::boottime_ns().saturating_add_signed(header.base_ns);
-    write_at(&file, SHARED_AT, now)?;
-    write_at(&file, SHARED_AT + 8, clock::wall_ns())?;
-
-    // The first process that links gets the name, and the others get EEXIST. (A link by descriptor
-    // alone would need a capability, so it goes through /proc.)
-    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-    rustix::fs::linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
-        match fs::symlink_metadata(descriptor) {
-            Ok(_) => failed("give it its name")(errno.into()),
-            Err(source) => OpenErrorKind::Proc { file: "/proc/self/fd", source },
-        }
-    })
+    write_at(file, SHARED_AT, now)?;
+    write_at(file, SHARED_AT + 8, clock::wall_ns())
 }
 
-/// Refuses a file of `bytes` that needs `more` bytes of memory, if the limit of file sizes or the
-/// memory limit is below that. The kernel would kill a process for either.
-fn must_have_memory_for(bytes: u64, more: u64) -> Result<(), OpenErrorKind> {
-    must_allow_files_of(bytes)?;
-    match cgroup::memory_left() {
-        Some(left) if left < more => Err(OpenErrorKind::Memory { needed: more, left }),
-        _ => Ok(()),
-    }
-}
-
-fn must_allow_files_of(bytes: u64) -> Result<(), OpenErrorKind> {
-    match getrlimit(Resource::Fsize).current {
-        Some(limit) if limit < bytes => Err(OpenErrorKind::FileSize { needed: bytes, limit }),
-        _ => Ok(()),
-    }
-}
-
-/// Reserves the space of the holes in a file that was copied, as [`create`] does for a whole file.
+/// A table that was copied may have holes.
 fn reserved(table: TableFile) -> Result<TableFile, OpenErrorKind> {
-    let bytes = HEADER_BYTES as u64 + table.slots.bytes();
-    let stored = table.file.metadata().map_err(failed("examine it"))?.blocks().saturating_mul(512);
-    if stored < bytes {
-        must_have_memory_for(bytes, bytes - stored)?;
-        rustix::fs::fallocate(&table.file, FallocateFlags::KEEP_SIZE, 0, bytes)
-            .map_err(|errno| failed("reserve its space")(errno.into()))?;
-    }
+    file::reserve(&table.file, HEADER_BYTES as u64 + table.slots.bytes())?;
     Ok(table)
 }
 
 /// Refuses a file that is not a table, or not safe to use as one.
 fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
     let metadata = file.metadata().map_err(failed("examine it"))?;
-    let user = rustix::process::geteuid();
-    if !metadata.is_file() {
-        let kind = if metadata.is_dir() { "a directory" } else { "not a regular file" };
-        return Err(OpenErrorKind::NotAFile { kind });
-    }
-    if metadata.uid() != user.as_raw() && !(role == Role::Inspector && user.is_root()) {
-        return Err(OpenErrorKind::Owner { found: metadata.uid(), expected: user.as_raw() });
-    }
+    must_be_of_user(&metadata, role)?;
     // Before the mode and the links: of a file that is not a table, they mean nothing.
     let mut bytes = [0; FIXED_BYTES];
     let header = match file.read_exact_at(&mut bytes, 0) {
@@ -472,14 +366,7 @@ fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
     if header == Err(HeaderError::Foreign) {
         return Err(OpenErrorKind::Foreign);
     }
-    if metadata.mode() & 0o7777 != 0o600 {
-        return Err(OpenErrorKind::Mode { found: metadata.mode() & 0o7777 });
-    }
-    match metadata.nlink() {
-        1 => {}
-        0 => return Err(OpenErrorKind::Unlinked),
-        count => return Err(OpenErrorKind::Links { count }),
-    }
+    must_be_private(&metadata)?;
     let header = header.map_err(|error| match error {
         HeaderError::Foreign => OpenErrorKind::Foreign,
         HeaderError::Layout { found } => OpenErrorKind::layout(found),
@@ -500,19 +387,6 @@ fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
 
 /// The largest number of resizes that a header may say.
 const MAX_GENERATION: u64 = 1 << 32;
-
-/// Takes the lock under which processes attach. Decisions do not need it, so it is held only for
-/// moments.
-fn lock(file: &File) -> Result<(), OpenErrorKind> {
-    for _ in 0..500 {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(Duration::from_millis(10)),
-            Err(errno) => return Err(failed("lock it")(errno.into())),
-        }
-    }
-    Err(OpenErrorKind::Locked)
-}
 
 /// After a reboot, when the clock has begun anew, finds the base with which the table's time goes
 /// on. No other process can be attached then, and the lock keeps others out until the base is
@@ -581,24 +455,6 @@ pub(crate) fn adopt_clock(path: &Path, next: &TableFile) -> Result<(), OpenError
             next.file.write_all_at(&next.header.to_bytes(), 0).map_err(failed("write its header"))
         })
         .map_err(|kind| OpenError::new(path, kind))
-}
-
-fn read_at(file: &File, at: usize) -> Result<u64, OpenErrorKind> {
-    let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, at as u64).map_err(failed("read its header"))?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-fn write_at(file: &File, at: usize, value: u64) -> Result<(), OpenErrorKind> {
-    file.write_all_at(&value.to_ne_bytes(), at as u64).map_err(failed("write its header"))
-}
-
-fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
-    move |source| OpenErrorKind::Io { doing, source }
-}
-
-fn proc(Unreadable { file, source }: Unreadable) -> OpenErrorKind {
-    OpenErrorKind::Proc { file, source }
 }
 
 fn damaged(how: &'static str) -> OpenErrorKind {

@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use crate::open::{self, Role};
+use crate::file::Role;
+use crate::open;
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::seal::seal;
 use crate::slots::Slots;
