@@ -12,6 +12,7 @@ mod opening;
 mod set;
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use gcra_lease::{
@@ -20,20 +21,22 @@ use gcra_lease::{
 };
 
 use crate::cpu::prefetch;
+use crate::file::{FileId, Role};
 use crate::key::KeyHash;
+use crate::leases::file::{HEADER_BYTES, Header, LeasesFile, Owner};
 use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place};
+use crate::open::Opened;
+use crate::open_error::{OpenError, OpenErrorKind};
 use crate::quota::Quota;
 use crate::region::Region;
 use crate::slots::Slots;
+use crate::table::Table;
 use crate::time::Time;
 
 pub(crate) use file::LEASES_SHARED_AT;
 pub use set::Spent;
 pub(crate) use set::{SET_ENTRIES, Set, Shared as LeasesShared};
-
-/// The header's size; the sets begin after it.
-const HEADER_BYTES: usize = 4096;
 
 /// What this host holds of many keys, shared by every process that has the file open.
 ///
@@ -43,6 +46,8 @@ pub struct Leases {
     region: Region<HEADER_BYTES>,
     host: HostId,
     base: Base,
+    /// The file that it is, and what its header says.
+    file: Option<(FileId, Header)>,
 }
 
 /// A key under one quota, as leases find it.
@@ -100,7 +105,86 @@ impl From<Time> for HostTime {
 }
 
 impl Leases {
-    /// Leases of this process alone, for tests.
+    /// Opens the leases beside a table, or makes them with `slots` slots of 16 bytes: an entry
+    /// takes two. Leases that exist may have any number. Those of a table in memory are in memory.
+    ///
+    /// Leases that cannot be used are replaced: those of another table, of another boot of the
+    /// machine, of another layout, damaged ones, and those that are older than 49 days.
+    ///
+    /// # Errors
+    ///
+    /// The file is not one of leases, belongs to another user or could be changed by one, or could
+    /// not be made.
+    pub fn open_or_create(table: &Table, slots: Slots) -> Result<(Self, Opened), OpenError> {
+        let Some(owner) = Self::owner(table) else {
+            let leases = Self::in_memory(slots, HostTime::from(table.now()));
+            let failed = |source| OpenErrorKind::Io { doing: "make it", source };
+            return leases
+                .map(|leases| (leases, Opened::Created))
+                .map_err(|source| OpenError::new(Path::new("in memory"), failed(source)));
+        };
+        let (file, opened) = file::open_or_create(owner, slots)?;
+        Ok((Self::map(owner, &file)?, opened))
+    }
+
+    /// Opens the leases beside a table to look at them, if there are any. Root may do so with
+    /// those of any user.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_or_create`](Self::open_or_create).
+    pub fn inspect(table: &Table) -> Result<Option<Self>, OpenError> {
+        let Some(owner) = Self::owner(table) else {
+            return Ok(None);
+        };
+        let file = file::inspect(owner, Role::Inspector)?;
+        file.map(|file| Self::map(owner, &file)).transpose()
+    }
+
+    /// The leases that this process has to use from now on, if they are not these: the file has
+    /// lost its name, or belongs to another table than `table` (the one that the process uses
+    /// now), or its time is nearly over. `slots` is for a file that has to be made.
+    ///
+    /// To be called about once a second. What is held in these leases is lost with them: asks that
+    /// are under way may be ended with them, and new ones are begun with the others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_or_create`](Self::open_or_create). These leases can be used until their time
+    /// is over.
+    pub fn successor(&self, table: &Table, slots: Slots) -> Result<Option<Self>, OpenError> {
+        let (Some((id, header)), Some(owner)) = (&self.file, Self::owner(table)) else {
+            return Ok(None);
+        };
+        let path = file::path_beside(owner.path);
+        let fits = header.belongs_to(owner.header) && !header.is_ending(owner.now());
+        if fits && FileId::at(&path).is_ok_and(|found| found == *id) {
+            return Ok(None);
+        }
+        // A file of another version, which took the place of this one, stays there: its processes
+        // would replace ours in turn.
+        let other = file::inspect(owner, Role::Decider)?;
+        if fits && other.is_none() && FileId::at(&path).is_ok() {
+            return Ok(None);
+        }
+        Self::open_or_create(table, slots).map(|(leases, _)| Some(leases))
+    }
+
+    fn owner(table: &Table) -> Option<Owner<'_>> {
+        let origin = table.origin()?;
+        Some(Owner { path: &origin.path, header: &origin.header, clock: table.clock() })
+    }
+
+    fn map(owner: Owner<'_>, file: &LeasesFile) -> Result<Self, OpenError> {
+        let LeasesFile { file, id, header, slots } = file;
+        let region = Region::map(file, *slots).map_err(|source| {
+            let kind = OpenErrorKind::Io { doing: "map it", source };
+            OpenError::new(&file::path_beside(owner.path), kind)
+        })?;
+        Ok(Self { region, host: header.host, base: header.base, file: Some((*id, *header)) })
+    }
+
+    /// Leases of this process alone. `now` is the time of their table.
     ///
     /// # Errors
     ///
@@ -109,7 +193,7 @@ impl Leases {
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
         let host = HostId(u64::from_ne_bytes(id));
-        Ok(Self { region: Region::in_memory(slots)?, host, base: Base(now) })
+        Ok(Self { region: Region::in_memory(slots)?, host, base: Base(now), file: None })
     }
 
     /// The host that these leases make. Processes that use another file are another host.

@@ -81,6 +81,8 @@ pub enum OpenErrorKind {
     },
     /// It is not a table.
     Foreign,
+    /// It is not a file of leases.
+    NotLeases,
     /// It has the layout of another version.
     Layout {
         /// Its layout.
@@ -199,6 +201,7 @@ impl fmt::Display for OpenErrorKind {
             Self::Mode { found } => write!(f, "it has mode {found:04o} instead of 0600"),
             Self::Links { count } => write!(f, "it has {count} names (hard links)"),
             Self::Foreign => f.write_str("it is not a table"),
+            Self::NotLeases => f.write_str("it is not a file of leases"),
             Self::Layout { found, expected } => {
                 write!(f, "it has layout {found}, and this version reads layout {expected}")
             }

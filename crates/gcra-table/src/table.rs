@@ -648,6 +648,10 @@ impl Table {
         self.hasher
     }
 
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     pub(crate) fn origin(&self) -> Option<&Origin> {
         self.file.as_ref()
     }

@@ -1,4 +1,292 @@
-//! The file of leases.
+//! The file of leases: `<table>.leases`, beside the table.
+//!
+//! It belongs to one table and one clock: its header says the table's hash key, because keys are
+//! hashed once for both, and the table's clock, because cells are valid by that. A file that does
+//! not fit, or is damaged, or whose time is nearly over, is replaced by another one, and that makes
+//! the host another host. Nothing has to be carried over: what the host before it held expires at
+//! the store. Processes that still use the file before it are that host, until they notice.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use gcra_lease::{Base, HostId, HostTime, Micros};
+
+use crate::clock::{self, Clock};
+use crate::file::{self, FileId, Role, failed, lock, must_be_of_user, must_be_private};
+use crate::hash::SipHasher;
+use crate::header;
+use crate::leases::set::Shared;
+use crate::open::Opened;
+use crate::open_error::{OpenError, OpenErrorKind};
+use crate::slots::Slots;
+
+/// The header's size; the sets begin after it.
+pub(crate) const HEADER_BYTES: usize = 4096;
 
 /// Where in the header the fields that change lie.
 pub(crate) const LEASES_SHARED_AT: usize = 1024;
+
+/// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
+const LAYOUT: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"GCRAleas";
+const FIXED_BYTES: usize = 104;
+/// A file is replaced this long before its time is over.
+const REPLACED_BEFORE: Micros = Micros::from_millis(86_400_000);
+/// How often a name is tried again that leads to another file by then.
+const ATTEMPTS: u32 = 16;
+
+#[cfg(not(gcra_model))]
+const _: () = assert!(LEASES_SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
+
+/// The table that a file belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner<'a> {
+    pub(super) path: &'a Path,
+    pub(super) header: &'a header::Header,
+    pub(super) clock: &'a Clock,
+}
+
+impl Owner<'_> {
+    pub(super) fn now(&self) -> HostTime {
+        HostTime::from(self.clock.now())
+    }
+}
+
+/// The fields of the header that are written once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Header {
+    slots: u64,
+    hash_key: [u8; 16],
+    boot_id: [u8; 16],
+    base_ns: i64,
+    clock_offset_ns: i64,
+    pub(super) host: HostId,
+    /// From when entries count time.
+    pub(super) base: Base,
+    created_wall_ns: u64,
+}
+
+impl Header {
+    fn to_bytes(self) -> [u8; FIXED_BYTES] {
+        let mut bytes = [0; FIXED_BYTES];
+        let fields: [&[u8]; 11] = [
+            &MAGIC,
+            &LAYOUT.to_ne_bytes(),
+            &[0; 4],
+            &self.slots.to_ne_bytes(),
+            &self.hash_key,
+            &self.boot_id,
+            &self.base_ns.to_ne_bytes(),
+            &self.clock_offset_ns.to_ne_bytes(),
+            &self.host.0.to_ne_bytes(),
+            &self.base.0.0.to_ne_bytes(),
+            &self.created_wall_ns.to_ne_bytes(),
+        ];
+        let mut at = 0;
+        for field in fields {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        }
+        let check = self.check(&bytes[..at]);
+        bytes[at..].copy_from_slice(&check.to_ne_bytes());
+        bytes
+    }
+
+    /// `None`: it is damaged, or has another layout.
+    fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Option<Self> {
+        let word =
+            |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        let words = |at: usize| bytes[at..].first_chunk().map_or([0; 16], |words| *words);
+        let header = Self {
+            slots: word(16),
+            hash_key: words(24),
+            boot_id: words(40),
+            base_ns: word(56).cast_signed(),
+            clock_offset_ns: word(64).cast_signed(),
+            host: HostId(word(72)),
+            base: Base(HostTime(word(80))),
+            created_wall_ns: word(88),
+        };
+        (header.to_bytes() == *bytes).then_some(header)
+    }
+
+    /// So that a damaged header is noticed.
+    fn check(&self, bytes: &[u8]) -> u64 {
+        let mut hasher = SipHasher::new(&self.hash_key);
+        hasher.write(b"gcra-table leases");
+        hasher.write(bytes);
+        hasher.finish()
+    }
+
+    /// Whether keys are hashed, and time is measured, as by this table.
+    pub(super) fn belongs_to(&self, table: &header::Header) -> bool {
+        let theirs = (table.hash_key, table.boot_id, table.base_ns, table.clock_offset_ns);
+        (self.hash_key, self.boot_id, self.base_ns, self.clock_offset_ns) == theirs
+    }
+
+    /// Whether its time is nearly over.
+    pub(super) fn is_ending(&self, now: HostTime) -> bool {
+        let age = now.saturating_since(self.base.0);
+        age > Base::LASTS.saturating_sub(REPLACED_BEFORE)
+    }
+}
+
+/// An open file of leases that can be used.
+#[derive(Debug)]
+pub(super) struct LeasesFile {
+    pub(super) file: File,
+    pub(super) id: FileId,
+    pub(super) header: Header,
+    pub(super) slots: Slots,
+}
+
+/// Where the leases of the table at `path` are.
+pub(super) fn path_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".leases");
+    name.into()
+}
+
+/// Opens the leases of a table, or makes them with `slots` slots. A file of leases that cannot be
+/// used is replaced.
+pub(super) fn open_or_create(
+    owner: Owner<'_>,
+    slots: Slots,
+) -> Result<(LeasesFile, Opened), OpenError> {
+    let path = path_beside(owner.path);
+    let error = |kind| OpenError::new(&path, kind);
+    let mut opened = Opened::Joined;
+    for _ in 0..ATTEMPTS {
+        match file::open(&path) {
+            Ok(file) => match examine(file, owner, Role::Decider) {
+                Ok(leases) => return Ok((leases, opened)),
+                Err(Unusable::Replace(file)) => remove(&path, &file).map_err(error)?,
+                Err(Unusable::Refuse(OpenErrorKind::Unlinked)) => {}
+                Err(Unusable::Refuse(kind)) => return Err(error(kind)),
+            },
+            Err(OpenErrorKind::Missing) => match create(&path, owner, slots) {
+                Ok(()) => opened = Opened::Created,
+                Err(OpenErrorKind::Io { source, .. })
+                    if source.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(kind) => return Err(error(kind)),
+            },
+            Err(kind) => return Err(error(kind)),
+        }
+    }
+    Err(error(OpenErrorKind::Contended))
+}
+
+/// Opens the leases of a table, if there are any that can be used. `None`: there are none, or
+/// they would be replaced.
+pub(super) fn inspect(owner: Owner<'_>, role: Role) -> Result<Option<LeasesFile>, OpenError> {
+    let path = path_beside(owner.path);
+    match file::open(&path).map_err(Unusable::Refuse).and_then(|file| examine(file, owner, role)) {
+        Ok(leases) => Ok(Some(leases)),
+        Err(
+            Unusable::Replace(_)
+            | Unusable::Refuse(OpenErrorKind::Missing | OpenErrorKind::Unlinked),
+        ) => Ok(None),
+        Err(Unusable::Refuse(kind)) => Err(OpenError::new(&path, kind)),
+    }
+}
+
+/// Takes the name from a file that cannot be used. Of several processes that want to replace it,
+/// one does, and the others find the new file.
+fn remove(path: &Path, file: &File) -> Result<(), OpenErrorKind> {
+    lock(file)?;
+    let metadata = file.metadata().map_err(failed("examine it"))?;
+    if FileId::at(path).is_ok_and(|found| found == FileId::of(&metadata)) {
+        fs::remove_file(path).map_err(failed("replace it"))?;
+    }
+    // The lock ends with the file, which nothing maps.
+    Ok(())
+}
+
+fn create(path: &Path, owner: Owner<'_>, slots: Slots) -> Result<(), OpenErrorKind> {
+    let mut id = [0; 8];
+    getrandom::fill(&mut id)
+        .map_err(|error| failed("draw the id of the host")(io::Error::other(error.to_string())))?;
+    let table = owner.header;
+    let header = Header {
+        slots: slots.get().into(),
+        hash_key: table.hash_key,
+        boot_id: table.boot_id,
+        base_ns: table.base_ns,
+        clock_offset_ns: table.clock_offset_ns,
+        host: HostId(u64::from_ne_bytes(id)),
+        base: Base(owner.now()),
+        created_wall_ns: clock::wall_ns(),
+    };
+    file::make(path, HEADER_BYTES as u64 + slots.bytes(), |file| {
+        file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))
+    })
+}
+
+/// Why a file cannot be used.
+enum Unusable {
+    /// It is a file of leases, and another one may take its place.
+    Replace(File),
+    /// It is something else, or others could change it.
+    Refuse(OpenErrorKind),
+}
+
+impl From<OpenErrorKind> for Unusable {
+    fn from(kind: OpenErrorKind) -> Self {
+        Self::Refuse(kind)
+    }
+}
+
+fn examine(file: File, owner: Owner<'_>, role: Role) -> Result<LeasesFile, Unusable> {
+    let metadata = file.metadata().map_err(failed("examine it"))?;
+    must_be_of_user(&metadata, role)?;
+    let mut bytes = [0; FIXED_BYTES];
+    let read = file.read_exact_at(&mut bytes, 0);
+    if read.is_err() || !bytes.starts_with(&MAGIC) {
+        return Err(OpenErrorKind::NotLeases.into());
+    }
+    must_be_private(&metadata)?;
+    let now = owner.now();
+    let is_usable = |header: &Header| {
+        // The clocks of two CPUs may differ a little.
+        let latest_base = now.saturating_add(Micros::from_millis(1_000));
+        header.belongs_to(owner.header) && !header.is_ending(now) && header.base.0 <= latest_base
+    };
+    let header = Header::from_bytes(&bytes).filter(is_usable);
+    let fits = |slots: &Slots| HEADER_BYTES as u64 + slots.bytes() == metadata.len();
+    let slots = header.and_then(|header| Slots::exactly(header.slots)).filter(fits);
+    let (Some(header), Some(slots)) = (header, slots) else {
+        return Err(Unusable::Replace(file));
+    };
+    file::reserve(&file, metadata.len())?;
+    Ok(LeasesFile { file, id: FileId::of(&metadata), header, slots })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_comes_back_as_it_was_written_and_damage_is_noticed() {
+        let header = Header {
+            slots: 64,
+            hash_key: *b"0123456789abcdef",
+            boot_id: [7; 16],
+            base_ns: -5,
+            clock_offset_ns: 3,
+            host: HostId(u64::MAX - 1),
+            base: Base(HostTime(77)),
+            created_wall_ns: 1,
+        };
+        let bytes = header.to_bytes();
+        assert_eq!(Header::from_bytes(&bytes), Some(header));
+        for at in 0..FIXED_BYTES {
+            let mut damaged = bytes;
+            damaged[at] ^= 1;
+            assert_eq!(Header::from_bytes(&damaged), None, "byte {at}");
+        }
+        assert_eq!(Header::from_bytes(&[0; FIXED_BYTES]), None);
+    }
+}
