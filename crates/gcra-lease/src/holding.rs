@@ -267,6 +267,12 @@ impl Holding {
         self.debt
     }
 
+    /// Whether no reply has come yet: what the store has lent to this host is not known.
+    #[must_use]
+    pub const fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// When the store said to come back; in the past if it did not.
     #[must_use]
     pub const fn come_back(&self) -> HostTime {

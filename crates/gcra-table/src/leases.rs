@@ -423,3 +423,282 @@ impl Leases {
         &sets[key.0 as usize & (sets.len() - 1)]
     }
 }
+
+#[cfg(all(test, not(gcra_model)))]
+mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use gcra_lease::{Advice, Packed, StoreTime, Word};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PATIENCE: Micros = Micros::from_millis(50);
+
+    fn limit() -> Limit {
+        Limit::new(Duration::from_millis(10), 20).unwrap()
+    }
+
+    fn leases() -> Leases {
+        Leases::in_memory(Slots::new(8).unwrap(), HostTime(1_000_000)).unwrap()
+    }
+
+    /// Keys that are all in one set.
+    fn key(number: u64) -> LeaseKey {
+        LeaseKey((number + 1) << 32)
+    }
+
+    fn reply(sent: &Sent, granted: u32, wait: u64) -> Reply {
+        Reply {
+            number: sent.ask.number,
+            kept: sent.ask.holds,
+            granted: granted.min(sent.ask.want),
+            come_back_after: Micros(wait),
+            scarce: false,
+            hosts: 2,
+            now: StoreTime(0),
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Do {
+        Spend(u32),
+        SpendAndTakeBack(u32),
+        Charge(u32),
+        Ask(u32),
+        GiveBack(u32),
+        Reply(u32, u64),
+        Void,
+    }
+
+    fn anything() -> impl Strategy<Value = Do> {
+        prop_oneof![
+            4 => (0..4_u32).prop_map(Do::Spend),
+            1 => (1..3_u32).prop_map(Do::SpendAndTakeBack),
+            1 => (0..3_u32).prop_map(Do::Charge),
+            4 => (0..9_000_u32).prop_map(Do::Ask),
+            1 => (0..5_u32).prop_map(Do::GiveBack),
+            4 => (0..9_000_u32, prop_oneof![Just(0), 0..100_000_u64]).prop_map(|(granted, wait)| Do::Reply(granted, wait)),
+            1 => Just(Do::Void),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Each key goes from one holding to the next, unless its entry is taken for another key.
+        #[test]
+        fn leases_do_what_holdings_do(
+            steps in prop::collection::vec((0..5_u64, anything(), 0..40_000_u64), 1..120),
+        ) {
+            let leases = leases();
+            let (base, host) = (leases.base, leases.host());
+            let mut now = HostTime(2_000_000);
+            let mut there: HashMap<u64, Packed> = HashMap::new();
+            let mut latest: HashMap<u64, Sent> = HashMap::new();
+            for (number, step, passes) in steps {
+                now = now.saturating_add(Micros(passes));
+                let (key, tick) = (key(number), base.tick(now));
+                let new = Packed { word: Word::EMPTY, advice: Advice::from_bits(0) };
+                let before = there.get(&number).copied();
+                let is_asking = before.is_some_and(|entry| entry.holding(base, now).is_asking(now, PATIENCE));
+                match step {
+                    Do::Spend(cells) => {
+                        let after = before.and_then(|entry| entry.word.spend(tick, cells));
+                        prop_assert_eq!(leases.spend(key, now, cells).is_some(), after.is_some());
+                        if let Some(word) = after {
+                            there.entry(number).and_modify(|entry| entry.word = word);
+                        }
+                    }
+                    Do::SpendAndTakeBack(cells) => {
+                        let spent = leases.spend(key, now, cells);
+                        prop_assert!(spent.is_none_or(|spent| leases.unspend(key, spent)));
+                    }
+                    // A debt outlives an ask that is void, in an announcement.
+                    Do::Charge(_) if before.is_some_and(|entry| entry.holding(base, now).is_fresh()) => {}
+                    Do::Charge(cells) => {
+                        prop_assert_eq!(leases.charge(key, now, cells), before.is_some());
+                        there.entry(number).and_modify(|entry| entry.advice = entry.advice.charge(cells));
+                    }
+                    Do::Ask(want) => {
+                        let wish = Wish { want, least: 1, validity: Micros(500_000) };
+                        let sent = leases.ask(key, &limit(), now, PATIENCE, wish);
+                        prop_assert_eq!(sent.is_none(), is_asking);
+                        if let Some(sent) = sent {
+                            let fresh = Packed { word: Word::announcement(77, sent.ask.number), ..new };
+                            let entry = before.unwrap_or(fresh);
+                            let (entry, same) = entry.ask(base, &limit(), now, host, sent.ask.number, wish);
+                            prop_assert_eq!(sent, same);
+                            there.insert(number, entry);
+                            latest.insert(number, sent);
+                        }
+                    }
+                    Do::GiveBack(cells) => {
+                        let holds = before.is_some_and(|entry| entry.word.held(tick) > 0);
+                        let sent = leases.give_back(key, &limit(), now, PATIENCE, cells);
+                        prop_assert_eq!(sent.is_some(), holds && !is_asking);
+                        if let (Some(sent), Some(entry)) = (sent, before) {
+                            let (entry, same) = entry.give_back(base, &limit(), now, host, sent.ask.number, cells);
+                            prop_assert_eq!(sent, same);
+                            there.insert(number, entry);
+                            latest.insert(number, sent);
+                        }
+                    }
+                    Do::Reply(granted, wait) => {
+                        let Some(sent) = latest.get(&number) else { continue };
+                        let reply = reply(sent, granted, wait);
+                        let newest = leases.region.leases_shared().newest();
+                        let after = before.and_then(|entry| entry.reply(base, now, sent, &reply, newest));
+                        prop_assert_eq!(leases.reply(key, now, sent, &reply), after.is_some());
+                        there.extend(after.map(|entry| (number, entry)));
+                    }
+                    Do::Void => {
+                        let Some(sent) = latest.get(&number) else { continue };
+                        let newest = leases.region.leases_shared().newest();
+                        let after = before.and_then(|entry| entry.void(sent, newest));
+                        prop_assert_eq!(leases.void(key, now, sent), after.is_some());
+                        there.extend(after.map(|entry| (number, entry)));
+                    }
+                }
+                // An announcement is as good as nothing.
+                there.retain(|_, entry| !entry.word.is_announcement());
+                let before = there.len();
+                there.retain(|number, _| leases.holding(self::key(*number), now) != Holding::new());
+                // An ask for a new key takes one entry.
+                let lost = before - there.len();
+                prop_assert!(lost <= usize::from(matches!(step, Do::Ask(_))), "{lost} are lost");
+                for (number, entry) in &there {
+                    let key = self::key(*number);
+                    prop_assert_eq!(leases.holding(key, now), entry.holding(base, now));
+                    prop_assert_eq!(leases.demand(key, now), entry.demand(base, now));
+                    for cells in 0..3 {
+                        let look = entry.look(base, now, cells, PATIENCE);
+                        prop_assert_eq!(leases.look(key, now, cells, PATIENCE), look);
+                    }
+                }
+                let counts = leases.counts(now, PATIENCE);
+                let all = counts.free + counts.blocked + counts.over + counts.announced + counts.in_use;
+                prop_assert_eq!(all, leases.entries());
+                let held: u64 = there.values().map(|entry| u64::from(entry.word.held(tick))).sum();
+                prop_assert_eq!(counts.held, held);
+            }
+        }
+    }
+
+    /// Asks for a cell, and gets it.
+    fn get(leases: &Leases, key: LeaseKey, now: HostTime, cells: u32) {
+        let wish = Wish { want: cells, least: cells, validity: Micros(500_000) };
+        let sent = leases.ask(key, &limit(), now, PATIENCE, wish).unwrap();
+        assert!(leases.reply(key, now, &sent, &reply(&sent, cells, 0)));
+    }
+
+    #[test]
+    fn the_entry_of_least_use_is_taken() {
+        let (leases, now) = (leases(), HostTime(2_000_000));
+        let later = |milliseconds: u64| now.saturating_add(Micros::from_millis(milliseconds));
+        get(&leases, key(0), now, 1);
+        get(&leases, key(1), later(10), 1);
+        // One with nothing held, of which the store has said when to come back; and one more.
+        let wish = Wish { want: 1, least: 1, validity: Micros(500_000) };
+        let sent = leases.ask(key(2), &limit(), later(20), PATIENCE, wish).unwrap();
+        assert!(leases.reply(key(2), later(20), &sent, &reply(&sent, 0, 100_000)));
+        let sent = leases.ask(key(3), &limit(), later(30), PATIENCE, wish).unwrap();
+        assert!(leases.reply(key(3), later(30), &sent, &reply(&sent, 0, 0)));
+        let counts = leases.counts(later(30), PATIENCE);
+        assert_eq!((counts.in_use, counts.blocked, counts.free, counts.held), (2, 1, 1, 2));
+
+        let is_there = |number| leases.holding(key(number), later(40)) != Holding::new();
+        let all = || [0, 1, 2, 3, 4, 5, 6, 7].map(is_there);
+        get(&leases, key(4), later(40), 1);
+        assert_eq!(all(), [true, true, true, false, true, false, false, false], "it is free");
+        get(&leases, key(5), later(50), 1);
+        assert_eq!(all(), [true, true, false, false, true, true, false, false], "it is blocked");
+        assert_eq!(leases.evictions(), 0);
+        get(&leases, key(6), later(60), 1);
+        assert_eq!(all(), [false, true, false, false, true, true, true, false], "oldest");
+        assert_eq!(leases.evictions(), 1);
+        // What was spent has to be reported, so it is kept longer than what is settled.
+        assert!(leases.spend(key(4), later(70), 1).is_some());
+        let sent = leases.give_back(key(1), &limit(), later(70), PATIENCE, 1).unwrap();
+        assert!(leases.reply(key(1), later(70), &sent, &reply(&sent, 0, 0)));
+        get(&leases, key(7), later(80), 1);
+        assert_eq!(all(), [false, false, false, false, true, true, true, true]);
+        assert_eq!(leases.counts(later(80), PATIENCE).unreported, 1);
+    }
+
+    #[test]
+    fn a_cost_is_spent_under_all_limits_or_under_none() {
+        let (leases, now) = (leases(), HostTime(2_000_000));
+        get(&leases, key(0), now, 3);
+        get(&leases, key(1), now, 1);
+        let need = |number, cells| LeaseNeed { key: key(number), cells, burst: 20 };
+        let decide = |needs: &[LeaseNeed]| leases.decide(now, needs, PATIENCE);
+        assert_eq!(decide(&[need(0, 2), need(1, 2)]), Step::Ask { limit: 1, least: 1 });
+        assert_eq!(decide(&[need(0, 1), need(1, 1)]), Step::Allow);
+        let held = [0, 1].map(|number| leases.holding(key(number), now).held(now));
+        assert_eq!(held, [2, 0]);
+        assert_eq!(decide(&[need(0, 0), need(1, 0)]), Step::Allow);
+        assert_eq!(decide(&[need(0, 1), need(2, 0)]), Step::Ask { limit: 1, least: 0 });
+        assert_eq!(decide(&[need(0, 21)]), Step::TooLarge { limit: 0 });
+        let costly = LeaseNeed { key: key(0), cells: MOST_CELLS + 1, burst: u32::MAX };
+        assert_eq!(decide(&[costly]), Step::TooLarge { limit: 0 });
+        assert_eq!(decide(&[]), Step::Allow);
+        // The same key twice: the second of two cells is missing.
+        assert!(leases.spend(key(0), now, 1).is_some());
+        assert_eq!(decide(&[need(0, 1), need(0, 1)]), Step::Ask { limit: 0, least: 1 });
+        assert_eq!(leases.holding(key(0), now).held(now), 1, "what was spent is taken back");
+    }
+
+    #[test]
+    fn an_ask_whose_process_is_dead_is_taken_over() {
+        let (leases, now) = (leases(), HostTime(2_000_000));
+        let wish = Wish { want: 1, least: 1, validity: Micros(500_000) };
+        let ask = |now| leases.ask(key(0), &limit(), now, PATIENCE, wish);
+        let dead = ask(now).unwrap();
+        let soon = now.saturating_add(Micros::from_millis(48));
+        assert_eq!(ask(soon), None);
+        assert!(matches!(leases.look(key(0), soon, 1, PATIENCE), Look::Waiting { .. }));
+        let late = now.saturating_add(Micros::from_millis(52));
+        assert_eq!(leases.look(key(0), late, 1, PATIENCE), Look::Lacking);
+        let sent = ask(late).unwrap();
+        assert!(!leases.reply(key(0), late, &dead, &reply(&dead, 1, 0)));
+        assert!(leases.reply(key(0), late, &sent, &reply(&sent, 1, 0)));
+
+        // Killed before it wrote when it asked: that is from when another process looks.
+        let sets = leases.region.sets();
+        let place = Place::new(&sets[0], 1 << 16, leases.memory());
+        let position =
+            place.entries().iter().position(|entry| entry.word.fingerprint() == 1 << 16);
+        let advice = &sets[0].advice[position.unwrap()];
+        ask(late).unwrap();
+        advice.store_bits(0);
+        let later = |milliseconds: u64| late.saturating_add(Micros::from_millis(milliseconds));
+        let look = |now| leases.look(key(0), now, 2, PATIENCE);
+        assert!(matches!(look(later(500)), Look::Waiting { .. }));
+        assert!(matches!(look(later(540)), Look::Waiting { .. }));
+        assert_eq!(look(later(560)), Look::Lacking);
+    }
+
+    /// Whatever the bytes of the entries are, operations end.
+    #[test]
+    fn damaged_entries_hold_nothing_up() {
+        proptest!(|(bits in prop::collection::vec(any::<u128>(), 8), mine: u8, cells in 0..5_u32)| {
+            let (leases, now) = (leases(), HostTime(2_000_000));
+            let set = &leases.region.sets()[0];
+            for (slot, bits) in set.words.iter().chain(&set.advice).zip(&bits) {
+                slot.store_bits(*bits);
+            }
+            for (position, slot) in set.words.iter().enumerate().filter(|(at, _)| mine >> at & 1 == 1) {
+                slot.store_bits(bits[position] << 48 >> 48 | 1 << 96);
+            }
+            let _ = leases.decide(now, &[LeaseNeed { key: key(0), cells, burst: 20 }], PATIENCE);
+            let _ = leases.charge(key(0), now, cells);
+            let later = HostTime(10_000_000);
+            let wish = Wish { want: cells, least: 0, validity: Micros(500_000) };
+            let sent = leases.ask(key(0), &limit(), later, PATIENCE, wish);
+            prop_assert!(sent.is_some_and(|sent| leases.reply(key(0), later, &sent, &reply(&sent, cells, 0))));
+            let _ = leases.counts(now, PATIENCE);
+        });
+    }
+}
