@@ -24,8 +24,10 @@ use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
-use gcra_table::{Nanos, Quota, Slots, Table};
+use gcra_lease::{HostTime, Limit, Look, MOST_CELLS, Micros, Reply, Sent, StoreTime, Wish};
+use gcra_table::{LeaseKey, Leases, Nanos, Quota, Slots, Table};
 use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
@@ -46,6 +48,10 @@ enum Work {
     Decode,
     /// The table decides about one cell each of `keys` keys in turn.
     Decide { keys: usize, burst: u32 },
+    /// A cell that this host holds of a key is spent; when none is left, more are asked for.
+    Spend,
+    /// A key that the store has told to come back later.
+    Blocked,
     /// The real agent answers NOTIFYs, of which `together` arrive at once, with a limit of flags
     /// or of this configuration file.
     Answer { together: usize, config: Option<&'static str> },
@@ -61,7 +67,7 @@ const UNUSUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix 
 
 const GENEROUS: u32 = 1_000_000_000;
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 11] = [
     Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 325 },
     Row {
         name: "decide: known key, allowed",
@@ -80,6 +86,13 @@ const ROWS: [Row; 9] = [
         count: 50_000,
         work: Work::Decide { keys: usize::MAX, burst: GENEROUS },
         bound: 1780,
+    },
+    Row { name: "spend a leased cell", count: 100_000, work: Work::Spend, bound: 225 },
+    Row {
+        name: "no leased cell, to come back later",
+        count: 100_000,
+        work: Work::Blocked,
+        bound: 225,
     },
     Row {
         name: "the agent: 2000 NOTIFYs together",
@@ -223,7 +236,35 @@ impl Work {
                     let _ = black_box(table.charge(key, quota, 1, &mut now));
                 }
             }
+            Self::Spend => spend(count, |sent| (sent.ask.want, Micros::ZERO)),
+            Self::Blocked => spend(count, |_| (0, Micros::from_millis(60_000))),
             Self::Answer { .. } => unreachable!("the agent is a program of its own"),
+        }
+    }
+}
+
+/// Decides about one leased cell, many times. `grants` says how many cells an ask gets, and how
+/// long it is to wait for more.
+fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
+    let patience = Micros::from_millis(50);
+    let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+    let (leases, _) = Leases::open_or_create(&table, Slots::new(1 << 20).unwrap()).unwrap();
+    let quota = Quota::new(Nanos::from_millis(10), GENEROUS).unwrap();
+    let limit = Limit::new(Duration::from_millis(10), 100_000).unwrap();
+    let wish = Wish { want: MOST_CELLS, least: 1, validity: Micros::from_millis(2_000) };
+    let now = table.reading();
+    for _ in 0..count {
+        // As for a local decision: the key is hashed, and the reading is there.
+        let key = LeaseKey::new(table.hash(&0_usize.to_le_bytes()), quota);
+        let now = HostTime::from(now.time());
+        if black_box(leases.take(key, now, 1, patience)) == Err(Look::Lacking) {
+            let sent = leases.ask(key, &limit, now, patience, wish).unwrap();
+            let (granted, come_back_after) = grants(&sent);
+            let (number, kept) = (sent.ask.number, sent.ask.holds);
+            let (scarce, hosts, store) = (false, 1, StoreTime(0));
+            let reply =
+                Reply { number, kept, granted, come_back_after, scarce, hosts, now: store };
+            assert!(leases.reply(key, now, &sent, &reply));
         }
     }
 }

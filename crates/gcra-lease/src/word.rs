@@ -7,7 +7,7 @@
 //!
 //! What the words cannot hold is rounded to the safe side: cells are valid for a little less long
 //! than a [`Holding`] says, and a host comes back a little later. Every step but the frequent ones
-//! ([`Word::spend`], [`Word::has`]) unpacks the words, does what the method of [`Holding`] with
+//! ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what the method of [`Holding`] with
 //! the same name does, and packs them again.
 
 use core::fmt;
@@ -44,8 +44,8 @@ const LONGEST_TICKS: u32 = 1 << (30 - TICK_BITS);
 /// The last tick. The ticks that could be written after it keep [`Word::held`] from taking the
 /// first ones for later ones.
 const LAST_TICK: u32 = u32::MAX - LONGEST_TICKS;
-/// The store never tells a host to stay away for longer than a minute.
-const LONGEST_WAIT: Micros = Micros::from_millis(61_000);
+/// The store never tells a host to stay away for longer than a minute: 61 s.
+const LONGEST_WAIT_TICKS: u32 = 61_000_000 >> TICK_BITS;
 /// Clocks that are read at the same time on two CPUs, and readings that are a little old.
 const MOST_AHEAD: Micros = Micros::from_millis(1_000);
 
@@ -174,6 +174,7 @@ impl Word {
     }
 
     /// Whether it announces a key.
+    #[inline]
     #[must_use]
     pub const fn is_announcement(self) -> bool {
         FRESH.is_set(self.0) && !ASKING.is_set(self.0)
@@ -236,6 +237,7 @@ impl Word {
     }
 
     /// The number of the latest ask, modulo [`NUMBERS`].
+    #[inline]
     #[must_use]
     pub const fn number(self) -> u64 {
         NUMBER.get(self.0)
@@ -300,6 +302,7 @@ const FLOAT_BITS_CUT: u32 = 15;
 
 impl Advice {
     /// The advice that has these bits.
+    #[inline]
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
@@ -319,6 +322,7 @@ impl Advice {
     }
 
     /// Whether it is about the latest ask of this word.
+    #[inline]
     #[must_use]
     pub const fn is_about(self, word: Word) -> bool {
         ABOUT.get(self.0) == word.number() % (1 << ABOUT.bits)
@@ -328,6 +332,24 @@ impl Advice {
     #[must_use]
     pub const fn charge(self, cells: u32) -> Self {
         self.with_debt(self.debt().saturating_add(cells))
+    }
+
+    /// Whether the store has said to come back later for `cells` cells more than are held. `word` is
+    /// the word beside this advice.
+    #[inline]
+    #[must_use]
+    pub fn blocks(self, word: Word, base: Base, now: Tick, cells: u32) -> Option<HostTime> {
+        let come_back = self.come_back();
+        let blocks = self.is_about(word)
+            && now < come_back
+            && come_back.0 - now.0 <= LONGEST_WAIT_TICKS
+            && cells >= DENIED.get_u32(self.0);
+        blocks.then(|| base.time(come_back))
+    }
+
+    /// When to come back.
+    const fn come_back(self) -> Tick {
+        Tick(COME_BACK.get_u32(self.0))
     }
 
     /// Cells to charge that were not lent.
@@ -380,14 +402,14 @@ impl Packed {
         let since = base.time(Tick(SINCE.get_u32(advice)));
         // An ask that will be sent in the future counts as lost.
         let since = if since <= now.saturating_add(MOST_AHEAD) { since } else { HostTime(0) };
-        let come_back = base.time(Tick(COME_BACK.get_u32(advice)));
-        let comes_back = come_back <= now.saturating_add(LONGEST_WAIT);
+        let come_back = Advice(advice).come_back();
+        let comes_back = come_back.0 <= base.tick(now).0.saturating_add(LONGEST_WAIT_TICKS);
         Holding {
             held: if is_possible { HELD.get_u32(word) } else { 0 },
             valid_until: base.time(valid_until),
             spent: SPENT.get_u32(word),
             debt: DEBT.get_u32(advice),
-            come_back: if comes_back { come_back } else { HostTime(0) },
+            come_back: if comes_back { base.time(come_back) } else { HostTime(0) },
             denied: DENIED.get_u32(advice),
             asking: ASKING
                 .is_set(word)
@@ -596,6 +618,9 @@ mod tests {
     use crate::time::StoreTime;
 
     const BASE: Base = Base(HostTime(5_000_000));
+    /// What the store may say.
+    const LONGEST_WAIT: Micros = Micros::from_millis(60_000);
+    const DAMAGED_WAIT: Micros = Micros::from_millis(61_001);
     const TICK: u64 = 1 << TICK_BITS;
     /// The moment of most tests: in the middle of a tick.
     const NOW: HostTime = HostTime(5_000_000 + 100_000 * TICK + 300);
@@ -681,7 +706,7 @@ mod tests {
             prop_assert_eq!(packed(&there), packed(&holding), "rounding twice changes nothing");
         }
 
-        /// The two steps that do not unpack the words.
+        /// The steps that do not unpack the words.
         #[test]
         fn spending_is_that_of_a_holding(
             holding in any_holding(),
@@ -692,8 +717,17 @@ mod tests {
             let mut holding = before.holding(BASE, NOW);
             let (now, tick) = (now.max(BASE.0), BASE.tick(now));
             prop_assert_eq!(before.word.held(tick), holding.held(now));
-            let enough = holding.look(now, cells, Micros::ZERO) == Look::Enough;
-            prop_assert_eq!(before.word.has(tick, cells), enough);
+            let look = before.look(BASE, now, cells, Micros::ZERO);
+            prop_assert_eq!(before.word.has(tick, cells), look == Look::Enough);
+            let lacking = cells.saturating_sub(before.word.held(tick));
+            if lacking > 0 {
+                let blocks = before.advice.blocks(before.word, BASE, tick, lacking);
+                let until = match look {
+                    Look::Blocked { until } => Some(until),
+                    _ => None,
+                };
+                prop_assert_eq!(blocks, until);
+            }
             let after = before.word.spend(tick, cells);
             prop_assert_eq!(after.is_some(), holding.spend(now, cells));
             let word = after.unwrap_or(before.word);
@@ -763,7 +797,7 @@ mod tests {
             let holding = packed.holding(BASE, NOW);
             let longest = NOW.saturating_add(Micros(1 << 30)).saturating_add(Micros(TICK));
             prop_assert_eq!(holding.held(longest), 0);
-            prop_assert!(holding.come_back() <= NOW.saturating_add(LONGEST_WAIT));
+            prop_assert!(holding.come_back() <= NOW.saturating_add(DAMAGED_WAIT));
             let patience = Micros(50_000);
             prop_assert!(!holding.is_asking(NOW.saturating_add(MOST_AHEAD).saturating_add(patience), patience));
             let _ = packed.word.spend(BASE.tick(NOW), cells);

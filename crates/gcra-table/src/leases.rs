@@ -215,6 +215,23 @@ impl Leases {
         self.place(key).look(now, cells, patience)
     }
 
+    /// Spends `cells`, of which there is at least one, if they are here, and says what else the
+    /// request is to do if they are not: [`spend`](Self::spend) and [`look`](Self::look) in one.
+    ///
+    /// # Errors
+    ///
+    /// The cells are not here.
+    #[inline]
+    pub fn take(
+        &self,
+        key: LeaseKey,
+        now: HostTime,
+        cells: u32,
+        patience: Micros,
+    ) -> Result<Spent, Look> {
+        self.place(key).take(now, cells, patience)
+    }
+
     /// Spends `cells`, all or none: see [`Holding::spend`]. `None`: they are not here.
     ///
     /// `now` is a reading of the clock that was taken after the request came. A cell counts as
@@ -506,7 +523,14 @@ mod tests {
                 match step {
                     Do::Spend(cells) => {
                         let after = before.and_then(|entry| entry.word.spend(tick, cells));
-                        prop_assert_eq!(leases.spend(key, now, cells).is_some(), after.is_some());
+                        if cells % 2 == 0 {
+                            let spent = leases.spend(key, now, cells);
+                            prop_assert_eq!(spent.is_some(), after.is_some());
+                        } else {
+                            let look = leases.look(key, now, cells, PATIENCE);
+                            let taken = leases.take(key, now, cells, PATIENCE).err();
+                            prop_assert_eq!(taken, (look != Look::Enough).then_some(look));
+                        }
                         if let Some(word) = after {
                             there.entry(number).and_modify(|entry| entry.word = word);
                         }

@@ -221,6 +221,38 @@ impl<'a> Place<'a> {
         self.packed(now).map_or_else(Demand::new, |(_, packed)| packed.demand(base, now))
     }
 
+    /// Spends cells, at least one, or says what else is to be done.
+    #[inline]
+    pub(crate) fn take(&self, now: HostTime, cells: u32, patience: Micros) -> Result<Spent, Look> {
+        let base = self.memory.base;
+        let tick = base.tick(now);
+        if let Some((position, word)) = self.find() {
+            match word.spend(tick, cells) {
+                Some(after) if self.exchange_spent(position, word, after) => {
+                    return Ok(Spent { after, cells });
+                }
+                Some(_) => {}
+                None => {
+                    let lacking = cells - word.held(tick);
+                    if let Some(until) = self.advice(position).blocks(word, base, tick, lacking) {
+                        return Err(Look::Blocked { until });
+                    }
+                }
+            }
+        }
+        self.take_anyhow(now, cells, patience)
+    }
+
+    #[cold]
+    fn take_anyhow(&self, now: HostTime, cells: u32, patience: Micros) -> Result<Spent, Look> {
+        let spent = self.spend_anyhow(self.memory.base.tick(now), cells);
+        spent.ok_or_else(|| match self.look_closely(now, cells, patience) {
+            // They came, or were taken back, just now. An ask will find them.
+            Look::Enough => Look::Lacking,
+            look => look,
+        })
+    }
+
     /// See [`Holding::spend`].
     #[inline]
     pub(crate) fn spend(&self, now: Tick, cells: u32) -> Option<Spent> {
