@@ -35,8 +35,8 @@ impl Demand {
         Self::default()
     }
 
-    /// What a process has written down, or estimates: cells per microsecond, and the cells that were
-    /// asked for since `asked_at`.
+    /// What a process has written down, or estimates: cells per microsecond, and the cells that
+    /// were asked for since `asked_at`.
     pub(crate) const fn recalled(
         rate: f64,
         recent: u32,

@@ -7,8 +7,8 @@
 //!
 //! What the words cannot hold is rounded to the safe side: cells are valid for a little less long
 //! than a [`Holding`] says, and a host comes back a little later. Every step but the frequent ones
-//! ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what the method of [`Holding`] with
-//! the same name does, and packs them again.
+//! ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what the method of
+//! [`Holding`] with the same name does, and packs them again.
 
 use core::fmt;
 
@@ -186,6 +186,17 @@ impl Word {
         ASKING.is_set(self.0)
     }
 
+    /// Whether no sequence of steps leads to this word: more cells than a host holds, for longer
+    /// than a lease is valid, or of which a host has not heard.
+    #[must_use]
+    pub const fn is_damaged(self, now: Tick) -> bool {
+        let (held, spent) = (HELD.get_u32(self.0), self.unreported());
+        let latest = now.0.saturating_add(LONGEST_TICKS);
+        held + spent > MOST_CELLS
+            || (held > 0 && VALID_UNTIL.get_u32(self.0) > latest)
+            || (held + spent > 0 && FRESH.is_set(self.0))
+    }
+
     /// Cells whose spending no reply has confirmed.
     #[must_use]
     pub const fn unreported(self) -> u32 {
@@ -246,7 +257,8 @@ impl Word {
     /// Whether `number` is that of the latest ask, and it is under way. `newest` is the newest
     /// number of the host, read after the word.
     fn waits_for(self, number: AskNumber, newest: AskNumber) -> bool {
-        // If an ask whose number looks the same had been sent since, then before the word was read.
+        // If an ask whose number looks the same had been sent since, then before the word was
+        // read.
         let is_unique = newest.0.saturating_sub(number.0) < NUMBERS;
         self.is_asking() && self.number() == in_word(number) && is_unique
     }
@@ -334,8 +346,8 @@ impl Advice {
         self.with_debt(self.debt().saturating_add(cells))
     }
 
-    /// Whether the store has said to come back later for `cells` cells more than are held. `word` is
-    /// the word beside this advice.
+    /// Whether the store has said to come back later for `cells` cells more than are held. `word`
+    /// is the word beside this advice.
     #[inline]
     #[must_use]
     pub fn blocks(self, word: Word, base: Base, now: Tick, cells: u32) -> Option<HostTime> {
@@ -638,9 +650,14 @@ mod tests {
         ]
     }
 
+    /// Cells held and cells spent.
+    fn counts() -> impl Strategy<Value = (u32, u32)> {
+        (0..=MOST_CELLS).prop_flat_map(|held| (Just(held), 0..=MOST_CELLS - held))
+    }
+
     prop_compose! {
         fn any_holding()(
-            (held, spent) in (0..=MOST_CELLS).prop_flat_map(|held| (Just(held), 0..=MOST_CELLS - held)),
+            (held, spent) in counts(),
             [valid_until, come_back, since] in [moment(), moment(), moment()],
             [debt, denied] in [0..9_000_u32, 0..8_192],
             number in prop::option::of(0..40_u64),
@@ -671,7 +688,8 @@ mod tests {
             };
             let come_back_after = Micros(wait);
             let now = StoreTime(0);
-            (Sent { ask, at: at.min(NOW) }, Reply { number, kept, granted, come_back_after, scarce, hosts, now })
+            let reply = Reply { number, kept, granted, come_back_after, scarce, hosts, now };
+            (Sent { ask, at: at.min(NOW) }, reply)
         }
     }
 
@@ -680,133 +698,200 @@ mod tests {
         empty.with(BASE, holding, &Demand::recalled(1e-4, 0, Some(NOW), 3, true))
     }
 
+    /// What words cannot hold is rounded to the safe side, by less than a tick.
+    fn is_rounded_to_the_safe_side(holding: Holding, now: HostTime) -> Result<(), TestCaseError> {
+        let now = now.max(BASE.0);
+        let there = packed(&holding).holding(BASE, NOW);
+        prop_assert!(there.held(now) <= holding.held(now));
+        let tick_earlier = now.saturating_add(Micros(TICK));
+        prop_assert!(there.held(now) >= holding.held(tick_earlier));
+        prop_assert_eq!((there.spent, there.fresh), (holding.spent, holding.fresh));
+        prop_assert_eq!(
+            (there.debt, there.denied),
+            (holding.debt.min(MOST_CELLS), holding.denied)
+        );
+        let number = |holding: &Holding| holding.asking.map(|asking| asking.number);
+        prop_assert_eq!(number(&there), number(&holding));
+        if holding.come_back > BASE.0 {
+            prop_assert!((0..TICK).contains(&(there.come_back.0 - holding.come_back.0)));
+        }
+        if let (Some(there), Some(asking)) = (there.asking, holding.asking)
+            && asking.since > BASE.0
+        {
+            prop_assert!((0..TICK).contains(&(asking.since.0 - there.since.0)));
+        }
+        prop_assert_eq!(packed(&there), packed(&holding), "rounding twice changes nothing");
+        Ok(())
+    }
+
+    /// The steps that do not unpack the words.
+    fn spends_as_a_holding(
+        holding: Holding,
+        now: HostTime,
+        cells: u32,
+    ) -> Result<(), TestCaseError> {
+        let before = packed(&holding);
+        let mut holding = before.holding(BASE, NOW);
+        let (now, tick) = (now.max(BASE.0), BASE.tick(now));
+        prop_assert_eq!(before.word.held(tick), holding.held(now));
+        let look = before.look(BASE, now, cells, Micros::ZERO);
+        prop_assert_eq!(before.word.has(tick, cells), look == Look::Enough);
+        let lacking = cells.saturating_sub(before.word.held(tick));
+        if lacking > 0 {
+            let blocks = before.advice.blocks(before.word, BASE, tick, lacking);
+            let until = match look {
+                Look::Blocked { until } => Some(until),
+                _ => None,
+            };
+            prop_assert_eq!(blocks, until);
+        }
+        let after = before.word.spend(tick, cells);
+        prop_assert_eq!(after.is_some(), holding.spend(now, cells));
+        let word = after.unwrap_or(before.word);
+        let there = Packed { word, ..before }.holding(BASE, NOW);
+        prop_assert_eq!(there, holding);
+        if let Some(after) = after {
+            prop_assert_eq!(after.fingerprint(), 77);
+            prop_assert_eq!(after.unspend(after, cells), Some(before.word));
+            let more = after.spend(tick, 1).unwrap_or(after);
+            prop_assert!(more.unspend(after, cells).is_some(), "others spend as well");
+        }
+        Ok(())
+    }
+
+    /// The other steps, one after another.
+    fn steps_as_a_holding(
+        holding: Holding,
+        now: HostTime,
+        cells: u32,
+        want: u32,
+        (sent, reply): (Sent, Reply),
+    ) -> Result<(), TestCaseError> {
+        // Not before the ask was sent.
+        let now = now.max(NOW);
+        let (host, number, newest) = (HostId(1), AskNumber(41), AskNumber(41));
+        let before = packed(&holding);
+        let holding = before.holding(BASE, now);
+        let demand = before.demand(BASE, now);
+        let stepped = |step: &dyn Fn(&mut Holding)| {
+            let mut after = holding;
+            step(&mut after);
+            let number = after.asking.map(|asking| asking.number);
+            let packed = before.with(BASE, &after, &demand);
+            (packed.holding(BASE, now), number)
+        };
+        let is = |after: Packed| after.holding(BASE, now);
+        prop_assert_eq!(
+            before.look(BASE, now, cells, Micros(900)),
+            holding.look(now, cells, Micros(900))
+        );
+
+        let wish = Wish { want, least: cells.min(want), validity: Micros(500_000) };
+        let (after, asked) = before.ask(BASE, &limit(), now, host, number, wish);
+        let space = MOST_CELLS - holding.held(now);
+        let cut = Wish { want: want.min(space), least: cells.min(want).min(space), ..wish };
+        prop_assert_eq!(asked, {
+            let mut holding = holding;
+            holding.ask(&limit(), now, host, number, cut)
+        });
+        prop_assert_eq!(
+            is(after),
+            stepped(&|holding| {
+                holding.ask(&limit(), now, host, number, cut);
+            })
+            .0
+        );
+        prop_assert!(asked.ask.holds + asked.ask.want <= MOST_CELLS);
+
+        let (after, _) = before.give_back(BASE, &limit(), now, host, number, cells);
+        prop_assert_eq!(
+            is(after),
+            stepped(&|holding| {
+                holding.give_back(&limit(), now, host, number, cells);
+            })
+            .0
+        );
+
+        let answered = stepped(&|holding| {
+            holding.reply(now, &sent, &reply);
+        })
+        .0;
+        let after = before.reply(BASE, now, &sent, &reply, newest);
+        prop_assert_eq!(
+            after.is_some(),
+            holding.asking.is_some_and(|asking| asking.number == sent.ask.number)
+        );
+        prop_assert_eq!(after.map_or(holding, is), answered);
+
+        let ended = stepped(&|holding| {
+            holding.void(&sent);
+        })
+        .0;
+        prop_assert_eq!(before.void(&sent, newest).map_or(holding, is), ended);
+
+        let charged = Packed { advice: before.advice.charge(cells), ..before };
+        prop_assert_eq!(is(charged), stepped(&|holding| holding.charge(cells)).0);
+        Ok(())
+    }
+
+    /// Whatever the words hold, nothing is valid for longer than a lease can be, and a request
+    /// waits no longer than for one.
+    fn does_bounded_harm(word: u128, advice: u128, cells: u32) -> Result<(), TestCaseError> {
+        let packed = Packed { word: Word(word), advice: Advice(advice) };
+        let holding = packed.holding(BASE, NOW);
+        let longest = NOW.saturating_add(Micros(1 << 30)).saturating_add(Micros(TICK));
+        prop_assert_eq!(holding.held(longest), 0);
+        prop_assert!(holding.come_back() <= NOW.saturating_add(DAMAGED_WAIT));
+        let patience = Micros(50_000);
+        prop_assert!(
+            !holding.is_asking(NOW.saturating_add(MOST_AHEAD).saturating_add(patience), patience)
+        );
+        let _ = packed.word.spend(BASE.tick(NOW), cells);
+        let (after, sent) = packed.ask(
+            BASE,
+            &limit(),
+            NOW,
+            HostId(1),
+            AskNumber(9),
+            Wish { want: cells, least: 1, validity: Micros(500) },
+        );
+        prop_assert!(sent.ask.holds <= MOST_CELLS && after.word.is_asking());
+        let rate = packed.demand(BASE, NOW).rate();
+        prop_assert!(rate.is_finite() && rate >= 0.0);
+        Ok(())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// What words cannot hold is rounded to the safe side, by less than a tick.
         #[test]
         fn rounding_is_on_the_safe_side(holding in any_holding(), now in moment()) {
-            let now = now.max(BASE.0);
-            let there = packed(&holding).holding(BASE, NOW);
-            prop_assert!(there.held(now) <= holding.held(now));
-            let tick_earlier = now.saturating_add(Micros(TICK));
-            prop_assert!(there.held(now) >= holding.held(tick_earlier));
-            prop_assert_eq!((there.spent, there.fresh), (holding.spent, holding.fresh));
-            prop_assert_eq!((there.debt, there.denied), (holding.debt.min(MOST_CELLS), holding.denied));
-            let number = |holding: &Holding| holding.asking.map(|asking| asking.number);
-            prop_assert_eq!(number(&there), number(&holding));
-            if holding.come_back > BASE.0 {
-                prop_assert!((0..TICK).contains(&(there.come_back.0 - holding.come_back.0)));
-            }
-            if let (Some(there), Some(asking)) = (there.asking, holding.asking)
-                && asking.since > BASE.0
-            {
-                prop_assert!((0..TICK).contains(&(asking.since.0 - there.since.0)));
-            }
-            prop_assert_eq!(packed(&there), packed(&holding), "rounding twice changes nothing");
+            is_rounded_to_the_safe_side(holding, now)?;
         }
 
-        /// The steps that do not unpack the words.
         #[test]
         fn spending_is_that_of_a_holding(
             holding in any_holding(),
             now in moment(),
             cells in prop_oneof![0..3_u32, 0..9_000_u32],
         ) {
-            let before = packed(&holding);
-            let mut holding = before.holding(BASE, NOW);
-            let (now, tick) = (now.max(BASE.0), BASE.tick(now));
-            prop_assert_eq!(before.word.held(tick), holding.held(now));
-            let look = before.look(BASE, now, cells, Micros::ZERO);
-            prop_assert_eq!(before.word.has(tick, cells), look == Look::Enough);
-            let lacking = cells.saturating_sub(before.word.held(tick));
-            if lacking > 0 {
-                let blocks = before.advice.blocks(before.word, BASE, tick, lacking);
-                let until = match look {
-                    Look::Blocked { until } => Some(until),
-                    _ => None,
-                };
-                prop_assert_eq!(blocks, until);
-            }
-            let after = before.word.spend(tick, cells);
-            prop_assert_eq!(after.is_some(), holding.spend(now, cells));
-            let word = after.unwrap_or(before.word);
-            let there = Packed { word, ..before }.holding(BASE, NOW);
-            prop_assert_eq!(there, holding);
-            if let Some(after) = after {
-                prop_assert_eq!(after.fingerprint(), 77);
-                prop_assert_eq!(after.unspend(after, cells), Some(before.word));
-                let more = after.spend(tick, 1).unwrap_or(after);
-                prop_assert!(more.unspend(after, cells).is_some(), "others spend as well");
-            }
+            spends_as_a_holding(holding, now, cells)?;
         }
 
-        /// The other steps, one after another.
         #[test]
         fn steps_are_those_of_a_holding(
             holding in any_holding(),
             now in moment(),
             cells in 0..40_u32,
             want in 0..9_000_u32,
-            (sent, reply) in any_reply(),
+            answer in any_reply(),
         ) {
-            // Not before the ask was sent.
-            let now = now.max(NOW);
-            let (host, number, newest) = (HostId(1), AskNumber(41), AskNumber(41));
-            let before = packed(&holding);
-            let holding = before.holding(BASE, now);
-            let demand = before.demand(BASE, now);
-            let stepped = |step: &dyn Fn(&mut Holding)| {
-                let mut after = holding;
-                step(&mut after);
-                let number = after.asking.map(|asking| asking.number);
-                let packed = before.with(BASE, &after, &demand);
-                (packed.holding(BASE, now), number)
-            };
-            let is = |after: Packed| after.holding(BASE, now);
-            prop_assert_eq!(before.look(BASE, now, cells, Micros(900)), holding.look(now, cells, Micros(900)));
-
-            let wish = Wish { want, least: cells.min(want), validity: Micros(500_000) };
-            let (after, asked) = before.ask(BASE, &limit(), now, host, number, wish);
-            let space = MOST_CELLS - holding.held(now);
-            let cut = Wish { want: want.min(space), least: cells.min(want).min(space), ..wish };
-            prop_assert_eq!(asked, { let mut holding = holding; holding.ask(&limit(), now, host, number, cut) });
-            prop_assert_eq!(is(after), stepped(&|holding| { holding.ask(&limit(), now, host, number, cut); }).0);
-            prop_assert!(asked.ask.holds + asked.ask.want <= MOST_CELLS);
-
-            let (after, _) = before.give_back(BASE, &limit(), now, host, number, cells);
-            prop_assert_eq!(is(after), stepped(&|holding| { holding.give_back(&limit(), now, host, number, cells); }).0);
-
-            let answered = stepped(&|holding| { holding.reply(now, &sent, &reply); }).0;
-            let after = before.reply(BASE, now, &sent, &reply, newest);
-            prop_assert_eq!(after.is_some(), holding.asking.is_some_and(|asking| asking.number == sent.ask.number));
-            prop_assert_eq!(after.map_or(holding, is), answered);
-
-            let ended = stepped(&|holding| { holding.void(&sent); }).0;
-            prop_assert_eq!(before.void(&sent, newest).map_or(holding, is), ended);
-
-            let charged = Packed { advice: before.advice.charge(cells), ..before };
-            prop_assert_eq!(is(charged), stepped(&|holding| holding.charge(cells)).0);
+            steps_as_a_holding(holding, now, cells, want, answer)?;
         }
 
-        /// Whatever the words hold, nothing is valid for longer than a lease can be, and a request
-        /// waits no longer than for one.
         #[test]
         fn damaged_words_do_bounded_harm(word: u128, advice: u128, cells in 0..9_000_u32) {
-            let packed = Packed { word: Word(word), advice: Advice(advice) };
-            let holding = packed.holding(BASE, NOW);
-            let longest = NOW.saturating_add(Micros(1 << 30)).saturating_add(Micros(TICK));
-            prop_assert_eq!(holding.held(longest), 0);
-            prop_assert!(holding.come_back() <= NOW.saturating_add(DAMAGED_WAIT));
-            let patience = Micros(50_000);
-            prop_assert!(!holding.is_asking(NOW.saturating_add(MOST_AHEAD).saturating_add(patience), patience));
-            let _ = packed.word.spend(BASE.tick(NOW), cells);
-            let (after, sent) = packed.ask(
-                BASE, &limit(), NOW, HostId(1), AskNumber(9), Wish { want: cells, least: 1, validity: Micros(500) },
-            );
-            prop_assert!(sent.ask.holds <= MOST_CELLS && after.word.is_asking());
-            let rate = packed.demand(BASE, NOW).rate();
-            prop_assert!(rate.is_finite() && rate >= 0.0);
+            does_bounded_harm(word, advice, cells)?;
         }
     }
 

@@ -11,13 +11,13 @@ mod model;
 mod opening;
 mod set;
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::{fmt, io};
 
 use gcra_lease::{
-    Base, Demand, Holding, HostId, HostTime, Limit, Look, MOST_CELLS, Micros, Reply, Sent, Step,
-    Wish, next_step,
+    Base, Demand, Holding, HostId, HostTime, Limit, Look, MOST_CELLS, Micros, Packed, Reply, Sent,
+    Step, Wish, next_step,
 };
 
 use crate::cpu::prefetch;
@@ -94,6 +94,35 @@ pub struct LeaseCounts {
     pub held: u64,
     /// Cells whose spending no reply has confirmed.
     pub unreported: u64,
+}
+
+/// What is wrong with leases: see [`Leases::check`]. An entry is the number of its place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum LeaseFault {
+    /// An entry says what no sequence of steps leads to.
+    Damaged {
+        /// Which one.
+        entry: usize,
+    },
+    /// A key has two entries.
+    Twice {
+        /// The second of them.
+        entry: usize,
+        /// The first one.
+        other: usize,
+    },
+}
+
+impl fmt::Display for LeaseFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged { entry } => write!(f, "entry {entry}: it is damaged"),
+            Self::Twice { entry, other } => {
+                write!(f, "entry {entry}: a second entry of the key in entry {other}")
+            }
+        }
+    }
 }
 
 impl From<Time> for HostTime {
@@ -423,6 +452,42 @@ impl Leases {
         counts
     }
 
+    /// Verifies what must hold at every moment, in leases that may be in use: a key has one entry
+    /// at most, and none says what no sequence of steps leads to.
+    ///
+    /// Damaged entries may allow too much, until the cells that they say are over.
+    #[must_use]
+    pub fn check(&self, now: HostTime) -> Vec<LeaseFault> {
+        let mut faults = Vec::new();
+        for (number, set) in self.region.sets().iter().enumerate() {
+            let place = Place::new(set, 0, self.memory());
+            let entries = place.entries();
+            for (position, entry) in entries.iter().enumerate() {
+                let number = |position| number * SET_ENTRIES + position;
+                if entry.word.is_damaged(self.base.tick(now)) {
+                    faults.push(LeaseFault::Damaged { entry: number(position) });
+                }
+                let is_first = |other: &usize| {
+                    let is_same = |entries: &[Packed]| {
+                        let [one, two] = [entries[*other].word, entries[position].word];
+                        let is_used = one.fingerprint() != 0;
+                        is_used
+                            && one.fingerprint() == two.fingerprint()
+                            && !one.is_announcement()
+                            && !two.is_announcement()
+                    };
+                    // They were loaded one after the other, and an entry may have moved.
+                    is_same(&entries) && is_same(&place.entries()) && is_same(&place.entries())
+                };
+                if let Some(other) = (0..position).find(is_first) {
+                    let (entry, other) = (number(position), number(other));
+                    faults.push(LeaseFault::Twice { entry, other });
+                }
+            }
+        }
+        faults
+    }
+
     fn memory(&self) -> Memory<'_> {
         Memory { host: self.host, base: self.base, shared: self.region.leases_shared() }
     }
@@ -446,7 +511,7 @@ mod tests {
     use std::collections::HashMap;
     use std::time::Duration;
 
-    use gcra_lease::{Advice, Packed, StoreTime, Word};
+    use gcra_lease::{Advice, StoreTime, Word};
     use proptest::prelude::*;
 
     use super::*;
@@ -489,6 +554,10 @@ mod tests {
         Void,
     }
 
+    fn waits() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), 0..100_000_u64]
+    }
+
     fn anything() -> impl Strategy<Value = Do> {
         prop_oneof![
             4 => (0..4_u32).prop_map(Do::Spend),
@@ -496,117 +565,132 @@ mod tests {
             1 => (0..3_u32).prop_map(Do::Charge),
             4 => (0..9_000_u32).prop_map(Do::Ask),
             1 => (0..5_u32).prop_map(Do::GiveBack),
-            4 => (0..9_000_u32, prop_oneof![Just(0), 0..100_000_u64]).prop_map(|(granted, wait)| Do::Reply(granted, wait)),
+            4 => (0..9_000_u32, waits()).prop_map(|(granted, wait)| Do::Reply(granted, wait)),
             1 => Just(Do::Void),
         ]
+    }
+
+    /// Each key goes from one holding to the next, unless its entry is taken for another key.
+    fn do_what_holdings_do(steps: Vec<(u64, Do, u64)>) -> Result<(), TestCaseError> {
+        let leases = leases();
+        let (base, host) = (leases.base, leases.host());
+        let mut now = HostTime(2_000_000);
+        let mut there: HashMap<u64, Packed> = HashMap::new();
+        let mut latest: HashMap<u64, Sent> = HashMap::new();
+        for (number, step, passes) in steps {
+            now = now.saturating_add(Micros(passes));
+            let (key, tick) = (key(number), base.tick(now));
+            let new = Packed { word: Word::EMPTY, advice: Advice::from_bits(0) };
+            let before = there.get(&number).copied();
+            let is_asking =
+                before.is_some_and(|entry| entry.holding(base, now).is_asking(now, PATIENCE));
+            match step {
+                Do::Spend(cells) => {
+                    let after = before.and_then(|entry| entry.word.spend(tick, cells));
+                    if cells % 2 == 0 {
+                        let spent = leases.spend(key, now, cells);
+                        prop_assert_eq!(spent.is_some(), after.is_some());
+                    } else {
+                        let look = leases.look(key, now, cells, PATIENCE);
+                        let taken = leases.take(key, now, cells, PATIENCE).err();
+                        prop_assert_eq!(taken, (look != Look::Enough).then_some(look));
+                    }
+                    if let Some(word) = after {
+                        there.entry(number).and_modify(|entry| entry.word = word);
+                    }
+                }
+                Do::SpendAndTakeBack(cells) => {
+                    let spent = leases.spend(key, now, cells);
+                    prop_assert!(spent.is_none_or(|spent| leases.unspend(key, spent)));
+                }
+                // A debt outlives an ask that is void, in an announcement.
+                Do::Charge(_)
+                    if before.is_some_and(|entry| entry.holding(base, now).is_fresh()) => {}
+                Do::Charge(cells) => {
+                    prop_assert_eq!(leases.charge(key, now, cells), before.is_some());
+                    there
+                        .entry(number)
+                        .and_modify(|entry| entry.advice = entry.advice.charge(cells));
+                }
+                Do::Ask(want) => {
+                    let wish = Wish { want, least: 1, validity: Micros(500_000) };
+                    let sent = leases.ask(key, &limit(), now, PATIENCE, wish);
+                    prop_assert_eq!(sent.is_none(), is_asking);
+                    if let Some(sent) = sent {
+                        let fresh =
+                            Packed { word: Word::announcement(77, sent.ask.number), ..new };
+                        let entry = before.unwrap_or(fresh);
+                        let (entry, same) =
+                            entry.ask(base, &limit(), now, host, sent.ask.number, wish);
+                        prop_assert_eq!(sent, same);
+                        there.insert(number, entry);
+                        latest.insert(number, sent);
+                    }
+                }
+                Do::GiveBack(cells) => {
+                    let holds = before.is_some_and(|entry| entry.word.held(tick) > 0);
+                    let sent = leases.give_back(key, &limit(), now, PATIENCE, cells);
+                    prop_assert_eq!(sent.is_some(), holds && !is_asking);
+                    if let (Some(sent), Some(entry)) = (sent, before) {
+                        let (entry, same) =
+                            entry.give_back(base, &limit(), now, host, sent.ask.number, cells);
+                        prop_assert_eq!(sent, same);
+                        there.insert(number, entry);
+                        latest.insert(number, sent);
+                    }
+                }
+                Do::Reply(granted, wait) => {
+                    let Some(sent) = latest.get(&number) else { continue };
+                    let reply = reply(sent, granted, wait);
+                    let newest = leases.region.leases_shared().newest();
+                    let after =
+                        before.and_then(|entry| entry.reply(base, now, sent, &reply, newest));
+                    prop_assert_eq!(leases.reply(key, now, sent, &reply), after.is_some());
+                    there.extend(after.map(|entry| (number, entry)));
+                }
+                Do::Void => {
+                    let Some(sent) = latest.get(&number) else { continue };
+                    let newest = leases.region.leases_shared().newest();
+                    let after = before.and_then(|entry| entry.void(sent, newest));
+                    prop_assert_eq!(leases.void(key, now, sent), after.is_some());
+                    there.extend(after.map(|entry| (number, entry)));
+                }
+            }
+            // An announcement is as good as nothing.
+            there.retain(|_, entry| !entry.word.is_announcement());
+            let before = there.len();
+            there.retain(|number, _| leases.holding(self::key(*number), now) != Holding::new());
+            // An ask for a new key takes one entry.
+            let lost = before - there.len();
+            prop_assert!(lost <= usize::from(matches!(step, Do::Ask(_))), "{lost} are lost");
+            for (number, entry) in &there {
+                let key = self::key(*number);
+                prop_assert_eq!(leases.holding(key, now), entry.holding(base, now));
+                prop_assert_eq!(leases.demand(key, now), entry.demand(base, now));
+                for cells in 0..3 {
+                    let look = entry.look(base, now, cells, PATIENCE);
+                    prop_assert_eq!(leases.look(key, now, cells, PATIENCE), look);
+                }
+            }
+            prop_assert_eq!(leases.check(now), []);
+            let counts = leases.counts(now, PATIENCE);
+            let all =
+                counts.free + counts.blocked + counts.over + counts.announced + counts.in_use;
+            prop_assert_eq!(all, leases.entries());
+            let held: u64 = there.values().map(|entry| u64::from(entry.word.held(tick))).sum();
+            prop_assert_eq!(counts.held, held);
+        }
+        Ok(())
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Each key goes from one holding to the next, unless its entry is taken for another key.
         #[test]
         fn leases_do_what_holdings_do(
             steps in prop::collection::vec((0..5_u64, anything(), 0..40_000_u64), 1..120),
         ) {
-            let leases = leases();
-            let (base, host) = (leases.base, leases.host());
-            let mut now = HostTime(2_000_000);
-            let mut there: HashMap<u64, Packed> = HashMap::new();
-            let mut latest: HashMap<u64, Sent> = HashMap::new();
-            for (number, step, passes) in steps {
-                now = now.saturating_add(Micros(passes));
-                let (key, tick) = (key(number), base.tick(now));
-                let new = Packed { word: Word::EMPTY, advice: Advice::from_bits(0) };
-                let before = there.get(&number).copied();
-                let is_asking = before.is_some_and(|entry| entry.holding(base, now).is_asking(now, PATIENCE));
-                match step {
-                    Do::Spend(cells) => {
-                        let after = before.and_then(|entry| entry.word.spend(tick, cells));
-                        if cells % 2 == 0 {
-                            let spent = leases.spend(key, now, cells);
-                            prop_assert_eq!(spent.is_some(), after.is_some());
-                        } else {
-                            let look = leases.look(key, now, cells, PATIENCE);
-                            let taken = leases.take(key, now, cells, PATIENCE).err();
-                            prop_assert_eq!(taken, (look != Look::Enough).then_some(look));
-                        }
-                        if let Some(word) = after {
-                            there.entry(number).and_modify(|entry| entry.word = word);
-                        }
-                    }
-                    Do::SpendAndTakeBack(cells) => {
-                        let spent = leases.spend(key, now, cells);
-                        prop_assert!(spent.is_none_or(|spent| leases.unspend(key, spent)));
-                    }
-                    // A debt outlives an ask that is void, in an announcement.
-                    Do::Charge(_) if before.is_some_and(|entry| entry.holding(base, now).is_fresh()) => {}
-                    Do::Charge(cells) => {
-                        prop_assert_eq!(leases.charge(key, now, cells), before.is_some());
-                        there.entry(number).and_modify(|entry| entry.advice = entry.advice.charge(cells));
-                    }
-                    Do::Ask(want) => {
-                        let wish = Wish { want, least: 1, validity: Micros(500_000) };
-                        let sent = leases.ask(key, &limit(), now, PATIENCE, wish);
-                        prop_assert_eq!(sent.is_none(), is_asking);
-                        if let Some(sent) = sent {
-                            let fresh = Packed { word: Word::announcement(77, sent.ask.number), ..new };
-                            let entry = before.unwrap_or(fresh);
-                            let (entry, same) = entry.ask(base, &limit(), now, host, sent.ask.number, wish);
-                            prop_assert_eq!(sent, same);
-                            there.insert(number, entry);
-                            latest.insert(number, sent);
-                        }
-                    }
-                    Do::GiveBack(cells) => {
-                        let holds = before.is_some_and(|entry| entry.word.held(tick) > 0);
-                        let sent = leases.give_back(key, &limit(), now, PATIENCE, cells);
-                        prop_assert_eq!(sent.is_some(), holds && !is_asking);
-                        if let (Some(sent), Some(entry)) = (sent, before) {
-                            let (entry, same) = entry.give_back(base, &limit(), now, host, sent.ask.number, cells);
-                            prop_assert_eq!(sent, same);
-                            there.insert(number, entry);
-                            latest.insert(number, sent);
-                        }
-                    }
-                    Do::Reply(granted, wait) => {
-                        let Some(sent) = latest.get(&number) else { continue };
-                        let reply = reply(sent, granted, wait);
-                        let newest = leases.region.leases_shared().newest();
-                        let after = before.and_then(|entry| entry.reply(base, now, sent, &reply, newest));
-                        prop_assert_eq!(leases.reply(key, now, sent, &reply), after.is_some());
-                        there.extend(after.map(|entry| (number, entry)));
-                    }
-                    Do::Void => {
-                        let Some(sent) = latest.get(&number) else { continue };
-                        let newest = leases.region.leases_shared().newest();
-                        let after = before.and_then(|entry| entry.void(sent, newest));
-                        prop_assert_eq!(leases.void(key, now, sent), after.is_some());
-                        there.extend(after.map(|entry| (number, entry)));
-                    }
-                }
-                // An announcement is as good as nothing.
-                there.retain(|_, entry| !entry.word.is_announcement());
-                let before = there.len();
-                there.retain(|number, _| leases.holding(self::key(*number), now) != Holding::new());
-                // An ask for a new key takes one entry.
-                let lost = before - there.len();
-                prop_assert!(lost <= usize::from(matches!(step, Do::Ask(_))), "{lost} are lost");
-                for (number, entry) in &there {
-                    let key = self::key(*number);
-                    prop_assert_eq!(leases.holding(key, now), entry.holding(base, now));
-                    prop_assert_eq!(leases.demand(key, now), entry.demand(base, now));
-                    for cells in 0..3 {
-                        let look = entry.look(base, now, cells, PATIENCE);
-                        prop_assert_eq!(leases.look(key, now, cells, PATIENCE), look);
-                    }
-                }
-                let counts = leases.counts(now, PATIENCE);
-                let all = counts.free + counts.blocked + counts.over + counts.announced + counts.in_use;
-                prop_assert_eq!(all, leases.entries());
-                let held: u64 = there.values().map(|entry| u64::from(entry.word.held(tick))).sum();
-                prop_assert_eq!(counts.held, held);
-            }
+            do_what_holdings_do(steps)?;
         }
     }
 
@@ -704,25 +788,53 @@ mod tests {
         assert_eq!(look(later(560)), Look::Lacking);
     }
 
+    #[test]
+    fn faults_are_told() {
+        let (leases, now) = (leases(), HostTime(2_000_000));
+        get(&leases, key(0), now, 3);
+        assert_eq!(leases.check(now), []);
+        let words = &leases.region.sets()[0].words;
+        let position = words.iter().position(|word| word.load_bits() != 0).unwrap();
+        let word = words[position].load_bits();
+        let other = (position + 1) % SET_ENTRIES;
+        words[other].store_bits(word);
+        let (entry, first) = (position.max(other), position.min(other));
+        let twice = LeaseFault::Twice { entry, other: first };
+        assert_eq!(leases.check(now), [twice]);
+        assert!(twice.to_string().contains(&format!("in entry {first}")));
+        words[other].store_bits(0);
+        // It ends too late.
+        words[position].store_bits(word | 1 << 31);
+        assert_eq!(leases.check(now), [LeaseFault::Damaged { entry: position }]);
+    }
+
     /// Whatever the bytes of the entries are, operations end.
     #[test]
     fn damaged_entries_hold_nothing_up() {
-        proptest!(|(bits in prop::collection::vec(any::<u128>(), 8), mine: u8, cells in 0..5_u32)| {
-            let (leases, now) = (leases(), HostTime(2_000_000));
-            let set = &leases.region.sets()[0];
-            for (slot, bits) in set.words.iter().chain(&set.advice).zip(&bits) {
-                slot.store_bits(*bits);
-            }
-            for (position, slot) in set.words.iter().enumerate().filter(|(at, _)| mine >> at & 1 == 1) {
-                slot.store_bits(bits[position] << 48 >> 48 | 1 << 96);
-            }
-            let _ = leases.decide(now, &[LeaseNeed { key: key(0), cells, burst: 20 }], PATIENCE);
-            let _ = leases.charge(key(0), now, cells);
-            let later = HostTime(10_000_000);
-            let wish = Wish { want: cells, least: 0, validity: Micros(500_000) };
-            let sent = leases.ask(key(0), &limit(), later, PATIENCE, wish);
-            prop_assert!(sent.is_some_and(|sent| leases.reply(key(0), later, &sent, &reply(&sent, cells, 0))));
-            let _ = leases.counts(now, PATIENCE);
+        let bits = prop::collection::vec(any::<u128>(), 8);
+        proptest!(|(bits in bits, mine: u8, cells in 0..5_u32)| {
+            hold_nothing_up(&bits, mine, cells)?;
         });
+    }
+
+    /// `mine` has a bit for each entry that is to be the key's.
+    fn hold_nothing_up(bits: &[u128], mine: u8, cells: u32) -> Result<(), TestCaseError> {
+        let (leases, now) = (leases(), HostTime(2_000_000));
+        let set = &leases.region.sets()[0];
+        for (slot, bits) in set.words.iter().chain(&set.advice).zip(bits) {
+            slot.store_bits(*bits);
+        }
+        for (position, slot) in set.words.iter().enumerate().filter(|(at, _)| mine >> at & 1 == 1)
+        {
+            slot.store_bits(bits[position] << 48 >> 48 | 1 << 96);
+        }
+        let _ = leases.decide(now, &[LeaseNeed { key: key(0), cells, burst: 20 }], PATIENCE);
+        let _ = leases.charge(key(0), now, cells);
+        let later = HostTime(10_000_000);
+        let wish = Wish { want: cells, least: 0, validity: Micros(500_000) };
+        let sent = leases.ask(key(0), &limit(), later, PATIENCE, wish).unwrap();
+        prop_assert!(leases.reply(key(0), later, &sent, &reply(&sent, cells, 0)));
+        let _ = (leases.counts(now, PATIENCE), leases.check(now));
+        Ok(())
     }
 }

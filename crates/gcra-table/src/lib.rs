@@ -40,7 +40,8 @@
 //! * **The size is fixed until [`Table::resize`].** If there are more live keys than slots, the
 //!   bucket that owes least is forgotten, and [`Table::evictions`] says how much was forgiven. The
 //!   table must hold the keys that are active within one drain time, not all keys ever seen.
-//! * **One machine.** Processes on other hosts cannot map the file.
+//! * **One machine.** Processes on other hosts cannot map the file. Where several machines share a
+//!   limit, [`Leases`] hold what a store has lent to this one.
 //! * **Linux, and a CPU with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
 //!
 //! # The parts
@@ -52,10 +53,12 @@
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
 //!   `charge`, and `reset`, each of which begins with the argument for why its step is correct;
 //! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
-//!   `header`, `region`, `clock`, `cgroup`, `open_error`, and `open`;
-//! * the table: `processes`, `table`, `resize`, and `inspect`.
+//!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
+//! * the table: `processes`, `table`, `resize`, and `inspect`;
+//! * beside the table, what a store has lent to this machine: `leases`.
 //!
-//! docs/internals/TABLE.md describes every byte of the file.
+//! docs/internals/TABLE.md describes every byte of the table's file, and docs/internals/LEASES.md
+//! those of the leases'.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
@@ -105,7 +108,7 @@ pub use decision::Decision;
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, limit_id};
-pub use leases::{LeaseCounts, LeaseKey, LeaseNeed, Leases, Spent};
+pub use leases::{LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, Leases, Spent};
 pub use open::Opened;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};

@@ -2,9 +2,10 @@
 //!
 //! It belongs to one table and one clock: its header says the table's hash key, because keys are
 //! hashed once for both, and the table's clock, because cells are valid by that. A file that does
-//! not fit, or is damaged, or whose time is nearly over, is replaced by another one, and that makes
-//! the host another host. Nothing has to be carried over: what the host before it held expires at
-//! the store. Processes that still use the file before it are that host, until they notice.
+//! not fit, or is damaged, or whose time is nearly over, is replaced by another one, and that
+//! makes the host another host. Nothing has to be carried over: what the host before it held
+//! expires at the store. Processes that still use the file before it are that host, until they
+//! notice.
 
 use std::fs::{self, File};
 use std::io;
