@@ -47,7 +47,7 @@ spelling: ## typos, with the words that typos.toml allows
 doc: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
-loom: ## every interleaving of the table's steps in small models; each step left out is noticed
+loom: ## every interleaving of table and leases in small models; steps left out are noticed
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 		$(CARGO) test --release --locked -p gcra-table --lib model
 
