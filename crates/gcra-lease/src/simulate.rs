@@ -120,7 +120,7 @@ fn anything(seed: u64) -> Setting {
         on_off: random.one_of(&[None, Some(0.3), Some(2.0)]),
         all_on_one: random.chance(0.1),
         keeps: random.chance(0.2),
-        words: seed % 2 == 0,
+        words: seed.is_multiple_of(2),
         costs: random.one_of(&[&[1][..], &[1], &[1, 2], &[1, 5], &[0, 1, 3, 20]]).to_vec(),
     }
 }

@@ -52,7 +52,7 @@ pub(super) enum Use {
     Over,
     Announced,
     /// Cells that may be spent, or an ask under way.
-    InUse,
+    Busy,
 }
 
 impl Use {
@@ -67,7 +67,7 @@ impl Use {
         }
         let holding = packed.holding(base, now);
         if holding.held(now) > 0 || holding.is_asking(now, patience) {
-            Self::InUse
+            Self::Busy
         } else if word.is_asking() || holding.unreported() > 0 {
             Self::Over
         } else if now < holding.come_back() {
@@ -193,7 +193,7 @@ impl Place<'_> {
         }
         let seen = Advice::seen(announced, self.memory.base.tick(now));
         self.exchange_advice(position, victim.advice, seen);
-        if matches!(used, Use::Over | Use::InUse) {
+        if matches!(used, Use::Over | Use::Busy) {
             self.memory.shared.evicted.fetch_add(1, Relaxed);
         }
         Some((position, announced))
