@@ -190,7 +190,7 @@ impl Word {
     /// than a lease is valid, or of which a host has not heard.
     #[must_use]
     pub const fn is_damaged(self, now: Tick) -> bool {
-        let (held, spent) = (HELD.get_u32(self.0), self.unreported());
+        let (held, spent) = (self.cells(), self.unreported());
         let latest = now.0.saturating_add(LONGEST_TICKS);
         held + spent > MOST_CELLS
             || (held > 0 && VALID_UNTIL.get_u32(self.0) > latest)
@@ -203,13 +203,20 @@ impl Word {
         SPENT.get_u32(self.0)
     }
 
+    /// The cells in it, whether they are over or not.
+    #[inline]
+    #[must_use]
+    pub const fn cells(self) -> u32 {
+        HELD.get_u32(self.0)
+    }
+
     /// Cells that may be spent now.
     #[inline]
     #[must_use]
     pub const fn held(self, now: Tick) -> u32 {
         // One comparison for "not over yet" and for "not later than a lease can be".
         let left = VALID_UNTIL.get_u32(self.0).wrapping_sub(now.0).wrapping_sub(1);
-        if left < LONGEST_TICKS { HELD.get_u32(self.0) } else { 0 }
+        if left < LONGEST_TICKS { self.cells() } else { 0 }
     }
 
     /// Whether these cells may be spent now, as [`Holding::look`] says. (A request of none is

@@ -438,7 +438,7 @@ impl Leases {
         let mut counts = LeaseCounts::default();
         for set in self.region.sets() {
             for entry in Place::new(set, 0, self.memory()).entries() {
-                *match Use::of(&entry, (self.base, now), patience) {
+                *match Use::of(&entry, self.base, now, patience) {
                     Use::Never | Use::Settled => &mut counts.free,
                     Use::Blocked => &mut counts.blocked,
                     Use::Over => &mut counts.over,

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gcra_lease::{
-    Ask, AskNumber, HostId, HostTime, Limit, Look, Micros, Record, Reply, StoreTime, Wish,
+    Ask, AskNumber, HostId, HostTime, Limit, Look, Micros, Record, Reply, Step, StoreTime, Wish,
 };
-use gcra_table::{LeaseKey, Leases, Nanos, OpenErrorKind, Opened, Quota, Slots, Table};
+use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, OpenErrorKind, Opened, Quota, Slots, Table};
 use tempfile::TempDir;
 
 const PATIENCE: Micros = Micros::from_millis(50);
@@ -79,7 +79,7 @@ fn the_first_process_makes_the_file_and_others_join_it() {
     let mut record = Record::new(StoreTime(0));
     let reply = record.ask(&limit(), StoreTime(0), &sent.ask).unwrap();
     assert!(second.reply(key, now(&table), &sent, &reply), "whoever has the reply takes it");
-    assert!(first.spend(key, now(&table), 2).is_some());
+    assert_eq!(first.spend(key, now(&table), 2).unwrap().left(), 1);
     assert!(
         second.spend(key, now(&table), 2).is_none() && second.spend(key, now(&table), 1).is_some()
     );
@@ -224,6 +224,58 @@ fn leases_of_a_table_in_memory_are_in_memory() {
     assert!(leases.successor(&table, slots()).unwrap().is_none());
     assert!(Leases::inspect(&table).unwrap().is_none());
     assert_ne!(open(&table).0.host(), leases.host());
+}
+
+/// Threads ask for cells of more keys than there are entries, and spend them under two limits at
+/// once. Nothing drains.
+#[test]
+fn threads_spend_no_cell_twice() {
+    const KEYS: usize = 12;
+    let table = Table::in_memory(slots()).unwrap();
+    let (leases, _) = Leases::open_or_create(&table, Slots::new(16).unwrap()).unwrap();
+    let records: Vec<_> =
+        (0..KEYS).map(|_| Mutex::new(Record::new(StoreTime(now(&table).0)))).collect();
+    let spent: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let get = |which: usize, key: LeaseKey, least: u32| {
+        let wish = Wish { want: least + 5, least, validity: Micros::from_millis(100) };
+        let Some(sent) = leases.ask(key, &limit(), now(&table), PATIENCE, wish) else {
+            return;
+        };
+        let clock = StoreTime(now(&table).0);
+        let reply = records[which].lock().unwrap().ask(&limit(), clock, &sent.ask);
+        match reply {
+            Some(_) if sent.ask.number.0 % 11 == 0 => drop(leases.void(key, now(&table), &sent)),
+            Some(reply) => drop(leases.reply(key, now(&table), &sent, &reply)),
+            None => {}
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let (table, leases, spent, get) = (&table, &leases, &spent, &get);
+            scope.spawn(move || {
+                for round in 0..3_000_usize {
+                    let both = [(round + thread) % KEYS, (round * round + 5 * thread) % KEYS];
+                    let needs = both.map(|which| LeaseNeed {
+                        key: key(table, &which.to_string()),
+                        cells: 1,
+                        burst: BURST,
+                    });
+                    match leases.decide(now(table), &needs, PATIENCE) {
+                        Step::Allow => both.iter().for_each(|which| {
+                            spent[*which].fetch_add(1, Ordering::Relaxed);
+                        }),
+                        Step::Ask { limit, least } => get(both[limit], needs[limit].key, least),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    let spent: Vec<_> = spent.into_iter().map(AtomicU64::into_inner).collect();
+    println!("{spent:?} cells of a burst of {BURST} each, {} evictions", leases.evictions());
+    assert!(spent.iter().all(|cells| *cells <= u64::from(BURST)), "{spent:?}");
+    assert!(spent.iter().sum::<u64>() > 100 && leases.evictions() > 0);
+    assert_eq!(leases.check(now(&table)), []);
 }
 
 /// What a child says about an ask, and what it is told of the reply.

@@ -39,7 +39,6 @@ const REPLACED_BEFORE: Micros = Micros::from_millis(86_400_000);
 /// How often a name is tried again that leads to another file by then.
 const ATTEMPTS: u32 = 16;
 
-#[cfg(not(gcra_model))]
 const _: () = assert!(LEASES_SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
 
 /// The table that a file belongs to.

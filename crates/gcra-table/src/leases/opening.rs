@@ -56,8 +56,7 @@ pub(super) enum Use {
 }
 
 impl Use {
-    pub(super) fn of(packed: &Packed, memory_now: (Base, HostTime), patience: Micros) -> Self {
-        let (base, now) = memory_now;
+    pub(super) fn of(packed: &Packed, base: Base, now: HostTime, patience: Micros) -> Self {
         let word = packed.word;
         if word.fingerprint() == 0 {
             return Self::Never;
@@ -176,14 +175,14 @@ impl Place<'_> {
         now: HostTime,
         patience: Micros,
     ) -> Option<(usize, Word)> {
-        let memory_now = (self.memory.base, now);
+        let base = self.memory.base;
         let (used, _, position) = entries
             .iter()
             .enumerate()
             .map(|(position, packed)| {
                 let is_about = packed.advice.is_about(packed.word);
                 let since = is_about.then(|| packed.advice.since());
-                (Use::of(packed, memory_now, patience), since, position)
+                (Use::of(packed, base, now, patience), since, position)
             })
             .min()?;
         let victim = entries[position];
@@ -191,7 +190,7 @@ impl Place<'_> {
         if !self.exchange(position, victim.word, announced) {
             return None;
         }
-        let seen = Advice::seen(announced, self.memory.base.tick(now));
+        let seen = Advice::seen(announced, base.tick(now));
         self.exchange_advice(position, victim.advice, seen);
         if matches!(used, Use::Over | Use::Busy) {
             self.memory.shared.evicted.fetch_add(1, Relaxed);

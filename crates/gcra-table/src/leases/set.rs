@@ -49,8 +49,13 @@ pub(crate) struct Set {
     pub(super) advice: [Slot; SET_ENTRIES],
 }
 
+// As docs/internals/LEASES.md says.
 #[cfg(not(gcra_model))]
-const _: () = assert!(size_of::<Set>() == 128);
+const _: () = {
+    assert!(size_of::<Set>() == 128);
+    assert!(core::mem::offset_of!(Set, advice) == 64);
+    assert!(core::mem::offset_of!(Shared, evicted) == 64);
+};
 
 #[cfg(gcra_model)]
 impl Set {
@@ -126,6 +131,16 @@ pub(crate) struct Place<'a> {
 pub struct Spent {
     after: Word,
     cells: u32,
+}
+
+impl Spent {
+    /// How many cells were left of the key. If they will not last until a reply could come, it is
+    /// time to ask for more ([`Demand::needs_more`]).
+    #[inline]
+    #[must_use]
+    pub const fn left(self) -> u32 {
+        self.after.cells()
+    }
 }
 
 impl<'a> Place<'a> {
