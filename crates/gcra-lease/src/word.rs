@@ -869,7 +869,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
         fn rounding_is_on_the_safe_side(holding in any_holding(), now in moment()) {
