@@ -182,11 +182,13 @@ impl Leases {
     /// As for [`open_or_create`](Self::open_or_create). These leases can be used until their time
     /// is over.
     pub fn successor(&self, table: &Table, slots: Slots) -> Result<Option<Self>, OpenError> {
+        let is_ending = file::is_ending(self.base, HostTime::from(table.now()));
         let (Some((id, header)), Some(owner)) = (&self.file, Self::owner(table)) else {
-            return Ok(None);
+            let next = is_ending.then(|| Self::open_or_create(table, slots)).transpose();
+            return next.map(|next| next.map(|(leases, _)| leases));
         };
         let path = file::path_beside(owner.path);
-        let fits = header.belongs_to(owner.header) && !header.is_ending(owner.now());
+        let fits = header.belongs_to(owner.header) && !is_ending;
         if fits && FileId::at(&path).is_ok_and(|found| found == *id) {
             return Ok(None);
         }

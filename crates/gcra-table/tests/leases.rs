@@ -224,6 +224,16 @@ fn leases_of_a_table_in_memory_are_in_memory() {
     assert!(leases.successor(&table, slots()).unwrap().is_none());
     assert!(Leases::inspect(&table).unwrap().is_none());
     assert_ne!(open(&table).0.host(), leases.host());
+
+    // They end, too.
+    let day = Nanos::from_secs(86_400);
+    let (table, clock) = Table::with_manual_clock(slots()).unwrap();
+    let (leases, _) = open(&table);
+    clock.advance(day.saturating_mul(49));
+    assert!(leases.successor(&table, slots()).unwrap().is_none());
+    clock.advance(day);
+    let next = leases.successor(&table, slots()).unwrap().expect("50 days");
+    assert_ne!(next.host(), leases.host());
 }
 
 /// Threads ask for cells of more keys than there are entries, and spend them under two limits at

@@ -126,12 +126,11 @@ impl Header {
         let theirs = (table.hash_key, table.boot_id, table.base_ns, table.clock_offset_ns);
         (self.hash_key, self.boot_id, self.base_ns, self.clock_offset_ns) == theirs
     }
+}
 
-    /// Whether its time is nearly over.
-    pub(super) fn is_ending(&self, now: HostTime) -> bool {
-        let age = now.saturating_since(self.base.0);
-        age > Base::LASTS.saturating_sub(REPLACED_BEFORE)
-    }
+/// Whether the time of entries that count from this base is nearly over.
+pub(super) fn is_ending(base: Base, now: HostTime) -> bool {
+    now.saturating_since(base.0) > Base::LASTS.saturating_sub(REPLACED_BEFORE)
 }
 
 /// An open file of leases that can be used.
@@ -252,7 +251,9 @@ fn examine(file: File, owner: Owner<'_>, role: Role) -> Result<LeasesFile, Unusa
     let is_usable = |header: &Header| {
         // The clocks of two CPUs may differ a little.
         let latest_base = now.saturating_add(Micros::from_millis(1_000));
-        header.belongs_to(owner.header) && !header.is_ending(now) && header.base.0 <= latest_base
+        header.belongs_to(owner.header)
+            && !is_ending(header.base, now)
+            && header.base.0 <= latest_base
     };
     let header = Header::from_bytes(&bytes).filter(is_usable);
     let fits = |slots: &Slots| HEADER_BYTES as u64 + slots.bytes() == metadata.len();
