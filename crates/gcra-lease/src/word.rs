@@ -238,7 +238,7 @@ impl Word {
         // than there is space for, and a reply adds to the one what it takes from the other.
         let (cells, one) = (cells as u128, 1_u128);
         let more = cells * (one << SPENT.at);
-        Some(Self((self.0 + more) - cells * (one << HELD.at)))
+        Some(Self(self.0.wrapping_add(more).wrapping_sub(cells * (one << HELD.at))))
     }
 
     /// Takes back the spending of `cells` that led to the word `after`, if nothing but spending
@@ -251,7 +251,8 @@ impl Word {
             return None;
         }
         let (cells, one) = (cells as u128, 1_u128);
-        Some(Self((self.0 + cells * (one << HELD.at)) - cells * (one << SPENT.at)))
+        let more = cells * (one << HELD.at);
+        Some(Self(self.0.wrapping_add(more).wrapping_sub(cells * (one << SPENT.at))))
     }
 
     /// The number of the latest ask, modulo [`NUMBERS`].
@@ -464,8 +465,10 @@ impl Packed {
     #[must_use]
     pub fn with(&self, base: Base, holding: &Holding, demand: &Demand) -> Self {
         let number = holding.asking.map_or(self.word.number(), |asking| in_word(asking.number));
+        // No more than were asked for, whatever a store grants.
+        let held = holding.held.min(MOST_CELLS.saturating_sub(holding.spent));
         let word = FINGERPRINT.put(self.word.fingerprint())
-            | HELD.put(holding.held.into())
+            | HELD.put(held.into())
             | FRESH.put(holding.fresh.into())
             | ASKING.put(holding.asking.is_some().into())
             | NUMBER.put(number)
@@ -824,6 +827,10 @@ mod tests {
         })
         .0;
         let after = before.reply(BASE, now, &sent, &reply, newest);
+        if let Some(after) = after {
+            let all = after.word.cells() + after.word.unreported();
+            prop_assert!(all <= MOST_CELLS, "{all}");
+        }
         prop_assert_eq!(
             after.is_some(),
             holding.asking.is_some_and(|asking| asking.number == sent.ask.number)

@@ -78,7 +78,7 @@ fn the_first_process_makes_the_file_and_others_join_it() {
     assert_eq!(second.ask(key, &limit(), now(&table), PATIENCE, wish(3)), None, "one asks");
     let mut record = Record::new(StoreTime(0));
     let reply = record.ask(&limit(), StoreTime(0), &sent.ask).unwrap();
-    assert!(second.reply(key, now(&table), &sent, &reply), "whoever has the reply takes it");
+    assert!(second.reply(key, now(&table), &sent, &reply), "a process takes the reply of another");
     assert_eq!(first.spend(key, now(&table), 2).unwrap().left(), 1);
     assert!(
         second.spend(key, now(&table), 2).is_none() && second.spend(key, now(&table), 1).is_some()

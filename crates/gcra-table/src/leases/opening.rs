@@ -8,7 +8,7 @@
 //!
 //! Two processes that meet a new key at once must not each ask from an entry of their own: each
 //! ask says what *this host* holds, so what is lent must be in one word. A fresh ask makes the
-//! store charge what it has lent before, and nobody may spend that afterwards. So an entry is
+//! store charge what it has lent before, and that must not be spent afterwards. So an entry is
 //! opened as a bucket of the table is (`opening.rs` of the table, with the same proof):
 //!
 //! 1. *Announce*: exchange the word of the best entry for {K, fresh, number}. Nothing can be spent

@@ -18,8 +18,8 @@
 //!   once it is as old as `--store-wait`.
 //! * *Before it has written when the ask began*: a word with the advice of an earlier ask. The
 //!   next process that looks writes that the ask was seen now.
-//! * *Before it took a reply*: cells that the store counts as lent to this host, and that nobody
-//!   can spend. With the next ask they are free again, or count as spent if that is fresh.
+//! * *Before it took a reply*: cells that the store counts as lent to this host, and that no
+//!   process can spend. With the next ask they are free again, or count as spent if that is fresh.
 //! * *After it has spent cells*: cells whose request got no answer. Too strict by these.
 
 use core::fmt;
