@@ -438,7 +438,7 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
     // First the list, then the file itself.
     make_fifo(&list);
     agent.process.signal(Signal::HUP);
-    let sentence = "it is a FIFO; a configuration or a list must be a regular file";
+    let sentence = "it is a FIFO; name a regular file";
     wait_until("the list is refused", || said(&agent.process, sentence) == 1);
     assert_eq!(
         said(&agent.process, &format!("cannot read the list {}: {sentence}", list.display())),
@@ -456,10 +456,7 @@ fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
         let output = place.command("check", &[]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(
-            error.contains(&format!("{what}; a configuration or a list must be a regular file")),
-            "{error}"
-        );
+        assert!(error.contains(&format!("{what}; name a regular file")), "{error}");
     }
     make_fifo(&place.config());
     for command in ["check", "reload"] {

@@ -20,11 +20,18 @@ pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode
         Err(mistakes) => return Ok(print_mistakes(&mistakes)),
     };
     print_warnings(&policies.warnings);
+    let of_store = match &policies.store {
+        None => String::new(),
+        Some(_) => format!(
+            "the store was not asked: 'gcra-spoa store check --config {}' does that\n",
+            config.display()
+        ),
+    };
     let text = if print_haproxy {
         policies.for_haproxy()
     } else {
         visible_lines(&format!(
-            "{}\n{} is valid: {}, {}\n",
+            "{}\n{of_store}{} is valid: {}, {}\n",
             policies.in_words(),
             config.display(),
             Count(policies.without_trials().count() as u64, "policy", "policies"),

@@ -15,6 +15,7 @@ use std::{env, io};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use gcra_store::Password;
 use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots, Table};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
@@ -25,6 +26,8 @@ use crate::key::{Key, NamedValue};
 use crate::output::{complain, print_note};
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::meant::Meant;
+use crate::policy::sharing::{self, Sharing, WithoutStore};
+use crate::policy::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::rate_flags::RateFlags;
@@ -86,6 +89,25 @@ pub(crate) struct LimitFlags {
 struct Args {
     #[command(flatten)]
     limit: LimitFlags,
+
+    #[command(flatten)]
+    store: StoreFlags,
+
+    /// How long a request waits for the store at most, from 1ms to 10s [default: 20ms]
+    ///
+    /// Only requests of clients that are new or near their limit wait. 'timeout processing' of
+    /// HAProxy must be longer.
+    #[arg(long, value_name = "TIME", value_parser = parse_store_wait)]
+    #[arg(allow_hyphen_values = true, requires = "store", conflicts_with = "config")]
+    store_wait: Option<Duration>,
+
+    /// What happens while the store cannot be used: share, closed or open [default: share]
+    ///
+    /// 'share' lets each machine allow its share of the limit, 'closed' blocks requests, and
+    /// 'open' allows them for 10s, and then does as 'share' does.
+    #[arg(long, value_name = "WORD", value_parser = parse_without_store)]
+    #[arg(requires = "store", conflicts_with = "config")]
+    without_store: Option<WithoutStore>,
 
     /// The variable that is set, without its scope and prefix
     ///
@@ -292,8 +314,6 @@ enum Command {
         at: At,
     },
     /// Look at a store through which several machines can share limits
-    ///
-    /// Agents do not use a store yet.
     #[command(subcommand)]
     Store(StoreCommand),
 }
@@ -309,28 +329,102 @@ pub(crate) enum StoreCommand {
     Check(StoreCheck),
 }
 
-/// Where a store is.
+/// Which store to check.
 #[derive(Debug, clap::Args)]
+#[group(id = "place", required = true, multiple = false, args = ["store", "config"])]
 pub(crate) struct StoreCheck {
-    /// The address of the store; see below
-    #[arg(long, value_name = "URL", value_parser = parse_store)]
-    pub(crate) store: gcra_store::Url,
-    /// A file with the password of its user in the first line
-    #[arg(long = "store-password-file", value_name = "FILE")]
-    pub(crate) password_file: Option<PathBuf>,
-    /// A variable of the environment with the password of its user
-    #[arg(long = "store-password-env", value_name = "NAME", conflicts_with = "password_file")]
-    pub(crate) password_env: Option<String>,
-    /// With TLS: the certificates to trust (PEM) instead of the system's
-    #[arg(long = "store-ca", value_name = "FILE")]
-    pub(crate) ca: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreFlags,
+    /// The file of agents, for the store in it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-fn parse_store(text: &str) -> Result<gcra_store::Url, String> {
-    gcra_store::Url::parse(text).map_err(|error| error.to_string())
+/// Where a store is.
+#[derive(Debug, clap::Args)]
+struct StoreFlags {
+    /// The store through which machines share a limit, such as redis://store.example
+    ///
+    /// It is Valkey or Redis. All machines that name the same store, rate and burst share one
+    /// limit. 'gcra-spoa help store check' says how an address is written.
+    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse, conflicts_with = "config")]
+    store: Option<StoreUrl>,
+
+    /// A file with the password of the store's user in the first line
+    #[arg(long = "store-password-file", value_name = "FILE", requires = "store")]
+    #[arg(conflicts_with = "config")]
+    password_file: Option<PathBuf>,
+
+    /// A variable of the environment with the password of the store's user
+    #[arg(long = "store-password-env", value_name = "VARIABLE", value_parser = parse_variable)]
+    #[arg(requires = "store", conflicts_with_all = ["password_file", "config"])]
+    password_env: Option<String>,
+
+    /// With TLS: the certificates to trust (PEM) instead of the system's
+    #[arg(long = "store-ca", value_name = "FILE", requires = "store", conflicts_with = "config")]
+    ca: Option<PathBuf>,
+}
+
+impl StoreFlags {
+    /// The settings, if there is a store. The error is a sentence.
+    fn settings(&self) -> Result<Option<StoreSettings>, String> {
+        let Some(url) = &self.store else { return Ok(None) };
+        if self.ca.is_some() && !url.has_tls() {
+            return Err("--store-ca has no effect without TLS; write a --store that begins with \
+                        rediss://, or leave it out"
+                .to_owned());
+        }
+        let mut settings = StoreSettings::new(url.clone());
+        settings.password = match (&self.password_file, &self.password_env) {
+            (Some(file), _) => Password::File(file.clone()),
+            (None, Some(name)) => Password::Variable(name.clone()),
+            (None, None) => Password::None,
+        };
+        settings.authorities.clone_from(&self.ca);
+        Ok(Some(settings))
+    }
+}
+
+/// Where the settings of a store come from.
+#[derive(Debug)]
+pub(crate) enum StoreSource {
+    Flags(Box<StoreSettings>),
+    File(PathBuf),
+}
+
+impl StoreCheck {
+    /// clap takes care that there is one of the two.
+    fn source(self) -> Result<StoreSource, String> {
+        let settings = self.store.settings()?;
+        Ok(match settings {
+            Some(settings) => StoreSource::Flags(Box::new(settings)),
+            None => StoreSource::File(self.config.unwrap_or_default()),
+        })
+    }
+}
+
+/// The error must not have the text in it, which may be a password.
+fn parse_variable(text: &str) -> Result<String, String> {
+    if is_variable(text) { Ok(text.to_owned()) } else { Err(VARIABLE_RULE.to_owned()) }
+}
+
+fn parse_store_wait(text: &str) -> Result<Duration, String> {
+    duration::parse(text).filter(|time| WAITS.contains(time)).ok_or_else(|| {
+        let (least, most) = (Exact(*WAITS.start()), Exact(*WAITS.end()));
+        format!(
+            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
+             such as 20ms"
+        )
+    })
+}
+
+fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
+    let words = sharing::WORDS.join(", ");
+    let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");
+    WithoutStore::of_word(text).ok_or_else(wrong)
 }
 
 const STORE_HELP: &str = "\
@@ -343,7 +437,8 @@ and with TLS it begins with rediss.
 
 Examples:
   gcra-spoa store check --store redis://store.example
-  gcra-spoa store check --store rediss://gcra@store.example --store-ca ca.pem";
+  gcra-spoa store check --store rediss://gcra@store.example --store-ca ca.pem
+  gcra-spoa store check --config /etc/gcra-spoa/gcra-spoa.toml";
 
 /// A configuration file: `FILE`, or `--config FILE` as for an agent.
 #[derive(Debug, clap::Args)]
@@ -547,11 +642,12 @@ impl Explain {
     /// The policies of the flags, with the rate and burst of the agents where those are not
     /// written. The error is a sentence.
     pub(crate) fn flags(&self, known: Option<&RateFlags>) -> Result<Policies, String> {
-        let mut flags = self.limit.clone();
+        let (mut flags, mut shared) = (self.limit.clone(), None);
         match (known, flags.rate) {
             (Some(known), None) => {
                 flags.rate = Some(RateArg::Rate(known.rate));
                 flags.burst = flags.burst.or(Some(known.burst));
+                shared = known.shared;
             }
             (None, None) => {
                 return Err("the limits are not known; name the agents' file with --config, or \
@@ -560,7 +656,7 @@ impl Explain {
             }
             (_, Some(_)) => {}
         }
-        policies_of_flags(&flags, Answers::blocked_only())
+        policies_of_flags(&flags, shared, Answers::blocked_only())
     }
 }
 
@@ -568,18 +664,27 @@ impl Explain {
 pub(crate) fn policies_without_limit() -> Result<Policies, String> {
     let flags =
         LimitFlags { rate: Some(RateArg::Unlimited), burst: None, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, Answers::blocked_only())
+    policies_of_flags(&flags, None, Answers::blocked_only())
 }
 
 /// The policy of agents that were started with this rate and burst, and no file.
 pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
+    shared_policies_of_rate(rate, burst, None)
+}
+
+/// The same, for agents that share their limit in this way.
+fn shared_policies_of_rate(
+    rate: Rate,
+    burst: Option<u64>,
+    shared: Option<Sharing>,
+) -> Result<Policies, String> {
     let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, Answers::blocked_only())
+    policies_of_flags(&flags, shared, Answers::blocked_only())
 }
 
 /// The policy of agents that were started with these flags and no others.
 pub(crate) fn policies_like(flags: &RateFlags) -> Result<Policies, String> {
-    policies_of_rate(flags.rate, Some(flags.burst))
+    shared_policies_of_rate(flags.rate, Some(flags.burst), flags.shared)
 }
 
 /// Which table, and how to answer.
@@ -772,7 +877,7 @@ pub(crate) enum Task {
     /// To name a client as logs do.
     Name(Name),
     /// To look at a store.
-    Store(StoreCommand),
+    StoreCheck { store: StoreSource, json: bool },
     /// To check what agents have allowed.
     Audit(Audit),
 }
@@ -920,7 +1025,11 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
         Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
         Some(Command::Name(name)) => Ok(Task::Name(name)),
-        Some(Command::Store(command)) => Ok(Task::Store(command)),
+        Some(Command::Store(StoreCommand::Check(check))) => {
+            let json = check.json;
+            let store = check.source().map_err(|error| usage_error(&error))?;
+            Ok(Task::StoreCheck { store, json })
+        }
         Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
         None => Config::from_parsed(parsed)
             .map(|config| Task::Serve(Box::new(config)))
@@ -958,7 +1067,17 @@ impl Config {
             Some(file) => Source::File(file.clone()),
             None => {
                 let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
-                Source::Flags(Box::new(policies_of_flags(&args.limit, answers)?))
+                let store = args.store.settings()?;
+                let without_store = args.without_store.unwrap_or_default();
+                let shared = store.as_ref().map(|_| Sharing { without_store });
+                let mut policies = policies_of_flags(&args.limit, shared, answers)?;
+                if let Some(settings) = &store {
+                    policies.warnings = settings.remarks();
+                    policies.warning_count = policies.warnings.len();
+                }
+                let wait = args.store_wait;
+                policies.store = store.map(|store| store.with_wait(wait));
+                Source::Flags(Box::new(policies))
             }
         };
         if args.watch && args.config.is_none() {
@@ -1008,7 +1127,11 @@ impl Config {
 }
 
 /// The one policy of the flags, which is for every message.
-fn policies_of_flags(args: &LimitFlags, answers: Answers) -> Result<Policies, String> {
+fn policies_of_flags(
+    args: &LimitFlags,
+    shared: Option<Sharing>,
+    answers: Answers,
+) -> Result<Policies, String> {
     let rate = args.rate.as_ref().ok_or(
         "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
     )?;
@@ -1025,6 +1148,16 @@ fn policies_of_flags(args: &LimitFlags, answers: Answers) -> Result<Policies, St
             );
         }
     };
+    if shared.is_some() {
+        let Rule::Limits(limits) = &rule else {
+            return Err(
+                "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
+            );
+        };
+        if let Some(mistake) = limits.iter().find_map(sharing::not_shareable) {
+            return Err(mistake);
+        }
+    }
     let mut mistakes = Vec::new();
     let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
     let key = key_args(&entries, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
@@ -1056,6 +1189,7 @@ fn policies_of_flags(args: &LimitFlags, answers: Answers) -> Result<Policies, St
         overrides,
         observes: false,
         penalty: None,
+        shared,
         trial: None,
         is_trial: false,
     };
@@ -1159,7 +1293,8 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
             }
         }
         (ErrorKind::MissingRequiredArgument, _) => {
-            let missing: Vec<_> = wrong.iter().map(|arg| plain(arg)).collect();
+            let missing: Vec<_> =
+                wrong.iter().map(|arg| plain(arg).replace('|', " or ")).collect();
             // A flag may be needed only because of another flag.
             let here = if missing.iter().all(|arg| arg.starts_with("--")) { " here" } else { "" };
             format!("'{words}' needs {}{here} {help}", missing.join(" and "))

@@ -71,6 +71,7 @@ impl Hashing {
             rule: _,
             observes: _,
             penalty: _,
+            shared: _,
             trial: _,
             is_trial: _,
         } = policy;
@@ -120,6 +121,7 @@ impl Usual {
             rule,
             overrides,
             penalty,
+            shared,
             trial,
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
@@ -127,6 +129,7 @@ impl Usual {
         let [Limit { id, quota, label: _, words: _ }] = &limits[..] else { return None };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
+            && shared.is_none()
             && trial.is_none()
             && earlier.is_empty()
             && others.is_empty()

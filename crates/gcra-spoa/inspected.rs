@@ -581,7 +581,7 @@ pub(crate) fn flags_in_words(quota: Quota) -> String {
 /// `policies` are those of an agent with these flags.
 pub(crate) fn flags_of_agents(
     path: &Path,
-    policies: impl FnOnce(&RateFlags) -> Result<Policies, String>,
+    policies: impl Fn(&RateFlags) -> Result<Policies, String>,
 ) -> anyhow::Result<Option<RateFlags>> {
     let table = Table::inspect(path).map_err(TableError)?;
     let flags = RateFlags::of_agents(&table, policies);

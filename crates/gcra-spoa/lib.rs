@@ -92,7 +92,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Explain(explain)) => explain_command::run(&explain),
         Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
         Ok(Task::Name(name)) => name::run(&name),
-        Ok(Task::Store(command)) => store_command::run(&command),
+        Ok(Task::StoreCheck { store, json }) => store_command::run(store, json),
         Ok(Task::Audit(audit)) => audit_command::run(&audit),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
@@ -116,13 +116,20 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
     let version = env!("CARGO_PKG_VERSION");
     match &file {
-        None => log::info!("gcra-spoa {version}: {}", policies.list[0].in_words()),
+        None => {
+            let policy = &policies.list[0];
+            log::info!("gcra-spoa {version}: {}", policy.in_words());
+            if let (Some(shared), Some(store)) = (policy.shared, &policies.store) {
+                log::info!("the limit is {}", shared.in_words());
+                log::info!("store: {}", store.in_words());
+            }
+        }
         Some(file) => {
             log::info!("gcra-spoa {version}, configured by {}", file.display());
             policies.in_words().lines().for_each(|line| log::info!("{line}"));
-            policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
         }
     }
+    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     log::info!(
         "table {}: {} slots, {}",
         config.table.display(),

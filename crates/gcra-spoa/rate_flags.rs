@@ -5,6 +5,7 @@ use std::fmt;
 use gcra_table::{Quota, Rate, Table};
 
 use crate::policy::Policies;
+use crate::policy::sharing::{Sharing, WithoutStore};
 
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -12,6 +13,8 @@ pub(crate) struct RateFlags {
     text: String,
     pub(crate) rate: Rate,
     pub(crate) burst: u64,
+    /// With `--store`: how the limit is shared.
+    pub(crate) shared: Option<Sharing>,
 }
 
 /// The units of periods in nanoseconds, those first in which people think first.
@@ -38,16 +41,17 @@ impl RateFlags {
         in_a_unit.chain(longer).find_map(|text| {
             let rate: Rate = text.parse().ok()?;
             let is_it = rate.quota(Some(burst)).is_ok_and(|found| found == quota);
-            is_it.then_some(Self { text, rate, burst })
+            is_it.then_some(Self { text, rate, burst, shared: None })
         })
     }
 
     /// Those of the agents that use a table now; `None` if they have a file, or not all of them
     /// have the same limits, or it is not known. `policies` are those of an agent with these
-    /// flags: the agents may have `--rate deny` now, or a `--key`.
+    /// flags: the agents may have `--rate deny` now, or a `--key`. Which store they have is not
+    /// known.
     pub(crate) fn of_agents(
         table: &Table,
-        policies: impl FnOnce(&Self) -> Result<Policies, String>,
+        policies: impl Fn(&Self) -> Result<Policies, String>,
     ) -> Option<Self> {
         let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
         let first = profiles.next().filter(|profile| !profile.has_file)?;
@@ -57,15 +61,23 @@ impl RateFlags {
         let by_flags = table.registered().into_iter();
         let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
         let flags = Self::of(by_flags.max_by_key(|known| known.since)?.quota)?;
-        let is_theirs = policies(&flags).is_ok_and(|ours| ours.limits_digest == first.limits);
-        is_theirs.then_some(flags)
+        let sharings = [None].into_iter().chain(Sharing::all_of_flags().map(Some));
+        let mut all = sharings.map(|shared| Self { shared, ..flags.clone() });
+        all.find(|flags| policies(flags).is_ok_and(|ours| ours.limits_digest == first.limits))
     }
 }
 
 impl fmt::Display for RateFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { text, burst, .. } = self;
-        write!(f, "--rate {text} --burst {burst}")
+        let Self { text, burst, rate: _, shared } = self;
+        write!(f, "--rate {text} --burst {burst}")?;
+        match shared {
+            None => Ok(()),
+            Some(Sharing { without_store: WithoutStore::Share }) => f.write_str(" --store URL"),
+            Some(Sharing { without_store }) => {
+                write!(f, " --store URL --without-store {}", without_store.word())
+            }
+        }
     }
 }
 

@@ -2,32 +2,43 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use gcra_store::{Config, Finding, Kind, Password};
+use anyhow::{Context as _, bail};
+use gcra_store::{Finding, Kind};
 use serde_json::json;
 
-use crate::cli::{StoreCheck, StoreCommand};
-use crate::output::{Output, print};
+use crate::cli::StoreSource;
+use crate::output::{Output, print, print_mistakes, print_warnings};
+use crate::policy;
 
 /// Looks at a store, prints what was found, and returns the exit status: 1 if something is wrong.
 ///
 /// # Errors
 ///
-/// A file that is named cannot be read.
-pub(crate) fn run(command: &StoreCommand) -> anyhow::Result<ExitCode> {
-    let StoreCommand::Check(StoreCheck { store, password_file, password_env, ca, json }) = command;
-    let mut config = Config::new(store.clone());
-    config.authorities.clone_from(ca);
-    config.password = match (password_file, password_env) {
-        (Some(file), _) => Password::File(file.clone()),
-        (None, Some(name)) => Password::Variable(name.clone()),
-        (None, None) => Password::None,
+/// A file that is named cannot be read, or has no store.
+pub(crate) fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = match source {
+        StoreSource::Flags(settings) => *settings,
+        StoreSource::File(file) => match policy::file::read(&file) {
+            Err(mistakes) => return Ok(print_mistakes(&mistakes)),
+            Ok(policies) => {
+                print_warnings(&policies.warnings);
+                let Some(settings) = policies.store else {
+                    bail!(
+                        "{} has no store; write [store], and below it url = \
+                         \"redis://HOST:PORT\"",
+                        file.display()
+                    );
+                };
+                settings
+            }
+        },
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let findings =
-        runtime.block_on(gcra_store::check(config)).context("cannot read the certificates")?;
+    let findings = runtime
+        .block_on(gcra_store::check(settings.config()))
+        .context("cannot read the certificates")?;
     let wrong = findings.iter().any(|finding| finding.kind == Kind::Wrong);
-    print(*json, [said(&findings, !wrong)])?;
+    print(json, [said(&findings, !wrong)])?;
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::duration::Exact;
 use crate::plural::Count;
 use crate::policy::overrides::OVERRIDES;
+use crate::policy::sharing::Sharing;
 use crate::policy::variables::Answers;
 use crate::policy::{KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When};
 
@@ -20,6 +21,7 @@ impl Policies {
         let Answers { scope, blocked, others } = &self.answers;
         let names = [*blocked].into_iter().chain(others.iter().map(|var| var.name()));
         let names: Vec<_> = names.map(|name| name.as_str().to_owned()).collect();
+        lines.extend(self.store.iter().map(|store| format!("store: {}", store.in_words())));
         lines.push(format!("variables, in the scope {}: {}", scope.as_str(), names.join(", ")));
         lines.join("\n")
     }
@@ -63,6 +65,7 @@ impl Policy {
                 Exact(Duration::from_nanos(penalty.ceiling_ns))
             ));
         }
+        facts.extend(self.shared.map(Sharing::in_words));
         if let Some(trial) = self.trial {
             let limits = all.list[trial].rule.in_words();
             facts.push(format!("observe, which blocks no request: {limits}"));

@@ -4,6 +4,7 @@
 use gcra_table::limit_id;
 
 use crate::policy::key_args::KeyArg;
+use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
 
 impl Policies {
@@ -54,6 +55,7 @@ impl Digest {
             overrides,
             observes,
             penalty,
+            shared,
             // A trial decides nothing.
             trial: _,
             is_trial: _,
@@ -74,6 +76,14 @@ impl Digest {
         if let Some(Penalty { cells, ceiling_ns }) = penalty {
             self.number((*cells).into());
             self.number(*ceiling_ns);
+        }
+        if let Some(Sharing { without_store }) = shared {
+            self.add(b"shared");
+            match without_store {
+                WithoutStore::Share => self.add(b"share"),
+                WithoutStore::Closed => self.add(b"closed"),
+                WithoutStore::Open { for_ } => self.add(&for_.as_nanos().to_le_bytes()),
+            }
         }
     }
 

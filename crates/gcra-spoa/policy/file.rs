@@ -17,10 +17,11 @@ use crate::policy::limits::{self, NAME_RULE, is_name};
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
+use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
-    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, syntax,
-    trial_name,
+    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, sharing, store,
+    syntax, trial_name,
 };
 
 /// What a policy can have.
@@ -36,12 +37,15 @@ pub(super) const SETTINGS: &[&str] = &[
     "cost",
     "mode",
     "penalty",
+    "shared",
+    "without_store",
+    "open_for",
     "overrides",
     "lists",
 ];
 
 /// What the file can have.
-pub(super) const FILE_SETTINGS: &[&str] = &["scope", "answer", "policy"];
+pub(super) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
 
 /// What is not in the file.
 const FLAGS: &[&str] = &[
@@ -106,22 +110,25 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
         // What else is wrong is reported, too, except in the same lines.
         reader.leave_out(reported);
     }
-    let mut file = File { reader, sources: Sources::new(path, text) };
-    let (list, answers) = file.document(document.get_ref());
+    let mut file = File { reader, sources: Sources::new(path, text), has_store: false };
+    let (list, answers, store) = file.document(document.get_ref());
     let warning_count = file.reader.warning_count();
     let warnings = file.reader.finish()?;
     let (files, digest) = file.sources.finish();
-    Ok(Policies { warnings, warning_count, ..Policies::new(list, answers, files, digest) })
+    let policies = Policies::new(list, answers, files, digest);
+    Ok(Policies { store, warnings, warning_count, ..policies })
 }
 
 /// A file while it is read.
 struct File<'t> {
     reader: Reader<'t>,
     sources: Sources,
+    /// Whether there is a `[store]`, which may be wrong.
+    has_store: bool,
 }
 
 impl<'t> File<'t> {
-    fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers) {
+    fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers, Option<StoreSettings>) {
         let mut entries = Entries::new("the file".to_owned(), FILE_SETTINGS, table);
         let scope = entries.take("scope").and_then(|value| self.scope(value));
         let others = entries.take("answer").map(|value| self.variables(value));
@@ -130,6 +137,10 @@ impl<'t> File<'t> {
             others: others.unwrap_or_default(),
             ..Answers::blocked_only()
         };
+        let store_at = entries.take("store");
+        self.has_store = store_at.is_some();
+        let store =
+            store_at.and_then(|value| store::store(&mut self.reader, &mut self.sources, value));
         let policies = entries.take("policy");
         self.reader.no_more_but(entries, |name, value| match name {
             _ if ["policy", "policies"].iter().any(|meant| {
@@ -152,7 +163,14 @@ impl<'t> File<'t> {
         });
         let (list, places) = self.policies(policies);
         self.answers_fit(&answers, &list, &places);
-        (list, answers)
+        if let Some(value) = store_at
+            && list.iter().all(|policy| policy.shared.is_none())
+        {
+            let what = "no policy uses the store; write shared = true in those that are to count \
+                        over all machines";
+            self.reader.warn(value.span().start, what);
+        }
+        (list, answers, store)
     }
 
     fn scope(&mut self, value: &Node<'t>) -> Option<Scope> {
@@ -261,6 +279,8 @@ impl<'t> File<'t> {
         let penalty = entries
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
+        let reader = &mut self.reader;
+        let shared = sharing::sharing(reader, &mut entries, name, self.has_store);
         let mut overrides = self.overrides(name, &key, &mut entries);
         let policy = name;
         self.reader.no_more_but(entries, |name, value| match name {
@@ -296,9 +316,14 @@ impl<'t> File<'t> {
             overrides,
             observes,
             penalty: penalty.map(|(_, penalty)| penalty),
+            shared: shared.map(|(_, shared)| shared),
             trial: None,
             is_trial: false,
         };
+        if let Some((at, _)) = shared {
+            let trial = trial.as_deref().unwrap_or_default();
+            sharing::check(&mut self.reader, at, &policy, trial);
+        }
         let of_trial = trial_name(name);
         if let Some(value) = observe
             && policy.limits().any(|limit| *limit.label == of_trial)

@@ -15,7 +15,9 @@ mod override_key;
 mod overrides;
 mod penalty;
 mod reader;
+pub(crate) mod sharing;
 mod sources;
+pub(crate) mod store;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,8 @@ use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 use crate::policy::key_args::KeyArg;
+use crate::policy::sharing::Sharing;
+use crate::policy::store::StoreSettings;
 use crate::policy::variables::Answers;
 use crate::watch::Seen;
 
@@ -46,6 +50,8 @@ pub(crate) struct Policies {
     /// matched to one.
     pub(crate) list: Vec<Policy>,
     pub(crate) answers: Answers,
+    /// The store of the policies that are shared.
+    pub(crate) store: Option<StoreSettings>,
     /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
     pub(crate) warnings: Vec<String>,
     /// How many warnings there are, of which some may have no line.
@@ -94,6 +100,8 @@ pub(crate) struct Policy {
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
+    /// How it is shared with other machines, if it is. Its trial is shared in the same way.
+    pub(crate) shared: Option<Sharing>,
     /// The place of its trial, which has its limits of `observe`.
     pub(crate) trial: Option<usize>,
     /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
@@ -425,6 +433,7 @@ impl Policies {
         Self {
             list,
             answers,
+            store: None,
             warnings: Vec::new(),
             warning_count: 0,
             files,
@@ -435,7 +444,8 @@ impl Policies {
 
     /// The same answers with other policies, which were not read from any text.
     pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
-        Self::new(list, self.answers.clone(), Vec::new(), 0)
+        let store = self.store.clone();
+        Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }
     }
 
     /// The policies without their trials.
@@ -589,6 +599,7 @@ impl Policy {
             overrides: Overrides::default(),
             observes: self.observes,
             penalty: self.penalty,
+            shared: self.shared,
             trial: None,
             is_trial: self.is_trial,
         }
@@ -621,11 +632,14 @@ impl Policy {
             observes: _,
             // It is part of the quotas of the limits.
             penalty: _,
+            // What is owed lies in the table or in the store.
+            shared,
             // It is compared by itself.
             trial: _,
             is_trial: _,
         } = self;
-        (key, rule, overrides) == (&other.key, &other.rule, &other.overrides)
+        (key, rule, overrides, shared.is_some())
+            == (&other.key, &other.rule, &other.overrides, other.shared.is_some())
     }
 
     /// Whether this policy makes the same key of a message as `other`.

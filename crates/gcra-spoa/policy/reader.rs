@@ -6,10 +6,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::duration::{self, Exact};
 use crate::plural::Count;
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
@@ -232,6 +234,28 @@ impl<'t> Reader<'t> {
             );
         }
         number
+    }
+
+    /// A time in this range, such as `like`.
+    pub(super) fn time(
+        &mut self,
+        value: &Node<'t>,
+        name: &str,
+        range: RangeInclusive<Duration>,
+        like: &str,
+    ) -> Option<Duration> {
+        let text = self.string(value, name, &format!("such as \"{like}\""))?;
+        let time = duration::parse(&text).filter(|time| range.contains(time));
+        if time.is_none() {
+            let (least, most) = (Exact(*range.start()), Exact(*range.end()));
+            let what = format!(
+                "'{text}' in {name} is not a time from {least} to {most}; write a whole number \
+                 and a unit ({}), such as \"{like}\"",
+                duration::UNITS_IN_WORDS
+            );
+            self.wrong(value.span().start, &what);
+        }
+        time
     }
 
     /// The strings of a list, and where each stands. `like` says what to write.

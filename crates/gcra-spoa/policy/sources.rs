@@ -1,6 +1,6 @@
 //! The files that a configuration is read from: regular files, bounded in size.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
@@ -43,7 +43,7 @@ impl Sources {
     /// Reads a list that the configuration names. Returns its path, and its text or a sentence
     /// that says why it cannot be read.
     pub(super) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
-        let path = self.directory.join(file);
+        let path = self.path(file);
         let text = read_text(&path, self.bytes_left).map(|(text, state)| {
             self.lists.push((path.clone(), Some(state)));
             self.bytes_left -= text.len() as u64;
@@ -53,16 +53,39 @@ impl Sources {
         (path, text)
     }
 
+    /// The path of a file that the configuration names.
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    /// Reads a small file that the configuration names. Returns its path, and at most one byte
+    /// more than `most`, or a sentence that says why it cannot be read.
+    pub(super) fn read_bytes(
+        &mut self,
+        file: &str,
+        most: usize,
+    ) -> (PathBuf, Result<Vec<u8>, String>) {
+        let path = self.path(file);
+        let read = open(&path).and_then(|(file, metadata)| {
+            let mut bytes = Vec::new();
+            let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+            file.take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+            self.lists.push((path.clone(), Some(State::from(&metadata))));
+            bytes.hash(&mut self.digest);
+            Ok(bytes)
+        });
+        (path, read)
+    }
+
     /// The lists, and the digest of all text that was read.
     pub(super) fn finish(self) -> (Vec<Seen>, u64) {
         (self.lists, self.digest.finish())
     }
 }
 
-/// The text of a regular file of at most `most` bytes, and the state of the file before it was
-/// read. The error is a sentence without the name of the file.
-pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
-    const REGULAR: &str = "a configuration or a list must be a regular file";
+/// Opens a regular file. The error is a sentence without the name of the file.
+pub(super) fn open(path: &Path) -> Result<(File, Metadata), String> {
+    const REGULAR: &str = "name a regular file";
     // NONBLOCK: opening a FIFO must not wait for its other end. For a regular file the flag has no
     // effect.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -86,6 +109,13 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), Strin
         };
         return Err(format!("it is {found}; {REGULAR}"));
     }
+    Ok((file, metadata))
+}
+
+/// The text of a regular file of at most `most` bytes, and the state of the file before it was
+/// read. The error is a sentence without the name of the file.
+pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
+    let (file, metadata) = open(path)?;
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or(0));
     // The length may be wrong: the file can grow in the meantime, and in /proc it is 0.
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;

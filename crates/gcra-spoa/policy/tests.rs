@@ -194,10 +194,10 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             overrides, lists",
+             shared, without_store, open_for, overrides, lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             overrides, lists",
+             shared, without_store, open_for, overrides, lists",
         ],
     );
     // This key has quotes, and its value is a limit with a typing error.

@@ -128,6 +128,18 @@ impl Url {
         matches!(self.place, Place::Cluster { .. })
     }
 
+    /// Whether it names one server, which no other server replaces.
+    #[must_use]
+    pub const fn is_one_server(&self) -> bool {
+        matches!(self.place, Place::Single(_))
+    }
+
+    /// Whether connections have TLS.
+    #[must_use]
+    pub const fn has_tls(&self) -> bool {
+        self.tls
+    }
+
     /// Reads an address: `redis://[USER@]HOST[:PORT][/DATABASE]`, `unix://[USER@]PATH`,
     /// `redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]`, or
     /// `redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...`. `rediss` is with TLS, and `valkey` is

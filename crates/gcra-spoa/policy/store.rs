@@ -1,0 +1,304 @@
+//! The store through which policies are shared: `[store]` of the file, and its settings.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gcra_store::{Config, Password, Url};
+use toml::de::DeValue;
+
+use crate::duration::Exact;
+use crate::plural::Count;
+use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::sources::{self, Sources};
+
+/// How long a request waits for the store at most, unless it is set.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(20);
+
+/// How long a request may wait for the store.
+pub(crate) const WAITS: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(10);
+
+/// The name of a variable for a password.
+pub(crate) const VARIABLE_RULE: &str = "it must be the name of a variable of the environment, of \
+                                        letters, digits and '_', such as GCRA_STORE_PASSWORD";
+
+/// How many bytes a salt has, so that it cannot be guessed.
+const SALTS: RangeInclusive<usize> = 16..=4096;
+
+/// The most replicas of a server that can be asked for.
+const MOST_REPLICAS: u64 = 100;
+
+const SETTINGS: &[&str] = &[
+    "url",
+    "password_file",
+    "password_env",
+    "ca",
+    "wait",
+    "strict",
+    "least_replicas",
+    "salt_file",
+];
+
+/// Where the store is, and how it is used.
+#[derive(Clone, Eq, PartialEq)]
+pub(crate) struct StoreSettings {
+    pub(crate) url: Url,
+    /// The address as it was written. It has no password in it.
+    pub(crate) url_text: String,
+    pub(crate) password: Password,
+    /// With TLS: a file of certificates that are trusted instead of the system's.
+    pub(crate) authorities: Option<PathBuf>,
+    /// How long a request waits for the store at most.
+    pub(crate) wait: Duration,
+    /// Whether buckets begin as full after the store has lost its memory.
+    pub(crate) strict: bool,
+    /// The store is not used while a primary has fewer replicas.
+    pub(crate) least_replicas: u32,
+    /// What the names of records are made with, so that they cannot be guessed; may be empty.
+    pub(crate) salt: Vec<u8>,
+}
+
+// By hand, because the salt is a secret.
+impl fmt::Debug for StoreSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreSettings").field("url", &self.url_text).finish_non_exhaustive()
+    }
+}
+
+impl StoreSettings {
+    /// What is usual, for a store at this address.
+    pub(crate) fn new(StoreUrl { url, text }: StoreUrl) -> Self {
+        Self {
+            // Only a server that others can replace must have replicas.
+            least_replicas: u32::from(!url.is_one_server()),
+            url,
+            url_text: text,
+            password: Password::None,
+            authorities: None,
+            wait: DEFAULT_WAIT,
+            strict: false,
+            salt: Vec::new(),
+        }
+    }
+
+    /// The same, with this wait if there is one.
+    pub(crate) fn with_wait(self, wait: Option<Duration>) -> Self {
+        Self { wait: wait.unwrap_or(self.wait), ..self }
+    }
+
+    /// What is wrong with the files that it names, a sentence each.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let password = match &self.password {
+            Password::File(path) => remark_on(path, true),
+            Password::None | Password::Variable(_) => None,
+        };
+        let authorities = self.authorities.as_ref().and_then(|path| remark_on(path, false));
+        password.into_iter().chain(authorities).collect()
+    }
+
+    /// How `gcra-store` uses the store.
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::new(self.url.clone());
+        config.password = self.password.clone();
+        config.authorities.clone_from(&self.authorities);
+        config.strict = self.strict;
+        config.least_replicas = self.least_replicas;
+        // A reply for which a request still waits must count.
+        config.timeout = config.timeout.max(self.wait);
+        config
+    }
+
+    /// "redis://store.example, for which a request waits at most 20ms".
+    pub(crate) fn in_words(&self) -> String {
+        let wait = Exact(self.wait);
+        let mut words = format!("{}, for which a request waits at most {wait}", self.url_text);
+        if self.least_replicas > 0 {
+            let replicas = Count(self.least_replicas, "replica", "replicas");
+            words.push_str(&format!(", with at least {replicas}"));
+        }
+        if self.strict {
+            words.push_str(", strict");
+        }
+        words
+    }
+}
+
+/// The address of a store, and its text.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreUrl {
+    url: Url,
+    text: String,
+}
+
+impl StoreUrl {
+    /// Reads it. The error is a sentence, and has nothing of the text in it: that may have a
+    /// password.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        Ok(Self { url, text: text.to_owned() })
+    }
+
+    /// Whether connections have TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.url.has_tls()
+    }
+}
+
+/// Whether a text is the name of a variable of the environment. One that is not may be a password,
+/// so it must not be repeated.
+pub(crate) fn is_variable(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    name.starts_with(|c: char| !c.is_ascii_digit()) && name.bytes().all(good)
+}
+
+/// What is wrong with the file of a password, or of certificates, if anything is: a sentence. It
+/// is no mistake, because the machine on which a configuration is checked may not have the file.
+fn remark_on(path: &Path, is_password: bool) -> Option<String> {
+    let (shown, what) = (path.display(), if is_password { "password" } else { "certificate" });
+    let looked = sources::open(path).and_then(|(file, metadata)| {
+        let mut start = [0];
+        let has_any = read_up_to(&file, &mut start).map_err(|error| error.to_string())? > 0;
+        Ok((has_any && !start[0].is_ascii_whitespace(), metadata))
+    });
+    match looked {
+        Err(why) => Some(format!("cannot read the {what} file {shown}: {why}")),
+        Ok((false, _)) if is_password => {
+            Some(format!("{shown} has no password; write it in the first line"))
+        }
+        Ok((_, metadata)) if is_password && metadata.mode() & 0o004 != 0 => Some(format!(
+            "every user of this machine can read the password file {shown}; run chmod o-r on it"
+        )),
+        Ok(_) => None,
+    }
+}
+
+fn read_up_to(mut file: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    file.read(bytes)
+}
+
+/// Reads `[store]`.
+pub(super) fn store<'t>(
+    reader: &mut Reader<'t>,
+    sources: &mut Sources,
+    value: &Node<'t>,
+) -> Option<StoreSettings> {
+    let at = value.span().start;
+    let what = "store must be a table; write [store], and below it url = \"redis://HOST:PORT\"";
+    let table = reader.table(value, what)?;
+    let mut entries = Entries::new("the store".to_owned(), SETTINGS, table);
+    let url = entries.take("url");
+    if url.is_none() {
+        reader.wrong(at, "the store has no address; write url = \"redis://HOST:PORT\"");
+    }
+    let url = url.and_then(|value| self::url(reader, value));
+    let password = password(reader, sources, &mut entries);
+    let ca = entries.take("ca").and_then(|value| {
+        let file = reader.name(value, "ca", "the name of a file of certificates (PEM)")?;
+        let path = sources.path(&file);
+        if url.as_ref().is_some_and(|url| !url.has_tls()) {
+            let what = "ca has no effect without TLS; write a url that begins with rediss://, or \
+                        leave ca out";
+            reader.wrong(value.span().start, what);
+        } else if let Some(remark) = remark_on(&path, false) {
+            reader.warn(value.span().start, &remark);
+        }
+        Some(path)
+    });
+    let wait = entries.take("wait");
+    let wait = wait.and_then(|value| reader.time(value, "wait", WAITS, "20ms"));
+    let strict = entries.take("strict").and_then(|value| reader.boolean(value, "strict"));
+    let least_replicas = entries
+        .take("least_replicas")
+        .and_then(|value| reader.number(value, "least_replicas", 0..=MOST_REPLICAS));
+    let salt = entries.take("salt_file").and_then(|value| salt(reader, sources, value));
+    reader.no_more_but(entries, |name, _| match name {
+        "password" => Some(
+            "a password must not stand in this file; write it into a file of its own, and name \
+             that with password_file"
+                .to_owned(),
+        ),
+        "user" | "username" | "host" | "port" | "database" => Some(format!(
+            "'{name}' is part of the address; write url = \"redis://USER@HOST:PORT/DATABASE\""
+        )),
+        "shared" | "without_store" | "open_for" => {
+            Some(format!("'{name}' belongs to a policy; write it below its header"))
+        }
+        _ => None,
+    });
+    let usual = StoreSettings::new(url?);
+    Some(StoreSettings {
+        password,
+        authorities: ca,
+        wait: wait.unwrap_or(usual.wait),
+        strict: strict.unwrap_or(usual.strict),
+        least_replicas: least_replicas
+            .and_then(|least| u32::try_from(least).ok())
+            .unwrap_or(usual.least_replicas),
+        salt: salt.unwrap_or_default(),
+        ..usual
+    })
+}
+
+fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
+    let text = reader.string(value, "url", "such as \"redis://store.example\"")?;
+    StoreUrl::parse(&text).map_err(|what| reader.wrong(value.span().start, &what)).ok()
+}
+
+/// `password_file` or `password_env`.
+fn password<'t>(
+    reader: &mut Reader<'t>,
+    sources: &Sources,
+    entries: &mut Entries<'_, 't>,
+) -> Password {
+    let (file, variable) = (entries.take("password_file"), entries.take("password_env"));
+    if let (Some(_), Some(variable)) = (file, variable) {
+        let what = "password_file and password_env cannot be given together; leave one out";
+        reader.wrong(variable.span().start, what);
+    }
+    if let Some(value) = file {
+        let Some(file) = reader.name(value, "password_file", "the name of a file") else {
+            return Password::None;
+        };
+        let path = sources.path(&file);
+        if let Some(remark) = remark_on(&path, true) {
+            reader.warn(value.span().start, &remark);
+        }
+        return Password::File(path);
+    }
+    let Some(value) = variable else { return Password::None };
+    match value.get_ref() {
+        DeValue::String(name) if is_variable(name) => Password::Variable(name.to_string()),
+        _ => {
+            let what = format!("password_env is not the name of a variable; {VARIABLE_RULE}");
+            reader.wrong(value.span().start, &what);
+            Password::None
+        }
+    }
+}
+
+/// The bytes of a salt file, without line ends and blanks behind them.
+fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) -> Option<Vec<u8>> {
+    let at = value.span().start;
+    let file = reader.name(value, "salt_file", "the name of a file of random bytes")?;
+    let (path, bytes) = sources.read_bytes(&file, *SALTS.end());
+    let shown = path.display();
+    let salt = bytes
+        .map_err(|why| reader.wrong(at, &format!("cannot read the salt file {shown}: {why}")))
+        .ok()?
+        .trim_ascii_end()
+        .to_vec();
+    if !SALTS.contains(&salt.len()) {
+        let (least, most) = (SALTS.start(), SALTS.end());
+        let what = format!(
+            "the salt file {shown} must have {least} to {most} bytes, without line ends behind \
+             them; 'openssl rand -hex 32' makes one, and all machines need the same"
+        );
+        reader.wrong(at, &what);
+    }
+    Some(salt)
+}
