@@ -51,6 +51,10 @@ pub struct Reply {
     pub kept: u32,
     /// Cells that the host may spend besides.
     pub granted: u32,
+    /// Whole cells that are free after that: neither owed nor lent to any host. It is for numbers
+    /// in answers ("remaining"). No decision may depend on it, because another host may have got
+    /// them by now.
+    pub free: u32,
     /// When the host may ask for more; zero if it got all that it wanted.
     pub come_back_after: Micros,
     /// Another host waits for more cells than are free: keep none ahead of need.

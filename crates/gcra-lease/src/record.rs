@@ -149,6 +149,7 @@ impl Record {
             number: ask.number,
             kept,
             granted,
+            free: free_cells - granted,
             come_back_after,
             scarce: denied_to_another,
             hosts: u32::try_from(self.leases.len()).unwrap_or(u32::MAX),
@@ -291,6 +292,21 @@ mod tests {
     }
 
     #[test]
+    fn cells_that_are_owed_or_lent_to_any_host_are_not_free() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(START);
+        assert_eq!(record.ask(&limit, START, &ask(1, 1, 8)).unwrap().free, 12);
+        let owes = Ask { debt: 3, ..ask(2, 1, 4) };
+        assert_eq!(record.ask(&limit, START, &owes).unwrap().free, 5);
+        let drained = record.ask(&limit, after(15), &ask(3, 1, 0)).unwrap();
+        assert_eq!(drained.free, 6, "1.5 of the 3 cells have drained: only whole cells count");
+        let denied = Ask { least: 7, ..ask(3, 2, 7) };
+        assert_eq!(record.ask(&limit, after(15), &denied).unwrap().free, 6);
+        let overdrawn = Ask { debt: 100, ..ask(3, 3, 0) };
+        assert_eq!(record.ask(&limit, after(15), &overdrawn).unwrap().free, 0);
+    }
+
+    #[test]
     fn lent_cells_do_not_drain_and_are_charged_when_they_expire() {
         let limit = limit(10_000, 20);
         let mut record = Record::new(START);
@@ -419,8 +435,8 @@ mod tests {
             }
         }
 
-        /// Kept, granted, and when to come back, in µs.
-        fn ask(&mut self, limit: &Limit, now: f64, ask: &Ask) -> Option<[f64; 3]> {
+        /// Kept, granted, free, and when to come back, in µs.
+        fn ask(&mut self, limit: &Limit, now: f64, ask: &Ask) -> Option<[f64; 4]> {
             self.settle(limit, now);
             let (host, number) = (ask.host.0 as f64, ask.number.0 as f64);
             let place = self.leases.iter().position(|lease| lease[0] == host);
@@ -473,7 +489,7 @@ mod tests {
             } else if !other {
                 self.denied = None;
             }
-            Some([kept, granted, wait])
+            Some([kept, granted, free - granted, wait])
         }
     }
 
@@ -544,7 +560,9 @@ mod tests {
                 let said = script.ask(&limit, now as f64, &ask);
                 let says = reply.map(|reply| {
                     let wait = reply.come_back_after.0 as f64;
-                    [f64::from(reply.kept), f64::from(reply.granted), wait]
+                    let [kept, granted, free] =
+                        [reply.kept, reply.granted, reply.free].map(f64::from);
+                    [kept, granted, free, wait]
                 });
                 prop_assert_eq!(says, said);
                 prop_assert_eq!(record.owed.0 as f64, script.owed);

@@ -123,6 +123,7 @@ mod tests {
             number: AskNumber(1),
             kept: 0,
             granted,
+            free: 0,
             come_back_after,
             scarce: false,
             hosts: 1,

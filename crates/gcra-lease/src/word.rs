@@ -698,7 +698,8 @@ mod tests {
             };
             let come_back_after = Micros(wait);
             let now = StoreTime(0);
-            let reply = Reply { number, kept, granted, come_back_after, scarce, hosts, now };
+            let free = 0;
+            let reply = Reply { number, kept, granted, free, come_back_after, scarce, hosts, now };
             (Sent { ask, at: at.min(NOW) }, reply)
         }
     }

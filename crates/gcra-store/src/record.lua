@@ -156,7 +156,8 @@ if number > last then
     elseif not scarce then
         noted = 0
     end
-    reply = struct.pack('<dI4I4I4I4Bd', number, kept, granted, wait, hosts, scarce and 1 or 0, now)
+    reply = struct.pack('<dI4I4I4I4I4Bd', number, kept, granted, free - granted, wait, hosts,
+        scarce and 1 or 0, now)
 end
 
 record = struct.pack('<dddI4dc8', now, owed, soonest, lent, noted, noted_host) .. leases

@@ -75,6 +75,7 @@ pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
         number: AskNumber(whole(&mut rest)?),
         kept: u32::from_le_bytes(take(&mut rest)?),
         granted: u32::from_le_bytes(take(&mut rest)?),
+        free: u32::from_le_bytes(take(&mut rest)?),
         come_back_after: Micros(u32::from_le_bytes(take(&mut rest)?).into()),
         hosts: u32::from_le_bytes(take(&mut rest)?),
         scarce: take(&mut rest)? != [0],
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(reply(b""), Ok(None));
         let mut bytes = Vec::new();
         bytes.extend(double(7));
-        for number in [3_u32, 2, 60_000_000, 4] {
+        for number in [3_u32, 2, 5, 60_000_000, 4] {
             bytes.extend(number.to_le_bytes());
         }
         bytes.push(1);
@@ -142,6 +143,7 @@ mod tests {
             number: AskNumber(7),
             kept: 3,
             granted: 2,
+            free: 5,
             come_back_after: Micros(60_000_000),
             scarce: true,
             hosts: 4,
@@ -153,6 +155,6 @@ mod tests {
         }
         bytes.push(0);
         assert_eq!(reply(&bytes), Err(NotAReply));
-        assert_eq!(reply(&[0xff; 33]), Err(NotAReply), "not a number");
+        assert_eq!(reply(&[0xff; 37]), Err(NotAReply), "not a number");
     }
 }

@@ -538,6 +538,7 @@ mod tests {
             number: sent.ask.number,
             kept: sent.ask.holds,
             granted: granted.min(sent.ask.want),
+            free: 0,
             come_back_after: Micros(wait),
             scarce: false,
             hosts: 2,

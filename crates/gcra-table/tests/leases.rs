@@ -351,6 +351,7 @@ fn child() {
                         number: sent.ask.number,
                         kept: u32::try_from(kept).unwrap(),
                         granted: u32::try_from(granted).unwrap(),
+                        free: 0,
                         // In this test a host may ask at any time.
                         come_back_after: Micros(wait.min(5_000)),
                         scarce: false,

@@ -109,6 +109,7 @@ impl Travelling {
         number: AskNumber(0),
         kept: 0,
         granted: 0,
+        free: 0,
         come_back_after: Micros::ZERO,
         scarce: false,
         hosts: 0,

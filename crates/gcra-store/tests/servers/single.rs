@@ -260,7 +260,7 @@ fn written(number: u64, granted: u32) -> Vec<u8> {
 
 fn written_at(number: u64, granted: u32, now: u64) -> Vec<u8> {
     let mut bytes = (number as f64).to_le_bytes().to_vec();
-    for number in [0, granted, 0, 1] {
+    for number in [0, granted, 0, 0, 1] {
         bytes.extend(u32::to_le_bytes(number));
     }
     bytes.push(0);

@@ -282,8 +282,16 @@ fn settled(key: u64, come_back_after: Micros) -> Packed {
     let wish = Wish { want: 1, least: 1, validity: VALIDITY };
     let (entry, sent) = entry.ask(base, &limit(1), NOW, HOST, AskNumber(90), wish);
     let (number, now) = (sent.ask.number, StoreTime(NOW.0));
-    let reply =
-        Reply { number, kept: 0, granted: 0, come_back_after, scarce: false, hosts: 1, now };
+    let reply = Reply {
+        number,
+        kept: 0,
+        granted: 0,
+        free: 0,
+        come_back_after,
+        scarce: false,
+        hosts: 1,
+        now,
+    };
     entry.reply(base, NOW, &sent, &reply, number).unwrap()
 }
 
