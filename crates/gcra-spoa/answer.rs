@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
 use gcra_table::{Nanos, Quota};
-use spop_agent::{BufferFull, Reply};
+use spop_agent::{BufferFull, LateReply, Reply, Scope, Value, VarName};
 
 use crate::policy::variables::{Answers, Var};
-use crate::policy::{Limit, MAX_LIMITS};
+use crate::policy::{Limit, LimitPlace, MAX_LIMITS, Policies};
 use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
@@ -66,6 +66,85 @@ impl<'p> Standings<'p> {
     }
 }
 
+/// What limits said, without a reference to the policies: for a request that waits.
+#[derive(Debug, Default)]
+pub(crate) struct KeptStandings {
+    listed: Vec<(LimitPlace, Nanos, Nanos)>,
+    tightest: Option<(LimitPlace, Nanos, Nanos)>,
+    are_enforced: bool,
+}
+
+impl Standings<'_> {
+    /// The same without a reference to the policies, whose limits they are about.
+    pub(crate) fn keep(&self, policies: &Policies) -> KeptStandings {
+        let keep = |standing: &Standing<'_>| {
+            let place = policies.place_of(standing.limit)?;
+            Some((place, standing.owed, standing.wait))
+        };
+        KeptStandings {
+            listed: self.listed.iter().filter_map(keep).collect(),
+            tightest: self.tightest.as_ref().and_then(keep),
+            are_enforced: self.are_enforced,
+        }
+    }
+}
+
+impl KeptStandings {
+    /// What was kept, about the limits of the same policies.
+    pub(crate) fn of(self, policies: &Policies) -> Standings<'_> {
+        let restore =
+            |(place, owed, wait)| Some(Standing { limit: policies.limit_at(place)?, owed, wait });
+        Standings {
+            listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
+            tightest: self.tightest.and_then(restore),
+            are_enforced: self.are_enforced,
+        }
+    }
+}
+
+/// What variables are set in.
+pub(crate) trait SetVars {
+    fn set_var<'v>(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: impl Into<Value<'v>>,
+    ) -> Result<(), BufferFull>;
+
+    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull>;
+}
+
+impl SetVars for Reply<'_> {
+    #[inline(always)]
+    fn set_var<'v>(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: impl Into<Value<'v>>,
+    ) -> Result<(), BufferFull> {
+        Reply::set_var(self, scope, name, value)
+    }
+
+    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+        Reply::unset_var(self, scope, name)
+    }
+}
+
+impl SetVars for LateReply {
+    fn set_var<'v>(
+        &mut self,
+        scope: Scope,
+        name: VarName<'_>,
+        value: impl Into<Value<'v>>,
+    ) -> Result<(), BufferFull> {
+        LateReply::set_var(self, scope, name, value)
+    }
+
+    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+        LateReply::unset_var(self, scope, name)
+    }
+}
+
 /// Sets the variables. `policy` is the name of the policy that gave the verdict; `standings` are
 /// those of all limits that were asked.
 ///
@@ -78,7 +157,7 @@ pub(crate) fn write(
     verdict: Verdict,
     policy: &str,
     standings: &Standings<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut impl SetVars,
 ) -> Result<(), BufferFull> {
     reply.set_var(answers.scope, answers.blocked, verdict.is_blocked())?;
     // It allocates only where header fields are wanted.

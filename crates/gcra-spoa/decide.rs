@@ -1,7 +1,7 @@
 //! From a question to a verdict: charges the buckets of a key.
 
 use arrayvec::ArrayVec;
-use gcra_table::{Admission, Decision, KeyHash, Nanos, Reading, Table, Time};
+use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -76,7 +76,7 @@ pub(crate) fn foresee<'p>(
         // What can never be allowed is a stronger reason.
         reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
-        let if_asked = punished.map_or(standing, |owed| charge.ask(limit, owed).0);
+        let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
         foreseen.push(Foreseen {
             standing,
             wait_if_asked: if_asked.wait,
@@ -101,6 +101,8 @@ struct Charge<'t, 'p, 'm> {
 #[derive(Clone, Copy, Debug)]
 struct Claim<'p> {
     limit: &'p Limit,
+    /// That of the limit, or a share of it.
+    quota: Quota,
     key: KeyHash,
     /// The TAT that the key has at least, by what it owed under earlier policies.
     least_tat: Time,
@@ -116,7 +118,7 @@ impl<'p> Charge<'_, 'p, '_> {
                 least_tat(&self.in_force.earlier, self.table, policy, rule, limit, key, message)
             }
         };
-        Claim { limit, key, least_tat }
+        Claim { limit, quota: limit.quota, key, least_tat }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is.
@@ -128,7 +130,20 @@ impl<'p> Charge<'_, 'p, '_> {
     ) -> Option<Reason> {
         let claims: ArrayVec<_, MAX_LIMITS> =
             limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
-        let (said, reason) = match &claims[..] {
+        let (said, reason) = self.charge_claims(&claims);
+        if let Some(standings) = standings {
+            said.into_iter().for_each(|standing| standings.add(standing, self.policy.observes));
+        }
+        reason
+    }
+
+    /// Charges the buckets of all claims, or none.
+    #[inline]
+    fn charge_claims(
+        &mut self,
+        claims: &[Claim<'p>],
+    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+        match claims {
             [claim] if self.question.cells > 0 => {
                 let (decision, reason) = self.charge(*claim);
                 let mut standing = standing_of(claim.limit, &decision);
@@ -138,20 +153,16 @@ impl<'p> Charge<'_, 'p, '_> {
                 (ArrayVec::from_iter([standing]), reason)
             }
             claims => self.charge_all(claims),
-        };
-        if let Some(standings) = standings {
-            said.into_iter().for_each(|standing| standings.add(standing, self.policy.observes));
         }
-        reason
     }
 
     /// Charges one bucket, unless it denies the cells.
     fn charge(
         &mut self,
-        Claim { limit, key, least_tat }: Claim<'p>,
+        Claim { quota, key, least_tat, .. }: Claim<'p>,
     ) -> (Decision, Option<Reason>) {
         let cells = self.question.cells;
-        let decision = self.table.charge_owing(key, limit.quota, cells, self.now, least_tat);
+        let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
         (decision, reason_of(&decision))
     }
 
@@ -188,10 +199,10 @@ impl<'p> Charge<'_, 'p, '_> {
             }
             self.punish(*claim, &mut standings[place]);
             for (place, (claim, decision)) in claims.iter().zip(&charged).enumerate() {
-                let Claim { limit, key, .. } = *claim;
+                let Claim { quota, key, .. } = *claim;
                 // If it is too late to give the cells back, the limit is too strict for a moment,
                 // and never too generous.
-                let _ = self.table.refund(key, limit.quota, self.question.cells, decision);
+                let _ = self.table.refund(key, quota, self.question.cells, decision);
                 standings[place] = self.look(*claim).0;
             }
             return (standings, denied);
@@ -200,29 +211,34 @@ impl<'p> Charge<'_, 'p, '_> {
     }
 
     /// What a charge would say now.
-    fn look(&self, Claim { limit, key, least_tat }: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
-        let tat = self.table.tat(key, limit.quota).max(least_tat);
+    fn look(&self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
+        let Claim { quota, key, least_tat, .. } = claim;
+        let tat = self.table.tat(key, quota).max(least_tat);
         let mut owed = tat.saturating_since(self.now.time());
-        if owed > limit.quota.most_owed() {
+        if owed > quota.most_owed().max(least_tat.saturating_since(self.now.time())) {
             // The slot is damaged, or was charged at a later reading of the clock. The charge will
             // find out.
-            owed = limit.quota.burst_tolerance();
+            owed = quota.burst_tolerance();
         }
-        self.ask(limit, owed)
+        self.ask(claim, owed)
     }
 
     /// What a limit says about the cells of a key that owes this much.
     ///
     /// No cells are always allowed. The wait is the one for a single cell then, which is what a
     /// request that costs something has to wait.
-    fn ask(&self, limit: &'p Limit, owed: Nanos) -> (Standing<'p>, Option<Reason>) {
+    fn ask(
+        &self,
+        Claim { limit, quota, .. }: Claim<'p>,
+        owed: Nanos,
+    ) -> (Standing<'p>, Option<Reason>) {
         let cells = self.question.cells;
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
-        let (wait, reason) = match limit.quota.admit(tat, now, cells.max(1)) {
+        let (wait, reason) = match quota.admit(tat, now, cells.max(1)) {
             Admission::Conforming { .. } => (Nanos::ZERO, None),
             Admission::Early { wait } => (wait, (cells > 0).then_some(Reason::Limit)),
-            Admission::Oversize => (limit.quota.drain_time(), Some(Reason::Oversize)),
+            Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
         (Standing { limit, owed, wait }, reason)
     }
@@ -232,12 +248,12 @@ impl<'p> Charge<'_, 'p, '_> {
     #[cold]
     fn punish(&mut self, claim: Claim<'p>, standing: &mut Standing<'p>) {
         let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
-        let Claim { limit, key, least_tat } = claim;
-        let quota = limit.quota.up_to_cap();
+        let Claim { quota, key, least_tat, .. } = claim;
+        let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
         if decision.is_allowed() {
-            *standing = self.ask(limit, decision.owed()).0;
+            *standing = self.ask(claim, decision.owed()).0;
         }
     }
 
@@ -250,6 +266,29 @@ impl<'p> Charge<'_, 'p, '_> {
             Admission::Early { .. } | Admission::Oversize => None,
         }
     }
+}
+
+/// Decides about a message by a share of each limit, which `share` makes of its quota, with the
+/// TAT that each key has at least. Without a share, it is blocked.
+pub(crate) fn by_share<'p>(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &'p InForce,
+    question: Question,
+    limits: &'p [Limit],
+    share: impl Fn(Quota) -> Option<(Quota, Time)>,
+) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+    let claim = |limit: &'p Limit| {
+        let (quota, least_tat) = share(limit.quota)?;
+        Some(Claim { limit, quota, key: limit.key(table, question.key), least_tat })
+    };
+    let claims: Option<ArrayVec<_, MAX_LIMITS>> =
+        limits.iter().take(MAX_LIMITS).map(claim).collect();
+    let Some(claims) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
+    let policy = &in_force.policies.list[question.policy];
+    let mut charge = Charge { table, now, in_force, policy, question, message: None };
+    let (said, reason) = charge.charge_claims(&claims);
+    (reason, said)
 }
 
 /// Why a bucket denied the cells, if it did.

@@ -233,6 +233,19 @@ impl Earlier {
         ((key, *quota) != (current, limit.quota)).then_some((key, *quota))
     }
 
+    /// The quota that a limit had then for the key of a message, if it had another one.
+    pub(crate) fn quota_of(
+        &self,
+        table: &Table,
+        policy: usize,
+        rule: RuleAt,
+        limit: &Limit,
+        current: KeyHash,
+        message: &Message<'_>,
+    ) -> Option<Quota> {
+        self.bucket(table, policy, rule, limit, current, message).map(|(_, quota)| quota)
+    }
+
     /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
     fn debt(&self, table: &Table, (key, quota): (KeyHash, Quota), before: Option<Debt>) -> Debt {
         let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota));

@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agreement::{self, Agreement};
 use crate::audit::Audit;
+use crate::borrower::{Background, Borrower};
 use crate::duration::{Left, Utc};
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
@@ -51,6 +52,8 @@ pub(crate) struct Housekeeping {
     pub(crate) stats: Arc<Stats>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) manager: Arc<ServiceManager>,
+    /// The limits that are shared with other hosts.
+    pub(crate) borrower: Option<Arc<Borrower>>,
 }
 
 /// How often the loop looks whether the table asks for a reload.
@@ -75,8 +78,17 @@ const LOOKS_UNTIL_SLOW: u32 = 20;
 impl Housekeeping {
     /// Runs until SIGTERM, SIGINT or SIGUSR1. From then on the agent is leaving, and the
     /// housekeeping continues until the runtime ends.
-    pub(crate) async fn until_stopped(self) {
+    ///
+    /// `background` is what the borrower does.
+    pub(crate) async fn until_stopped(self, background: Option<Background>) {
         let (stats, manager) = (self.stats.clone(), self.manager.clone());
+        let background = async {
+            match background {
+                // It has no end but a panic.
+                Some(background) => drop(tokio::spawn(background).await),
+                None => std::future::pending().await,
+            }
+        };
         let hangup = match signal(SignalKind::hangup()) {
             Ok(hangup) => hangup,
             Err(error) => {
@@ -91,6 +103,7 @@ impl Housekeeping {
             },
             // It has no end but a panic.
             _ = housekeeping => log::error!("stopping, because the housekeeping has panicked"),
+            () = background => log::error!("stopping, because the store's task has panicked"),
         }
         stats.leave();
         manager.stopping();
@@ -196,6 +209,7 @@ impl Housekeeping {
         self.check_resize(reported);
         self.check_workers(reported);
         self.follow_audit(reported);
+        self.follow_leases(reported);
         self.manager.retry();
     }
 
@@ -214,6 +228,20 @@ impl Housekeeping {
             );
         }
         reported.stuck_beats = reported.stuck_beats.wrapping_add(1);
+    }
+
+    /// Looks after what this host holds of shared limits.
+    fn follow_leases(&self, reported: &mut Reported) {
+        let Some(borrower) = &self.borrower else { return };
+        let Err(error) = borrower.follow(&self.table.load()) else {
+            reported.lost_leases_beats = 0;
+            return;
+        };
+        if reported.lost_leases_beats.is_multiple_of(BEATS_PER_REPORT) {
+            let error = TableError(error);
+            log::error!("{error}; the agent goes on with the file that it had");
+        }
+        reported.lost_leases_beats = reported.lost_leases_beats.wrapping_add(1);
     }
 
     /// Looks after the audit file, and warns if decisions could not be written to it.
@@ -558,6 +586,8 @@ struct Reported {
     lost_beats: u32,
     /// Beats since the table's name last led to it.
     detached_beats: u32,
+    /// Beats since the file of leases could last be opened.
+    lost_leases_beats: u32,
     /// Beats since all workers ran.
     stuck_beats: u32,
     /// For how many beats the table has been in the middle of a resize.

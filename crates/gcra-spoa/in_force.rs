@@ -23,7 +23,7 @@ pub(crate) struct InForce {
     pub(crate) exemptions: Vec<Exemption>,
     /// What belongs to each policy.
     pub(crate) each: Vec<Each>,
-    /// Whether no policy has a trial, or clients that are exempt.
+    /// Whether no policy has a trial, is shared, or has clients that are exempt.
     pub(crate) is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub(crate) blocked: [Actions; 2],
@@ -34,6 +34,8 @@ pub(crate) struct InForce {
 pub(crate) struct Each {
     pub(crate) hashing: Hashing,
     pub(crate) usual: Option<Usual>,
+    /// The same for a policy that is shared: then a decision is the spending of a cell.
+    pub(crate) usual_shared: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
@@ -102,6 +104,7 @@ pub(crate) struct Usual {
 impl Usual {
     fn of(
         policy: &Policy,
+        is_shared: bool,
         earlier: &[Earlier],
         answers: &Answers,
         exempt: &[(KeyHash, Time)],
@@ -129,7 +132,7 @@ impl Usual {
         let [Limit { id, quota, label: _, words: _ }] = &limits[..] else { return None };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
-            && shared.is_none()
+            && shared.is_some() == is_shared
             && trial.is_none()
             && earlier.is_empty()
             && others.is_empty()
@@ -156,16 +159,20 @@ impl InForce {
             let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
             let exempt: Vec<_> =
                 exempt.map(|Exemption { key, until, .. }| (*key, *until)).collect();
+            let usual =
+                |is_shared| Usual::of(policy, is_shared, &earlier, &policies.answers, &exempt);
             Each {
                 hashing: Hashing::of(policy),
-                usual: Usual::of(policy, &earlier, &policies.answers, &exempt),
+                usual: usual(false),
+                usual_shared: usual(true),
                 stats: stats.policy(&policy.name),
                 exempt,
             }
         });
         let each: Vec<Each> = each.collect();
-        let is_plain = policies.list.iter().all(|policy| policy.trial.is_none())
-            && each.iter().all(|each| each.exempt.is_empty());
+        let is_plain =
+            policies.list.iter().all(|policy| policy.trial.is_none() && policy.shared.is_none())
+                && each.iter().all(|each| each.exempt.is_empty());
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;

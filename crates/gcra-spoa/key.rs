@@ -12,12 +12,30 @@ use spop_agent::Value;
 use crate::visible::{Visible, is_hidden};
 use crate::written_net::{VALUE, written_net};
 
+/// What the bytes of a key are written to.
+pub(crate) trait KeyWriter {
+    fn write(&mut self, bytes: &[u8]);
+}
+
+impl KeyWriter for KeyHasher {
+    #[inline(always)]
+    fn write(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+}
+
+impl KeyWriter for Vec<u8> {
+    fn write(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
 /// Writes one part of a key: its type, its length where that varies, and its value. So different
 /// lists of parts never write the same bytes.
 ///
 /// An IPv4 address counts as the same in either of its forms.
 #[inline(always)]
-pub(crate) fn write_part(hasher: &mut KeyHasher, value: Value<'_>) {
+pub(crate) fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
     match value {
         Value::Null => hasher.write(&[0]),
         Value::Bool(bool) => hasher.write(&[1, u8::from(bool)]),
@@ -42,7 +60,7 @@ pub(crate) fn write_part(hasher: &mut KeyHasher, value: Value<'_>) {
 }
 
 /// Writes a string as if it were in lower case.
-pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
+pub(crate) fn write_lowercase(hasher: &mut impl KeyWriter, string: &[u8]) {
     hasher.write(&fixed::<8, 9>(8, (string.len() as u64).to_le_bytes()));
     let mut lower = [0; 64];
     for piece in string.chunks(lower.len()) {
@@ -55,7 +73,7 @@ pub(crate) fn write_lowercase(hasher: &mut KeyHasher, string: &[u8]) {
 
 /// Writes, behind an address, that it stands for an override's network of this prefix length. So
 /// it is not the key of the policy's own network with the same address.
-pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
+pub(crate) fn write_narrowed(hasher: &mut impl KeyWriter, prefix: u8) {
     // The types of parts are 0 to 9, and 10 is the tag of a limit's name.
     const TAG: u8 = 11;
     hasher.write(&[TAG, prefix]);
@@ -63,7 +81,7 @@ pub(crate) fn write_narrowed(hasher: &mut KeyHasher, prefix: u8) {
 
 /// Writes, before a value, that it stands for an arg without a value, as the fallback with this
 /// number. So it is not the key of the same value in the arg itself.
-pub(crate) fn write_fallback(hasher: &mut KeyHasher, number: u8) {
+pub(crate) fn write_fallback(hasher: &mut impl KeyWriter, number: u8) {
     const TAG: u8 = 12;
     hasher.write(&[TAG, number]);
 }

@@ -10,10 +10,13 @@ mod answer;
 mod ask;
 mod audit;
 mod audit_command;
+mod borrower;
 mod check;
 mod cli;
 mod columns;
 mod decide;
+mod decide_shared;
+mod deciding;
 mod duration;
 mod earlier;
 mod exempt;
@@ -57,12 +60,15 @@ mod top;
 mod undecided;
 mod verdict;
 mod visible;
+mod waiting_request;
 mod watch;
 mod written_message;
 mod written_net;
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -72,6 +78,7 @@ use spop_agent::{Agent, Limits, Sockets};
 
 use crate::admin::Answering;
 use crate::audit::Audit;
+use crate::borrower::Borrower;
 use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
@@ -102,6 +109,10 @@ pub fn run() -> ExitCode {
         Err(error) => output::print_error(&error),
     }
 }
+
+/// How many requests of a connection may wait for the store. Those for which cells are here are
+/// answered beside them.
+const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 
 fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let (policies, file) = match config.policies.read() {
@@ -157,9 +168,20 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
-    let limiter = Limiter::new(table.clone(), policies.clone()).with_audit(audit.clone());
+    let store = policies.load().policies.store.clone();
+    let borrowing = store.map(|settings| Borrower::open(&settings, &table)).transpose()?;
+    let (borrower, background) = borrowing.unzip();
+    let limiter = Limiter::new(table.clone(), policies.clone())
+        .with_audit(audit.clone())
+        .with_borrower(borrower.clone());
     let undecided = limiter.undecided();
-    let agent = Agent::new(limiter)
+    let mut agent = Agent::new(limiter);
+    if let Some(borrower) = &borrower {
+        // After that time the request has been answered without the store.
+        let deadline = Duration::from(borrower.wait()) + Duration::from_secs(1);
+        agent = agent.deadline(deadline).max_in_flight(MOST_WAITING);
+    }
+    let agent = agent
         .limits(limits)
         .max_buffered_bytes(config.buffers)
         .drain(config.drain)
@@ -176,6 +198,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         stats: stats.clone(),
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),
+        borrower,
     };
     if let Some(listener) = admin {
         let watched = Watched::new(table.clone(), agent.counters(), undecided, stats);
@@ -183,7 +206,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         let answering = Answering::new(config.admin_hosts, watched, policies, config.table);
         housekeeping.admin = Some(admin::start(listener, answering)?);
     }
-    agent.run_on(config.threads, sockets, housekeeping.until_stopped())?;
+    agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
     // The thread of --admin never drops the table, and it ends with the process.
     table.load().leave();
     Ok(ExitCode::SUCCESS)

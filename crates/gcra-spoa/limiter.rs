@@ -7,20 +7,25 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
-use gcra_table::{KeyHash, Reading, Table};
+use gcra_lease::{HostTime, Look};
+use gcra_table::{KeyHash, LeaseKey, Leases, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
-use crate::answer::{self, Standings};
+use crate::answer::{SetVars, Standings};
 use crate::audit::{Audit, Lines};
+use crate::borrower::Borrower;
 use crate::decide::decide;
-use crate::in_force::InForce;
+use crate::decide_shared::{Patience, ask_ahead};
+use crate::deciding::{Deciding, Progress};
+use crate::in_force::{InForce, Usual};
 use crate::policy::variables::Answers;
-use crate::policy::{Part, Policy};
+use crate::policy::{Part, Policy, Sharing, WithoutStore};
 use crate::question::{Question, Unanswerable};
 use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
-use crate::verdict::Verdict;
+use crate::verdict::{Reason, Verdict};
+use crate::waiting_request::WaitingRequest;
 
 /// The parts of a key that are written when a client is named. The others still make the key.
 const MAX_NAMED_PARTS: usize = 8;
@@ -35,6 +40,8 @@ pub(crate) struct Limiter {
     undecided: Arc<Undecided>,
     /// Where each decision is written down, if that is wanted.
     audit: Option<Arc<Audit>>,
+    /// The limits that are shared with other hosts, if there is a store.
+    borrower: Option<Arc<Borrower>>,
 }
 
 /// What is read once for all requests of a round.
@@ -46,16 +53,23 @@ pub(crate) struct Round {
     lane: Lane,
     /// In a box, because a round without it must stay small.
     audit: Option<Box<Lines>>,
+    /// What this host holds, if there is a store.
+    leases: Option<Guard<Arc<Leases>>>,
 }
 
 impl Limiter {
     pub(crate) fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<InForce>>) -> Self {
-        Self { table, in_force, undecided: Arc::default(), audit: None }
+        Self { table, in_force, undecided: Arc::default(), audit: None, borrower: None }
     }
 
     /// The same, with each decision written down.
     pub(crate) fn with_audit(self, audit: Option<Arc<Audit>>) -> Self {
         Self { audit, ..self }
+    }
+
+    /// The same, with limits that are shared with other hosts.
+    pub(crate) fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> Self {
+        Self { borrower, ..self }
     }
 
     /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is
@@ -85,7 +99,9 @@ impl Handler for Limiter {
         let table = self.table.load();
         let now = table.reading();
         let audit = self.audit.as_ref().map(|audit| Box::new(Lines::new(audit.clone())));
-        Round { table, in_force: self.in_force.load(), now, lane: Lane::of_this_thread(), audit }
+        let leases = self.borrower.as_ref().map(|borrower| borrower.leases());
+        let (in_force, lane) = (self.in_force.load(), Lane::of_this_thread());
+        Round { table, in_force, now, lane, audit, leases }
     }
 
     #[inline(always)]
@@ -95,6 +111,12 @@ impl Handler for Limiter {
         let question = Question::new(&round.in_force, table, &message)?;
         if let Some(usual) = round.in_force.each[question.policy].usual {
             table.prefetch(usual.key(table, question.key), usual.quota);
+            return Ok(question);
+        }
+        if let Some(leases) = &round.leases
+            && let Some(usual) = round.in_force.each[question.policy].usual_shared
+        {
+            leases.prefetch(LeaseKey::new(usual.key(table, question.key), usual.quota));
             return Ok(question);
         }
         let policy = &policies.list[question.policy];
@@ -127,10 +149,19 @@ impl Handler for Limiter {
             && round.audit.is_none()
         {
             let message = || request.messages().next();
-            let Round { table, in_force, now, lane, audit: _ } = round;
+            let Round { table, in_force, now, lane, audit: _, leases: _ } = round;
             let verdict = verdict_on(in_force, table, now, *lane, question, None, message);
             // It fits: the limit for ACKs is at least the size of this one.
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
+            return;
+        }
+        if let Ok(question) = first
+            && request.messages().len() == 1
+            && round.audit.is_none()
+            && let Some(usual) = round.in_force.each[question.policy].usual_shared
+            && let Some(verdict) = self.spend(round, usual, question, request)
+        {
+            let _ = reply.append(&round.in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
         }
         // One call, because two would leave more to the path above.
@@ -143,9 +174,48 @@ impl Handler for Limiter {
 }
 
 impl Limiter {
+    /// The verdict on a message under the one limit of a shared policy, if the cells are here or
+    /// the store has said when to come back.
+    #[inline(never)]
+    fn spend(
+        &self,
+        round: &Round,
+        usual: Usual,
+        question: Question,
+        request: &Request<'_>,
+    ) -> Option<Verdict> {
+        let Round { table, in_force, now, lane, leases, audit: _ } = round;
+        let (borrower, leases) = (self.borrower.as_ref()?, leases.as_ref()?);
+        let Question { policy: place, key, cells, .. } = question;
+        // What can never be allowed, and what costs nothing, is decided elsewhere.
+        if cells == 0 || cells > usual.quota.burst() {
+            return None;
+        }
+        let policy = &in_force.policies.list[place];
+        let lease_key = LeaseKey::new(usual.key(table, key), usual.quota);
+        let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.wait());
+        let reason = match taken {
+            Ok(spent) => {
+                let left = spent.left();
+                // Each time that half is spent, and at the end.
+                if left & left.wrapping_sub(1) == 0
+                    && let Some(message) = request.messages().next()
+                {
+                    ask_ahead(borrower, table, in_force, question, &message, lease_key, left);
+                }
+                None
+            }
+            Err(Look::Blocked { .. }) => Some(Reason::Limit),
+            Err(_) => return None,
+        };
+        let verdict = Verdict::new(place, policy.observes, reason);
+        count(in_force, *lane, question, verdict, || request.messages().next());
+        Some(verdict)
+    }
+
     /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether
-    /// a policy has a trial, clients are exempt, or decisions are written down: without it, no
-    /// request pays for that.
+    /// a policy has a trial, is shared, or has clients that are exempt, or decisions are written
+    /// down: without it, no request pays for that.
     #[inline(never)]
     fn answer_any<const MORE: bool>(
         &self,
@@ -154,9 +224,19 @@ impl Limiter {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        let Round { table, in_force, now, lane, audit } = round;
-        let policies = &in_force.policies;
-        let wants_standings = !policies.answers.others.is_empty();
+        if MORE {
+            return self.answer_more(round, first, request, reply);
+        }
+        let Round { table, in_force, now, lane, .. } = round;
+        let deciding = Deciding {
+            in_force,
+            table,
+            borrowing: None,
+            undecided: &self.undecided,
+            lane: *lane,
+            patience: Patience::Over,
+        };
+        let wants_standings = !in_force.policies.answers.others.is_empty();
         let mut standings = Standings::default();
         let mut verdict = None::<Verdict>;
         let mut first = Some(first);
@@ -168,47 +248,76 @@ impl Limiter {
             match question {
                 Ok(question) => {
                     let wanted = wants_standings.then_some(&mut standings);
-                    let next = if MORE {
-                        let ask =
-                            Ask { in_force, table, lane: *lane, question, message: &message };
-                        verdict_with_more(ask, now, wanted, audit.as_deref_mut())
-                    } else {
-                        let asked = || Some(message.clone());
-                        verdict_on(in_force, table, now, *lane, question, wanted, asked)
-                    };
+                    let asked = || Some(message.clone());
+                    let next = verdict_on(in_force, table, now, *lane, question, wanted, asked);
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
-                Err(why) => self.count_undecided(in_force, *lane, why, &message),
+                Err(why) => deciding.count_undecided(why, &message),
             }
         }
-        if let Some(verdict) = verdict {
-            // If it does not fit, the check of the file counted wrong. What was written stays.
-            let _ = answer::write(
-                &policies.answers,
-                verdict,
-                &policies.list[verdict.policy].name,
-                &standings,
-                reply,
-            );
-        }
+        write_answer(in_force, verdict, &standings, reply);
     }
 
-    #[cold]
-    fn count_undecided(
+    /// As [`answer_any`](Self::answer_any), for all policies.
+    fn answer_more(
         &self,
-        in_force: &InForce,
-        lane: Lane,
-        why: Unanswerable,
-        message: &Message<'_>,
+        round: &mut Round,
+        first: Result<Question, Unanswerable>,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
     ) {
-        match why {
-            Unanswerable::NoMessage => {}
-            Unanswerable::Unmatched => self.undecided.count_unmatched(&in_force.policies, message),
-            Unanswerable::Undecided(policy) => {
-                in_force.each[policy].stats.count_undecided(lane);
-                self.undecided.count_undecided(&in_force.policies.list[policy], message);
-            }
+        let Round { table, in_force, now, lane, audit, leases } = round;
+        let deciding = Deciding {
+            in_force,
+            table,
+            borrowing: self.borrower.as_deref().zip(leases.as_ref().map(|leases| &***leases)),
+            undecided: &self.undecided,
+            lane: *lane,
+            patience: Patience::WillAsk,
+        };
+        let mut standings = Standings::default();
+        let wanted = !in_force.policies.answers.others.is_empty();
+        let mut progress = Progress::default();
+        let audit = audit.as_deref_mut();
+        let wanted = wanted.then_some(&mut standings);
+        let messages = request.messages();
+        if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
+            write_answer(in_force, progress.verdict, &standings, reply);
+            return;
         }
+        // This answer leaves if there is no memory to wait in.
+        let is_blocked = progress.sharing().is_none_or(|Sharing { without_store }| {
+            !matches!(without_store, WithoutStore::Open { .. })
+        });
+        let answers = &in_force.policies.answers;
+        let _ = reply.set_var(answers.scope, answers.blocked, is_blocked);
+        let Some(borrower) = self.borrower.clone() else { return };
+        let waiting = WaitingRequest {
+            borrower,
+            table: self.table.clone(),
+            undecided: self.undecided.clone(),
+            audit: self.audit.clone(),
+            kept: standings.keep(&in_force.policies),
+            in_force: Arc::clone(in_force),
+            request: request.to_owned(),
+            progress,
+        };
+        reply.later(|reply| waiting.answer(reply));
+    }
+}
+
+/// Writes the answer. If no message could be decided, nothing is set.
+pub(crate) fn write_answer(
+    in_force: &InForce,
+    verdict: Option<Verdict>,
+    standings: &Standings<'_>,
+    reply: &mut impl SetVars,
+) {
+    let policies = &in_force.policies;
+    if let Some(verdict) = verdict {
+        let name = &policies.list[verdict.policy].name;
+        // If it does not fit, the check of the file counted wrong. What was written stays.
+        let _ = crate::answer::write(&policies.answers, verdict, name, standings, reply);
     }
 }
 
@@ -239,52 +348,6 @@ fn count<'m>(
     in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
         write_client(name, &in_force.policies.list[policy], key, message());
     });
-}
-
-/// What is asked about one message.
-#[derive(Clone, Copy)]
-struct Ask<'p, 'm> {
-    in_force: &'p InForce,
-    table: &'p Table,
-    lane: Lane,
-    question: Question,
-    message: &'m Message<'m>,
-}
-
-/// As [`verdict_on`], for any policy: it may have a trial, and clients that are exempt, and the
-/// decision may have to be written down.
-#[inline(never)]
-fn verdict_with_more<'p>(
-    ask: Ask<'p, '_>,
-    now: &mut Reading,
-    standings: Option<&mut Standings<'p>>,
-    mut audit: Option<&mut Lines>,
-) -> Verdict {
-    let Ask { in_force, table, lane, question, message: asked } = ask;
-    let Question { policy, rule, key, .. } = question;
-    let (Policy { trial, observes, .. }, each) =
-        (&in_force.policies.list[policy], &in_force.each[policy]);
-    let message = || Some(asked.clone());
-    let mut write = |now: &Reading, question: Question, outcome| {
-        if let Some(lines) = audit.as_deref_mut() {
-            let policy = &in_force.policies.list[question.policy];
-            lines.add(table, now.time(), policy, question.cells, outcome, asked);
-        }
-    };
-    if each.is_exempt(key, now.time()) {
-        let verdict = Verdict::new(policy, *observes, None);
-        count(in_force, lane, question, verdict, message);
-        write(now, question, None);
-        return verdict;
-    }
-    let verdict = verdict_on(in_force, table, now, lane, question, standings, message);
-    write(now, question, Some(verdict.outcome));
-    let Some(trial) = trial.filter(|_| !rule.is_override()) else { return verdict };
-    // The numbers of a trial would contradict the verdict.
-    let question = Question { policy: trial, ..question };
-    let tried = verdict_on(in_force, table, now, lane, question, None, message);
-    write(now, question, Some(tried.outcome));
-    verdict.and(tried)
 }
 
 /// Writes the name of a message's client, for logs.

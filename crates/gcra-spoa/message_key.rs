@@ -3,7 +3,7 @@
 use gcra_table::{KeyHash, KeyHasher};
 use spop_agent::{Args, Message, Value};
 
-use crate::key::{write_fallback, write_lowercase, write_narrowed, write_part};
+use crate::key::{KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part};
 use crate::policy::key_args::KeyArg;
 use crate::policy::{KeyParts, Part, Policy};
 
@@ -46,8 +46,16 @@ pub(crate) fn hash_key(
     Some((hasher.finish(), overridden))
 }
 
+/// The bytes of a message's key: the same on all hosts, and different for different keys.
+pub(crate) fn key_bytes(policy: &Policy, message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let part = |bytes: &mut Vec<u8>, part: Part<'_>| write(bytes, policy, part);
+    let _ = policy.for_each_part(message, &mut bytes, part, write_fallback);
+    bytes
+}
+
 #[inline(always)]
-fn write(hasher: &mut KeyHasher, policy: &Policy, Part { value, narrowed }: Part<'_>) {
+fn write(hasher: &mut impl KeyWriter, policy: &Policy, Part { value, narrowed }: Part<'_>) {
     match value {
         Value::String(bytes) if policy.key.lowercase => write_lowercase(hasher, bytes),
         value => write_part(hasher, value),

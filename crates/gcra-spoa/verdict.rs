@@ -31,6 +31,9 @@ pub(crate) enum Reason {
     Oversize,
     /// The rule is `deny`.
     Denied,
+    /// The limit is shared, the store could not be asked, and the policy says that requests are
+    /// blocked then.
+    Store,
 }
 
 impl Reason {
@@ -40,6 +43,7 @@ impl Reason {
             Self::Limit => "limit",
             Self::Oversize => "oversize",
             Self::Denied => "denied",
+            Self::Store => "store",
         }
     }
 }

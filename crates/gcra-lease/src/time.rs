@@ -8,6 +8,12 @@
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Micros(pub u64);
 
+impl From<Micros> for core::time::Duration {
+    fn from(micros: Micros) -> Self {
+        Self::from_micros(micros.0)
+    }
+}
+
 impl Micros {
     /// No time.
     pub const ZERO: Self = Self(0);

@@ -35,7 +35,7 @@ use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 use crate::policy::key_args::KeyArg;
-use crate::policy::sharing::Sharing;
+pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::Answers;
 use crate::watch::Seen;
@@ -227,6 +227,15 @@ impl Rule {
             Self::Deny | Self::Unlimited => &mut [],
         }
     }
+}
+
+/// Where a limit is in the policies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitPlace {
+    policy: usize,
+    /// The rule of an override, or the policy's own.
+    rule: Option<usize>,
+    limit: usize,
 }
 
 /// A quota with a name in a policy.
@@ -451,6 +460,29 @@ impl Policies {
     /// The policies without their trials.
     pub(crate) fn without_trials(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().filter(|policy| !policy.is_trial)
+    }
+
+    /// Where a limit of these policies is; `None` if it is not one of them.
+    pub(crate) fn place_of(&self, limit: &Limit) -> Option<LimitPlace> {
+        self.list.iter().enumerate().find_map(|(policy, found)| {
+            let overrides = found.overrides.rules.iter().enumerate();
+            let overrides = overrides.map(|(rule, found)| (Some(rule), found));
+            [(None, &found.rule)].into_iter().chain(overrides).find_map(|(rule, found)| {
+                let limits = found.limits();
+                let limit = limits.iter().position(|found| std::ptr::eq(found, limit))?;
+                Some(LimitPlace { policy, rule, limit })
+            })
+        })
+    }
+
+    /// The limit at a place.
+    pub(crate) fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
+        let policy = self.list.get(place.policy)?;
+        let rule = match place.rule {
+            None => &policy.rule,
+            Some(rule) => policy.overrides.rules.get(rule)?,
+        };
+        rule.limits().get(place.limit)
     }
 
     /// The place of the first policy that is for this message.

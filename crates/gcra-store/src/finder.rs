@@ -43,8 +43,8 @@ pub(crate) struct Seen {
     pub(crate) map: Map,
     /// For each server of the map a connection and the number of its replicas.
     pub(crate) servers: Vec<Result<(Connection, u32), Fault>>,
-    /// Why the sentinels or the cluster could not tell where the servers are. The map is then what
-    /// was known before.
+    /// Why the sentinels or the cluster could not tell where the servers are. The map is then
+    /// what was known before.
     pub(crate) fault: Option<Fault>,
 }
 

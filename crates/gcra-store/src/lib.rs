@@ -64,4 +64,4 @@ pub use config::{Address, Config, Password, Url, UrlError};
 pub use fault::Fault;
 pub use message::{Answer, Outcome};
 pub use shared::{Counters, Health, ServerHealth};
-pub use store::{Away, Line, Store};
+pub use store::{Asker, Away, Line, Store};

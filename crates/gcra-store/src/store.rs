@@ -72,27 +72,19 @@ pub struct Line {
 }
 
 impl Line {
-    /// Sends the asks of one round. Each of them is answered: when the store has answered, or when
-    /// the time for that is over.
+    /// What asks over this line, for other threads and tasks. The answers come here.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        Asker { store: self.store.clone(), to: self.to.clone() }
+    }
+
+    /// As [`Asker::submit`].
     ///
     /// # Errors
     ///
-    /// Nothing is sent, because no server can be used, or because too many asks are under way.
+    /// As there.
     pub fn submit(&self, asks: Vec<(Bucket, Sent)>) -> Result<(), Away> {
-        let shared = &self.store.shared;
-        let count = asks.len();
-        if shared.away.load(Ordering::Relaxed) {
-            shared.counters.add(|counters| &counters.away, count);
-            return Err(Away::Unusable);
-        }
-        let Some(permits) = Permit::take(shared, count) else {
-            shared.counters.add(|counters| &counters.away, count);
-            return Err(Away::Full);
-        };
-        let asks = asks.into_iter().zip(permits);
-        let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
-        let batch = Batch { asks, to: self.to.clone(), submitted: tokio::time::Instant::now() };
-        self.store.batches.send(batch).map_err(|_| Away::Unusable)
+        submit(&self.store, &self.to, asks)
     }
 
     /// Waits for answers, and moves those that are there to `answers`. If the future is dropped,
@@ -106,6 +98,58 @@ impl Line {
             answers.push(envelope.answer);
         }
     }
+}
+
+/// Asks over a [`Line`]. Copies ask over the same line.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    store: Store,
+    to: mpsc::UnboundedSender<Envelope>,
+}
+
+impl Asker {
+    /// Whether no server can be used now, so that nothing would be sent.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        self.store.shared.away.load(Ordering::Relaxed)
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Sends the asks of one round. Each of them is answered: when the store has answered, or when
+    /// the time for that is over.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent, because no server can be used, or because too many asks are under way.
+    pub fn submit(&self, asks: Vec<(Bucket, Sent)>) -> Result<(), Away> {
+        submit(&self.store, &self.to, asks)
+    }
+}
+
+fn submit(
+    store: &Store,
+    to: &mpsc::UnboundedSender<Envelope>,
+    asks: Vec<(Bucket, Sent)>,
+) -> Result<(), Away> {
+    let shared = &store.shared;
+    let count = asks.len();
+    if shared.away.load(Ordering::Relaxed) {
+        shared.counters.add(|counters| &counters.away, count);
+        return Err(Away::Unusable);
+    }
+    let Some(permits) = Permit::take(shared, count) else {
+        shared.counters.add(|counters| &counters.away, count);
+        return Err(Away::Full);
+    };
+    let asks = asks.into_iter().zip(permits);
+    let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
+    let batch = Batch { asks, to: to.clone(), submitted: tokio::time::Instant::now() };
+    store.batches.send(batch).map_err(|_| Away::Unusable)
 }
 
 /// Why nothing was sent.

@@ -51,7 +51,7 @@ pub struct Leases {
 }
 
 /// A key under one quota, as leases find it.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LeaseKey(u64);
 
 impl LeaseKey {
@@ -488,6 +488,18 @@ impl Leases {
             }
         }
         faults
+    }
+
+    /// Notes how many hosts have a lease of a key, as a reply says.
+    pub fn see_hosts(&self, hosts: u32, now: HostTime) {
+        self.region.leases_shared().see_hosts(hosts, now);
+    }
+
+    /// How many hosts share keys with this one, itself included: the most that replies have said
+    /// in a minute, and in the minute with replies before that. 0 if there was none.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.region.leases_shared().hosts()
     }
 
     fn memory(&self) -> Memory<'_> {

@@ -92,10 +92,39 @@ impl<'a> Request<'a> {
         self.notify.messages()
     }
 
+    /// The same request with a copy of its messages.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedRequest {
+        OwnedRequest {
+            id: self.notify.id,
+            messages: self.notify.bytes().into(),
+            engine_id: self.engine_id.into(),
+        }
+    }
+
     /// The first message with this name.
     #[must_use]
     pub fn message(&self, name: &[u8]) -> Option<Message<'a>> {
         self.messages().find(|message| message.name == name)
+    }
+}
+
+/// A request with a copy of its messages, for a handler that replies [`later`](Reply::later).
+#[derive(Clone, Debug)]
+pub struct OwnedRequest {
+    id: FrameId,
+    messages: Box<[u8]>,
+    engine_id: Box<[u8]>,
+}
+
+impl OwnedRequest {
+    /// The request.
+    #[must_use]
+    pub fn as_request(&self) -> Request<'_> {
+        // They are those of a NOTIFY, so there is no error.
+        let notify = Notify::from_bytes(self.id, &self.messages);
+        let notify = notify.unwrap_or_else(|_| Notify::empty(self.id));
+        Request { notify, engine_id: &self.engine_id }
     }
 }
 

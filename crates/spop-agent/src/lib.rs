@@ -147,7 +147,7 @@ pub mod testing;
 
 pub use agent::{Agent, RunError, Sockets};
 pub use counters::{Counters, Latency, Snapshot};
-pub use handler::{Handler, LateReply, Reply, Request};
+pub use handler::{Handler, LateReply, OwnedRequest, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
 pub use socket_file::SocketAccess;
 pub use spop_codec::{

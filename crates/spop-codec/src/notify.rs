@@ -32,6 +32,27 @@ impl<'a> Notify<'a> {
         Ok(Self { id, messages: payload, count })
     }
 
+    /// A NOTIFY with no message.
+    #[must_use]
+    pub const fn empty(id: FrameId) -> Self {
+        Self { id, messages: Reader::new(&[]), count: 0 }
+    }
+
+    /// A NOTIFY of messages that were [kept](Self::bytes).
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not those of a list of messages.
+    pub fn from_bytes(id: FrameId, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        Self::parse(id, Reader::new(bytes))
+    }
+
+    /// The list of messages as HAProxy sent it: for an agent that keeps it while a request waits.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.messages.rest()
+    }
+
     /// The messages, in the order of HAProxy's configuration.
     #[inline]
     #[must_use]

@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     /// Entries that were taken for another key while they held cells, had cells to report or were
     /// asking.
     pub(super) evicted: core::sync::atomic::AtomicU64,
+    /// How many hosts the store has seen lately: see [`Self::see_hosts`].
+    hosts: [core::sync::atomic::AtomicU64; 2],
 }
 
 /// The numbers of asks: see [`AskNumber`].
@@ -95,12 +97,42 @@ impl Shared {
             numbers: Numbers(AtomicU64::new(0)),
             _reserved: Default::default(),
             evicted: Default::default(),
+            hosts: Default::default(),
         }
     }
 
     /// A number above all that were drawn before.
     pub(super) fn draw(&self) -> AskNumber {
         AskNumber(self.numbers.0.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Notes how many hosts a reply has seen. What counts is the most of a minute and of the
+    /// minute with replies before it. It is an estimate: two processes that begin a minute at
+    /// once may forget one of the numbers.
+    pub(super) fn see_hosts(&self, hosts: u32, now: HostTime) {
+        let [this, before] = &self.hosts;
+        let minute = (now.0 / 60_000_000) << 32;
+        let noted = this.load(Ordering::Relaxed);
+        if noted >> 32 == minute >> 32 {
+            this.fetch_max(minute | u64::from(hosts), Ordering::Relaxed);
+        } else if this
+            .compare_exchange(
+                noted,
+                minute | u64::from(hosts),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+        {
+            before.store(noted, Ordering::Relaxed);
+        }
+    }
+
+    /// The most hosts that were seen lately, 0 if no reply has come yet.
+    pub(super) fn hosts(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let most = self.hosts.iter().map(|noted| noted.load(Ordering::Relaxed) as u32).max();
+        most.unwrap_or(0)
     }
 
     /// The largest number that was drawn.

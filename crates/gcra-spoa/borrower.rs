@@ -1,0 +1,473 @@
+//! [`Borrower`]: the limits that this host shares with others, as this process takes part.
+//!
+//! The cells that the host holds are in [`Leases`], which all its agents share. What is here
+//! belongs to one process: the asks that it has sent, the requests that wait for them, and what it
+//! has to do later about keys that it asked for. A process that is killed loses nothing else.
+
+mod due;
+mod waiting;
+
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ahash::AHashMap;
+use anyhow::Context as _;
+use arc_swap::{ArcSwap, Guard};
+use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
+use gcra_store::{Answer, Asker, Bucket, Line, Names, Outcome, Store};
+use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table, Time};
+use tokio::time::sleep;
+
+use crate::borrower::due::{Due, What};
+use crate::borrower::waiting::Waiting;
+use crate::policy::store::StoreSettings;
+use crate::table_error::TableError;
+
+pub(crate) use crate::borrower::waiting::Waits;
+
+/// For how long the store counts as about to be reached after the start of the agent.
+const STARTING: Duration = Duration::from_secs(1);
+
+/// How long a round trip to the store takes, before one was measured.
+const ROUND_TRIP: Micros = Micros(500);
+
+/// The longest round trip that is believed. Cells are asked for ahead of need by this much.
+const LONGEST_ROUND_TRIP: Micros = Micros::from_millis(50);
+
+/// Penalties are reported this long after the first of them, several together.
+const REPORT_AFTER: Micros = Micros::from_millis(50);
+
+/// What waits for nobody and lasts no longer than this goes back at once.
+const SHORT_LEASE: Micros = Micros::from_millis(200);
+
+/// The limits that this host shares with others.
+#[derive(Debug)]
+pub(crate) struct Borrower {
+    /// What the host holds. A file that was replaced gives way to another one.
+    leases: ArcSwap<Leases>,
+    asker: Asker,
+    pub(crate) names: Names,
+    opened: Instant,
+    /// How long a request waits for the store at most (`--store-wait`). An ask that is as old
+    /// counts as lost.
+    wait: Micros,
+    /// The asks that this process has sent, and that have no answer.
+    asked: Mutex<AHashMap<AskNumber, Asked>>,
+    waiting: Arc<Waiting>,
+    due: Due,
+    round_trip: AtomicU64,
+    /// Since when the store is away and until when it was away at last, in nanoseconds of the
+    /// table's clock.
+    away: Away,
+    pub(crate) counts: Counts,
+}
+
+/// A key under a shared limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Loan {
+    pub(crate) key: LeaseKey,
+    /// The limit as the store computes it.
+    pub(crate) limit: Limit,
+    /// Its record in the store.
+    pub(crate) bucket: Bucket,
+    /// Its local key and quota: for the share of this host while there is no store.
+    pub(crate) local: (KeyHash, Quota),
+}
+
+/// An ask that has no answer.
+#[derive(Debug)]
+struct Asked {
+    loan: Loan,
+    /// The local bucket whose debt the ask reports.
+    share: Option<Quota>,
+}
+
+/// What came of trying to ask.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Asking {
+    /// The ask is on its way, or another one for the key is.
+    UnderWay,
+    /// The store cannot be asked.
+    Away,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Requests that waited for the store.
+    pub(crate) waited: AtomicU64,
+    /// Requests that stopped waiting because `--store-wait` was over.
+    pub(crate) timed_out: AtomicU64,
+    /// Asks that gave cells back.
+    pub(crate) given_back: AtomicU64,
+    /// Requests that were allowed without a limit, because the store was away and the policy is
+    /// open then.
+    pub(crate) open: AtomicU64,
+}
+
+/// When the store was away, in nanoseconds of the table's clock.
+#[derive(Debug, Default)]
+struct Away {
+    since: AtomicU64,
+    /// 0 while it is away.
+    until: AtomicU64,
+    /// How many hosts had been seen then.
+    hosts: AtomicU32,
+    /// Whether the store could be used at some time.
+    has_been_there: AtomicBool,
+}
+
+/// What a [`Borrower`] does in the background, for ever.
+pub(crate) type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Borrower {
+    /// Opens what this host holds, beside the table, and begins to use the store. The second value
+    /// is to be spawned.
+    ///
+    /// # Errors
+    ///
+    /// The file beside the table, or a file that the settings name, cannot be used.
+    pub(crate) fn open(
+        settings: &StoreSettings,
+        table: &Arc<ArcSwap<Table>>,
+    ) -> anyhow::Result<(Arc<Self>, Background)> {
+        let now = table.load();
+        let (leases, _) = Leases::open_or_create(&now, now.slots()).map_err(TableError)?;
+        let (store, task) = Store::open(settings.config())
+            .with_context(|| format!("could not use the store {}", settings.url_text))?;
+        let line = store.line();
+        let names = Names::new(&settings.salt);
+        let borrower = Arc::new(Self::new(leases, &line, names, settings.wait, now.now()));
+        let run = borrower.clone().run(line, table.clone());
+        let background = async {
+            tokio::join!(task, run);
+        };
+        Ok((borrower, Box::pin(background)))
+    }
+
+    fn new(leases: Leases, line: &Line, names: Names, wait: Duration, now: Time) -> Self {
+        let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let away = Away {
+            since: AtomicU64::new(now.0),
+            until: AtomicU64::new(0),
+            hosts: AtomicU32::new(leases.hosts()),
+            has_been_there: AtomicBool::new(false),
+        };
+        Self {
+            leases: ArcSwap::from_pointee(leases),
+            asker: line.asker(),
+            names,
+            opened: Instant::now(),
+            wait: Micros(micros),
+            asked: Mutex::default(),
+            waiting: Arc::default(),
+            due: Due::default(),
+            round_trip: AtomicU64::new(ROUND_TRIP.0),
+            away,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What the host holds.
+    #[inline]
+    pub(crate) fn leases(&self) -> Guard<Arc<Leases>> {
+        self.leases.load()
+    }
+
+    /// How long a request waits for the store at most.
+    #[inline]
+    pub(crate) fn wait(&self) -> Micros {
+        self.wait
+    }
+
+    /// Whether no server of the store can be used.
+    pub(crate) fn is_away(&self) -> bool {
+        self.asker.is_away()
+    }
+
+    /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
+    /// for it, too.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.is_away()
+            && !self.away.has_been_there.load(Ordering::Relaxed)
+            && self.opened.elapsed() < STARTING
+    }
+
+    /// The store, for its counters and its health.
+    #[expect(dead_code, reason = "for metrics")]
+    pub(crate) fn store(&self) -> &gcra_store::Store {
+        self.asker.store()
+    }
+
+    /// How many requests wait now.
+    #[expect(dead_code, reason = "for metrics")]
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.requests()
+    }
+
+    /// Since when the store is away: what it has granted was granted before this moment. `None` if
+    /// it can be asked.
+    pub(crate) fn away_since(&self, now: Time) -> Option<Time> {
+        self.note_away(now);
+        let is_away = self.away.until.load(Ordering::Relaxed) == 0;
+        is_away.then(|| Time(self.away.since.load(Ordering::Relaxed)).min(now))
+    }
+
+    fn round_trip(&self) -> Micros {
+        Micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Lets a request of this cost wait for a key.
+    pub(crate) fn join(&self, key: LeaseKey, cells: u32) -> Waits {
+        self.waiting.join(key, cells)
+    }
+
+    /// Asks the store for what the requests need that wait for a key, and for what this host
+    /// expects to need. `least` is what the first of them lacks.
+    pub(crate) fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        let waiting = self.waiting.cells(loan.key).max(least);
+        let wish = leases.wish(loan.key, &loan.limit, now, waiting, least, self.round_trip());
+        self.send(table, &leases, now, loan, wish)
+    }
+
+    /// After cells were spent of a key of which this host holds `left` now: asks for more if they
+    /// will not last, and reports what was spent if that cannot wait.
+    pub(crate) fn spent(
+        &self,
+        table: &Table,
+        key: LeaseKey,
+        left: u32,
+        loan: impl FnOnce() -> Option<Loan>,
+    ) {
+        if self.is_away() {
+            return;
+        }
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        let (demand, round_trip) = (leases.demand(key, now), self.round_trip());
+        let holding = leases.holding(key, now);
+        if holding.is_asking(now, self.wait) {
+            return;
+        }
+        let needs_more = demand.needs_more(left, round_trip) && now >= holding.come_back();
+        if !needs_more && left > 0 {
+            return;
+        }
+        let Some(loan) = loan() else { return };
+        let wish = if needs_more {
+            leases.wish(key, &loan.limit, now, 0, 0, round_trip)
+        } else {
+            Wish { want: 0, least: 0, validity: loan.limit.longest_validity() }
+        };
+        if wish.want > 0 || (left == 0 && demand.reports_at_once(&loan.limit, round_trip)) {
+            self.send(table, &leases, now, loan, wish);
+        }
+    }
+
+    /// Gives back cells that a request got and could not use.
+    pub(crate) fn give_back(&self, table: &Table, loan: Loan, cells: u32) {
+        if self.is_away() {
+            return;
+        }
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.wait, cells) {
+            self.counts.given_back.fetch_add(1, Ordering::Relaxed);
+            self.submit(&leases, now, loan, sent, None);
+        }
+    }
+
+    /// Notes a penalty, which is reported soon. Returns how many cells are noted and not
+    /// confirmed.
+    pub(crate) fn punish(&self, table: &Table, loan: Loan, cells: u32) -> u32 {
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        if !leases.charge(loan.key, now, cells) {
+            return 0;
+        }
+        let noted = leases.holding(loan.key, now).debt();
+        self.due.note(now.saturating_add(REPORT_AFTER), What::Report, loan);
+        noted
+    }
+
+    /// Sends an ask, unless another one for the key is under way.
+    fn send(
+        &self,
+        table: &Table,
+        leases: &Leases,
+        now: HostTime,
+        loan: Loan,
+        wish: Wish,
+    ) -> Asking {
+        if self.is_away() {
+            return if self.is_starting() { Asking::UnderWay } else { Asking::Away };
+        }
+        self.note_away(table.now());
+        let asked = leases.ask(loan.key, &loan.limit, now, self.wait, wish);
+        let Some(mut sent) = asked else { return Asking::UnderWay };
+        let share = self.owed_share(table, &loan);
+        let share = share.map(|(share, cells)| {
+            sent.ask.debt = sent.ask.debt.saturating_add(cells);
+            share
+        });
+        self.submit(leases, now, loan, sent, share)
+    }
+
+    fn submit(
+        &self,
+        leases: &Leases,
+        now: HostTime,
+        loan: Loan,
+        sent: Sent,
+        share: Option<Quota>,
+    ) -> Asking {
+        let (key, bucket) = (loan.key, loan.bucket.clone());
+        self.asked().insert(sent.ask.number, Asked { loan, share });
+        if self.asker.submit(vec![(bucket, sent)]).is_ok() {
+            return Asking::UnderWay;
+        }
+        self.asked().remove(&sent.ask.number);
+        leases.void(key, now, &sent);
+        Asking::Away
+    }
+
+    /// What a request may still owe that this host allowed while the store was away, in cells; and
+    /// the quota of the bucket that says so.
+    fn owed_share(&self, table: &Table, loan: &Loan) -> Option<(Quota, u32)> {
+        let until = Time(self.away.until.load(Ordering::Relaxed));
+        let (key, quota) = loan.local;
+        let now = table.now();
+        if until == Time::ZERO || now > until.saturating_add(quota.drain_time()) {
+            return None;
+        }
+        let share = self.share(quota)?;
+        let owed = table.look_up(key, share, now)?;
+        let cells = owed.0.div_ceil(share.emission_interval().0);
+        (cells > 0).then_some((share, u32::try_from(cells).unwrap_or(u32::MAX)))
+    }
+
+    /// The share of this host in a limit, while the store is away: as many hosts as were seen stay
+    /// within the limit together. `None` if it is not known how many these are, or if the burst
+    /// has fewer cells.
+    pub(crate) fn share(&self, quota: Quota) -> Option<Quota> {
+        let hosts = self.away.hosts.load(Ordering::Relaxed);
+        let interval = quota.emission_interval().0.checked_mul(hosts.into())?;
+        Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the answers of the store, and does what is due, for ever.
+    pub(crate) async fn run(self: Arc<Self>, mut line: Line, table: Arc<ArcSwap<Table>>) {
+        let (mut answers, mut done) = (Vec::new(), Vec::new());
+        loop {
+            let now = HostTime::from(table.load().now());
+            let next = self.due.take(now, &mut done);
+            for (what, loan) in mem::take(&mut done) {
+                self.do_now(&table.load(), what, loan);
+            }
+            let sleeps = async {
+                match next {
+                    Some(at) => sleep(at.saturating_since(now).into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = line.answers(&mut answers) => {
+                    let (table, leases) = (table.load(), self.leases());
+                    for answer in answers.drain(..) {
+                        self.answered(&table, &leases, answer);
+                    }
+                }
+                () = sleeps => {}
+                () = self.due.changed() => {}
+            }
+        }
+    }
+
+    /// Takes an answer of the store.
+    fn answered(&self, table: &Table, leases: &Leases, answer: Answer) {
+        let Answer { sent, outcome } = answer;
+        let Some(Asked { loan, share }) = self.asked().remove(&sent.ask.number) else { return };
+        let now = HostTime::from(table.now());
+        let Outcome::Reply(reply) = outcome else {
+            leases.void(loan.key, now, &sent);
+            self.waiting.wake(loan.key, None, outcome == Outcome::Away);
+            return;
+        };
+        self.note_round_trip(now.saturating_since(sent.at));
+        leases.see_hosts(reply.hosts, now);
+        if let Some(share) = share {
+            // The store has it from here on.
+            let (key, _) = loan.local;
+            let _ = table.reset(key, share, table.now());
+        }
+        if !leases.reply(loan.key, now, &sent, &reply) {
+            self.waiting.wake(loan.key, None, false);
+            return;
+        }
+        let is_waited_for = self.waiting.wake(loan.key, Some(reply.free), false);
+        let holding = leases.holding(loan.key, now);
+        if holding.held(now) == 0 {
+            return;
+        }
+        let is_short = sent.ask.want > 0 && sent.ask.validity <= SHORT_LEASE;
+        if (reply.scarce || is_short) && !is_waited_for {
+            self.give_back(table, loan, u32::MAX);
+        } else if let Some(at) = Demand::gives_back_at(&holding, sent.at) {
+            self.due.note(at, What::GiveBack, loan);
+        }
+    }
+
+    /// Does what was noted for this moment.
+    fn do_now(&self, table: &Table, what: What, loan: Loan) {
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        let holding = leases.holding(loan.key, now);
+        match what {
+            What::GiveBack if holding.held(now) > 0 => self.give_back(table, loan, u32::MAX),
+            What::Report if holding.debt() > 0 => {
+                // With a wish for one cell the answer says when to come back.
+                let validity = Micros(2 * self.round_trip().0 + 1_000);
+                let wish = Wish { want: 1, least: 1, validity };
+                self.send(table, &leases, now, loan, wish);
+            }
+            What::GiveBack | What::Report => {}
+        }
+    }
+
+    fn note_round_trip(&self, took: Micros) {
+        let (before, took) = (self.round_trip().0, took.0.min(LONGEST_ROUND_TRIP.0));
+        let smoothed = (7 * before + took) / 8;
+        self.round_trip.store(smoothed.max(100), Ordering::Relaxed);
+    }
+
+    /// Follows the files, and notes whether the store is away. To be called about once a second,
+    /// and when the store's health changes.
+    pub(crate) fn follow(&self, table: &Table) -> Result<(), gcra_table::OpenError> {
+        self.note_away(table.now());
+        if let Some(next) = self.leases().successor(table, table.slots())? {
+            self.leases.store(Arc::new(next));
+        }
+        Ok(())
+    }
+
+    /// Notes whether the store is away now.
+    pub(crate) fn note_away(&self, now: Time) {
+        let was_away = self.away.until.load(Ordering::Relaxed) == 0;
+        match (was_away, self.is_away()) {
+            (false, true) => {
+                self.away.since.store(now.0, Ordering::Relaxed);
+                self.away.hosts.store(self.leases().hosts(), Ordering::Relaxed);
+                self.away.until.store(0, Ordering::Relaxed);
+            }
+            (true, false) => {
+                self.away.has_been_there.store(true, Ordering::Relaxed);
+                self.away.until.store(now.0.max(1), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}

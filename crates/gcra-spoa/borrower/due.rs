@@ -1,0 +1,86 @@
+//! [`Due`]: what this process has to do about keys that it asked for, and when.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
+
+use ahash::AHashMap;
+use gcra_lease::HostTime;
+use gcra_table::LeaseKey;
+use tokio::sync::Notify;
+
+use crate::borrower::Loan;
+
+/// The most keys that are remembered. What is held of others is not given back: it expires, and
+/// the limit is too strict by it.
+const MOST_KEYS: usize = 65_536;
+
+/// What to do about keys, in the order of time.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    inner: Mutex<Inner>,
+    /// What is first has changed.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What to do about each key, and when. An entry of `times` with another time is over.
+    keys: AHashMap<LeaseKey, (HostTime, What, Loan)>,
+    times: BinaryHeap<Reverse<(HostTime, LeaseKey)>>,
+}
+
+/// What to do about a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum What {
+    /// Give back the cells that are held, before they expire.
+    GiveBack,
+    /// Report the penalties that were noted.
+    Report,
+}
+
+impl Due {
+    /// Notes what to do about a key, in place of what was noted before. A report is not put off.
+    pub(super) fn note(&self, at: HostTime, what: What, loan: Loan) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { keys, times } = &mut *inner;
+        let key = loan.key;
+        if keys.get(&key).is_some_and(|(_, noted, _)| *noted == What::Report)
+            || (keys.len() >= MOST_KEYS && !keys.contains_key(&key))
+        {
+            return;
+        }
+        keys.insert(key, (at, what, loan));
+        // A key that is noted again and again leaves times behind that are over.
+        if times.len() > 4 * keys.len() + 64 {
+            *times = keys.iter().map(|(key, (at, ..))| Reverse((*at, *key))).collect();
+        } else {
+            times.push(Reverse((at, key)));
+        }
+        if times.peek().is_some_and(|Reverse((first, _))| *first == at) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes out what is to be done by now; and when the next thing is.
+    pub(super) fn take(&self, now: HostTime, done: &mut Vec<(What, Loan)>) -> Option<HostTime> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { keys, times } = &mut *inner;
+        while let Some(Reverse((at, key))) = times.peek().copied() {
+            let is_current = keys.get(&key).is_some_and(|(noted, ..)| *noted == at);
+            if is_current && at > now {
+                return Some(at);
+            }
+            times.pop();
+            if is_current && let Some((_, what, loan)) = keys.remove(&key) {
+                done.push((what, loan));
+            }
+        }
+        None
+    }
+
+    /// Resolves when something is to be done earlier than before.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}

@@ -1,0 +1,312 @@
+//! From a question to a verdict, under limits that this host shares with others: spends cells that
+//! the store has lent, or says that the request has to wait for some.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use gcra_lease::{HostTime, Limit as LentLimit, Step};
+use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
+use spop_agent::Message;
+
+use crate::answer::{Standing, Standings};
+use crate::borrower::{Asking, Borrower, Loan, Waits};
+use crate::decide;
+use crate::in_force::InForce;
+use crate::message_key::key_bytes;
+use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
+use crate::question::Question;
+use crate::verdict::Reason;
+
+/// What is needed to decide about a message under shared limits.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'p, 't, 'm> {
+    pub(crate) borrower: &'t Borrower,
+    pub(crate) leases: &'t Leases,
+    pub(crate) table: &'t Table,
+    pub(crate) in_force: &'p InForce,
+    pub(crate) sharing: Sharing,
+    pub(crate) question: Question,
+    pub(crate) message: &'m Message<'m>,
+}
+
+/// How far a request has got under the limits of one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Attempt {
+    /// The limits that cells were asked for.
+    asked: [bool; MAX_LIMITS],
+    /// What it waits for.
+    waits: Option<Waits>,
+    /// How the policy is shared for which it waits.
+    sharing: Option<Sharing>,
+}
+
+/// Whether a request may wait for the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// It may, and somebody else will ask: see [`Attempt::ask`].
+    WillAsk,
+    /// It waits, and asks itself.
+    Asks,
+    /// It has waited for as long as it may.
+    Over,
+}
+
+/// The request has to wait for the store. What for is in its [`Attempt`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct MustWait;
+
+impl Attempt {
+    /// What the request waits for, if it does.
+    pub(crate) fn waits(&self) -> Option<&Waits> {
+        self.waits.as_ref()
+    }
+
+    /// How the policy is shared for which the request waits.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        self.sharing
+    }
+}
+
+/// After cells of a key were spent, of which `left` are held now: asks for more if they will not
+/// last, and reports what was spent if that cannot wait.
+#[cold]
+pub(crate) fn ask_ahead(
+    borrower: &Borrower,
+    table: &Table,
+    in_force: &InForce,
+    question: Question,
+    message: &Message<'_>,
+    key: LeaseKey,
+    left: u32,
+) {
+    let leases = borrower.leases();
+    let policy = &in_force.policies.list[question.policy];
+    let (Some(sharing), [limit]) = (policy.shared, policy.rule(question.rule).limits()) else {
+        return;
+    };
+    let leases = &leases;
+    let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+    borrower.spent(table, key, left, || shared.loan((limit, key)));
+}
+
+impl<'p> Shared<'p, '_, '_> {
+    /// Decides, or goes one step further.
+    ///
+    /// # Errors
+    ///
+    /// The request has to wait.
+    pub(crate) fn decide(
+        &self,
+        limits: &'p [Limit],
+        now: &mut Reading,
+        attempt: &mut Attempt,
+        patience: Patience,
+        standings: Option<&mut Standings<'p>>,
+    ) -> Result<Option<Reason>, MustWait> {
+        let claims = self.claims(limits);
+        let cells = self.question.cells;
+        let needs: ArrayVec<_, MAX_LIMITS> = claims
+            .iter()
+            .map(|(limit, key)| LeaseNeed { key: *key, cells, burst: limit.quota.burst() })
+            .collect();
+        let at = HostTime::from(now.time());
+        let step = self.leases.decide(at, &needs, self.borrower.wait());
+        let (reason, standings_of) = match step {
+            Step::Allow => {
+                self.spent(&claims);
+                (None, self.standings(&claims, at, attempt, None))
+            }
+            Step::TooLarge { limit } => {
+                let never = claims.get(limit).map(|(limit, _)| limit.quota.drain_time());
+                let denied = never.map(|never| (limit, never));
+                (Some(Reason::Oversize), self.standings(&claims, at, attempt, denied))
+            }
+            Step::Block { limit, until } => {
+                let wait = Nanos(until.saturating_since(at).0.saturating_mul(1_000));
+                let wait = self.punish(&claims, limit, wait);
+                (Some(Reason::Limit), self.standings(&claims, at, attempt, Some((limit, wait))))
+            }
+            Step::Wait { limit, .. } | Step::Ask { limit, .. } => {
+                let Some(claim) = claims.get(limit) else { return Ok(Some(Reason::Store)) };
+                if self.may_wait(attempt, patience) {
+                    attempt.sharing = Some(self.sharing);
+                    if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.1) {
+                        attempt.waits = Some(self.borrower.join(claim.1, cells));
+                    }
+                    let asks = patience == Patience::Asks;
+                    let asking = match step {
+                        Step::Ask { least, .. } if asks => {
+                            if let Some(asked) = attempt.asked.get_mut(limit) {
+                                *asked = true;
+                            }
+                            self.loan(*claim).map_or(Asking::Away, |loan| {
+                                self.borrower.ask(self.table, loan, least)
+                            })
+                        }
+                        _ => Asking::UnderWay,
+                    };
+                    if asking == Asking::UnderWay {
+                        return Err(MustWait);
+                    }
+                }
+                self.without_store(limits, now)
+            }
+        };
+        if reason.is_some() {
+            self.give_back(&claims, attempt);
+        }
+        if let Some(standings) = standings {
+            let observes = self.policy().observes;
+            standings_of.into_iter().for_each(|standing| standings.add(standing, observes));
+        }
+        Ok(reason)
+    }
+
+    /// Whether the store can be waited for.
+    fn may_wait(&self, attempt: &Attempt, patience: Patience) -> bool {
+        patience != Patience::Over
+            && (!self.borrower.is_away() || self.borrower.is_starting())
+            && !attempt.waits.as_ref().is_some_and(Waits::is_away)
+    }
+
+    fn policy(&self) -> &'p Policy {
+        &self.in_force.policies.list[self.question.policy]
+    }
+
+    /// The limits with the keys that they count by, in an order that is the same on all hosts.
+    fn claims(&self, limits: &'p [Limit]) -> ArrayVec<(&'p Limit, LeaseKey), MAX_LIMITS> {
+        let claim = |limit: &'p Limit| {
+            let key = limit.key(self.table, self.question.key);
+            (limit, LeaseKey::new(key, limit.quota))
+        };
+        let mut claims: ArrayVec<_, MAX_LIMITS> =
+            limits.iter().take(MAX_LIMITS).map(claim).collect();
+        claims.sort_by_key(|(limit, _)| limit.id);
+        claims
+    }
+
+    /// What the borrower has to know about a key.
+    fn loan(&self, (limit, key): (&Limit, LeaseKey)) -> Option<Loan> {
+        let Question { policy, rule, .. } = self.question;
+        let policy_of = self.policy();
+        let lent_limit = lent(limit.quota)?;
+        let name = match limit.id {
+            0 => policy_of.name.to_string(),
+            _ => format!("{}.{}", policy_of.name, limit.label),
+        };
+        let bytes = key_bytes(policy_of, self.message);
+        let mut bucket = self.borrower.names.bucket(&name, &bytes, lent_limit);
+        let local = limit.key(self.table, self.question.key);
+        // What was owed under the numbers before the latest change is carried over.
+        let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
+            earlier.quota_of(self.table, policy, rule, limit, local, self.message)
+        });
+        if let Some(before) = before.and_then(lent) {
+            bucket = bucket.changed_from(before);
+        }
+        Some(Loan { key, limit: lent_limit, bucket, local: (local, limit.quota) })
+    }
+
+    /// After cells were spent under all limits: whether to ask for more ahead of need.
+    fn spent(&self, claims: &[(&'p Limit, LeaseKey)]) {
+        for claim in claims {
+            let now = HostTime::from(self.table.now());
+            let left = self.leases.holding(claim.1, now).held(now);
+            self.borrower.spent(self.table, claim.1, left, || self.loan(*claim));
+        }
+    }
+
+    /// Gives back what was asked for and is of no use, because the request is denied.
+    fn give_back(&self, claims: &[(&'p Limit, LeaseKey)], attempt: &mut Attempt) {
+        for (claim, asked) in claims.iter().zip(&mut attempt.asked) {
+            if mem::take(asked)
+                && let Some(loan) = self.loan(*claim)
+            {
+                self.borrower.give_back(self.table, loan, self.question.cells);
+            }
+        }
+    }
+
+    /// Notes the penalty of a request that is denied by a limit. Returns how long to wait.
+    fn punish(&self, claims: &[(&'p Limit, LeaseKey)], limit: usize, wait: Nanos) -> Nanos {
+        let policy = self.policy();
+        let (Some(penalty), false, Some(claim)) =
+            (policy.penalty, policy.observes, claims.get(limit))
+        else {
+            return wait;
+        };
+        let quota = claim.0.quota;
+        let interval = quota.emission_interval().0;
+        let cost = Nanos(interval.saturating_mul(penalty.cells.into()));
+        // Beyond the ceiling nothing more is charged.
+        if wait.0.saturating_add(cost.0) > quota.most_owed().0 {
+            return wait;
+        }
+        let Some(loan) = self.loan(*claim) else { return wait };
+        let noted = self.borrower.punish(self.table, loan, penalty.cells);
+        Nanos(wait.0.saturating_add(interval.saturating_mul(noted.into())))
+    }
+
+    /// What each limit says: an estimate, because only the store knows what all hosts owe.
+    /// `denied` is the limit that denies the request, and how long to wait for it.
+    fn standings(
+        &self,
+        claims: &[(&'p Limit, LeaseKey)],
+        now: HostTime,
+        attempt: &Attempt,
+        denied: Option<(usize, Nanos)>,
+    ) -> ArrayVec<Standing<'p>, MAX_LIMITS> {
+        let standing = |(place, (limit, key)): (usize, &(&'p Limit, LeaseKey))| {
+            let wait = denied.filter(|(limit, _)| *limit == place).map(|(_, wait)| wait);
+            let free = attempt.waits.as_ref().filter(|waits| waits.key() == *key);
+            let free = free.map_or(0, Waits::free);
+            let held = self.leases.holding(*key, now).held(now);
+            let remaining = match wait {
+                Some(_) => 0,
+                None => held.saturating_add(free).min(limit.quota.burst()),
+            };
+            let owed = u64::from(limit.quota.burst() - remaining);
+            let owed = Nanos(owed * limit.quota.emission_interval().0);
+            Standing { limit, owed, wait: wait.unwrap_or(Nanos::ZERO) }
+        };
+        claims.iter().enumerate().map(standing).collect()
+    }
+
+    /// Decides without the store, as the policy says.
+    fn without_store(
+        &self,
+        limits: &'p [Limit],
+        now: &mut Reading,
+    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+        let since = self.borrower.away_since(now.time());
+        if let WithoutStore::Open { for_ } = self.sharing.without_store {
+            let since = since.unwrap_or(now.time());
+            let for_ = u64::try_from(for_.as_nanos()).unwrap_or(u64::MAX);
+            if now.time().saturating_since(since).0 < for_ {
+                self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
+                return (None, ArrayVec::new());
+            }
+        }
+        if self.sharing.without_store == WithoutStore::Closed {
+            return (Some(Reason::Store), ArrayVec::new());
+        }
+        // What was lent before the store went away was spent at the latest one validity later. At
+        // that moment a full burst may have been owed.
+        let validity = Nanos(LentLimit::LONGEST_VALIDITY.0 * 1_000);
+        let since = since.unwrap_or(now.time()).saturating_add(validity);
+        let share = |quota: Quota| {
+            let share = self.borrower.share(quota)?;
+            Some((share, since.saturating_add(quota.drain_time())))
+        };
+        decide::by_share(self.table, now, self.in_force, self.question, limits, share)
+    }
+}
+
+/// A limit as the store computes it. `None` if the store cannot, which the check of the
+/// configuration refuses.
+pub(crate) fn lent(quota: Quota) -> Option<LentLimit> {
+    let interval = Duration::from_nanos(quota.emission_interval().0);
+    LentLimit::new(interval, quota.burst()).ok()
+}

@@ -1,0 +1,208 @@
+//! One request with all that may be asked about it: several messages, policies with trials,
+//! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
+//! the store on its way, and goes on later where it was.
+
+use gcra_table::{Leases, Reading, Table};
+use spop_agent::{Message, Messages};
+
+use crate::answer::Standings;
+use crate::audit::Lines;
+use crate::borrower::{Borrower, Waits};
+use crate::decide::decide;
+use crate::decide_shared::{Attempt, MustWait, Patience, Shared};
+use crate::in_force::InForce;
+use crate::limiter::write_client;
+use crate::policy::{Policy, Rule, Sharing};
+use crate::question::{Question, Unanswerable};
+use crate::stats::Lane;
+use crate::undecided::Undecided;
+use crate::verdict::{Reason, Verdict};
+
+/// What is needed to decide about a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Deciding<'p, 't> {
+    pub(crate) in_force: &'p InForce,
+    pub(crate) table: &'t Table,
+    /// What this host holds of shared limits, if there is a store.
+    pub(crate) borrowing: Option<(&'t Borrower, &'t Leases)>,
+    pub(crate) undecided: &'t Undecided,
+    pub(crate) lane: Lane,
+    pub(crate) patience: Patience,
+}
+
+/// How far a request has got.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// How many of its messages are decided.
+    messages: usize,
+    /// The verdict on these.
+    pub(crate) verdict: Option<Verdict>,
+    /// The verdict on the next one, whose trial is not decided yet.
+    next: Option<Verdict>,
+    attempt: Attempt,
+}
+
+impl Progress {
+    /// What the request waits for, if it does.
+    pub(crate) fn waits(&self) -> Option<&Waits> {
+        self.attempt.waits()
+    }
+
+    /// How the policy is shared for which the request waits.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        self.attempt.sharing()
+    }
+}
+
+impl<'p> Deciding<'p, '_> {
+    /// Decides about the messages that are not decided yet. `first` is the question about the
+    /// first of them, if it is known.
+    ///
+    /// # Errors
+    ///
+    /// The request has to wait. What was decided before that stays decided.
+    pub(crate) fn go_on(
+        self,
+        messages: Messages<'_>,
+        first: Option<Result<Question, Unanswerable>>,
+        now: &mut Reading,
+        progress: &mut Progress,
+        mut standings: Option<&mut Standings<'p>>,
+        mut audit: Option<&mut Lines>,
+    ) -> Result<(), MustWait> {
+        let mut first = first;
+        for message in messages.skip(progress.messages) {
+            let question = match first.take() {
+                Some(question) => question,
+                None => Question::new(self.in_force, self.table, &message),
+            };
+            match question {
+                Ok(question) => {
+                    let asked = Asked { deciding: self, question, message: &message };
+                    let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
+                    let next = asked.verdict(now, progress, standings, audit)?;
+                    let verdict = progress.verdict;
+                    progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
+                }
+                Err(why) => self.count_undecided(why, &message),
+            }
+            progress.messages += 1;
+            progress.attempt = Attempt::default();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn count_undecided(&self, why: Unanswerable, message: &Message<'_>) {
+        let Self { in_force, undecided, lane, .. } = self;
+        match why {
+            Unanswerable::NoMessage => {}
+            Unanswerable::Unmatched => undecided.count_unmatched(&in_force.policies, message),
+            Unanswerable::Undecided(policy) => {
+                in_force.each[policy].stats.count_undecided(*lane);
+                undecided.count_undecided(&in_force.policies.list[policy], message);
+            }
+        }
+    }
+}
+
+/// What is asked about one message.
+#[derive(Clone, Copy)]
+struct Asked<'p, 't, 'm> {
+    deciding: Deciding<'p, 't>,
+    question: Question,
+    message: &'m Message<'m>,
+}
+
+impl<'p> Asked<'p, '_, '_> {
+    fn policy(&self) -> &'p Policy {
+        &self.deciding.in_force.policies.list[self.question.policy]
+    }
+
+    /// The verdict of the policy and its trial.
+    fn verdict(
+        self,
+        now: &mut Reading,
+        progress: &mut Progress,
+        standings: Option<&mut Standings<'p>>,
+        mut audit: Option<&mut Lines>,
+    ) -> Result<Verdict, MustWait> {
+        let Question { policy, rule, key, .. } = self.question;
+        let Policy { trial, observes, .. } = self.policy();
+        let verdict = match progress.next {
+            Some(verdict) => verdict,
+            None if self.deciding.in_force.each[policy].is_exempt(key, now.time()) => {
+                let verdict = Verdict::new(policy, *observes, None);
+                self.count(verdict);
+                self.write(now, audit, None);
+                return Ok(verdict);
+            }
+            None => self.decide(now, progress, standings, audit.as_deref_mut())?,
+        };
+        let Some(trial) = trial.filter(|_| !rule.is_override()) else { return Ok(verdict) };
+        if progress.next.is_none() {
+            progress.next = Some(verdict);
+            progress.attempt = Attempt::default();
+        }
+        // The numbers of a trial would contradict the verdict.
+        let question = Question { policy: trial, ..self.question };
+        let tried = Self { question, ..self }.decide(now, progress, None, audit)?;
+        progress.next = None;
+        Ok(verdict.and(tried))
+    }
+
+    /// The verdict of the policy of the question, counted and written down.
+    fn decide(
+        self,
+        now: &mut Reading,
+        progress: &mut Progress,
+        standings: Option<&mut Standings<'p>>,
+        audit: Option<&mut Lines>,
+    ) -> Result<Verdict, MustWait> {
+        let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;
+        let Self { question, message, .. } = self;
+        let policy = self.policy();
+        let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
+            (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
+                // A cell counts as spent at this moment, and may have been lent just now.
+                *now = table.reading();
+                let shared =
+                    Shared { borrower, leases, table, in_force, sharing, question, message };
+                let attempt = &mut progress.attempt;
+                let reason = shared.decide(limits, now, attempt, patience, standings)?;
+                Verdict::new(question.policy, policy.observes, reason)
+            }
+            // The store was not there when the agent was started.
+            (Some(_), Rule::Limits(_), None) => {
+                Verdict::new(question.policy, policy.observes, Some(Reason::Store))
+            }
+            _ => decide(table, now, in_force, question, standings, || Some(message.clone())),
+        };
+        self.count(verdict);
+        self.write(now, audit, Some(verdict));
+        Ok(verdict)
+    }
+
+    fn count(&self, verdict: Verdict) {
+        let Deciding { in_force, lane, .. } = self.deciding;
+        let Question { policy, key, .. } = self.question;
+        in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
+            write_client(name, self.policy(), key, Some(self.message.clone()));
+        });
+    }
+
+    fn write(&self, now: &Reading, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
+        if let Some(lines) = audit {
+            let outcome = verdict.map(|verdict| verdict.outcome);
+            let cells = self.question.cells;
+            lines.add(
+                self.deciding.table,
+                now.time(),
+                self.policy(),
+                cells,
+                outcome,
+                self.message,
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! [`WaitingRequest`]: a request that waits for the store, and is answered later.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use gcra_table::Table;
+use spop_agent::{LateReply, OwnedRequest};
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::KeptStandings;
+use crate::audit::{Audit, Lines};
+use crate::borrower::Borrower;
+use crate::decide_shared::{MustWait, Patience};
+use crate::deciding::{Deciding, Progress};
+use crate::in_force::InForce;
+use crate::limiter::write_answer;
+use crate::stats::Lane;
+use crate::undecided::Undecided;
+
+/// How often to look whether another process of this host has got cells. (What this process gets
+/// wakes the request at once.)
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A request that waits.
+pub(crate) struct WaitingRequest {
+    pub(crate) borrower: Arc<Borrower>,
+    pub(crate) table: Arc<ArcSwap<Table>>,
+    pub(crate) undecided: Arc<Undecided>,
+    pub(crate) audit: Option<Arc<Audit>>,
+    /// The policies that were in force when it came.
+    pub(crate) in_force: Arc<InForce>,
+    pub(crate) request: OwnedRequest,
+    pub(crate) progress: Progress,
+    /// What limits have said so far.
+    pub(crate) kept: KeptStandings,
+}
+
+impl WaitingRequest {
+    /// Waits, for `--store-wait` at most, and writes the answer.
+    pub(crate) async fn answer(self, mut reply: LateReply) -> LateReply {
+        let Self { borrower, table, undecided, audit, in_force, request, mut progress, kept } =
+            self;
+        let mut standings = kept.of(&in_force.policies);
+        let until = Instant::now() + Duration::from(borrower.wait());
+        borrower.counts.waited.fetch_add(1, Ordering::Relaxed);
+        let mut patience = Patience::Asks;
+        loop {
+            // What is said from here on wakes the request, also before it waits.
+            let waits = progress.waits().map(|waits| (waits.key(), waits.answered()));
+            let outcome = {
+                let (table, leases) = (table.load(), borrower.leases());
+                let deciding = Deciding {
+                    in_force: &in_force,
+                    table: &table,
+                    borrowing: Some((&borrower, &leases)),
+                    undecided: &undecided,
+                    lane: Lane::of_this_thread(),
+                    patience,
+                };
+                let wanted = !in_force.policies.answers.others.is_empty();
+                let wanted = wanted.then_some(&mut standings);
+                // They are written before the answer leaves.
+                let mut lines = audit.clone().map(Lines::new);
+                let messages = request.as_request().messages();
+                let now = &mut table.reading();
+                deciding.go_on(messages, None, now, &mut progress, wanted, lines.as_mut())
+            };
+            let Err(MustWait) = outcome else { break };
+            let key = progress.waits().map(|waits| waits.key());
+            match waits {
+                Some((before, answered)) if Some(before) == key => {
+                    let next_look = (Instant::now() + LOOK_EVERY).min(until);
+                    let _ = timeout_at(next_look, pin!(answered)).await;
+                }
+                // It waits for another limit than before.
+                _ => tokio::task::yield_now().await,
+            }
+            if Instant::now() >= until {
+                borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
+                patience = Patience::Over;
+            }
+        }
+        write_answer(&in_force, progress.verdict, &standings, &mut reply);
+        reply
+    }
+}
