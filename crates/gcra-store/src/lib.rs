@@ -41,7 +41,7 @@
 //!
 //! * `bucket` (names), `script` and its `record.lua`;
 //! * `config`, `fault` (what is done about each error);
-//! * `connection`, `finder` (which servers there are);
+//! * `connection`, `finder` (which servers there are), `lines` (of the log);
 //! * `shared` and `message`: what passes between the threads and the task;
 //! * `task` (the servers' end) and `store` (the threads' end);
 //! * `check`: what is wrong with a store, in words.
@@ -52,6 +52,7 @@ mod config;
 mod connection;
 mod fault;
 mod finder;
+mod lines;
 mod message;
 pub mod script;
 mod shared;

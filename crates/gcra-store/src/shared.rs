@@ -1,8 +1,11 @@
 //! [`Shared`]: what the threads of a process and the task of its store share.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
+
+use gcra_lease::Micros;
 
 use crate::fault::Fault;
 
@@ -14,6 +17,7 @@ pub(crate) struct Shared {
     most_asks: usize,
     /// No server can be used.
     pub(crate) away: AtomicBool,
+    pub(crate) round_trip: RoundTrip,
     pub(crate) counters: AtomicCounters,
 }
 
@@ -23,6 +27,7 @@ impl Shared {
             under_way: AtomicUsize::new(0),
             most_asks,
             away: AtomicBool::new(true),
+            round_trip: RoundTrip::new(),
             counters: AtomicCounters::default(),
         }
     }
@@ -49,8 +54,34 @@ impl Drop for Permit {
     }
 }
 
+/// A smoothed estimate of the time from submitting an ask to its reply. One task writes it.
+#[derive(Debug)]
+pub(crate) struct RoundTrip {
+    /// In eighths of a microsecond: what is new counts an eighth.
+    eighths: AtomicU64,
+}
+
+impl RoundTrip {
+    const FEWEST: Micros = Micros(100);
+    const MOST: Micros = Micros::from_millis(50);
+
+    const fn new() -> Self {
+        Self { eighths: AtomicU64::new(8 * 500) }
+    }
+
+    pub(crate) fn note(&self, took: Micros) {
+        let before = self.eighths.load(Ordering::Relaxed);
+        let took = took.clamp(Self::FEWEST, Self::MOST);
+        self.eighths.store(before - before / 8 + took.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Micros {
+        Micros(self.eighths.load(Ordering::Relaxed) / 8)
+    }
+}
+
 /// The servers of a store. Before the first look there are none.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Health {
     /// Each primary.
@@ -60,9 +91,39 @@ pub struct Health {
     pub fault: Option<Fault>,
     /// How often the servers were looked at.
     pub looks: u64,
+    /// Since when there is no server that can be used: since the last one was lost, or since the
+    /// store was opened. `None` while there is one.
+    pub away_since: Option<Instant>,
+    /// For how long there was none before that, all times together.
+    pub away_before: Duration,
 }
 
 impl Health {
+    pub(crate) const fn new(opened: Instant) -> Self {
+        Self {
+            servers: Vec::new(),
+            fault: None,
+            looks: 0,
+            away_since: Some(opened),
+            away_before: Duration::ZERO,
+        }
+    }
+
+    /// Notes whether there is a server that can be used. The clock is read here, where no other
+    /// thread can read it, so that the time that the store was away never becomes less.
+    pub(crate) fn note(&mut self, usable: bool) {
+        if !usable {
+            self.away_since.get_or_insert_with(Instant::now);
+        } else if let Some(since) = self.away_since.take() {
+            self.away_before += since.elapsed();
+        }
+    }
+
+    /// For how long there was no server that can be used, until now.
+    pub(crate) fn away_total(&self) -> Duration {
+        self.away_before + self.away_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     /// Whether there are servers, and all of them can be used.
     #[must_use]
     pub fn is_well(&self) -> bool {
@@ -134,5 +195,24 @@ counters! {
 impl AtomicCounters {
     pub(crate) fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: usize) {
         counter(self).fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_smoothed_and_stays_in_its_bounds() {
+        let round_trip = RoundTrip::new();
+        assert_eq!(round_trip.get(), Micros(500));
+        round_trip.note(Micros(1_300));
+        assert_eq!(round_trip.get(), Micros(600));
+        for (took, becomes) in [(7_000, 7_000), (7_007, 7_007), (0, 100), (1 << 60, 50_000)] {
+            for _ in 0..200 {
+                round_trip.note(Micros(took));
+            }
+            assert_eq!(round_trip.get(), Micros(becomes), "after many of {took} µs");
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! [`Store`]: what a program asks, and [`Line`]: over which the answers come.
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
-use gcra_lease::Sent;
+use gcra_lease::{Micros, Sent};
 use tokio::sync::{mpsc, watch};
 
 use crate::bucket::Bucket;
@@ -32,7 +34,7 @@ impl Store {
     pub fn open(config: Config) -> io::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
         let connector = Arc::new(Connector::new(config)?);
         let (batches, incoming) = mpsc::unbounded_channel();
-        let (tell, health) = watch::channel(Health::default());
+        let (tell, health) = watch::channel(Health::new(Instant::now()));
         let shared = Arc::new(Shared::new(connector.config.most_asks));
         let task = Task::new(connector, shared.clone(), incoming, tell);
         Ok((Self { shared, batches, health }, task.run()))
@@ -49,6 +51,34 @@ impl Store {
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.borrow().clone()
+    }
+
+    /// Whether no server can be used. Asks are then answered without being sent.
+    ///
+    /// It costs one load, so a thread may look before each request.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        self.shared.away.load(Ordering::Relaxed)
+    }
+
+    /// When the last server that could be used was lost; when the store was opened, if there was
+    /// none yet. `None`: there is one.
+    #[must_use]
+    pub fn away_since(&self) -> Option<Instant> {
+        self.health.borrow().away_since
+    }
+
+    /// For how long no server could be used since the store was opened, all times together.
+    #[must_use]
+    pub fn away_total(&self) -> Duration {
+        self.health.borrow().away_total()
+    }
+
+    /// How long a reply takes, from submitting the ask: a mean in which the latest call counts an
+    /// eighth. It is 500 µs before the first reply, and between 100 µs and 50 ms.
+    #[must_use]
+    pub fn round_trip(&self) -> Micros {
+        self.shared.round_trip.get()
     }
 
     /// Waits until `holds`, or until the future of the store has ended.

@@ -18,6 +18,7 @@ use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed};
+use crate::lines::Lines;
 use crate::message::{Answer, Batch, Envelope, Outcome};
 use crate::script::{self, By};
 use crate::shared::{Health, Permit, ServerHealth, Shared};
@@ -46,6 +47,9 @@ pub(crate) struct Task {
     looks: u64,
     /// Why it cannot be found out where servers are.
     fault: Option<Fault>,
+    lines: Lines,
+    /// A server could be used at some time.
+    was_used: bool,
 }
 
 /// A finder that comes back, and what it found.
@@ -78,6 +82,9 @@ struct Server {
     address: Address,
     state: Result<Link, Fault>,
     since: Instant,
+    /// It could be used at some time.
+    was_used: bool,
+    lines: Lines,
     watch: ClockWatch,
 }
 
@@ -135,6 +142,8 @@ impl Task {
             looked_soon: None,
             looks: 0,
             fault: None,
+            lines: Lines::default(),
+            was_used: false,
         }
     }
 
@@ -249,6 +258,7 @@ impl Task {
             self.close(&address, &link.connection, fault);
         }
         let mut again: Vec<(Address, bool, Pending)> = Vec::new();
+        let mut took = None;
         for (ask, answer) in asks.into_iter().zip(answers.iter().skip(stride - 1).step_by(stride))
         {
             match outcome(&ask, answer) {
@@ -256,9 +266,14 @@ impl Task {
                     self.clock(&address, &ask, &reply);
                     let granted = usize::try_from(reply.granted).unwrap_or(usize::MAX);
                     self.shared.counters.add(|counters| &counters.granted, granted);
-                    let micros = usize::try_from(ask.submitted.elapsed().as_micros());
-                    let micros = micros.unwrap_or(usize::MAX);
-                    self.shared.counters.add(|counters| &counters.micros, micros);
+                    let micros = ask.submitted.elapsed().as_micros();
+                    let counted = usize::try_from(micros).unwrap_or(usize::MAX);
+                    self.shared.counters.add(|counters| &counters.micros, counted);
+                    // The first one waited for the longest. One that was sent twice is an
+                    // exception.
+                    if ask.tries == 1 && took.is_none() {
+                        took = Some(Micros(u64::try_from(micros).unwrap_or(u64::MAX)));
+                    }
                     self.answer(ask, Outcome::Reply(reply));
                 }
                 Ok(None) => self.answer(ask, Outcome::Ignored),
@@ -283,6 +298,9 @@ impl Task {
                     self.answer(ask, Outcome::Void);
                 }
             }
+        }
+        if let Some(took) = took {
+            self.shared.round_trip.note(took);
         }
         self.send_again(again);
     }
@@ -374,24 +392,41 @@ impl Task {
 
     fn set_state(&mut self, place: usize, state: Result<Link, Fault>) {
         let Some(server) = self.servers.get_mut(place) else { return };
+        let now = Instant::now();
         let address = &server.address;
-        match (&server.state, &state) {
-            (before, Err(fault)) if before.as_ref().err() != Some(fault) => {
-                log::warn!("the store at {address} cannot be used: {fault}");
+        match &state {
+            Err(fault) => {
+                if let Some(times) = server.lines.fault(now, fault, server.state.is_ok()) {
+                    let often = match times {
+                        0 | 1 => String::new(),
+                        times => format!(" (it was lost {times} times since the last warning)"),
+                    };
+                    log::warn!("the store at {address} cannot be used: {fault}{often}");
+                }
             }
-            (Err(_), Ok(Link { replicas: 0, .. })) => {
-                log::info!("the store at {address} is used, without replicas");
+            Ok(Link { replicas, .. }) if server.state.is_err() => {
+                let was_told = server.lines.well();
+                // After a failover, another server ends the time without one.
+                let since = self.tell.borrow().away_since.filter(|_| self.was_used);
+                let since = since.map(Instant::from_std);
+                let since = since.or_else(|| server.was_used.then_some(server.since));
+                let again = since.map_or_else(String::new, |since| {
+                    format!(" again, after {:.1} s without it", (now - since).as_secs_f64())
+                });
+                let confirm = match replicas {
+                    0 => ", without replicas".to_owned(),
+                    1 => ", and 1 replica must confirm".to_owned(),
+                    replicas => format!(", and {replicas} replicas must confirm"),
+                };
+                if was_told || !server.was_used {
+                    log::info!("the store at {address} is used{again}{confirm}");
+                }
+                server.was_used = true;
             }
-            (Err(_), Ok(Link { replicas, .. })) => {
-                let s = if *replicas == 1 { "" } else { "s" };
-                log::info!(
-                    "the store at {address} is used, and {replicas} replica{s} must confirm"
-                );
-            }
-            _ => {}
+            Ok(_) => {}
         }
         if server.state.is_ok() != state.is_ok() {
-            server.since = Instant::now();
+            server.since = now;
             server.watch = ClockWatch::new();
         }
         server.state = state;
@@ -414,17 +449,20 @@ impl Task {
             }
             Err(fault) => Some(fault),
         };
-        if fault != self.fault {
-            match &fault {
-                Some(fault) => {
+        match &fault {
+            Some(fault) => {
+                let lost = self.fault.is_none();
+                if self.lines.fault(Instant::now(), fault, lost).is_some() {
                     log::warn!("it is not known where the servers of the store are: {fault}");
                 }
-                None => {
+            }
+            None => {
+                if self.lines.well() {
                     log::info!("it is known again where the servers of the store are");
                 }
             }
-            self.fault = fault;
         }
+        self.fault = fault;
         let next = self.look_began + jitter(self.connector.config.look_every);
         self.look = Look::At(next, finder);
         if closed {
@@ -444,6 +482,8 @@ impl Task {
                     address: address.clone(),
                     state: Err(Fault::Connection("it was not used before".to_owned())),
                     since: Instant::now(),
+                    was_used: false,
+                    lines: Lines::default(),
                     watch: ClockWatch::new(),
                 },
             });
@@ -497,8 +537,9 @@ impl Task {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let usable = self.servers.iter().any(|server| server.state.is_ok());
+        self.was_used |= usable;
         self.shared.away.store(!usable, Ordering::Relaxed);
         let servers = self.servers.iter().map(|server| ServerHealth {
             address: server.address.to_string(),
@@ -506,9 +547,13 @@ impl Task {
             replicas: server.state.as_ref().map_or(0, |link| link.replicas),
             since: server.since.into_std(),
         });
-        let health =
-            Health { servers: servers.collect(), fault: self.fault.clone(), looks: self.looks };
-        self.tell.send_replace(health);
+        let servers = servers.collect();
+        self.tell.send_modify(|health| {
+            health.servers = servers;
+            health.fault.clone_from(&self.fault);
+            health.looks = self.looks;
+            health.note(usable);
+        });
     }
 }
 

@@ -145,14 +145,44 @@ async fn something_else_under_the_name_of_a_record() {
 #[tokio::test]
 async fn a_server_that_dies_and_comes_back() {
     needs!(valkey());
+    // Another test may have had the same port.
+    let log_before = crate::host::log_length();
     let mut server = Server::start(&[]);
     let mut host = Host::ready(config(&server.url())).await;
     host.reply("key").await;
+    assert!(!host.store.is_away());
+    assert_eq!(host.store.away_since(), None);
+    let opening = host.store.away_total();
+    assert!(!opening.is_zero(), "until the first look there was no server");
+    assert_eq!(host.store.away_total(), opening);
+
+    let before = std::time::Instant::now();
     server.kill();
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
     assert_eq!(host.ask("key").await, Outcome::Away);
+    assert!(host.store.is_away());
+    let since = host.store.away_since().unwrap();
+    assert!(since >= before);
+    assert_eq!(host.store.away_since(), Some(since), "not since the latest look");
     server.restart();
     assert_eq!(host.reply_again("key").await.granted, 1);
+    assert!(!host.store.is_away());
+    let away = host.store.away_total();
+    assert!(away > opening && away - opening <= since.elapsed());
+    assert_eq!(host.store.away_total(), away);
+
+    let begins = format!("the store at 127.0.0.1:{} ", server.port);
+    let log = crate::host::log_lines(log_before, &begins);
+    let kinds = log.iter().map(|line| match line.as_str() {
+        line if line.starts_with("cannot be used: ") => "lost",
+        "is used, without replicas" => "first",
+        line if line.ends_with(" s without it, without replicas") => "found",
+        other => panic!("{other}"),
+    });
+    // While the server starts, it may say something else than that it is not there.
+    let mut kinds: Vec<_> = kinds.collect();
+    kinds.dedup();
+    assert_eq!(kinds, ["first", "lost", "found"], "{log:?}");
 }
 
 /// A frozen process accepts connections, and what it is sent stays in its socket.

@@ -1,5 +1,6 @@
 //! A host that asks a store, one ask after the other or many at once.
 
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use gcra_lease::{Ask, AskNumber, HostId, HostTime, Limit, Micros, Reply, Sent};
@@ -17,6 +18,36 @@ pub fn config(url: &str) -> Config {
     config
 }
 
+/// What the tests of this process wrote into the log.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl log::Log for Log {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.target().starts_with("gcra_store")
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            LOG.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// How many lines there are.
+pub fn log_length() -> usize {
+    LOG.lock().unwrap().len()
+}
+
+/// How the lines go on that begin so, after so many others.
+pub fn log_lines(after: usize, begins: &str) -> Vec<String> {
+    let log = LOG.lock().unwrap();
+    log[after..].iter().filter_map(|line| line.strip_prefix(begins)).map(str::to_owned).collect()
+}
+
 pub struct Host {
     pub store: Store,
     pub line: Line,
@@ -27,6 +58,11 @@ pub struct Host {
 
 impl Host {
     pub fn open(config: Config) -> Self {
+        static SET: Once = Once::new();
+        SET.call_once(|| {
+            log::set_logger(&Log).unwrap();
+            log::set_max_level(log::LevelFilter::Info);
+        });
         let (store, task) = Store::open(config).unwrap();
         tokio::spawn(task);
         // So slow that nothing drains during a test.

@@ -290,6 +290,20 @@ async fn an_answer_that_belongs_to_another_ask_is_never_used() {
 }
 
 #[tokio::test]
+async fn a_round_trip_is_what_replies_take() {
+    let url = answers_with(|asked| {
+        thread::sleep(std::time::Duration::from_millis(9));
+        written(asked as u64, 1)
+    });
+    let mut host = Host::ready(config(&url)).await;
+    assert_eq!(host.store.round_trip().get(), 500, "is supposed before the first reply");
+    host.reply("key").await;
+    // An eighth of 9 ms, and seven of 500 µs.
+    assert!(host.store.round_trip().get() >= 1_562, "{:?}", host.store.round_trip());
+    assert!(host.store.round_trip().get() <= 50_000);
+}
+
+#[tokio::test]
 async fn an_answer_that_is_no_reply_closes_the_connection() {
     for answer in [
         written(17, 1),
@@ -312,8 +326,11 @@ async fn without_a_server_nothing_waits() {
     let url = format!("redis://{}", listener.local_addr().unwrap());
     drop(listener);
     let mut host = Host::open(config(&url));
+    let opened = host.store.away_since();
+    assert!(host.store.is_away() && opened.is_some());
     assert_eq!(host.submit(&["key"]), Err(Away::Unusable));
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
     assert_eq!(host.submit(&["key"]), Err(Away::Unusable));
     assert_eq!(host.store.counters().away, 2);
+    assert_eq!(host.store.away_since(), opened);
 }
