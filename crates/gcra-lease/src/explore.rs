@@ -26,6 +26,8 @@ const ONE_CELL: Model =
 const SHARED_CELL: Model = Model { hosts: 2, interval: 3, ..ONE_CELL };
 /// Two limits with a cell each, under which all requests are.
 const TWO_LIMITS: Model = Model { limits: 2, interval: 2, ..SHARED_CELL };
+/// A key that gets two penalties of two cells each, and may owe four.
+const PUNISHED: Model = Model { penalties: 2, penalty: 2, ceiling: 4, ..ONE_CELL };
 
 /// Small enough for each run of the tests.
 const SMALL: &[(&str, Model)] = &[
@@ -45,6 +47,8 @@ const SMALL: &[(&str, Model)] = &[
     ("and knows it", Model { losses: 1, strict: true, asks: 3, ..ONE_CELL }),
     ("its clock leaps forward", Model { leaps: 1, leap: 3, asks: 3, ..ONE_CELL }),
     ("its clock leaps back", Model { leaps: 1, leap: -3, asks: 3, ..ONE_CELL }),
+    ("2 penalties beyond the burst", Model { asks: 3, ..PUNISHED }),
+    ("2 penalties, and its clock leaps back", Model { leaps: 1, leap: -3, ..PUNISHED }),
 ];
 
 /// What takes minutes: `make lease-explore`. Those that are not complete before 7 million worlds,
@@ -77,6 +81,10 @@ const LARGE: &[(&str, Model)] = &[
     ),
     ("2 hosts, burst 2, clock 3 µs forward", Model { leaps: 1, leap: 3, ..Model::PLAIN }),
     ("2 hosts, burst 2, clock 3 µs back", Model { leaps: 1, leap: -3, ..Model::PLAIN }),
+    (
+        "2 hosts, burst 2, a penalty, clock 3 µs back",
+        Model { penalties: 1, penalty: 3, ceiling: 4, leaps: 1, leap: -3, ..Model::PLAIN },
+    ),
     ("2 hosts, 2 limits, 2 asks for each", TWO_LIMITS),
     (
         "3 hosts, burst 2, 1 ask each, and a crash",

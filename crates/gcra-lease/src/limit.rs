@@ -32,8 +32,9 @@ impl Units {
 /// A script in the store computes with doubles, which hold whole numbers up to 2^53 exactly. A
 /// double that counts microseconds since 1970 has no digits left for fractions of a cell, so the
 /// record of a key is a moment in whole microseconds, and what was owed at that moment, in
-/// [`Units`] of 2^-k µs. k is the largest number up to 20 for which a full burst is less than 2^50
-/// units. A cell is rounded up to whole units, so rounding never allows more.
+/// [`Units`] of 2^-k µs. k is the largest number up to 20 for which the most cells that a key may
+/// owe are less than 2^50 units. A cell is rounded up to whole units, so rounding never allows
+/// more.
 ///
 /// ```
 /// use core::time::Duration;
@@ -46,15 +47,17 @@ impl Units {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Limit {
+    interval: Duration,
     burst: u32,
+    ceiling: u32,
     cell: Units,
     fraction_bits: u32,
     longest_validity: Micros,
 }
 
 const MOST_FRACTION_BITS: u32 = 20;
-/// A full burst is less than this.
-const BURST_UNITS: u128 = 1 << 50;
+/// The most cells that a key may owe are less than this.
+const CEILING_UNITS: u128 = 1 << 50;
 
 impl Limit {
     /// How long a lease is valid at most, if [`with_longest_validity`] does not say otherwise.
@@ -68,25 +71,35 @@ impl Limit {
     ///
     /// One of the two is zero, or a full burst takes 2^50 µs (35 years) or longer to drain.
     pub fn new(emission_interval: Duration, burst: u32) -> Result<Self, LimitError> {
-        let interval_ns = emission_interval.as_nanos();
-        if interval_ns == 0 || burst == 0 {
+        if emission_interval.is_zero() || burst == 0 {
             return Err(LimitError::Zero);
         }
-        let cell = |bits: u32| {
-            let units = interval_ns.checked_mul(1 << bits)?.div_ceil(1_000);
-            let fits = units.checked_mul(u128::from(burst)).is_some_and(|all| all < BURST_UNITS);
-            if fits { u64::try_from(units).ok() } else { None }
-        };
-        (0..=MOST_FRACTION_BITS)
-            .rev()
-            .find_map(|bits| cell(bits).map(|units| (bits, Units(units))))
-            .map(|(fraction_bits, cell)| Self {
-                burst,
-                cell,
-                fraction_bits,
-                longest_validity: Self::LONGEST_VALIDITY,
-            })
-            .ok_or(LimitError::DrainTooLong)
+        let units = units_of_cell(emission_interval, burst).ok_or(LimitError::DrainTooLong)?;
+        let (fraction_bits, cell) = units;
+        Ok(Self {
+            interval: emission_interval,
+            burst,
+            ceiling: burst,
+            cell,
+            fraction_bits,
+            longest_validity: Self::LONGEST_VALIDITY,
+        })
+    }
+
+    /// The same limit, for keys that penalties may bring to owe up to this many cells. Fewer than
+    /// the burst mean the burst, which is also the ceiling of a [new](Self::new) limit.
+    ///
+    /// What is allowed stays the same: a cell is lent only while what is owed and what is lent
+    /// are together within the burst. Store and hosts must agree on the ceiling.
+    ///
+    /// # Errors
+    ///
+    /// So many cells take 2^50 µs (35 years) or longer to drain.
+    pub fn with_most_owed(self, cells: u32) -> Result<Self, LimitError> {
+        let ceiling = cells.max(self.burst);
+        let units = units_of_cell(self.interval, ceiling).ok_or(LimitError::DebtTooLong)?;
+        let (fraction_bits, cell) = units;
+        Ok(Self { ceiling, cell, fraction_bits, ..self })
     }
 
     /// The same limit, with leases that are valid for at most `longest`, 2^30 µs (18 minutes) at
@@ -102,6 +115,12 @@ impl Limit {
     #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
+    }
+
+    /// The most cells that a key may owe, those of penalties included; the burst at least.
+    #[must_use]
+    pub const fn ceiling(&self) -> u32 {
+        self.ceiling
     }
 
     /// k: a unit of debt is 2^-k µs.
@@ -140,10 +159,17 @@ impl Limit {
         Micros(units.0.div_ceil(1 << self.fraction_bits))
     }
 
-    /// The most that a record owes: a full burst and the longest validity. What is charged beyond
+    /// The most that a record owes: the ceiling and the longest validity. What is charged beyond
     /// that is forgiven.
     #[must_use]
     pub fn most_owed(&self) -> Units {
+        self.cells(self.ceiling).saturating_add(self.drained_in(self.longest_validity))
+    }
+
+    /// The most that a record can owe because of cells that were lent: a full burst and the
+    /// longest validity. What is not known is at most this.
+    #[must_use]
+    pub fn most_owed_by_lending(&self) -> Units {
         self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))
     }
 
@@ -158,6 +184,17 @@ impl Limit {
     }
 }
 
+/// The number of fraction bits and a cell in those units, for a limit under which at most
+/// `ceiling` cells are owed. `None`: so many take too long to drain.
+fn units_of_cell(emission_interval: Duration, ceiling: u32) -> Option<(u32, Units)> {
+    (0..=MOST_FRACTION_BITS).rev().find_map(|bits| {
+        let cell = emission_interval.as_nanos().checked_mul(1 << bits)?.div_ceil(1_000);
+        let all = cell.checked_mul(u128::from(ceiling))?;
+        let cell = u64::try_from(cell).ok()?;
+        (all < CEILING_UNITS).then_some((bits, Units(cell)))
+    })
+}
+
 /// Why numbers are not a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -166,6 +203,8 @@ pub enum LimitError {
     Zero,
     /// A full burst takes 2^50 µs or longer to drain.
     DrainTooLong,
+    /// The most cells that may be owed take 2^50 µs or longer to drain.
+    DebtTooLong,
 }
 
 impl fmt::Display for LimitError {
@@ -173,6 +212,9 @@ impl fmt::Display for LimitError {
         f.write_str(match self {
             Self::Zero => "the emission interval and the burst of a limit must be above zero",
             Self::DrainTooLong => "a full burst must drain in less than 2^50 µs (35 years)",
+            Self::DebtTooLong => {
+                "the most cells that a key may owe must drain in less than 2^50 µs (35 years)"
+            }
         })
     }
 }
@@ -205,6 +247,24 @@ mod tests {
             assert!(units(bits) < 1 << 50);
             assert!(bits == 20 || units(bits + 1) >= 1 << 50, "{interval_us} {burst} {bits}");
         }
+    }
+
+    #[test]
+    fn a_ceiling_is_not_below_the_burst_and_takes_bits_of_the_fraction() {
+        let limit = Limit::new(Duration::from_secs(1), 1_000).unwrap();
+        assert_eq!((limit.ceiling(), limit.fraction_bits()), (1_000, 20));
+        assert_eq!(limit.with_most_owed(1_000), Ok(limit));
+        assert_eq!(limit.with_most_owed(7), Ok(limit), "the burst is owed in any case");
+        assert_eq!(limit.most_owed(), limit.most_owed_by_lending());
+
+        let capped = limit.with_most_owed(4_000).unwrap();
+        assert_eq!((capped.ceiling(), capped.burst(), capped.fraction_bits()), (4_000, 1_000, 18));
+        let seconds = |units| capped.time_to_drain(units).get() / 1_000_000;
+        assert_eq!(seconds(capped.most_owed()), 4_002);
+        assert_eq!(seconds(capped.most_owed_by_lending()), 1_002);
+        assert_eq!(capped.keeps_record(), Micros::from_millis(4_014_000));
+        assert_eq!(capped.with_most_owed(0), Ok(limit), "and can be taken away again");
+        assert_eq!(limit.with_most_owed(u32::MAX), Err(LimitError::DebtTooLong));
     }
 
     #[test]

@@ -59,26 +59,27 @@ impl Record {
     ///
     /// Before the epoch, what was owed and what was lent were together at most a full burst; and
     /// what was lent is spent by the end of the longest validity. So the key owes at most a full
-    /// burst at that time. Once that has drained, a new record is like any other.
+    /// burst at that time. Once that has drained, a new record is like any other. Penalties that
+    /// were lost are not charged again.
     #[must_use]
     pub fn after_loss(limit: &Limit, epoch: StoreTime, now: StoreTime) -> Self {
         let mut record = Self::new(now);
         if !without(Rule::Epoch) {
             record.at = epoch;
-            record.owed = limit.most_owed();
+            record.owed = limit.most_owed_by_lending();
             record.settle(limit, now);
         }
         record
     }
 
     /// The record of a key whose limit was changed, from the record that it has under the limit
-    /// `before`. What was owed and what is lent counts in cells, at most the new burst.
+    /// `before`. What was owed and what is lent counts in cells, at most the new ceiling.
     #[must_use]
     pub fn carried_over(mut self, before: &Limit, limit: &Limit, now: StoreTime) -> Self {
         self.settle(before, now);
         let all = self.owed.saturating_add(before.cells(self.lent_to_all()));
-        let cells = all.0.div_ceil(before.cells(1).0).min(u64::from(limit.burst()));
-        let cells = u32::try_from(cells).unwrap_or(limit.burst());
+        let cells = all.0.div_ceil(before.cells(1).0).min(u64::from(limit.ceiling()));
+        let cells = u32::try_from(cells).unwrap_or(limit.ceiling());
         Self { owed: limit.cells(cells), ..Self::new(now) }
     }
 
@@ -187,7 +188,8 @@ impl Record {
     }
 
     /// The clock went back. Debts drain at the moment at which they would have, or when a full
-    /// burst would have; leases expire after the longest validity at the latest.
+    /// burst would have if that is sooner; leases expire after the longest validity at the latest.
+    /// Penalties beyond a full burst stay, but a clock makes no debt a penalty.
     fn follow_back(&mut self, limit: &Limit, now: StoreTime) {
         let back = limit.drained_in(self.at.saturating_since(now));
         self.at = now;
@@ -198,7 +200,8 @@ impl Record {
             return;
         }
         if self.owed > Units::ZERO {
-            self.owed = self.owed.saturating_add(back).min(limit.most_owed());
+            let later = self.owed.saturating_add(back).min(limit.most_owed_by_lending());
+            self.owed = self.owed.max(later);
         }
         let latest = now.saturating_add(limit.longest_validity());
         for lease in &mut self.leases {
@@ -217,7 +220,7 @@ impl Record {
         self.at = self.at.max(then);
     }
 
-    fn charge(&mut self, limit: &Limit, cells: u32) {
+    pub(crate) fn charge(&mut self, limit: &Limit, cells: u32) {
         let owed = self.owed.saturating_add(limit.cells(cells));
         // A record that is followed back without a clamp may owe more already.
         self.owed = if cells == 0 { self.owed } else { owed.min(limit.most_owed()) };
@@ -329,6 +332,38 @@ mod tests {
         assert_eq!(record.owed(), limit.most_owed(), "no more than that");
     }
 
+    #[test]
+    fn penalties_are_owed_beyond_the_burst_up_to_the_ceiling() {
+        let limit = limit(10_000, 20).with_most_owed(100).unwrap();
+        let mut record = Record::new(START);
+        record.ask(&limit, START, &Ask { debt: 70, ..ask(1, 1, 0) }).unwrap();
+        assert_eq!(record.owed(), limit.cells(70));
+        // The client is blocked, goes on, and is charged for that.
+        let punished = Ask { debt: 400, ..ask(1, 2, 1) };
+        let reply = record.ask(&limit, START, &punished).unwrap();
+        assert_eq!((record.owed(), reply.granted, reply.free), (limit.most_owed(), 0, 0));
+        // 100 cells and 2 s are 300 cells. 281 of them have to drain before one is free.
+        assert_eq!(record.ask(&limit, after(2_809), &ask(1, 3, 1)).unwrap().granted, 0);
+        assert_eq!(record.ask(&limit, after(2_810), &ask(1, 4, 1)).unwrap().granted, 1);
+
+        let hours = limit.with_most_owed(1_000_000).unwrap();
+        let reply = Record::new(START).ask(&hours, START, &Ask { debt: 900_000, ..ask(1, 5, 1) });
+        assert_eq!(reply.unwrap().come_back_after, LONGEST_WAIT, "then it may look again");
+    }
+
+    /// A clock that goes back must not make a debt of each key that is as large as a penalty.
+    #[test]
+    fn a_clock_that_goes_back_is_no_penalty() {
+        let limit = limit(10_000, 20).with_most_owed(1_000_000).unwrap();
+        let owed_after = |debt| {
+            let mut record = Record::new(START);
+            record.ask(&limit, after(9_000_000), &Ask { debt, ..ask(1, 1, 0) }).unwrap();
+            record.settle(&limit, START);
+            limit.whole_cells(record.owed())
+        };
+        assert_eq!([0, 1, 20, 219, 500].map(owed_after), [0, 220, 220, 220, 500]);
+    }
+
     /// Otherwise a clock that was wrong for a moment would block a key for ever.
     #[test]
     fn a_clock_that_goes_back_blocks_for_a_bounded_time() {
@@ -373,6 +408,13 @@ mod tests {
         assert_eq!(part.owed(), new.cells(7), "2.5 owed and 4 lent, rounded up");
         let most = record.carried_over(&before, &limit(1_000, 2), after(5));
         assert_eq!(most.owed(), limit(1_000, 2).cells(2));
+
+        let (before, new) = (before.with_most_owed(50).unwrap(), new.with_most_owed(40).unwrap());
+        let mut punished = Record::new(START);
+        punished.ask(&before, START, &Ask { debt: 45, ..ask(1, 1, 0) }).unwrap();
+        assert_eq!(punished.clone().carried_over(&before, &new, START).owed(), new.cells(40));
+        let without = limit(1_000, 10);
+        assert_eq!(punished.carried_over(&before, &without, START).owed(), without.cells(10));
     }
 
     /// After a loss of memory, a strict store lends nothing before all that it may have lent and
@@ -386,6 +428,13 @@ mod tests {
             record.ask(&limit, now, &ask(1, 1, 20)).unwrap().granted
         };
         assert_eq!([0, 2_009, 2_010, 2_200, 1 << 40].map(granted), [0, 0, 1, 10, 10]);
+
+        // No client is punished for what others may have done.
+        let punishing = limit.with_most_owed(1_000).unwrap();
+        assert_eq!(
+            Record::after_loss(&punishing, START, START).owed(),
+            Record::after_loss(&limit, START, START).owed()
+        );
     }
 
     /// The record as a script in the store would compute it: in doubles, with a time that counts
@@ -401,10 +450,11 @@ mod tests {
 
     impl Script {
         fn settle(&mut self, limit: &Limit, now: f64) {
-            let (scale, most) = (scale(limit), most_owed(limit));
+            let scale = scale(limit);
             if now < self.at {
                 if self.owed > 0.0 {
-                    self.owed = (self.owed + (self.at - now) * scale).min(most);
+                    let later = (self.owed + (self.at - now) * scale).min(full(limit));
+                    self.owed = self.owed.max(later);
                 }
                 self.at = now;
                 let latest = now + limit.longest_validity().0 as f64;
@@ -506,6 +556,10 @@ mod tests {
         limit.most_owed().0 as f64
     }
 
+    fn full(limit: &Limit) -> f64 {
+        f64::from(limit.burst()) * cell(limit) + limit.longest_validity().0 as f64 * scale(limit)
+    }
+
     prop_compose! {
         fn any_ask()(
             host in 1..5_u64,
@@ -545,9 +599,12 @@ mod tests {
                 Just((10_000_000, 7)),
                 Just((365 * 86_400 * 1_000_000_000, 4)),
             ],
+            beyond in prop_oneof![Just(0_u32), Just(3), Just(100)],
             asks in prop::collection::vec(any_ask(), 1..60),
         ) {
             let limit = Limit::new(Duration::from_nanos(interval), burst).unwrap();
+            // One cell a year for 100 years is too long.
+            let limit = limit.with_most_owed(burst + beyond).unwrap_or(limit);
             let mut record = Record::new(START);
             let mut script = Script { at: START.0 as f64, ..Script::default() };
             let (mut now, mut numbers) = (START.0, [0_u64; 5]);

@@ -127,7 +127,12 @@ pub(crate) fn tag_text(tag: u16) -> String {
 
 fn numbered(stem: &str, limit: &Limit) -> String {
     let [burst, bits] = [limit.burst(), limit.fraction_bits()];
-    format!("{stem}{burst}-{:x}-{bits}-{:x}", limit.cells(1).0, limit.longest_validity().0)
+    let cell = limit.cells(1).0;
+    let mut name = format!("{stem}{burst}-{cell:x}-{bits}-{:x}", limit.longest_validity().0);
+    if limit.ceiling() != burst {
+        name += &format!("-{}", limit.ceiling());
+    }
+    name
 }
 
 #[cfg(test)]
@@ -161,11 +166,12 @@ mod tests {
             name(&names, "api.second", b"2", limit(20)),
             name(&names, "api.second", b"1", limit(21)),
             name(&names, "api.second", b"1", limit(20).with_longest_validity(Micros(1))),
+            name(&names, "api.second", b"1", limit(20).with_most_owed(21).unwrap()),
             name(&names, "api", b".second1", limit(20)),
         ];
         all.sort();
         all.dedup();
-        assert_eq!(all.len(), 7);
+        assert_eq!(all.len(), 8);
         let hash = |name: &str| name.split(':').nth(4).map(str::to_owned);
         let salted = name(&Names::new(b"salt"), "api.second", b"1", limit(20));
         let plain = name(&names, "api.second", b"1", limit(20));

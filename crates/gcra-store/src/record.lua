@@ -10,20 +10,21 @@
 -- units, of which `scale` (a power of two) are one µs. All of them stay below 2^53, so doubles are
 -- exact. Numbers are never made text, because that keeps only 14 digits.
 
-local burst, cell, scale, longest, host, number, fresh, spent, debt, holds, want, least, validity =
-    struct.unpack('<I4ddI4c8dBI4I4I4I4I4I4', ARGV[1])
-local most = burst * cell + longest * scale
+local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, holds, want, least,
+    validity = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4', ARGV[1])
+-- The most that is owed, and the most without penalties.
+local most, full = ceiling * cell + longest * scale, burst * cell + longest * scale
 local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
 
 -- Advances a record to now. Returns what is owed, the soonest expiry (or a time before it), the
 -- cells of all leases, until when a denial is noted and whose it is, and the leases.
-local function settle(record, cell, scale, longest, most)
+local function settle(record, cell, scale, longest, most, full)
     local at, owed, soonest, lent, noted, noted_host = struct.unpack('<dddI4dc8', record)
     local leases = string.sub(record, 45)
     if now < at then -- The clock went back.
         if owed > 0 then
-            owed = math.min(owed + (at - now) * scale, most)
+            owed = math.max(owed, math.min(owed + (at - now) * scale, full))
         end
         at = now
         noted = 0
@@ -72,11 +73,11 @@ local epoch_key = KEYS[earlier and 3 or 2]
 local record = redis.call('GET', KEYS[1])
 local before = not record and earlier and redis.call('GET', KEYS[2])
 if record then
-    owed, soonest, lent, noted, noted_host, leases = settle(record, cell, scale, longest, most)
+    owed, soonest, lent, noted, noted_host, leases = settle(record, cell, scale, longest, most, full)
 elseif before then
-    local b, c, s, l = struct.unpack('<I4ddI4', ARGV[3])
-    local was, _, cells = settle(before, c, s, l, b * c + l * s)
-    owed = math.min(math.ceil((was + cells * c) / c), burst) * cell
+    local b, top, c, s, l = struct.unpack('<I4I4ddI4', ARGV[3])
+    local was, _, cells = settle(before, c, s, l, top * c + l * s, b * c + l * s)
+    owed = math.min(math.ceil((was + cells * c) / c), ceiling) * cell
 elseif epoch_key then
     local epoch = redis.call('GET', epoch_key)
     epoch = epoch and struct.unpack('<d', epoch)
@@ -85,7 +86,7 @@ elseif epoch_key then
         epoch = now
         redis.call('SET', epoch_key, struct.pack('<d', epoch))
     end
-    owed = math.max(most - (now - epoch) * scale, 0)
+    owed = math.max(full - (now - epoch) * scale, 0)
 end
 
 -- The lease of this host.

@@ -88,11 +88,12 @@ pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotAReply;
 
-/// `<I4ddI4`: the numbers of a limit.
+/// `<I4I4ddI4`: the numbers of a limit.
 fn numbers(limit: &Limit) -> Vec<u8> {
     let longest = u32::try_from(limit.longest_validity().0).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(96);
     bytes.extend(limit.burst().to_le_bytes());
+    bytes.extend(limit.ceiling().to_le_bytes());
     bytes.extend(double(limit.cells(1).0));
     bytes.extend(double(1 << limit.fraction_bits()));
     bytes.extend(longest.to_le_bytes());

@@ -16,9 +16,16 @@ impl Packed {
     pub(super) fn new(world: &World, model: &Model, limit: &Limit) -> Self {
         let mut bytes = Vec::with_capacity(128);
         let mut put = |number: u64| bytes.push(u8::try_from(number).unwrap());
-        // Without penalties, what is owed is a whole number of microseconds.
+        // What is owed is a whole number of microseconds.
         let micros = |units: u64| units >> limit.fraction_bits();
-        let left = [world.crashes, world.evictions, world.voids, world.losses, world.leaps];
+        let left = [
+            world.crashes,
+            world.evictions,
+            world.voids,
+            world.losses,
+            world.leaps,
+            world.penalties,
+        ];
         left.into_iter().for_each(|left| put(left.into()));
         put(world.in_tick(model).into());
         for which in 0..model.limits {
@@ -73,8 +80,15 @@ impl Packed {
         let units = |micros: u8| limit.drained_in(Micros(micros.into()));
         let clock = |later: u8| StoreTime(START).saturating_add(Micros(later.into()));
         let mut world = World::new(model);
-        let left = [(); 5].map(|()| get());
-        [world.crashes, world.evictions, world.voids, world.losses, world.leaps] = left;
+        let left = [(); 6].map(|()| get());
+        [
+            world.crashes,
+            world.evictions,
+            world.voids,
+            world.losses,
+            world.leaps,
+            world.penalties,
+        ] = left;
         // START is a multiple of every tick.
         world.now = START + u64::from(get());
         let now = world.now;

@@ -51,6 +51,11 @@ pub(crate) struct Model {
     /// How often the store's clock may leap, and by how much.
     pub(crate) leaps: u8,
     pub(crate) leap: i64,
+    /// How often the key may get a penalty, of how many cells, and how many may be owed then. It
+    /// comes at any moment, which is more than an ask that has it with it.
+    pub(crate) penalties: u8,
+    pub(crate) penalty: u32,
+    pub(crate) ceiling: u32,
     /// How long a tick takes if holdings are kept in words, in µs (a power of two).
     pub(crate) words: Option<u64>,
 }
@@ -74,12 +79,17 @@ impl Model {
         strict: false,
         leaps: 0,
         leap: 0,
+        penalties: 0,
+        penalty: 0,
+        ceiling: 0,
         words: None,
     };
 
     pub(crate) fn limit(&self) -> Limit {
         let longest = self.validities.iter().max().copied().unwrap_or(1);
         Limit::new(Duration::from_micros(self.interval), self.burst)
+            .unwrap()
+            .with_most_owed(self.ceiling)
             .unwrap()
             .with_longest_validity(Micros(longest))
     }
@@ -134,6 +144,7 @@ pub(crate) struct World {
     pub(super) voids: u8,
     pub(super) losses: u8,
     pub(super) leaps: u8,
+    pub(super) penalties: u8,
 }
 
 /// One step.
@@ -151,6 +162,7 @@ pub(crate) enum Move {
     Evict { host: usize },
     Loss,
     Leap,
+    Penalty,
 }
 
 /// What came of a step.
@@ -185,6 +197,7 @@ impl World {
             voids: model.voids,
             losses: model.losses,
             leaps: model.leaps,
+            penalties: model.penalties,
         }
     }
 
@@ -230,6 +243,9 @@ impl World {
         }
         if self.leaps > 0 {
             moves.push(Move::Leap);
+        }
+        if self.penalties > 0 {
+            moves.push(Move::Penalty);
         }
         moves.push(Move::Tick);
     }
@@ -343,6 +359,12 @@ impl World {
                 let cells = u32::try_from(cells).unwrap().min(limit.burst());
                 for police in &mut self.police {
                     police.tolerate(cells);
+                }
+            }
+            Move::Penalty => {
+                self.penalties -= 1;
+                for record in &mut self.records[..model.limits] {
+                    record.charge(limit, model.penalty);
                 }
             }
         }
@@ -466,10 +488,11 @@ impl World {
         let name = |id: HostId| u64::from(order[index(id)]) * LIVES + id.0 % LIVES;
         let until = |then: HostTime| then.0.saturating_sub(self.now);
         let mut print = Fingerprint::new();
-        let left = [self.crashes, self.evictions, self.voids, self.losses, self.leaps];
+        let left =
+            [self.crashes, self.evictions, self.voids, self.losses, self.leaps, self.penalties];
         let in_tick = self.in_tick(model);
-        print
-            .add(u64::from_le_bytes([left[0], left[1], left[2], left[3], left[4], in_tick, 0, 0]));
+        let [a, b, c, d, e, f] = left;
+        print.add(u64::from_le_bytes([a, b, c, d, e, in_tick, f, 0]));
         for which in 0..model.limits {
             let police = &self.police[which];
             let record = &self.records[which];
@@ -607,6 +630,7 @@ impl World {
             Move::Evict { host: index } => format!("{} forgets the key", host(index)),
             Move::Loss => "the store loses its memory".into(),
             Move::Leap => "the store's clock leaps".into(),
+            Move::Penalty => "the key gets a penalty".into(),
         }
     }
 }

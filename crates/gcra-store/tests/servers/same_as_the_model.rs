@@ -70,12 +70,14 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         Just((10_000_000, 1)),
         Just((365 * 86_400 * 1_000_000_000, 4)),
     ];
-    (numbers, prop_oneof![3 => Just(2_000_000_u64), 1 => Just(50_000)]).prop_map(
-        |((interval_ns, burst), longest)| {
-            let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
-            limit.with_longest_validity(Micros(longest))
-        },
-    )
+    let longest = prop_oneof![3 => Just(2_000_000_u64), 1 => Just(50_000)];
+    let beyond = prop_oneof![2 => Just(0_u32), 1 => Just(3), 1 => Just(60)];
+    (numbers, longest, beyond).prop_map(|((interval_ns, burst), longest, beyond)| {
+        let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
+        // One cell a year for 64 years is too long.
+        let limit = limit.with_most_owed(burst + beyond).unwrap_or(limit);
+        limit.with_longest_validity(Micros(longest))
+    })
 }
 
 /// When it was changed, what was owed, the cells of all leases; and of each lease the host, the
