@@ -54,6 +54,13 @@ impl Record {
         Self { at: now, owed: Units::ZERO, leases: Vec::new(), denied: None }
     }
 
+    /// A record as a store has kept it: what was owed `at` a moment, and the leases. That an ask
+    /// was denied is left out.
+    #[must_use]
+    pub const fn kept(at: StoreTime, owed: Units, leases: Vec<Lease>) -> Self {
+        Self { at, owed, leases, denied: None }
+    }
+
     /// The record of a key that the store does not know, if the store's memory began at `epoch`
     /// and what was before may have been lost (`strict`).
     ///
@@ -77,7 +84,7 @@ impl Record {
     #[must_use]
     pub fn carried_over(mut self, before: &Limit, limit: &Limit, now: StoreTime) -> Self {
         self.settle(before, now);
-        let all = self.owed.saturating_add(before.cells(self.lent_to_all()));
+        let all = self.owed.saturating_add(before.cells(self.lent()));
         let cells = all.0.div_ceil(before.cells(1).0).min(u64::from(limit.ceiling()));
         let cells = u32::try_from(cells).unwrap_or(limit.ceiling());
         Self { owed: limit.cells(cells), ..Self::new(now) }
@@ -105,7 +112,7 @@ impl Record {
         self.charge(limit, charged);
         self.charge(limit, ask.debt);
 
-        let others = self.lent_to_all() - lent;
+        let others = self.lent() - lent;
         let lent = if without(Rule::LentIsNotFree) { 0 } else { others.saturating_add(kept) };
         let taken = self.owed.saturating_add(limit.cells(lent));
         let free = limit.cells(limit.burst()).saturating_sub(taken);
@@ -170,8 +177,21 @@ impl Record {
         self.owed
     }
 
+    /// The cells that are lent to all hosts.
+    #[must_use]
+    pub fn lent(&self) -> u32 {
+        self.leases.iter().map(|lease| lease.cells).sum()
+    }
+
+    /// Whole cells that are neither owed nor lent.
+    #[must_use]
+    pub fn free(&self, limit: &Limit) -> u32 {
+        let taken = self.owed.saturating_add(limit.cells(self.lent()));
+        limit.whole_cells(limit.cells(limit.burst()).saturating_sub(taken))
+    }
+
     /// Advances the record to `now`: charges leases that have expired, and lets debt drain.
-    pub(crate) fn settle(&mut self, limit: &Limit, now: StoreTime) {
+    pub fn settle(&mut self, limit: &Limit, now: StoreTime) {
         if now < self.at {
             self.follow_back(limit, now);
         }
@@ -224,10 +244,6 @@ impl Record {
         let owed = self.owed.saturating_add(limit.cells(cells));
         // A record that is followed back without a clamp may owe more already.
         self.owed = if cells == 0 { self.owed } else { owed.min(limit.most_owed()) };
-    }
-
-    fn lent_to_all(&self) -> u32 {
-        self.leases.iter().map(|lease| lease.cells).sum()
     }
 
     /// When a host that did not get what it wanted comes back: when `lack` has drained. If many

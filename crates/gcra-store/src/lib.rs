@@ -44,7 +44,7 @@
 //! * `connection`, `finder` (which servers there are), `lines` (of the log);
 //! * `shared` and `message`: what passes between the threads and the task;
 //! * `task` (the servers' end) and `store` (the threads' end);
-//! * `check`: what is wrong with a store, in words.
+//! * `check`: what is wrong with a store, in words; `standing`: what it knows about one bucket.
 
 mod bucket;
 mod check;
@@ -56,6 +56,7 @@ mod lines;
 mod message;
 pub mod script;
 mod shared;
+mod standing;
 mod store;
 mod task;
 
@@ -65,4 +66,5 @@ pub use config::{Address, Config, Password, Url, UrlError};
 pub use fault::Fault;
 pub use message::{Answer, Outcome};
 pub use shared::{Counters, Health, ServerHealth};
+pub use standing::Standing;
 pub use store::{Asker, Away, Line, Store};

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use gcra_lease::{Ask, AskNumber, Limit, Micros, Reply, StoreTime};
+use gcra_lease::{Ask, AskNumber, HostId, Lease, Limit, Micros, Record, Reply, StoreTime, Units};
 
 use crate::bucket::Bucket;
 
@@ -84,6 +84,48 @@ pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
     if rest.is_empty() { Ok(Some(reply)) } else { Err(NotAReply) }
 }
 
+/// The most leases of a record that is read; there is one for each host that asked in the last
+/// seconds.
+const MOST_LEASES: usize = 10_000;
+
+/// A record of which nothing is known, as the script writes it: a clock that begins at 0, no debt
+/// and no lease.
+pub(crate) fn empty_record() -> Vec<u8> {
+    let [at, owed, soonest, noted] = [0.0, 0.0, f64::INFINITY, 0.0].map(f64::to_le_bytes);
+    let (lent, noted_host) = (0_u32.to_le_bytes(), [0; 8]);
+    [&at[..], &owed, &soonest, &lent, &noted, &noted_host].concat()
+}
+
+/// Reads a record that the script has written.
+pub(crate) fn record(bytes: &[u8]) -> Result<Record, NotAReply> {
+    let mut rest = bytes;
+    let (at, owed) = (StoreTime(whole(&mut rest)?), Units(whole(&mut rest)?));
+    // The soonest expiry and the sum of the cells follow from the leases; and an ask that was
+    // denied.
+    let _: [u8; 8 + 4 + 8 + 8] = take(&mut rest)?;
+    let (mut leases, mut lent) = (Vec::new(), 0_u32);
+    while !rest.is_empty() {
+        let lease = Lease {
+            host: HostId(u64::from_le_bytes(take(&mut rest)?)),
+            cells: u32::from_le_bytes(take(&mut rest)?),
+            expiry: StoreTime(whole(&mut rest)?),
+            number: AskNumber(whole(&mut rest)?),
+        };
+        lent = lent.checked_add(lease.cells).ok_or(NotAReply)?;
+        leases.push(lease);
+        if leases.len() > MOST_LEASES {
+            return Err(NotAReply);
+        }
+    }
+    Ok(Record::kept(at, owed, leases))
+}
+
+/// Reads the epoch of a strict store.
+pub(crate) fn epoch(mut bytes: &[u8]) -> Result<StoreTime, NotAReply> {
+    let epoch = whole(&mut bytes)?;
+    if bytes.is_empty() { Ok(StoreTime(epoch)) } else { Err(NotAReply) }
+}
+
 /// What the server sent is no reply of the script.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotAReply;
@@ -129,6 +171,28 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NotAReply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_record_is_an_error() {
+        assert_eq!(record(&empty_record()), Ok(Record::new(StoreTime(0))));
+        let lease = |cells: u32| {
+            let host = 7_u64.to_le_bytes();
+            [&host[..], &cells.to_le_bytes(), &double(9), &double(3)].concat()
+        };
+        let one = [empty_record(), lease(5)].concat();
+        let leases =
+            [Lease { host: HostId(7), cells: 5, expiry: StoreTime(9), number: AskNumber(3) }];
+        assert_eq!(record(&one).unwrap().leases(), leases);
+        for length in (0..one.len()).filter(|&length| length != empty_record().len()) {
+            assert_eq!(record(&one[..length]), Err(NotAReply), "{length}");
+        }
+        assert_eq!(record(&[one, lease(u32::MAX)].concat()), Err(NotAReply), "too many cells");
+        let many = [empty_record(), lease(0).repeat(MOST_LEASES + 1)].concat();
+        assert_eq!(record(&many), Err(NotAReply), "too many leases");
+        assert_eq!(record(&[0xff; 72]), Err(NotAReply), "not numbers");
+        assert_eq!(epoch(&double(5)), Ok(StoreTime(5)));
+        assert_eq!((epoch(b"short"), epoch(&[0; 9])), (Err(NotAReply), Err(NotAReply)));
+    }
 
     #[test]
     fn what_is_no_reply_is_an_error() {

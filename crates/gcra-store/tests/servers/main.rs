@@ -17,4 +17,5 @@ mod policed;
 mod replicas;
 mod same_as_the_model;
 mod single;
+mod standing;
 mod support;

@@ -1,0 +1,162 @@
+//! [`Standing`]: what a store knows about one bucket, for commands of operators.
+
+use std::io;
+use std::sync::Arc;
+
+use gcra_lease::{Limit, Micros, Record, StoreTime};
+use redis::{Pipeline, Value};
+
+use crate::bucket::Bucket;
+use crate::config::Config;
+use crate::connection::Connector;
+use crate::finder::{Finder, add_wait, confirmed};
+use crate::script::{self, NotAReply};
+
+/// What a store knows about one bucket, at a moment of its own clock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Standing {
+    /// Cells that are owed and not drained, rounded up, without those that are lent.
+    pub owed: u32,
+    /// How long it takes until nothing is owed any more.
+    pub drains_in: Micros,
+    /// Cells that hosts may spend without asking.
+    pub lent: u32,
+    /// Hosts that have a lease: those that asked in the last seconds. A lease may have no cells.
+    pub hosts: u32,
+    /// Whole cells that are neither owed nor lent.
+    pub free: u32,
+}
+
+impl Standing {
+    /// Connects once, and reads what the store knows about a bucket. `None`: it has no record, so
+    /// nothing is owed and nothing is lent.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used, or what it has is not a record. The error says so in a sentence
+    /// without a full stop at the end.
+    pub async fn read(config: Config, bucket: &Bucket) -> io::Result<Option<Self>> {
+        look(config, bucket, false).await
+    }
+
+    /// Connects once, and makes the store forget what a bucket owes and what is lent of it.
+    /// Returns what it knew.
+    ///
+    /// Hosts do not learn of that. What they hold can still be spent until their leases would have
+    /// expired, so the key may get as many cells more; and a host that was told to come back later
+    /// blocks the key until then.
+    ///
+    /// The record is emptied and not deleted, and it stays for as long as it is needed. Otherwise
+    /// the next ask would find the record under earlier numbers, or a strict store that lost its
+    /// memory would suppose a full burst again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read), and nothing is changed then; or the replicas have not confirmed
+    /// the change.
+    pub async fn clear(config: Config, bucket: &Bucket) -> io::Result<Option<Self>> {
+        look(config, bucket, true).await
+    }
+
+    fn of(record: &Record, limit: &Limit) -> Self {
+        let cells = record.owed().0.div_ceil(limit.cells(1).0);
+        Self {
+            owed: u32::try_from(cells).unwrap_or(u32::MAX),
+            drains_in: limit.time_to_drain(record.owed()),
+            lent: record.lent(),
+            hosts: u32::try_from(record.leases().len()).unwrap_or(u32::MAX),
+            free: record.free(limit),
+        }
+    }
+}
+
+async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option<Standing>> {
+    let connector = Arc::new(Connector::new(config)?);
+    let config = &connector.config;
+    let seen = Finder::new(connector.clone()).look(&[]).await.map_err(|fault| {
+        io::Error::other(format!("it is not known where the servers of the store are: {fault}"))
+    })?;
+    let place = seen.map.owners.get(usize::from(bucket.tag())).map_or(0, |&place| place.into());
+    let server = seen.map.servers.get(place).zip(seen.servers.into_iter().nth(place));
+    let (found, state) = server.ok_or_else(|| {
+        io::Error::other(format!("no server of the cluster has the key {}", bucket.name()))
+    })?;
+    let address = &found.address;
+    let failed =
+        |fault| io::Error::other(format!("the store at {address} cannot be used: {fault}"));
+    let (mut connection, replicas) = state.map_err(failed)?;
+
+    let mut commands = Pipeline::new();
+    commands.cmd("TIME");
+    commands.cmd("GET").arg(bucket.name());
+    if let Some((name, _)) = bucket.earlier() {
+        commands.cmd("GET").arg(name);
+    }
+    if config.strict {
+        commands.cmd("GET").arg(bucket.epoch());
+    }
+    let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;
+    let record = record_of(&answers, bucket, config.strict).map_err(|NotAReply| {
+        let name = bucket.name();
+        io::Error::other(format!("what the store at {address} has under {name} is not a record"))
+    })?;
+    if clear {
+        let mut commands = Pipeline::new();
+        let earlier = bucket.earlier();
+        for (name, limit) in earlier.into_iter().chain([(bucket.name(), bucket.limit())]) {
+            let kept_for = limit.keeps_record().0.div_ceil(1_000);
+            commands.cmd("SET").arg(name).arg(script::empty_record()).arg("PX").arg(kept_for);
+        }
+        add_wait(&mut commands, replicas, config.timeout);
+        let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;
+        confirmed(answers.last(), replicas).map_err(failed)?;
+    }
+    Ok(record.map(|record| Standing::of(&record, bucket.limit())))
+}
+
+/// The record of a bucket, by the answers to `TIME` and `GET`. What the script does with them is
+/// done here, too.
+fn record_of(
+    answers: &[Value],
+    bucket: &Bucket,
+    strict: bool,
+) -> Result<Option<Record>, NotAReply> {
+    let mut answers = answers.iter();
+    let now = time(answers.next().ok_or(NotAReply)?)?;
+    let mut get = || match answers.next() {
+        Some(Value::BulkString(bytes)) => Ok(Some(bytes.as_slice())),
+        Some(Value::Nil) => Ok(None),
+        _ => Err(NotAReply),
+    };
+    let limit = bucket.limit();
+    let kept = get()?.map(script::record).transpose()?;
+    let before = match bucket.earlier() {
+        Some((_, before)) => {
+            let kept = get()?.map(script::record).transpose()?;
+            kept.map(|record| record.carried_over(before, limit, now))
+        }
+        None => None,
+    };
+    let epoch = if strict { get()?.map(script::epoch).transpose()? } else { None };
+    let lost = epoch.map(|epoch| Record::after_loss(limit, epoch.min(now), now));
+    Ok(kept.or(before).or(lost).map(|mut record| {
+        record.settle(limit, now);
+        record
+    }))
+}
+
+/// Reads the answer to `TIME`: seconds and microseconds.
+fn time(answer: &Value) -> Result<StoreTime, NotAReply> {
+    let Value::Array(parts) = answer else { return Err(NotAReply) };
+    let number = |place: usize| match parts.get(place) {
+        Some(Value::BulkString(bytes)) => {
+            let text = core::str::from_utf8(bytes).map_err(|_| NotAReply)?;
+            text.parse::<u64>().map_err(|_| NotAReply)
+        }
+        _ => Err(NotAReply),
+    };
+    let micros =
+        number(0)?.checked_mul(1_000_000).and_then(|all| all.checked_add(number(1).ok()?));
+    micros.map(StoreTime).ok_or(NotAReply)
+}
