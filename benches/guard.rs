@@ -258,8 +258,16 @@ fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
             let (granted, come_back_after) = grants(&sent);
             let (number, kept) = (sent.ask.number, sent.ask.holds);
             let (scarce, hosts, store) = (false, 1, StoreTime(0));
-            let reply =
-                Reply { number, kept, granted, come_back_after, scarce, hosts, now: store };
+            let reply = Reply {
+                number,
+                kept,
+                granted,
+                free: 0,
+                come_back_after,
+                scarce,
+                hosts,
+                now: store,
+            };
             assert!(leases.reply(key, now, &sent, &reply));
         }
     }

@@ -141,7 +141,7 @@ impl Asker {
     /// Whether no server can be used now, so that nothing would be sent.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        self.store.shared.away.load(Ordering::Relaxed)
+        self.store.is_away()
     }
 
     /// The store.
@@ -168,7 +168,7 @@ fn submit(
 ) -> Result<(), Away> {
     let shared = &store.shared;
     let count = asks.len();
-    if shared.away.load(Ordering::Relaxed) {
+    if store.is_away() {
         shared.counters.add(|counters| &counters.away, count);
         return Err(Away::Unusable);
     }
