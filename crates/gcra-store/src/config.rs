@@ -13,6 +13,10 @@ pub struct Config {
     /// Where the password comes from. It is read for each connection, so it can be changed in its
     /// place.
     pub password: Password,
+    /// Where the password of the sentinels comes from, which is another one than the store's.
+    pub sentinel_password: Password,
+    /// With TLS: what this program shows the servers, if they want to know who connects.
+    pub certificate: Option<Certificate>,
     /// With TLS: a file of certificates (PEM) that are trusted instead of the system's.
     pub authorities: Option<PathBuf>,
     /// Whether a bucket of which the store knows nothing begins as if a full burst were owed, if
@@ -41,6 +45,8 @@ impl Config {
         Self {
             url,
             password: Password::None,
+            sentinel_password: Password::None,
+            certificate: None,
             authorities: None,
             strict: false,
             durable: true,
@@ -51,6 +57,15 @@ impl Config {
             most_asks: 65_536,
         }
     }
+}
+
+/// A certificate of this program, and its key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Certificate {
+    /// A file with the certificate, and those that lead from it to an authority (PEM).
+    pub chain: PathBuf,
+    /// A file with the private key (PEM), which only this program should be able to read.
+    pub key: PathBuf,
 }
 
 /// Where a password comes from. It is never a part of a configuration, so it is in no log and no

@@ -1,6 +1,9 @@
 //! [`Connection`]: a connection to one server, over which asks are sent.
 
+use core::fmt;
 use core::time::Duration;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -12,10 +15,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use crate::config::{Address, Config};
+use crate::config::{Address, Certificate, Config, Password};
 use crate::fault::{Fault, Reaction, reaction};
 
 /// A connection. When the last copy of it is dropped, it is closed, and what is under way on it
@@ -42,47 +45,59 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates that are trusted.
-    pub(crate) fn new(config: Config) -> std::io::Result<Self> {
+    /// Reads the certificates.
+    pub(crate) fn new(config: Config) -> io::Result<Self> {
         let tls = if config.url.tls { Some(tls(&config)?) } else { None };
         Ok(Self { config, tls })
     }
 
-    /// Connects, and logs in unless it is a sentinel.
-    pub(crate) async fn connect(
+    /// Connects to a server of the store, and logs in.
+    pub(crate) async fn connect(&self, address: &Address) -> Result<Connection, Fault> {
+        let url = &self.config.url;
+        let user = Some(url.user.as_deref().unwrap_or("default"));
+        self.connect_as(address, user, &self.config.password, url.database).await
+    }
+
+    /// Connects to a sentinel, and logs in if it has a password.
+    pub(crate) async fn connect_to_sentinel(
         &self,
         address: &Address,
-        log_in: bool,
+    ) -> Result<Connection, Fault> {
+        self.connect_as(address, None, &self.config.sentinel_password, 0).await
+    }
+
+    async fn connect_as(
+        &self,
+        address: &Address,
+        user: Option<&str>,
+        password: &Password,
+        database: i64,
     ) -> Result<Connection, Fault> {
         let connecting = self.stream_and_commands(address);
         let mut connection = tokio::time::timeout(self.config.connect_timeout, connecting)
             .await
             .map_err(|_| Fault::Late)??;
-        if log_in {
-            let mut commands = Pipeline::new();
-            let password = self.config.password.read();
-            let password = password.map_err(|error| Fault::NotPermitted(error.to_string()))?;
-            if let Some(password) = password {
-                let user = self.config.url.user.as_deref().unwrap_or("default");
-                commands.cmd("AUTH").arg(user).arg(password);
-            }
-            if self.config.url.database != 0 {
-                commands.cmd("SELECT").arg(self.config.url.database);
-            }
-            if !commands.is_empty() {
-                connection.send(&commands, self.config.connect_timeout).await?;
-            }
+        let mut commands = Pipeline::new();
+        let password = password.read();
+        let password = password.map_err(|error| Fault::NotPermitted(error.to_string()))?;
+        if let Some(password) = password {
+            commands.cmd("AUTH").arg(user).arg(password);
+        }
+        if database != 0 {
+            commands.cmd("SELECT").arg(database);
+        }
+        if !commands.is_empty() {
+            connection.send(&commands, self.config.connect_timeout).await?;
         }
         Ok(connection)
     }
 
     async fn stream_and_commands(&self, address: &Address) -> Result<Connection, Fault> {
-        let failed = |error: std::io::Error| Fault::Connection(error.to_string());
+        let failed = |error: io::Error| Fault::Connection(error.to_string());
         match address {
             Address::Unix(path) => over(UnixStream::connect(path).await.map_err(failed)?).await,
             Address::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                stream.set_nodelay(true).map_err(failed)?;
+                let stream = tcp(host, *port).await.map_err(failed)?;
                 let Some(tls) = &self.tls else { return over(stream).await };
                 let name = ServerName::try_from(host.clone())
                     .map_err(|_| Fault::Connection(format!("{host} is not a name for TLS")))?;
@@ -90,6 +105,14 @@ impl Connector {
             }
         }
     }
+}
+
+/// A connection that sends each write at once: asks must not wait until earlier ones are
+/// acknowledged.
+async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 async fn over<S>(stream: S) -> Result<Connection, Fault>
@@ -161,15 +184,11 @@ fn fault_of(answer: &Value) -> Option<Fault> {
     })
 }
 
-fn tls(config: &Config) -> std::io::Result<TlsConnector> {
+fn tls(config: &Config) -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &config.authorities {
-        let wrong = |why: String| std::io::Error::other(format!("{}: {why}", path.display()));
-        let certificates = CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| wrong(error.to_string()))?;
-        for certificate in certificates {
-            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| wrong(path, &error))?;
         }
     } else {
         // What cannot be read is not trusted. If that is all, connecting says what is missing.
@@ -177,8 +196,41 @@ fn tls(config: &Config) -> std::io::Result<TlsConnector> {
     }
     let client = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(std::io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    let client = match &config.certificate {
+        None => client.with_no_client_auth(),
+        Some(Certificate { chain, key: path }) => {
+            let key = PrivateKeyDer::from_pem_file(path).map_err(|error| wrong(path, &error))?;
+            let client = client.with_client_auth_cert(certificates(chain)?, key);
+            client.map_err(|error| wrong(chain, &error))?
+        }
+    };
     Ok(TlsConnector::from(Arc::new(client)))
+}
+
+/// The certificates in a file, at least one.
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let all = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| wrong(path, &error))?;
+    if all.is_empty() { Err(wrong(path, &"no certificate is in it")) } else { Ok(all) }
+}
+
+fn wrong(path: &Path, why: &impl fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_sent_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = runtime.block_on(tcp("127.0.0.1", port)).unwrap();
+        assert!(stream.nodelay().unwrap());
+    }
 }

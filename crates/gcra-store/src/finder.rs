@@ -104,15 +104,12 @@ impl Finder {
         let Some(sentinel) = sentinels.get(place) else { return Err(Fault::Late) };
         let mut connection = match self.sentinel.clone() {
             Some(connection) => connection,
-            None => self.connector.connect(sentinel, false).await.map_err(named(sentinel))?,
+            None => self.connector.connect_to_sentinel(sentinel).await.map_err(named(sentinel))?,
         };
+        let within = self.connector.config.connect_timeout;
         let mut commands = Pipeline::new();
         commands.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
-        let within = self.connector.config.connect_timeout;
-        let until = tokio::time::Instant::now() + within;
-        let answers = connection.send_until(&commands, until).await.map_err(named(sentinel))?;
-        self.sentinel = Some(connection);
+        let answers = connection.send(&commands, within).await.map_err(named(sentinel))?;
         let address = match answers.first() {
             Some(Value::Array(pair)) => match pair.as_slice() {
                 [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
@@ -124,7 +121,11 @@ impl Finder {
             let unknown = format!("the sentinel at {sentinel} does not know {name}");
             return Err(Fault::Connection(unknown));
         };
-        let replicas = match answers.get(1) {
+        let mut commands = Pipeline::new();
+        commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
+        let answers = connection.send(&commands, within).await.map_err(named(sentinel))?;
+        self.sentinel = Some(connection);
+        let replicas = match answers.first() {
             Some(Value::Array(replicas)) => {
                 replicas.iter().filter(|it| may_be_promoted(it)).count()
             }
@@ -148,7 +149,7 @@ impl Finder {
                 Some((address, connection)) => (address, Ok(connection.clone())),
                 None => {
                     let Some(address) = nodes.get(place - known.len()) else { continue };
-                    (address, self.connector.connect(address, true).await)
+                    (address, self.connector.connect(address).await)
                 }
             };
             let mut commands = Pipeline::new();
@@ -186,7 +187,7 @@ impl Finder {
         {
             return Ok((connection, replicas));
         }
-        let mut connection = self.connector.connect(&found.address, true).await?;
+        let mut connection = self.connector.connect(&found.address).await?;
         let within = self.connector.config.connect_timeout;
         let replicas = self.role(&mut connection, found, within).await?;
         // Whether it does what an ask needs, in time: it runs the script and writes a record.

@@ -62,7 +62,7 @@ mod task;
 
 pub use bucket::{Bucket, Names};
 pub use check::{Finding, Kind, PERMISSIONS, check};
-pub use config::{Address, Config, Password, Url, UrlError};
+pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;
 pub use message::{Answer, Outcome};
 pub use shared::{Counters, Health, ServerHealth};

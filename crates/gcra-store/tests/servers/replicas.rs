@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gcra_store::{Fault, Health, Outcome};
+use gcra_store::{Fault, Health, Outcome, Password};
 
 use crate::host::{Host, config};
 use crate::support::{PATIENCE, Server, needs, valkey, wait_until};
@@ -91,6 +91,38 @@ async fn without_durable_nothing_waits_for_replicas() {
     config.durable = false;
     let mut host = Host::ready(config).await;
     host.reply("key").await;
+}
+
+#[tokio::test]
+async fn sentinels_that_have_a_password_are_asked_with_it() {
+    needs!(valkey());
+    let primary = Server::start(&[]);
+    let replica = replica_of(&primary);
+    let sentinel = sentinel_of(&primary, &replica);
+    let url = format!("redis+sentinel://{}/store", sentinel.address());
+    let mut config = config(&url);
+    let mut before = Host::ready(config.clone()).await;
+    before.reply("key").await;
+    let secret = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
+    assert_eq!(sentinel.say(&secret), "+OK\r\n");
+
+    let file = primary.directory.path().join("sentinel-password");
+    std::fs::write(&file, "wrong\n").unwrap();
+    for (password, says) in
+        [(Password::None, "NOAUTH"), (Password::File(file.clone()), "WRONGPASS")]
+    {
+        config.sentinel_password = password;
+        let mut host = Host::open(config.clone());
+        host.wait_until("the sentinel does not answer", |health| {
+            health.fault.as_ref().is_some_and(|fault| fault.to_string().contains(says))
+        })
+        .await;
+    }
+    std::fs::write(&file, "secret\n").unwrap();
+    let mut host = Host::ready(config).await;
+    // Under another key, because both hosts have the same id.
+    host.reply("other").await;
+    assert!(!format!("{:?}", host.store).contains("secret"));
 }
 
 /// What a replica has confirmed is there after it was promoted.
