@@ -92,6 +92,50 @@ fn limit(agent: &Agent, client: u8) -> usize {
     Spop::connect(&agent.address).allowed(&[("ip", Value::Ipv4([192, 0, 2, client].into()))], 20)
 }
 
+/// Where a store would be. No agent waits for it to start or to reload.
+const STORE: &str = "[store]\nurl = \"redis://127.0.0.1:1\"\n";
+
+/// An agent connects to its store when it starts, and only then.
+#[test]
+fn another_store_needs_a_restart() {
+    let shared = FIVE.to_owned() + "shared = true\n";
+    let place = Place::new(&format!("{STORE}{shared}"));
+    let agent = place.agent();
+    let store = "store: redis://127.0.0.1:1, for which a request waits at most 20ms";
+    assert_eq!(said(&agent.process, store), 1);
+    assert_eq!(said(&agent.process, "    shared with all machines that use the store; "), 1);
+    let warning = "[store] of the file has changed since this agent was started, and the agent \
+                   keeps the old one; restart the agent";
+    let other = STORE.replace(":1", ":2");
+    let changed = [format!("{other}{shared}"), format!("{STORE}wait = \"30ms\"\n{shared}")];
+    for (number, text) in (1..).zip(changed.iter().map(String::as_str).chain([FIVE])) {
+        fs::write(place.config(), text).unwrap();
+        let (is_success, text) = place.reload();
+        assert!(is_success, "{text}");
+        assert_eq!(text, format!("{}warning: {warning}\n", place.in_force(1, 1)));
+        assert_eq!(said(&agent.process, warning), number);
+    }
+    // The store with which the agent was started is what counts, and not the last one.
+    fs::write(place.config(), format!("{STORE}{}", shared.replace('5', "7"))).unwrap();
+    let (is_success, text) = place.reload();
+    assert!(is_success && text == place.in_force(1, 1), "{text}");
+    assert_eq!(said(&agent.process, warning), 3);
+}
+
+/// Without a store, a policy that is shared would be decided as if the store were away.
+#[test]
+fn an_agent_without_a_store_cannot_begin_to_share() {
+    let place = Place::new(FIVE);
+    let agent = place.agent();
+    fs::write(place.config(), format!("{STORE}{SEVEN}shared = true\n")).unwrap();
+    let (is_success, text) = place.reload();
+    let why = "policy 'check' is shared, and this agent was started without a store; restart the \
+               agent";
+    assert!(!is_success && text.contains(why), "{text}");
+    assert_eq!(said(&agent.process, why), 1);
+    assert_eq!(limit(&agent, 1), 5, "the policies in force have not changed");
+}
+
 /// Otherwise a misspelled name switches a limit off, and the command says that all is well.
 #[test]
 fn a_message_that_loses_its_policy_is_named() {

@@ -3,15 +3,19 @@
 
 mod support;
 
+use std::fs;
 use std::process::{Command, Output};
 
 use support::needs;
 use support::valkey::{Server, valkey};
 
-fn check(arguments: &[&str]) -> Output {
+fn command(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
-    command.args(["store", "check"]).args(arguments).env("GCRA_TEST_PASSWORD", "secret");
-    command.output().unwrap()
+    command.args(arguments).env("GCRA_TEST_PASSWORD", "secret").output().unwrap()
+}
+
+fn check(arguments: &[&str]) -> Output {
+    command(&[&["store", "check"], arguments].concat())
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -47,7 +51,7 @@ fn store_check_says_what_is_wrong_with_its_arguments() {
     for (arguments, expected) in [
         (&["--store", "redis://u:secret@a"][..], "must not have a password in it"),
         (&["--store", "http://a"], "begins with redis://"),
-        (&[], "--store URL"),
+        (&[], "--store URL or --config FILE"),
     ] {
         let run = check(arguments);
         let said = text(&run.stderr);
@@ -57,4 +61,47 @@ fn store_check_says_what_is_wrong_with_its_arguments() {
     let run = check(&["--store", "rediss://a", "--store-ca", "/nonexistent/ca.pem"]);
     assert_eq!(run.status.code(), Some(1));
     assert!(text(&run.stderr).contains("cannot read the certificates: /nonexistent/ca.pem"));
+}
+
+#[test]
+fn the_store_of_a_file_is_checked_only_when_that_is_asked_for() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let directory = support::directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let policy = "[policy.api]\nlimits = \"1/s\"\n";
+    let store = format!("[store]\nurl = \"{}\"\n", server.url());
+    fs::write(&file, format!("{store}{policy}shared = true\n")).unwrap();
+    let path = file.to_str().unwrap();
+    support::wait_until("the store answers in time", || {
+        let run = check(&["--config", path]);
+        let said = text(&run.stdout);
+        run.status.success() && said.ends_with("limits can be shared through this store\n")
+    });
+
+    // `check` says what is meant, and needs no store.
+    drop(server);
+    let run = command(&["check", path]);
+    let said = text(&run.stdout);
+    assert!(run.status.success(), "{said}");
+    assert!(said.contains("\n    shared with all machines that use the store; "), "{said}");
+    let end = format!(
+        "the store was not asked: 'gcra-spoa store check --config {path}' does that\n{path} is \
+         valid: 1 policy, 0 warnings\n"
+    );
+    assert!(said.ends_with(&end), "{said}");
+    assert_eq!(check(&["--config", path]).status.code(), Some(1));
+    let haproxy = command(&["check", path, "--print-haproxy"]).stdout;
+    fs::write(&file, policy).unwrap();
+    assert_eq!(text(&haproxy), text(&command(&["check", path, "--print-haproxy"]).stdout));
+
+    let run = check(&["--config", path]);
+    let said = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(said.contains("has no store; write [store], and below it url ="), "{said}");
+    fs::write(&file, format!("[store]\nurl = \"x\"\n{policy}")).unwrap();
+    let run = check(&["--config", path]);
+    let said = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(said.contains("gcra-spoa.toml:2: the address of a store begins with"), "{said}");
 }

@@ -1836,6 +1836,49 @@ mod tests {
             ("--daemon", "'--daemon' is not a flag of 'gcra-spoa' (see"),
             ("--Rate 1/s", "'--Rate' is not a flag of 'gcra-spoa'; did you mean '--rate'?"),
             ("rate 1/s", "'rate' is not a command; did you mean '--rate'?"),
+            // The store.
+            ("--rate 1/s --store", "--store needs a value; write --store URL"),
+            ("--rate 1/s --store store:6379", "--store: the address of a store begins with redis"),
+            ("--rate 1/s --store redis://:s3@a", "--store: the address of a store must not have"),
+            ("--store redis://a --config x", "--store and --config cannot be given together"),
+            ("--store redis://a", "there is no limit; write --rate COUNT/PERIOD"),
+            ("--config x --store-wait 20ms", "--config and --store-wait cannot be given together"),
+            ("--config x --without-store open", "--config and --without-store cannot be given"),
+            ("--config x --store-ca c", "--config and --store-ca cannot be given together; leave"),
+            ("--config x --store-password-file c", "--config and --store-password-file cannot be"),
+            ("--config x --store-password-env C", "--config and --store-password-env cannot be"),
+            ("--rate 1/s --store-wait 20ms", "'gcra-spoa' needs --store URL here"),
+            ("--rate 1/s --without-store open", "'gcra-spoa' needs --store URL here"),
+            ("--rate 1/s --store-password-env C", "'gcra-spoa' needs --store URL here"),
+            ("--rate deny --store redis://a", "--store has no effect with a rate of deny or unli"),
+            (
+                "--rate 9000/s --store redis://a",
+                "at once' cannot be shared, because a machine can hold at most 8191 cells; give",
+            ),
+            (
+                "--rate 1/s --store redis://a --store-ca c",
+                "--store-ca has no effect without TLS; write a --store that begins with rediss://",
+            ),
+            (
+                "--rate 1/s --store redis://a --store-password-env s-3",
+                "--store-password-env: it must be the name of a variable of the environment",
+            ),
+            (
+                "--rate 1/s --store redis://a --store-password-env A --store-password-file a",
+                "--store-password-env and --store-password-file cannot be given together",
+            ),
+            (
+                "--rate 1/s --store redis://a --store-wait 20",
+                "--store-wait: '20' is not a time from 1ms to 10s; write a whole number and a",
+            ),
+            ("--rate 1/s --store redis://a --store-wait 0ms", "'0ms' is not a time from 1ms to"),
+            (
+                "--rate 1/s --store redis://a --without-store deny",
+                "'deny' is not a way to do without the store; write one of share, closed, open",
+            ),
+            ("store check", "needs --store URL or --config FILE here"),
+            ("store check --store redis://a --config x", "cannot be given together; leave one"),
+            ("store check --config x --store-ca x", "cannot be given together; leave one out"),
             // Rates.
             (
                 "--rate 100/s,50/m",
@@ -1973,6 +2016,79 @@ mod tests {
                 assert!(!sentence.contains(word), "{args}: a word of the parser: {sentence}");
             }
         }
+    }
+
+    #[test]
+    fn the_flags_of_a_store_share_the_limit() {
+        let policies = |args: &str| {
+            let Source::Flags(policies) = parse(args).unwrap().policies else { panic!("a file") };
+            *policies
+        };
+        let local = policies("--rate 1/s");
+        assert_eq!((local.list[0].shared, local.store), (None, None));
+
+        let least = policies("--rate 1/s --store redis://store.example");
+        assert_eq!(least.list[0].shared, Some(Sharing { without_store: WithoutStore::Share }));
+        let store = least.store.unwrap();
+        assert_eq!((&*store.url_text, store.wait.as_millis()), ("redis://store.example", 20));
+
+        let most = policies(
+            "--rate 1/s --store rediss://u@a --store-password-file /none --store-ca /none/ca \
+             --store-wait 1s --without-store open",
+        );
+        let without_store = WithoutStore::Open { for_: Duration::from_secs(10) };
+        assert_eq!(most.list[0].shared, Some(Sharing { without_store }));
+        let store = most.store.unwrap();
+        assert_eq!(store.password, Password::File("/none".into()));
+        assert_eq!(store.authorities.as_deref(), Some(Path::new("/none/ca")));
+        assert_eq!(store.config().timeout, Duration::from_secs(1));
+        let [password, ca] = &most.warnings[..] else { panic!() };
+        assert!(password.starts_with("cannot read the password file /none: "), "{password}");
+        assert!(ca.starts_with("cannot read the certificate file /none/ca: "), "{ca}");
+
+        let variable = policies("--rate 1/s --store redis://a --store-password-env P_1");
+        assert_eq!(variable.store.unwrap().password, Password::Variable("P_1".to_owned()));
+    }
+
+    #[test]
+    fn the_limits_of_flags_are_found_again_however_they_are_shared() {
+        let flags = RateFlags::of("3/s".parse::<Rate>().unwrap().quota(None).unwrap()).unwrap();
+        for (args, shown) in [
+            ("", ""),
+            (" --store redis://a", " --store URL"),
+            (" --store redis://a --without-store share", " --store URL"),
+            (" --store redis://a --without-store closed", " --store URL --without-store closed"),
+            (" --store redis://a --without-store open", " --store URL --without-store open"),
+        ] {
+            let config = parse(&format!("--rate 3/s{args}")).unwrap();
+            let Source::Flags(policies) = config.policies else { panic!("not the flags") };
+            let is_it = |flags: &RateFlags| {
+                policies_like(flags).unwrap().limits_digest == policies.limits_digest
+            };
+            let found = flags.shared_or_not().find(is_it).unwrap();
+            assert_eq!(found.to_string(), format!("--rate 3/s --burst 3{shown}"));
+        }
+    }
+
+    #[test]
+    fn a_store_to_check_is_named_or_in_a_file() {
+        let task = |args: &str| {
+            let args = ["gcra-spoa", "store", "check"].into_iter().chain(args.split(' '));
+            super::parse(args.map(OsString::from))
+        };
+        let Ok(Task::StoreCheck { store: StoreSource::File(file), json: false }) =
+            task("--config x.toml")
+        else {
+            panic!("no file")
+        };
+        assert_eq!(file, Path::new("x.toml"));
+        let Ok(Task::StoreCheck { store: StoreSource::Flags(settings), json: true }) =
+            task("--json --store redis+cluster://a,b --store-password-env P")
+        else {
+            panic!("no flags")
+        };
+        assert_eq!(settings.least_replicas, 1, "as an agent does");
+        assert_eq!(settings.password, Password::Variable("P".to_owned()));
     }
 
     #[test]

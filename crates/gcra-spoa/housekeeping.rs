@@ -26,6 +26,7 @@ use crate::duration::{Left, Utc};
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
+use crate::policy::store::StoreSettings;
 use crate::policy::{self, Policies, Policy};
 use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
@@ -44,6 +45,8 @@ pub(crate) struct Housekeeping {
     pub(crate) audit: Option<Arc<Audit>>,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
+    /// The store that the agent was started with. No reload replaces it.
+    pub(crate) store: Option<StoreSettings>,
     /// Whether the file is read again when it changes.
     pub(crate) watches: bool,
     /// Where the agent serves its status.
@@ -327,12 +330,16 @@ impl Housekeeping {
         self.manager.reloading(&format!("reading {}", file.display()));
         let (in_force, stats, table) =
             (self.policies.clone(), self.stats.clone(), self.table.load_full());
+        let has_store = self.store.is_some();
         Some(Work::new(asked, move || {
-            Found::Read(policy::file::read(&file).map(|policies| {
+            Found::Read(policy::file::read(&file).and_then(|policies| {
+                if !has_store && let Some(policy) = policies.first_shared() {
+                    return Err(vec![needs_store(&policy.name)]);
+                }
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
                 let has_changed = policies.text_digest != in_force.policies.text_digest;
-                has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)))
+                Ok(has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table))))
             }))
         }))
     }
@@ -481,7 +488,7 @@ impl Housekeeping {
         let name = self.file.as_deref().unwrap_or(Path::new("")).display();
         match outcome {
             Ok(next) => {
-                let mut answer = ReloadAnswer::InForce;
+                let mut warnings = Vec::new();
                 match next {
                     None => log::info!("{name} was read again: nothing has changed"),
                     Some(next) => {
@@ -494,10 +501,12 @@ impl Housekeeping {
                         policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
                         let abandoned = abandoned(&before, &policies);
                         if !abandoned.is_empty() {
-                            let warning = about_abandoned(&abandoned);
-                            log::warn!("{warning}");
-                            answer = ReloadAnswer::Warned(warning);
+                            warnings.push(about_abandoned(&abandoned));
                         }
+                        if policies.store != self.store {
+                            warnings.push(KEEPS_STORE.to_owned());
+                        }
+                        warnings.iter().for_each(|warning| log::warn!("{warning}"));
                         for (policy, exempt) in rekeyed {
                             log::warn!(
                                 "policy '{policy}' makes other keys than before, and {} of it {} \
@@ -511,7 +520,10 @@ impl Housekeeping {
                 }
                 known.clear();
                 self.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
-                answer
+                match warnings.is_empty() {
+                    true => ReloadAnswer::InForce,
+                    false => ReloadAnswer::Warned(warnings.join("; also: ")),
+                }
             }
             Err(mistakes) => {
                 self.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
@@ -639,6 +651,18 @@ fn about_abandoned(abandoned: &[(String, String)]) -> String {
     format!(
         "no policy is for the messages '{message}'{more} any more, so they get no decision; \
          policy '{policy}' was in force for them; is a name misspelled?"
+    )
+}
+
+/// What the log says when a reload has read another `[store]`.
+const KEEPS_STORE: &str = "[store] of the file has changed since this agent was started, and the \
+                           agent keeps the old one; restart the agent";
+
+/// Why a file is refused that shares this policy.
+fn needs_store(policy: &str) -> String {
+    format!(
+        "policy '{policy}' is shared, and this agent was started without a store; restart the \
+         agent"
     )
 }
 

@@ -165,6 +165,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     };
     let limits = Limits { max_frame_size: config.max_frame_size, ..limits };
     let stats = Arc::new(Stats::new(config.threads));
+    let store = policies.store.clone();
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
@@ -191,6 +192,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         path: config.table.clone(),
         policies,
         file,
+        store,
         watches: config.watch,
         admin: None,
         undecided: undecided.clone(),

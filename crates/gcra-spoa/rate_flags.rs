@@ -45,6 +45,12 @@ impl RateFlags {
         })
     }
 
+    /// The same flags without a store, and with one in each way that there are flags for.
+    pub(crate) fn shared_or_not(&self) -> impl Iterator<Item = Self> {
+        let ways = [None].into_iter().chain(Sharing::all_of_flags().map(Some));
+        ways.map(|shared| Self { shared, ..self.clone() })
+    }
+
     /// Those of the agents that use a table now; `None` if they have a file, or not all of them
     /// have the same limits, or it is not known. `policies` are those of an agent with these
     /// flags: the agents may have `--rate deny` now, or a `--key`. Which store they have is not
@@ -61,9 +67,9 @@ impl RateFlags {
         let by_flags = table.registered().into_iter();
         let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
         let flags = Self::of(by_flags.max_by_key(|known| known.since)?.quota)?;
-        let sharings = [None].into_iter().chain(Sharing::all_of_flags().map(Some));
-        let mut all = sharings.map(|shared| Self { shared, ..flags.clone() });
-        all.find(|flags| policies(flags).is_ok_and(|ours| ours.limits_digest == first.limits))
+        flags
+            .shared_or_not()
+            .find(|flags| policies(flags).is_ok_and(|ours| ours.limits_digest == first.limits))
     }
 }
 

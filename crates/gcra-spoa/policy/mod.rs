@@ -485,6 +485,11 @@ impl Policies {
         rule.limits().get(place.limit)
     }
 
+    /// The first policy that is shared, if one is.
+    pub(crate) fn first_shared(&self) -> Option<&Policy> {
+        self.list.iter().find(|policy| policy.shared.is_some())
+    }
+
     /// The place of the first policy that is for this message.
     #[inline]
     pub(crate) fn of(&self, message: &Message<'_>) -> Option<usize> {

@@ -176,3 +176,188 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::policy::Policies;
+    use crate::policy::file::parse;
+
+    const STORE: &str = "[store]\nurl = \"redis://a\"\n";
+
+    fn read(text: &str) -> Result<Policies, Vec<String>> {
+        parse(Path::new("x.toml"), text)
+    }
+
+    fn shared(settings: &str) -> Option<Sharing> {
+        let text = format!("{STORE}[policy.api]\nlimits = \"1/s\"\n{settings}\n");
+        read(&text).unwrap().list[0].shared
+    }
+
+    #[test]
+    fn a_policy_is_shared_only_if_it_says_so() {
+        let with = |without_store| Some(Sharing { without_store });
+        assert_eq!(shared(""), None);
+        assert_eq!(shared("shared = false"), None);
+        assert_eq!(shared("shared = true"), with(WithoutStore::Share));
+        assert_eq!(shared("shared = true\nwithout_store = \"share\""), with(WithoutStore::Share));
+        assert_eq!(
+            shared("shared = true\nwithout_store = \"closed\""),
+            with(WithoutStore::Closed)
+        );
+        let open = |seconds| with(WithoutStore::Open { for_: Duration::from_secs(seconds) });
+        assert_eq!(shared("shared = true\nwithout_store = \"open\""), open(10));
+        let text = "shared = true\nwithout_store = \"open\"\nopen_for = \"1m\"";
+        assert_eq!(shared(text), open(60));
+    }
+
+    #[test]
+    fn a_trial_is_shared_as_its_policy_is() {
+        let text = format!(
+            "{STORE}[policy.api]\nlimits = \"1/s\"\nobserve = \"2/s\"\nshared = true\n\
+             without_store = \"closed\"\n[policy.web]\nlimits = \"1/s\"\nobserve = \"2/s\"\n"
+        );
+        let policies = read(&text).unwrap();
+        let shared: Vec<_> = policies.list.iter().map(|policy| policy.shared).collect();
+        let closed = Some(Sharing { without_store: WithoutStore::Closed });
+        assert_eq!(shared, [closed, None, closed, None]);
+    }
+
+    #[test]
+    fn what_may_be_shared_is_shared() {
+        for settings in [
+            "limits = \"1/s burst 8191\"",
+            "limits = \"1/h burst 8191\"",
+            "limits = \"1000000000/s burst 1\"",
+            "limits = \"1/365d\"",
+            "limits = \"1/s\"\npenalty = { ceiling = \"1m\" }",
+            "limits = \"1/s burst 5\"\ncost = \"n\"",
+            "limits = \"deny\"\noverrides = { \"192.0.2.1\" = \"1/s\" }",
+            "limits = \"1/s\"\noverrides = { a = \"deny\", b = \"unlimited\" }",
+            "limits = \"unlimited\"\nobserve = \"1/s\"",
+        ] {
+            let policies = read(&format!("{STORE}[policy.api]\nshared = true\n{settings}\n"));
+            let policies = policies.unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+            assert!(policies.list[0].shared.is_some() && policies.warnings.is_empty());
+        }
+    }
+
+    #[test]
+    fn each_wrong_setting_is_one_clear_sentence() {
+        let api = |settings: &str| format!("[policy.api]\nlimits = \"1/s\"\n{settings}\n");
+        for (text, sentence) in [
+            (api("shared = true"), "3: policy 'api' is shared, and the file has no store; write"),
+            (
+                api("without_store = \"share\""),
+                "3: without_store has no effect without shared = true; leave it out",
+            ),
+            (
+                STORE.to_owned() + &api("shared = false\nopen_for = \"1s\""),
+                "6: open_for has no effect without shared = true; leave it out",
+            ),
+            (
+                STORE.to_owned() + &api("shared = true\nopen_for = \"1s\""),
+                "6: open_for has no effect without without_store = \"open\"; leave it out",
+            ),
+            (
+                STORE.to_owned()
+                    + &api("shared = true\nwithout_store = \"closed\"\nopen_for = \"1s\""),
+                "7: open_for has no effect without without_store = \"open\"; leave it out",
+            ),
+            (
+                STORE.to_owned()
+                    + &api("shared = true\nwithout_store = \"open\"\nopen_for = \"2h\""),
+                "7: '2h' in open_for is not a time from 1s to 1h; write a whole number and a unit",
+            ),
+            (
+                STORE.to_owned()
+                    + &api("shared = true\nwithout_store = \"opn\"\nopen_for = \"2s\""),
+                "6: 'opn' is not a way to do without the store; did you mean 'open'?",
+            ),
+            (
+                STORE.to_owned() + &api("shared = true\nwithout_store = \"deny\""),
+                "6: 'deny' is not a way to do without the store; use one of share, closed, open",
+            ),
+            (
+                STORE.to_owned() + &api("shared = \"yes\"\nwithout_store = \"open\""),
+                "5: shared must be true or false, without quotes",
+            ),
+            (
+                STORE.to_owned() + "[policy.api]\nlimits = \"deny\"\nshared = true\n",
+                "5: policy 'api' has no limit that could be shared; leave shared out",
+            ),
+            (
+                STORE.to_owned() + "[policy.api]\nlimits = \"9000/s\"\nshared = true\n",
+                "5: policy 'api': the limit '9000 per second, up to 9000 at once' cannot be \
+                 shared, because a machine can hold at most 8191 cells; give it a burst of at \
+                 most 8191, or do not share it",
+            ),
+            (
+                STORE.to_owned() + &api("shared = true\ncost = \"n\"\nobserve = \"9000/s\""),
+                "5: policy 'api': the limit '9000 per second, up to 9000 at once' cannot be",
+            ),
+            (
+                STORE.to_owned()
+                    + &api("shared = true\n[policy.api.overrides]\na = \"1/s burst 8192\"\n\
+                            b = \"1/s burst 8192\""),
+                "5: policy 'api': the limit '1 per second, up to 8192 at once' cannot be shared",
+            ),
+        ] {
+            let mistakes = read(&text).unwrap_err();
+            let expected = format!("x.toml:{sentence}");
+            assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:#?}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_no_policy_uses_gets_a_warning() {
+        let text = format!("{STORE}[policy.api]\nlimits = \"1/s\"\n");
+        let warnings = read(&text).unwrap().warnings;
+        let warning = "x.toml:1: warning: no policy uses the store; write shared = true in those";
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+    }
+
+    #[test]
+    fn sharing_and_what_happens_without_the_store_are_said() {
+        let text = format!("{STORE}[policy.api]\nlimits = \"1/s burst 2\"\nshared = true\n");
+        let words = |more: &str| read(&(text.clone() + more)).unwrap().in_words();
+        let said = words("");
+        let shared = "\n    shared with all machines that use the store; without the store, ";
+        assert!(
+            said.contains(&format!("{shared}each machine allows its share of the limit\n")),
+            "{said}"
+        );
+        assert!(
+            said.contains("\nstore: redis://a, for which a request waits at most 20ms\n"),
+            "{said}"
+        );
+        let said = words("without_store = \"closed\"\n");
+        assert!(said.contains(&format!("{shared}requests are blocked\n")), "{said}");
+        let said = words("without_store = \"open\"\nopen_for = \"90s\"\n");
+        let open = "requests are allowed for 90s, and then each machine allows its share of the";
+        assert!(said.contains(&format!("{shared}{open}")), "{said}");
+    }
+
+    #[test]
+    fn agents_that_share_in_other_ways_have_other_limits() {
+        let digest = |store: &str, settings: &str| {
+            let text = format!("{store}[policy.api]\nlimits = \"1/s\"\n{settings}\n");
+            read(&text).unwrap().limits_digest
+        };
+        let digests = [
+            digest(STORE, ""),
+            digest(STORE, "shared = true"),
+            digest(STORE, "shared = true\nwithout_store = \"closed\""),
+            digest(STORE, "shared = true\nwithout_store = \"open\""),
+            digest(STORE, "shared = true\nwithout_store = \"open\"\nopen_for = \"11s\""),
+        ];
+        for (place, one) in digests.iter().enumerate() {
+            assert!(!digests[..place].contains(one), "{place}");
+        }
+        assert_eq!(digest("", ""), digests[0], "a store alone changes no limit");
+        let other = digest("[store]\nurl = \"redis://b\"\nwait = \"1s\"\n", "shared = true");
+        assert_eq!(other, digests[1], "the names of the store do not count");
+    }
+}

@@ -302,3 +302,176 @@ fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) ->
     }
     Some(salt)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::policy::Policies;
+    use crate::policy::file::parse;
+
+    const SHARED: &str = "[policy.api]\nlimits = \"1/s\"\nshared = true\n";
+
+    fn read(path: &Path, store: &str) -> Result<Policies, Vec<String>> {
+        parse(path, &format!("[store]\n{store}\n{SHARED}"))
+    }
+
+    fn settings(store: &str) -> StoreSettings {
+        read(Path::new("/etc/gcra/x.toml"), store).unwrap().store.unwrap()
+    }
+
+    #[test]
+    fn the_least_that_can_be_said_about_a_store_is_its_url() {
+        let store = settings("url = \"redis://store.example\"");
+        let expected = StoreSettings {
+            url: Url::parse("redis://store.example").unwrap(),
+            url_text: "redis://store.example".to_owned(),
+            password: Password::None,
+            authorities: None,
+            wait: Duration::from_millis(20),
+            strict: false,
+            least_replicas: 0,
+            salt: Vec::new(),
+        };
+        assert_eq!(store, expected);
+        let config = store.config();
+        assert_eq!((config.timeout, config.durable), (Duration::from_millis(50), true));
+        // A server that another one may replace has a replica.
+        for url in ["redis+sentinel://a,b/main", "redis+cluster://a,b"] {
+            assert_eq!(settings(&format!("url = \"{url}\"")).least_replicas, 1);
+            let none = format!("url = \"{url}\"\nleast_replicas = 0");
+            assert_eq!(settings(&none).least_replicas, 0);
+        }
+    }
+
+    #[test]
+    fn all_settings_reach_the_client_of_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let salt = directory.path().join("salt");
+        fs::write(&salt, "0123456789abcdef\r\n").unwrap();
+        let text = "url = \"rediss://gcra@store.example:6380/3\"\npassword_file = \"secret\"\n\
+                    ca = \"/etc/ca.pem\"\nwait = \"70ms\"\nstrict = true\nleast_replicas = 2\n\
+                    salt_file = \"salt\"";
+        let policies = read(&directory.path().join("x.toml"), text).unwrap();
+        let store = policies.store.unwrap();
+        let config = store.config();
+        assert_eq!(config.url, Url::parse("rediss://gcra@store.example:6380/3").unwrap());
+        // As with lists, the name of a file is relative to the configuration.
+        assert_eq!(config.password, Password::File(directory.path().join("secret")));
+        assert_eq!(config.authorities.as_deref(), Some(Path::new("/etc/ca.pem")));
+        assert_eq!((config.strict, config.least_replicas), (true, 2));
+        assert_eq!((store.wait, config.timeout), (Duration::from_millis(70), store.wait));
+        assert_eq!(store.salt, b"0123456789abcdef");
+        assert!(policies.files.iter().any(|(file, _)| *file == salt), "it is watched");
+        assert!(!format!("{store:?}").contains("48"), "the salt is in no log: {store:?}");
+        assert_eq!(
+            store.in_words(),
+            "rediss://gcra@store.example:6380/3, for which a request waits at most 70ms, with at \
+             least 2 replicas, strict"
+        );
+
+        let variable = settings("url = \"redis://a\"\npassword_env = \"GCRA_PASSWORD\"");
+        assert_eq!(variable.config().password, Password::Variable("GCRA_PASSWORD".to_owned()));
+
+        // A reload must notice another salt.
+        fs::write(&salt, "0123456789abcdeF").unwrap();
+        let other = read(&directory.path().join("x.toml"), text).unwrap();
+        assert_ne!(policies.text_digest, other.text_digest);
+        assert_ne!(Some(store), other.store);
+    }
+
+    #[test]
+    fn each_wrong_setting_is_one_clear_sentence() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("short"), "0123456789abcde\n").unwrap();
+        fs::write(directory.path().join("long"), "x".repeat(5_000)).unwrap();
+        let file = directory.path().join("x.toml");
+        for (store, sentence) in [
+            ("", "1: the store has no address; write url = \"redis://HOST:PORT\""),
+            ("url = 6379", "2: url must be a string, such as \"redis://store.example\""),
+            ("url = \"store:6379\"", "2: the address of a store begins with redis://, rediss://"),
+            ("url = \"redis://u:geheim@a\"", "2: the address of a store must not have a password"),
+            ("url = \"redis://a,b\"", "2: several hosts need an address that begins with"),
+            ("url = \"redis://a\"\nurll = 1", "3: 'urll' is not a setting of the store; did you"),
+            (
+                "url = \"redis://a\"\npassword = \"geheim\"",
+                "3: a password must not stand in this file; write it into a file of its own,",
+            ),
+            ("url = \"redis://a\"\nuser = \"u\"", "3: 'user' is part of the address; write url"),
+            (
+                "url = \"redis://a\"\npassword_file = \"p\"\npassword_env = \"P\"",
+                "4: password_file and password_env cannot be given together; leave one out",
+            ),
+            (
+                "url = \"redis://a\"\npassword_file = \"\"",
+                "3: password_file is empty; write the name of a file, or leave it out",
+            ),
+            (
+                "url = \"redis://a\"\npassword_env = \"ge-heim\"",
+                "3: password_env is not the name of a variable; it must be the name of",
+            ),
+            (
+                "url = \"redis://a\"\nca = \"x\"",
+                "3: ca has no effect without TLS; write a url that begins with rediss://,",
+            ),
+            (
+                "url = \"redis://a\"\nwait = \"20\"",
+                "3: '20' in wait is not a time from 1ms to 10s; write a whole number and a unit",
+            ),
+            ("url = \"redis://a\"\nwait = \"999us\"", "3: '999us' in wait is not a time from 1ms"),
+            ("url = \"redis://a\"\nwait = \"11s\"", "3: '11s' in wait is not a time from 1ms to"),
+            ("url = \"redis://a\"\nwait = 20", "3: wait must be a string, such as \"20ms\""),
+            ("url = \"redis://a\"\nstrict = 1", "3: strict must be true or false, without quotes"),
+            (
+                "url = \"redis://a\"\nleast_replicas = -1",
+                "3: least_replicas must be a whole number from 0 to 100, without quotes",
+            ),
+            ("url = \"redis://a\"\nsalt_file = \"none\"", "3: cannot read the salt file "),
+            ("url = \"redis://a\"\nsalt_file = \".\"", "3: cannot read the salt file "),
+            ("url = \"redis://a\"\nsalt_file = \"short\"", "3: the salt file "),
+            ("url = \"redis://a\"\nsalt_file = \"long\"", "3: the salt file "),
+            ("url = \"redis://a\"\nshared = true", "3: 'shared' belongs to a policy; write it"),
+        ] {
+            let mistakes = read(&file, store).unwrap_err();
+            let expected = format!("{}:{sentence}", file.display());
+            assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:#?}");
+            assert!(!mistakes[0].contains("geheim") && !mistakes[0].contains("heim"));
+        }
+        let all = "url = \"x\"\nwait = \"1h\"\nstrict = 0\nca = 1\npassword = \"geheim\"";
+        assert_eq!(read(&file, all).unwrap_err().len(), 5, "all mistakes are reported");
+        let text = format!("store = \"redis://a\"\n{SHARED}");
+        let mistakes = parse(&file, &text).unwrap_err();
+        assert!(mistakes[0].contains("store must be a table; write [store], and"));
+        assert_eq!(mistakes.len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_nobody_gets_a_warning() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, secret) = (directory.path().join("x.toml"), directory.path().join("secret"));
+        let warnings = |file: &Path| {
+            let text = "url = \"rediss://a\"\npassword_file = \"secret\"\nca = \"ca.pem\"";
+            read(file, text).unwrap().warnings
+        };
+        let [password, ca] = &warnings(&file)[..] else { panic!() };
+        assert!(password.contains(":3: warning: cannot read the password file "), "{password}");
+        assert!(ca.contains(":4: warning: cannot read the certificate file "), "{ca}");
+
+        fs::write(directory.path().join("ca.pem"), "").unwrap();
+        for (text, mode, said) in [
+            ("geheim\n", 0o644, Some(": warning: every user of this machine can read the pass")),
+            ("geheim\n", 0o640, None),
+            ("", 0o600, Some("has no password; write it in the first line")),
+            ("\ngeheim\n", 0o600, Some("has no password; write it in the first line")),
+        ] {
+            fs::write(&secret, text).unwrap();
+            fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
+            let warnings = warnings(&file);
+            assert_eq!(warnings.len(), usize::from(said.is_some()), "{warnings:?}");
+            assert!(warnings.iter().all(|it| said.is_some_and(|said| it.contains(said))));
+            assert!(!warnings.concat().contains("geheim"));
+        }
+    }
+}
