@@ -412,6 +412,54 @@ fn a_command_with_other_flags_than_the_agents_says_so() {
     }
 }
 
+/// Commands have no --store, and what they say of a shared policy is not all.
+#[test]
+fn a_command_says_that_a_policy_is_shared() {
+    let directory = directory();
+    let (table, file) = (directory.path().join("table"), directory.path().join("gcra.toml"));
+    let policy = "[policy.api]\nlimits = \"1/h\"\nkey = [\"ip\"]\n";
+    let store = "redis://127.0.0.1:1";
+    let text = format!("[store]\nurl = \"{store}\"\n{policy}shared = true\n[policy.web]\n");
+    fs::write(&file, text + "limits = \"1/h\"\nkey = [\"ip\"]\n").unwrap();
+    let notes = |args: &[&str]| {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = run.args(args).arg("--table").arg(&table).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let note = |policy: &str| {
+        format!("policy '{policy}' is shared with other machines; this command knows only the tab")
+    };
+    let flags = ["--rate", "1/h", "--store", store, "--without-store", "closed"];
+    let agent = Agent::start(&table, &flags);
+    wait_until("the agent says which limits it has", || {
+        notes(&["explain", "ip=192.0.2.7"]).contains("were started with --rate 1/h --burst 1")
+    });
+    let flags = "were started with --rate 1/h --burst 1 --store URL --without-store closed, so";
+    for (args, names_flags) in [
+        (&["explain", "ip=192.0.2.7"][..], true),
+        (&["explain", "--rate", "1/h", "ip=192.0.2.7"], false),
+        (&["table", "get", "192.0.2.7"], true),
+        (&["table", "get", "--rate", "1/h", "192.0.2.7"], false),
+    ] {
+        let said = notes(args);
+        assert!(said.contains(&note("default")), "{args:?}: {said}");
+        assert_eq!(said.contains(flags), names_flags, "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1 + usize::from(names_flags), "{args:?}: {said}");
+    }
+    agent.stop();
+
+    let config = ["--config", file.to_str().unwrap()];
+    let _agent = Agent::start(&table, &config);
+    for (command, key) in [
+        (&["explain"][..], "ip=192.0.2.7"),
+        (&["table", "get"], "192.0.2.7"),
+        (&["table", "reset"], "192.0.2.7"),
+    ] {
+        let said = notes(&[command, &config, &[key]].concat());
+        assert!(said.contains(&note("api")) && !said.contains("policy 'web'"), "{said}");
+    }
+}
+
 /// The register has the numbers of agents that ended, and none of those that deny everything.
 #[test]
 fn the_limit_of_agents_that_ended_is_not_that_of_those_that_run() {

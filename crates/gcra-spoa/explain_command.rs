@@ -58,6 +58,8 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     explanations.sort_by_key(|explanation| !is_decided(explanation));
     explanations.extend(networks);
     notes.iter().for_each(|note| print_note(note));
+    let decided = explanations.iter().filter(|it| is_decided(it));
+    inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
     let output = |explanation: &Explanation| Output {
         words: explanation.in_words(),
         json: serde_json::to_value(explanation).unwrap_or_default(),

@@ -4,6 +4,7 @@
 //! at other buckets, and say that all is well about a client that is blocked. So it is refused
 //! where that is known, and notes the difference where the policies are similar.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,7 @@ use crate::limiter::write_client;
 use crate::named_parts::{self, Meaning};
 use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;
+use crate::policy::sharing::Sharing;
 use crate::policy::{self, KeyParts, Limit, Policies, Policy};
 use crate::question::Question;
 use crate::rate_flags::RateFlags;
@@ -155,9 +157,13 @@ impl Inspected {
     ) -> anyhow::Result<Self> {
         let policies = match file {
             Some(file) => read(file)?,
-            None => shaped(flags().map_err(WrongUsage)?, keys),
+            None => flags().map_err(WrongUsage)?,
         };
         let table = open(&path, file.is_some(), what)?;
+        let policies = match file {
+            Some(_) => policies,
+            None => shaped(shared_as_agents_do(policies, &table), keys),
+        };
         let in_force = InForce::if_started(policies, &table);
         let is_whole = file.is_some() || keys.is_empty();
         let inspected = Self { table, path, in_force, file: file.map(Path::to_owned), is_whole };
@@ -504,6 +510,25 @@ impl Inspected {
         others.next().map(|(_, last)| last)
     }
 
+    /// Says that the table does not have all that is counted, for each of these policies that is
+    /// shared.
+    pub(crate) fn print_which_are_shared<'n>(&self, names: impl Iterator<Item = &'n str>) {
+        let names: BTreeSet<_> = names.collect();
+        let policies = self.in_force.policies.without_trials();
+        let mut shared: Vec<_> = policies
+            .filter(|policy| policy.shared.is_some() && names.contains(&*policy.name))
+            .map(|policy| &policy.name)
+            .collect();
+        // The flags have a policy for each key.
+        shared.dedup();
+        for name in shared {
+            print_note(&format!(
+                "policy '{name}' is shared with other machines; this command knows only the table \
+                 of this machine, and not the store"
+            ));
+        }
+    }
+
     /// The name of a client in logs, in `top` and in /status.
     pub(crate) fn name(&self, client: &Client) -> String {
         let mut name = String::new();
@@ -598,6 +623,15 @@ pub(crate) fn flags_of_agents(
 fn quota_in_words(quota: Quota) -> String {
     let interval = Short(quota.emission_interval().into());
     format!("one request per {interval}, up to {} at once", quota.burst())
+}
+
+/// The policy of the flags, shared as the agents share it: commands have no `--store`.
+fn shared_as_agents_do(policies: Policies, table: &Table) -> Policies {
+    let mut agents = table.processes().into_iter().filter_map(|process| process.profile);
+    let limits = agents.next().map(|profile| profile.limits);
+    let mut ways = Sharing::all_of_flags().map(|shared| policies.shared_as(Some(shared)));
+    let found = ways.find(|shared| Some(shared.limits_digest) == limits);
+    found.unwrap_or(policies)
 }
 
 /// The policy of the flags, once for each shape of a key, so that each key has one whose buckets

@@ -1,6 +1,6 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -53,13 +53,14 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
         print_note(&remembering.note(None));
     }
     let no_bucket = no_bucket(remembering.as_ref());
-    let mut found = false;
+    let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         let is_known =
             |client: &Client| decide(&inspected, client).is_some_and(|decided| decided.is_known());
         for client in inspected.clients(of.policy.as_deref(), key, Wanted::Known, is_known)? {
             let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
+            names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != "limits";
             let has_bucket = |client: &Client| has_bucket(&inspected, client);
             if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
@@ -73,6 +74,7 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
             print(at.json, outputs)?;
         }
     }
+    inspected.print_which_are_shared(names.into_iter());
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -197,10 +199,11 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
              until the agents are restarted one after the other",
         );
     }
-    let mut found = false;
+    let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         let is_known = |client: &Client| has_bucket(&inspected, client);
         for client in inspected.clients_to_change(of.policy.as_deref(), key, is_known)? {
+            names.insert(&*inspected.policy(&client).name);
             let shown = inspected.shown(&client, key);
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
             found |= !cleared.is_empty();
@@ -210,6 +213,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             print(at.json, outputs)?;
         }
     }
+    inspected.print_which_are_shared(names.into_iter());
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -457,6 +457,13 @@ impl Policies {
         Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }
     }
 
+    /// The same policies, of which all are shared in this way, or none.
+    pub(crate) fn shared_as(&self, shared: Option<Sharing>) -> Self {
+        let each = self.list.iter();
+        let list = each.map(|policy| Policy { shared, ..policy.with_rule(policy.rule.clone()) });
+        self.with_list(list.collect())
+    }
+
     /// The policies without their trials.
     pub(crate) fn without_trials(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().filter(|policy| !policy.is_trial)
