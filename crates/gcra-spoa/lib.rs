@@ -169,8 +169,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
-    let store = policies.load().policies.store.clone();
-    let borrowing = store.map(|settings| Borrower::open(&settings, &table)).transpose()?;
+    let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
     let (borrower, background) = borrowing.unzip();
     let limiter = Limiter::new(table.clone(), policies.clone())
         .with_audit(audit.clone())
