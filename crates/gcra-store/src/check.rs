@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
@@ -68,7 +69,8 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
                 findings.server(config, &address.to_string(), connection, replicas, tag).await;
             }
             Err(fault) => {
-                findings.wrong(format!("{address} cannot be used: {fault}{}", advice(&fault)));
+                let advice = advice(&fault, connector.config.timeout);
+                findings.wrong(format!("{address} cannot be used: {fault}{advice}"));
             }
         }
     }
@@ -76,12 +78,12 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
 }
 
 /// What to do about a fault, as the end of a sentence.
-fn advice(fault: &Fault) -> String {
+fn advice(fault: &Fault, timeout: Duration) -> String {
     match fault {
         Fault::NotPermitted(_) => format!("; a user needs: {PERMISSIONS}"),
         Fault::Replica => "; name its primary, or the sentinels".to_owned(),
         Fault::OutOfMemory => "; raise maxmemory".to_owned(),
-        Fault::Late => "; agents wait for 50 ms, and then do without the store".to_owned(),
+        Fault::Late => format!("; agents wait for {timeout:?}, and then do without the store"),
         Fault::Other(said) if said.starts_with("MOVED") => {
             "; it is a node of a cluster; use redis+cluster://".to_owned()
         }
@@ -147,7 +149,8 @@ impl Findings {
                 self.good(format!("the script runs, in {milliseconds:.1} ms at most of 10 times"));
             }
             Err(fault) => {
-                self.wrong(format!("the script does not run: {fault}{}", advice(&fault)));
+                let advice = advice(&fault, config.timeout);
+                self.wrong(format!("the script does not run: {fault}{advice}"));
             }
         }
         match (field("maxmemory"), field("maxmemory_policy")) {
@@ -224,4 +227,15 @@ async fn slowest(
         slowest = slowest.max(start.elapsed());
     }
     Ok(slowest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_answer_is_measured_by_the_time_that_agents_wait() {
+        let advice = advice(&Fault::Late, Duration::from_millis(70));
+        assert_eq!(advice, "; agents wait for 70ms, and then do without the store");
+    }
 }

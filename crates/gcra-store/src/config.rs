@@ -297,6 +297,7 @@ mod tests {
         let url = Url::parse("rediss://gcra@[2001:db8::1]:7000/3").unwrap();
         assert_eq!(url.place, Place::Single(tcp("2001:db8::1", 7_000)));
         assert_eq!((url.tls, url.user.as_deref(), url.database), (true, Some("gcra"), 3));
+        assert!(url.has_tls() && url.is_one_server());
 
         let url = Url::parse("unix:///run/valkey.sock").unwrap();
         assert_eq!(url.place, Place::Single(Address::Unix("/run/valkey.sock".into())));
@@ -310,10 +311,11 @@ mod tests {
         let sentinels = vec![tcp("a", 26_379), tcp("b", 1)];
         assert_eq!(url.place, Place::Sentinel { sentinels, name: "mymaster".into() });
         assert_eq!(url.database, 2);
+        assert!(!url.has_tls() && !url.is_one_server());
 
         let url = Url::parse("valkeys+cluster://a,b").unwrap();
         assert_eq!(url.place, Place::Cluster { nodes: vec![tcp("a", 6_379), tcp("b", 6_379)] });
-        assert!(url.tls);
+        assert!(url.has_tls() && !url.is_one_server());
     }
 
     #[test]
