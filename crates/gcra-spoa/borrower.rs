@@ -5,11 +5,12 @@
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
 mod due;
+mod outage;
 mod waiting;
 
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,10 @@ use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
 use gcra_store::{Answer, Asker, Bucket, Line, Names, Outcome, Store};
 use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table, Time};
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::due::{Due, What};
+use crate::borrower::outage::Outage;
 use crate::borrower::waiting::Waiting;
 use crate::policy::store::StoreSettings;
 use crate::table_error::TableError;
@@ -31,14 +33,25 @@ pub(crate) use crate::borrower::waiting::Waits;
 /// For how long the store counts as about to be reached after the start of the agent.
 const STARTING: Duration = Duration::from_secs(1);
 
-/// How long a round trip to the store takes, before one was measured.
-const ROUND_TRIP: Micros = Micros(500);
-
-/// The longest round trip that is believed. Cells are asked for ahead of need by this much.
-const LONGEST_ROUND_TRIP: Micros = Micros::from_millis(50);
-
 /// Penalties are reported this long after the first of them, several together.
 const REPORT_AFTER: Micros = Micros::from_millis(50);
+
+/// What hosts ask for to be counted. No limit has this name: that of a file has a dot in it.
+const HOSTS: &str = "hosts";
+
+/// How often to look whether the store is away.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// For how long the store remembers that this host shares limits.
+const HOST_COUNTS_FOR: Micros = Micros::from_millis(60_000);
+
+/// How often this host says that it shares limits: soon at first, until all know of each other.
+const SIGN_AFTER: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(10)];
+
+/// The most keys that are remembered for which a share was used. Others are reported when they are
+/// asked for.
+const MOST_SHARES: usize = 65_536;
 
 /// What waits for nobody and lasts no longer than this goes back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
@@ -58,10 +71,10 @@ pub(crate) struct Borrower {
     asked: Mutex<AHashMap<AskNumber, Asked>>,
     waiting: Arc<Waiting>,
     due: Due,
-    round_trip: AtomicU64,
-    /// Since when the store is away and until when it was away at last, in nanoseconds of the
-    /// table's clock.
-    away: Away,
+    /// When each part of the store was away at last.
+    outages: Box<[Outage]>,
+    /// The keys that this process has allowed requests of by a share since the store went away.
+    shares: Mutex<AHashMap<LeaseKey, Loan>>,
     pub(crate) counts: Counts,
 }
 
@@ -108,18 +121,6 @@ pub(crate) struct Counts {
     pub(crate) open: AtomicU64,
 }
 
-/// When the store was away, in nanoseconds of the table's clock.
-#[derive(Debug, Default)]
-struct Away {
-    since: AtomicU64,
-    /// 0 while it is away.
-    until: AtomicU64,
-    /// How many hosts had been seen then.
-    hosts: AtomicU32,
-    /// Whether the store could be used at some time.
-    has_been_there: AtomicBool,
-}
-
 /// What a [`Borrower`] does in the background, for ever.
 pub(crate) type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -150,12 +151,8 @@ impl Borrower {
 
     fn new(leases: Leases, line: &Line, names: Names, wait: Duration, now: Time) -> Self {
         let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let away = Away {
-            since: AtomicU64::new(now.0),
-            until: AtomicU64::new(0),
-            hosts: AtomicU32::new(leases.hosts()),
-            has_been_there: AtomicBool::new(false),
-        };
+        let hosts = leases.hosts();
+        let parts = line.asker().store().parts();
         Self {
             leases: ArcSwap::from_pointee(leases),
             asker: line.asker(),
@@ -165,8 +162,8 @@ impl Borrower {
             asked: Mutex::default(),
             waiting: Arc::default(),
             due: Due::default(),
-            round_trip: AtomicU64::new(ROUND_TRIP.0),
-            away,
+            outages: (0..parts).map(|_| Outage::new(now, hosts)).collect(),
+            shares: Mutex::default(),
             counts: Counts::default(),
         }
     }
@@ -183,21 +180,31 @@ impl Borrower {
         self.wait
     }
 
-    /// Whether no server of the store can be used.
-    pub(crate) fn is_away(&self) -> bool {
-        self.asker.is_away()
+    /// Whether the store cannot be asked: no server can be used, or it is not time yet after an
+    /// outage.
+    pub(crate) fn is_away(&self, table: &Table, loan: &Loan) -> bool {
+        !self.is_usable(table.now(), self.store().part_of(&loan.bucket))
+    }
+
+    /// Whether a part of the store can be asked.
+    fn is_usable(&self, now: Time, part: usize) -> bool {
+        let is_over = self.outages.get(part).is_some_and(|outage| outage.is_over(now));
+        is_over && !self.store().is_part_away(part)
+    }
+
+    /// Whether requests of a key can be decided by a share, if the store cannot be asked.
+    pub(crate) fn has_shares(&self, table: &Table, loan: &Loan) -> bool {
+        self.outage(loan).is_some_and(|outage| outage.has_shares(table.now()))
     }
 
     /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
     /// for it, too.
-    pub(crate) fn is_starting(&self) -> bool {
-        self.is_away()
-            && !self.away.has_been_there.load(Ordering::Relaxed)
-            && self.opened.elapsed() < STARTING
+    pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
+        let outage = self.outages.get(self.store().part_of(&loan.bucket));
+        outage.is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }
 
     /// The store, for its counters and its health.
-    #[expect(dead_code, reason = "for metrics")]
     pub(crate) fn store(&self) -> &gcra_store::Store {
         self.asker.store()
     }
@@ -208,16 +215,18 @@ impl Borrower {
         self.waiting.requests()
     }
 
-    /// Since when the store is away: what it has granted was granted before this moment. `None` if
-    /// it can be asked.
-    pub(crate) fn away_since(&self, now: Time) -> Option<Time> {
-        self.note_away(now);
-        let is_away = self.away.until.load(Ordering::Relaxed) == 0;
-        is_away.then(|| Time(self.away.since.load(Ordering::Relaxed)).min(now))
+    /// Since when the store is away of a key: what it has granted was granted before this moment.
+    /// `None` if it can be asked.
+    pub(crate) fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
+        let (now, part) = (table.now(), self.store().part_of(&loan.bucket));
+        let outage = self.outages.get(part)?;
+        // It may have been lost just now.
+        outage.note(self.store().is_part_away(part), now, || self.leases().hosts());
+        (!self.is_usable(now, part)).then(|| outage.since().min(now))
     }
 
     fn round_trip(&self) -> Micros {
-        Micros(self.round_trip.load(Ordering::Relaxed))
+        self.store().round_trip()
     }
 
     /// Lets a request of this cost wait for a key.
@@ -243,7 +252,7 @@ impl Borrower {
         left: u32,
         loan: impl FnOnce() -> Option<Loan>,
     ) {
-        if self.is_away() {
+        if self.asker.is_away() {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
@@ -269,7 +278,7 @@ impl Borrower {
 
     /// Gives back cells that a request got and could not use.
     pub(crate) fn give_back(&self, table: &Table, loan: Loan, cells: u32) {
-        if self.is_away() {
+        if self.is_away(table, &loan) {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
@@ -300,10 +309,22 @@ impl Borrower {
         loan: Loan,
         wish: Wish,
     ) -> Asking {
-        if self.is_away() {
-            return if self.is_starting() { Asking::UnderWay } else { Asking::Away };
+        if self.is_away(table, &loan) {
+            let is_starting = self.is_starting(&loan);
+            return if is_starting { Asking::UnderWay } else { Asking::Away };
         }
-        self.note_away(table.now());
+        self.send_now(table, leases, now, loan, wish)
+    }
+
+    /// As [`send`](Self::send), also when it is not time yet after an outage.
+    fn send_now(
+        &self,
+        table: &Table,
+        leases: &Leases,
+        now: HostTime,
+        loan: Loan,
+        wish: Wish,
+    ) -> Asking {
         let asked = leases.ask(loan.key, &loan.limit, now, self.wait, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
         let share = self.owed_share(table, &loan);
@@ -332,28 +353,71 @@ impl Borrower {
         Asking::Away
     }
 
-    /// What a request may still owe that this host allowed while the store was away, in cells; and
-    /// the quota of the bucket that says so.
+    /// What a client may still owe that this host has allowed by its share, in cells; and the
+    /// quota of the bucket that says so.
     fn owed_share(&self, table: &Table, loan: &Loan) -> Option<(Quota, u32)> {
-        let until = Time(self.away.until.load(Ordering::Relaxed));
+        let until = self.outage(loan)?.until()?;
         let (key, quota) = loan.local;
         let now = table.now();
-        if until == Time::ZERO || now > until.saturating_add(quota.drain_time()) {
+        if now > until.saturating_add(quota.drain_time()) {
             return None;
         }
-        let share = self.share(quota)?;
-        let owed = table.look_up(key, share, now)?;
+        let share = self.share(loan)?;
+        let owed = table.look_up(key, share, now).filter(|owed| *owed > Nanos::ZERO)?;
         let cells = owed.0.div_ceil(share.emission_interval().0);
+        // All shares together may have fewer cells than a full burst, which may be owed.
+        let hosts = u64::from(self.outage(loan)?.hosts().max(1));
+        let cells = cells + u64::from(!u64::from(quota.burst()).is_multiple_of(hosts));
         (cells > 0).then_some((share, u32::try_from(cells).unwrap_or(u32::MAX)))
     }
 
-    /// The share of this host in a limit, while the store is away: as many hosts as were seen stay
-    /// within the limit together. `None` if it is not known how many these are, or if the burst
-    /// has fewer cells.
-    pub(crate) fn share(&self, quota: Quota) -> Option<Quota> {
-        let hosts = self.away.hosts.load(Ordering::Relaxed);
+    /// The share of this host in a limit, while the store is away: as many hosts as there were
+    /// stay within the limit together. `None` if it is not known how many these are, or if the
+    /// burst has fewer cells.
+    fn share(&self, loan: &Loan) -> Option<Quota> {
+        let (_, quota) = loan.local;
+        self.share_of(loan, quota)
+    }
+
+    /// The same of a limit with this quota, in an outage of the part of the store that a loan is
+    /// in.
+    pub(crate) fn share_of(&self, loan: &Loan, quota: Quota) -> Option<Quota> {
+        let hosts = self.outage(loan)?.hosts();
         let interval = quota.emission_interval().0.checked_mul(hosts.into())?;
         Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()
+    }
+
+    /// Whether it was noted that requests of this key were allowed by a share.
+    pub(crate) fn has_noted_share(&self, key: LeaseKey) -> bool {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
+    }
+
+    /// Notes that a request was allowed by a share, which is reported when the store is back.
+    pub(crate) fn note_share(&self, loan: Loan) {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.len() < MOST_SHARES {
+            shares.entry(loan.key).or_insert(loan);
+        }
+    }
+
+    /// Reports what was allowed by shares in a part of the store that is back.
+    fn report_shares(&self, table: &Table, part: usize) {
+        let mut reports = Vec::new();
+        {
+            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_in_part =
+                |_: &LeaseKey, loan: &mut Loan| self.store().part_of(&loan.bucket) == part;
+            reports.extend(shares.extract_if(is_in_part).map(|(_, loan)| loan));
+        }
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        for loan in reports {
+            let wish = Wish { want: 0, least: 0, validity: loan.limit.longest_validity() };
+            self.send_now(table, &leases, now, loan, wish);
+        }
+    }
+
+    fn outage(&self, loan: &Loan) -> Option<&Outage> {
+        self.outages.get(self.store().part_of(&loan.bucket))
     }
 
     fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Asked>> {
@@ -363,6 +427,10 @@ impl Borrower {
     /// Takes the answers of the store, and does what is due, for ever.
     pub(crate) async fn run(self: Arc<Self>, mut line: Line, table: Arc<ArcSwap<Table>>) {
         let (mut answers, mut done) = (Vec::new(), Vec::new());
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut signs = SIGN_AFTER.into_iter();
+        let mut next_sign = None;
         loop {
             let now = HostTime::from(table.load().now());
             let next = self.due.take(now, &mut done);
@@ -384,6 +452,15 @@ impl Borrower {
                 }
                 () = sleeps => {}
                 () = self.due.changed() => {}
+                _ = look.tick() => {
+                    let table = table.load();
+                    self.look(&table);
+                    let now = Instant::now();
+                    if next_sign.is_none_or(|at| now >= at) && self.sign(&table) {
+                        let after = signs.next().unwrap_or(SIGN_AFTER[3]);
+                        next_sign = Some(now + after);
+                    }
+                }
             }
         }
     }
@@ -396,10 +473,14 @@ impl Borrower {
         let Outcome::Reply(reply) = outcome else {
             leases.void(loan.key, now, &sent);
             self.waiting.wake(loan.key, None, outcome == Outcome::Away);
+            if share.is_some() {
+                self.note_share(loan);
+            }
             return;
         };
-        self.note_round_trip(now.saturating_since(sent.at));
-        leases.see_hosts(reply.hosts, now);
+        if loan.bucket.is_of(HOSTS) {
+            leases.see_hosts(reply.hosts, now);
+        }
         if let Some(share) = share {
             // The store has it from here on.
             let (key, _) = loan.local;
@@ -438,36 +519,51 @@ impl Borrower {
         }
     }
 
-    fn note_round_trip(&self, took: Micros) {
-        let (before, took) = (self.round_trip().0, took.0.min(LONGEST_ROUND_TRIP.0));
-        let smoothed = (7 * before + took) / 8;
-        self.round_trip.store(smoothed.max(100), Ordering::Relaxed);
-    }
-
-    /// Follows the files, and notes whether the store is away. To be called about once a second,
-    /// and when the store's health changes.
+    /// Follows the file of leases. To be called about once a second.
+    ///
+    /// # Errors
+    ///
+    /// A file that took its place cannot be opened. The one before goes on.
     pub(crate) fn follow(&self, table: &Table) -> Result<(), gcra_table::OpenError> {
-        self.note_away(table.now());
         if let Some(next) = self.leases().successor(table, table.slots())? {
             self.leases.store(Arc::new(next));
         }
         Ok(())
     }
 
-    /// Notes whether the store is away now.
-    pub(crate) fn note_away(&self, now: Time) {
-        let was_away = self.away.until.load(Ordering::Relaxed) == 0;
-        match (was_away, self.is_away()) {
-            (false, true) => {
-                self.away.since.store(now.0, Ordering::Relaxed);
-                self.away.hosts.store(self.leases().hosts(), Ordering::Relaxed);
-                self.away.until.store(0, Ordering::Relaxed);
+    /// Notes which parts of the store are away, and reports what was allowed without those that
+    /// are back.
+    fn look(&self, table: &Table) {
+        let now = table.now();
+        for (part, outage) in self.outages.iter().enumerate() {
+            let is_away = self.store().is_part_away(part);
+            if outage.note(is_away, now, || self.leases().hosts()) {
+                self.report_shares(table, part);
             }
-            (true, false) => {
-                self.away.has_been_there.store(true, Ordering::Relaxed);
-                self.away.until.store(now.0.max(1), Ordering::Relaxed);
-            }
-            _ => {}
         }
+        if self.asker.is_away() && self.store().health().has_failed() {
+            self.outages.iter().for_each(|outage| outage.note_failure(now));
+        }
+    }
+
+    /// Says to the store that this host shares limits. Its answer says how many hosts do. Returns
+    /// false if the store cannot be asked.
+    fn sign(&self, table: &Table) -> bool {
+        let (Ok(quota), Ok(limit)) =
+            (Quota::new(Nanos::from_millis(1), 1), Limit::new(Duration::from_millis(1), 1))
+        else {
+            return false;
+        };
+        let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
+        let local = table.hash(HOSTS.as_bytes());
+        let loan = Loan {
+            key: LeaseKey::new(local, quota),
+            limit,
+            bucket: self.names.bucket(HOSTS, b"", limit),
+            local: (local, quota),
+        };
+        let (leases, now) = (self.leases(), HostTime::from(table.now()));
+        let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };
+        !self.asker.is_away() && self.send_now(table, &leases, now, loan, wish) == Asking::UnderWay
     }
 }

@@ -268,7 +268,7 @@ impl<'p> Charge<'_, 'p, '_> {
     }
 }
 
-/// Decides about a message by a share of each limit, which `share` makes of its quota, with the
+/// Decides about a message by a share of each limit, which `share` names, with the
 /// TAT that each key has at least. Without a share, it is blocked.
 pub(crate) fn by_share<'p>(
     table: &Table,
@@ -276,10 +276,10 @@ pub(crate) fn by_share<'p>(
     in_force: &'p InForce,
     question: Question,
     limits: &'p [Limit],
-    share: impl Fn(Quota) -> Option<(Quota, Time)>,
+    share: impl Fn(&Limit) -> Option<(Quota, Time)>,
 ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
     let claim = |limit: &'p Limit| {
-        let (quota, least_tat) = share(limit.quota)?;
+        let (quota, least_tat) = share(limit)?;
         Some(Claim { limit, quota, key: limit.key(table, question.key), least_tat })
     };
     let claims: Option<ArrayVec<_, MAX_LIMITS>> =

@@ -129,8 +129,13 @@ impl<'p> Shared<'p, '_, '_> {
                 (Some(Reason::Limit), self.standings(&claims, at, attempt, Some((limit, wait))))
             }
             Step::Wait { limit, .. } | Step::Ask { limit, .. } => {
-                let Some(claim) = claims.get(limit) else { return Ok(Some(Reason::Store)) };
-                if self.may_wait(attempt, patience) {
+                let claim = claims.get(limit);
+                let Some((claim, loan)) =
+                    claim.and_then(|claim| Some((claim, self.loan(*claim)?)))
+                else {
+                    return Ok(Some(Reason::Store));
+                };
+                if self.may_wait(&loan, attempt, patience) {
                     attempt.sharing = Some(self.sharing);
                     if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.1) {
                         attempt.waits = Some(self.borrower.join(claim.1, cells));
@@ -141,9 +146,7 @@ impl<'p> Shared<'p, '_, '_> {
                             if let Some(asked) = attempt.asked.get_mut(limit) {
                                 *asked = true;
                             }
-                            self.loan(*claim).map_or(Asking::Away, |loan| {
-                                self.borrower.ask(self.table, loan, least)
-                            })
+                            self.borrower.ask(self.table, loan.clone(), least)
                         }
                         _ => Asking::UnderWay,
                     };
@@ -151,7 +154,7 @@ impl<'p> Shared<'p, '_, '_> {
                         return Err(MustWait);
                     }
                 }
-                self.without_store(limits, now)
+                self.without_store(limits, now, &claims, &loan)
             }
         };
         if reason.is_some() {
@@ -165,9 +168,10 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Whether the store can be waited for.
-    fn may_wait(&self, attempt: &Attempt, patience: Patience) -> bool {
+    fn may_wait(&self, loan: &Loan, attempt: &Attempt, patience: Patience) -> bool {
+        let is_away = self.borrower.is_away(self.table, loan);
         patience != Patience::Over
-            && (!self.borrower.is_away() || self.borrower.is_starting())
+            && (!is_away || self.borrower.is_starting(loan))
             && !attempt.waits.as_ref().is_some_and(Waits::is_away)
     }
 
@@ -279,28 +283,39 @@ impl<'p> Shared<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
+        claims: &[(&'p Limit, LeaseKey)],
+        loan: &Loan,
     ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
-        let since = self.borrower.away_since(now.time());
-        if let WithoutStore::Open { for_ } = self.sharing.without_store {
-            let since = since.unwrap_or(now.time());
-            let for_ = u64::try_from(for_.as_nanos()).unwrap_or(u64::MAX);
-            if now.time().saturating_since(since).0 < for_ {
+        let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
+        match self.sharing.without_store {
+            WithoutStore::Closed => return (Some(Reason::Store), ArrayVec::new()),
+            WithoutStore::Open { for_ }
+                if Duration::from(now.time().saturating_since(since)) < for_ =>
+            {
                 self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
                 return (None, ArrayVec::new());
             }
+            WithoutStore::Share | WithoutStore::Open { .. } => {}
         }
-        if self.sharing.without_store == WithoutStore::Closed {
-            return (Some(Reason::Store), ArrayVec::new());
-        }
-        // What was lent before the store went away was spent at the latest one validity later. At
-        // that moment a full burst may have been owed.
+        // What was lent before the store went away is spent at the latest one validity later. At
+        // that moment a full burst may be owed.
         let validity = Nanos(LentLimit::LONGEST_VALIDITY.0 * 1_000);
-        let since = since.unwrap_or(now.time()).saturating_add(validity);
-        let share = |quota: Quota| {
-            let share = self.borrower.share(quota)?;
-            Some((share, since.saturating_add(quota.drain_time())))
+        let owed_since = since.saturating_add(validity);
+        let has_shares = self.borrower.has_shares(self.table, loan);
+        let share = |limit: &Limit| {
+            let share = self.borrower.share_of(loan, limit.quota).filter(|_| has_shares)?;
+            Some((share, owed_since.saturating_add(limit.quota.drain_time())))
         };
-        decide::by_share(self.table, now, self.in_force, self.question, limits, share)
+        let (reason, standings) =
+            decide::by_share(self.table, now, self.in_force, self.question, limits, share);
+        if reason.is_none() && self.question.cells > 0 {
+            for claim in claims.iter().filter(|(_, key)| !self.borrower.has_noted_share(*key)) {
+                if let Some(loan) = self.loan(*claim) {
+                    self.borrower.note_share(loan);
+                }
+            }
+        }
+        (reason, standings)
     }
 }
 

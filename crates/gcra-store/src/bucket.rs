@@ -98,6 +98,12 @@ impl Bucket {
         &self.limit
     }
 
+    /// Whether it is a bucket of the limit with this name.
+    #[must_use]
+    pub fn is_of(&self, limit_name: &str) -> bool {
+        self.stem.split(':').nth(3) == Some(limit_name)
+    }
+
     /// The key of its record in the store.
     #[must_use]
     pub fn name(&self) -> &str {

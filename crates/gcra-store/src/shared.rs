@@ -17,13 +17,16 @@ pub(crate) struct Shared {
     most_asks: usize,
     /// No server can be used.
     pub(crate) away: AtomicBool,
+    /// The same for each part of a store whose parts fail apart.
+    pub(crate) parts: Box<[AtomicBool]>,
     pub(crate) round_trip: RoundTrip,
     pub(crate) counters: AtomicCounters,
 }
 
 impl Shared {
-    pub(crate) fn new(most_asks: usize) -> Self {
+    pub(crate) fn new(most_asks: usize, parts: usize) -> Self {
         Self {
+            parts: (0..parts).map(|_| AtomicBool::new(true)).collect(),
             under_way: AtomicUsize::new(0),
             most_asks,
             away: AtomicBool::new(true),
@@ -122,6 +125,12 @@ impl Health {
     /// For how long there was no server that can be used, until now.
     pub(crate) fn away_total(&self) -> Duration {
         self.away_before + self.away_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether a look has found that something is wrong.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.fault.is_some() || self.servers.iter().any(|server| server.fault.is_some())
     }
 
     /// Whether there are servers, and all of them can be used.

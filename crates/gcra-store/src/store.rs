@@ -9,7 +9,7 @@ use std::time::Instant;
 use gcra_lease::{Micros, Sent};
 use tokio::sync::{mpsc, watch};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
 use crate::message::{Answer, Asked, Batch, Envelope};
@@ -35,7 +35,10 @@ impl Store {
         let connector = Arc::new(Connector::new(config)?);
         let (batches, incoming) = mpsc::unbounded_channel();
         let (tell, health) = watch::channel(Health::new(Instant::now()));
-        let shared = Arc::new(Shared::new(connector.config.most_asks));
+        let shared = Arc::new(Shared::new(
+            connector.config.most_asks,
+            if connector.config.url.is_cluster() { TAGS.into() } else { 1 },
+        ));
         let task = Task::new(connector, shared.clone(), incoming, tell);
         Ok((Self { shared, batches, health }, task.run()))
     }
@@ -59,6 +62,25 @@ impl Store {
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::Relaxed)
+    }
+
+    /// How many parts the store has that may be away while others are not: many in a cluster,
+    /// else one.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.shared.parts.len()
+    }
+
+    /// The part that a bucket is in.
+    #[must_use]
+    pub fn part_of(&self, bucket: &Bucket) -> usize {
+        usize::from(bucket.tag()) % self.parts().max(1)
+    }
+
+    /// Whether the server of a part cannot be used.
+    #[must_use]
+    pub fn is_part_away(&self, part: usize) -> bool {
+        self.shared.parts.get(part).is_none_or(|away| away.load(Ordering::Relaxed))
     }
 
     /// When the last server that could be used was lost; when the store was opened, if there was

@@ -164,6 +164,7 @@ impl Task {
             }
         }
         self.shared.away.store(true, Ordering::Relaxed);
+        self.shared.parts.iter().for_each(|away| away.store(true, Ordering::Relaxed));
     }
 
     // --- Asks ----------------------------------------------------------------------------------
@@ -463,7 +464,11 @@ impl Task {
             }
         }
         self.fault = fault;
-        let next = self.look_began + jitter(self.connector.config.look_every);
+        // A server that is back is noticed soon: all hosts should know it at about the same time.
+        let is_well = self.servers.iter().all(|server| server.state.is_ok());
+        let every = self.connector.config.look_every;
+        let every = if is_well && self.fault.is_none() { every } else { every / 4 };
+        let next = self.look_began + jitter(every);
         self.look = Look::At(next, finder);
         if closed {
             self.look_soon();
@@ -541,6 +546,12 @@ impl Task {
         let usable = self.servers.iter().any(|server| server.state.is_ok());
         self.was_used |= usable;
         self.shared.away.store(!usable, Ordering::Relaxed);
+        for (part, away) in self.shared.parts.iter().enumerate() {
+            let owner = self.owners.get(part).map(|&owner| usize::from(owner));
+            let server = owner.and_then(|owner| self.servers.get(owner));
+            let is_usable = server.is_some_and(|server| server.state.is_ok());
+            away.store(!is_usable, Ordering::Relaxed);
+        }
         let servers = self.servers.iter().map(|server| ServerHealth {
             address: server.address.to_string(),
             fault: server.state.as_ref().err().cloned(),
