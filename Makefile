@@ -5,8 +5,8 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
-	loom shuttle lease-sim lease-explore store-script store-faults fuzz fuzz-seeds soak bench \
-	bench-haproxy bench-peers guard haproxy promtool strace valkey
+	loom shuttle lease-sim lease-explore store-script store-faults bench-store fuzz fuzz-seeds \
+	soak bench bench-haproxy bench-peers guard haproxy promtool strace valkey
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,10 @@ store-script: valkey ## 100,000 random asks to each Valkey and Redis, compared w
 store-faults: valkey ## hosts on real servers that fail, for SECONDS (600), and one exact bucket
 	GCRA_STORE_SECONDS=$(SECONDS) $(CARGO) test --release --locked -p gcra-store \
 		--test servers -- policed:: --include-ignored --nocapture
+
+bench-store: valkey ## what an ask costs the store, beside a script that counts each request
+	$(CARGO) test --release --locked -p gcra-store --test servers what_a_call_costs \
+		-- --include-ignored --nocapture
 
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60

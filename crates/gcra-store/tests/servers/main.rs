@@ -11,6 +11,7 @@
 
 mod check;
 mod cluster;
+mod cost;
 mod failing;
 mod host;
 mod policed;
