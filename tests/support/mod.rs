@@ -13,6 +13,9 @@
 )]
 
 pub mod admin;
+pub mod host;
+pub mod proxy;
+pub mod server_groups;
 mod skip;
 pub mod spop;
 pub mod valkey;

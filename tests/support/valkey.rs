@@ -22,10 +22,12 @@ pub fn programs() -> Vec<PathBuf> {
     if let Some(program) = env::var_os("VALKEY") {
         return vec![program.into()];
     }
-    let target = option_env!("CARGO_TARGET_TMPDIR").map(Path::new);
-    let fetched = ["valkey-9", "valkey-8", "redis-7"]
-        .into_iter()
-        .filter_map(|name| Some(target?.with_file_name("valkey").join(name)));
+    // An example is TARGET/PROFILE/examples/NAME, and has no such variable.
+    let folder = match option_env!("CARGO_TARGET_TMPDIR") {
+        Some(temporary) => PathBuf::from(temporary).with_file_name("valkey"),
+        None => env::current_exe().unwrap().ancestors().nth(3).unwrap().join("valkey"),
+    };
+    let fetched = ["valkey-9", "valkey-8", "redis-7"].map(|name| folder.join(name)).into_iter();
     let path = env::var_os("PATH").unwrap_or_default();
     let path: Vec<_> = env::split_paths(&path).collect();
     let installed = ["valkey-server", "redis-server"]
@@ -116,14 +118,28 @@ impl Server {
                 return false;
             }
             // A server that listens with TLS only answers with nothing; a test waits by itself.
-            if let Some(answer) = self.try_say(&["PING"])
-                && !answer.starts_with("-LOADING")
-            {
+            if self.is_ready() {
                 return true;
             }
             thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// Whether it answers, and not only that it is loading its data.
+    pub fn is_ready(&self) -> bool {
+        self.try_say(&["PING"]).is_some_and(|answer| !answer.starts_with("-LOADING"))
+    }
+
+    /// Its name and version: "Valkey server v=9.1.2 ...".
+    pub fn version(&self) -> String {
+        let output = Command::new(&self.program).arg("--version").output().unwrap();
+        let line = String::from_utf8_lossy(&output.stdout);
+        line.split(" sha=").next().unwrap_or_default().to_owned()
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn address(&self) -> SocketAddr {

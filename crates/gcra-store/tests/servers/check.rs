@@ -3,7 +3,7 @@
 use gcra_store::{Config, Kind, PERMISSIONS, Password, check};
 
 use crate::host::config;
-use crate::support::{Server, needs, valkey};
+use crate::support::{Server, cluster, cluster_url, needs, replica_of, valkey};
 
 /// All findings of one kind, one in a line.
 async fn said(config: Config, kind: Kind) -> String {
@@ -16,7 +16,7 @@ async fn said(config: Config, kind: Kind) -> String {
 async fn a_store_that_is_well() {
     needs!(valkey());
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
-    let _replica = crate::replicas::replica_of(&server);
+    let _replica = replica_of(&server);
     let good = said(config(&server.url()), Kind::Good).await;
     for text in ["is a primary and can be used (", "noeviction", "1 replica has confirmed", "runs"]
     {
@@ -70,8 +70,8 @@ async fn each_thing_that_is_wrong() {
 #[tokio::test]
 async fn a_cluster_and_what_it_lacks() {
     needs!(valkey());
-    let nodes = crate::cluster::cluster(2);
-    let url = crate::cluster::url(&nodes);
+    let nodes = cluster(2);
+    let url = cluster_url(&nodes);
     assert_eq!(said(config(&url), Kind::Wrong).await, "");
     let good = said(config(&url), Kind::Good).await;
     assert_eq!(good.matches("is a primary and can be used").count(), 2, "{good}");

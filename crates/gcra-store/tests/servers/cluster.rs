@@ -3,67 +3,7 @@
 use gcra_store::{Fault, Names, Outcome};
 
 use crate::host::{Host, config};
-use crate::support::{Server, needs, valkey, wait_until};
-
-const SLOTS: u16 = 16_384;
-
-const ARGUMENTS: [&str; 6] = [
-    "--cluster-enabled",
-    "yes",
-    "--cluster-node-timeout",
-    "1000",
-    "--cluster-require-full-coverage",
-    "no",
-];
-
-/// A replica for each of the nodes. Together they can promote one.
-pub fn add_replicas(nodes: &[Server]) -> Vec<Server> {
-    let replicas: Vec<_> = nodes.iter().map(|_| Server::start(&ARGUMENTS)).collect();
-    for (node, replica) in nodes.iter().zip(&replicas) {
-        let (port, id) = (node.port.to_string(), id(node));
-        replica.say(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-        wait_until("the replica knows its primary", || {
-            replica.say(&["CLUSTER", "REPLICATE", &id]) == "+OK\r\n"
-        });
-    }
-    let all = 2 * nodes.len();
-    for node in nodes {
-        wait_until("all know each other, and each has its replica", || {
-            node.say(&["INFO", "replication"]).contains("state=online")
-                && node.say(&["CLUSTER", "INFO"]).contains(&format!("cluster_known_nodes:{all}"))
-        });
-    }
-    replicas
-}
-
-/// Primaries without replicas, with the slots dealt evenly.
-pub fn cluster(count: u16) -> Vec<Server> {
-    let nodes: Vec<_> = (0..count).map(|_| Server::start(&ARGUMENTS)).collect();
-    for (place, node) in (0..).zip(&nodes) {
-        let first = (SLOTS / count * place).to_string();
-        let last = if place + 1 == count { SLOTS } else { SLOTS / count * (place + 1) };
-        let last = (last - 1).to_string();
-        assert_eq!(node.say(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "+OK\r\n");
-        let epoch = (place + 1).to_string();
-        assert_eq!(node.say(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "+OK\r\n");
-        let port = nodes[0].port.to_string();
-        node.say(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-    }
-    for node in &nodes {
-        wait_until("the cluster is well", || {
-            let info = node.say(&["CLUSTER", "INFO"]);
-            info.contains("cluster_state:ok")
-                && info.contains("cluster_slots_ok:16384")
-                && info.contains(&format!("cluster_known_nodes:{count}"))
-        });
-    }
-    nodes
-}
-
-pub fn url(nodes: &[Server]) -> String {
-    // One node is enough: it knows the others.
-    format!("redis+cluster://{}", nodes[0].address())
-}
+use crate::support::{SLOTS, Server, cluster, cluster_url, id, needs, valkey};
 
 /// Which node has the slot of this key.
 fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
@@ -75,15 +15,11 @@ fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
     (place.into(), slot.to_string())
 }
 
-fn id(node: &Server) -> String {
-    node.say(&["CLUSTER", "MYID"]).lines().nth(1).unwrap().to_owned()
-}
-
 #[tokio::test]
 async fn each_ask_goes_to_the_server_that_has_its_tag() {
     needs!(valkey());
     let mut nodes = cluster(3);
-    let mut host = Host::ready(config(&url(&nodes))).await;
+    let mut host = Host::ready(config(&cluster_url(&nodes))).await;
     assert_eq!(host.store.health().servers.len(), 3);
     let keys: Vec<_> = (0..60).map(|key| key.to_string()).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
@@ -108,7 +44,7 @@ async fn each_ask_goes_to_the_server_that_has_its_tag() {
 async fn slots_that_move() {
     needs!(valkey());
     let nodes = cluster(2);
-    let mut slow = config(&url(&nodes));
+    let mut slow = config(&cluster_url(&nodes));
     // So that the servers are not looked for by chance.
     slow.look_every = std::time::Duration::from_secs(3);
     let mut host = Host::ready(slow).await;
@@ -168,7 +104,7 @@ async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
     assert_eq!(host.ask(&key.unwrap()).await, Outcome::Void);
     host.wait_for_fault(|fault| fault.to_string().contains("a node of a cluster")).await;
 
-    let mut host = Host::ready(config(&url(&nodes))).await;
+    let mut host = Host::ready(config(&cluster_url(&nodes))).await;
     let (owner, slot) = owner(&nodes, &host, "key");
     host.reply("key").await;
     // The other node hears of it, too.

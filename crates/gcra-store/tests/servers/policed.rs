@@ -17,7 +17,9 @@ use gcra_store::{Config, Names, Outcome, Store};
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::support::{Server, needs, valkey, wait_until};
+use crate::support::{
+    Server, add_replicas, cluster, cluster_url, needs, replica_of, sentinel_of, valkey, wait_until,
+};
 
 const HOSTS: u64 = 3;
 /// `--store-wait`.
@@ -235,8 +237,8 @@ fn strict_with_one_server_that_dies_hangs_and_forgets_scripts() {
 fn strict_while_sentinels_promote_one_replica_after_the_other() {
     needs!(valkey());
     let first = Server::start(&[]);
-    let second = crate::replicas::replica_of(&first);
-    let sentinel = crate::replicas::sentinel_of(&first, &second);
+    let second = replica_of(&first);
+    let sentinel = sentinel_of(&first, &second);
     let mut servers = [first, second];
     let mut primary = 0;
     let mut config = config(&format!("redis+sentinel://{}/store", sentinel.address()));
@@ -273,9 +275,9 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
 #[ignore = "six servers take a while: make store-faults"]
 fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
     needs!(valkey());
-    let primaries = crate::cluster::cluster(3);
-    let url = crate::cluster::url(&primaries);
-    let replicas = crate::cluster::add_replicas(&primaries);
+    let primaries = cluster(3);
+    let url = cluster_url(&primaries);
+    let replicas = add_replicas(&primaries);
     // {gcra:...} of the key that the hosts ask for.
     let name = Names::new(b"").bucket("p.l", b"key", limit()).name().to_owned();
     let slot = primaries[0].say(&["CLUSTER", "KEYSLOT", &name]);

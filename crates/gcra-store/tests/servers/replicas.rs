@@ -5,36 +5,7 @@ use std::time::Duration;
 use gcra_store::{Fault, Health, Outcome, Password};
 
 use crate::host::{Host, config};
-use crate::support::{PATIENCE, Server, needs, valkey, wait_until};
-
-pub fn replica_of(primary: &Server) -> Server {
-    let port = primary.port.to_string();
-    let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
-    // "online" says the primary, and only then it counts.
-    wait_until("the replica follows", || {
-        let online = format!("port={},state=online", replica.port);
-        primary.say(&["INFO", "replication"]).contains(&online)
-    });
-    replica
-}
-
-/// A sentinel that knows both, and calls the primary "store".
-pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
-    // In the folder of the primary, which is there for longer than the sentinel.
-    let file = primary.directory.path().join("sentinel.conf");
-    let text = format!(
-        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 1000\n\
-         sentinel failover-timeout store 2000\n",
-        primary.port
-    );
-    std::fs::write(&file, text).unwrap();
-    let sentinel = Server::start_sentinel(&file);
-    // The sentinel finds replicas by asking the primary, every 10 seconds or when it begins.
-    wait_until("the sentinel knows the replica", || {
-        sentinel.say(&["SENTINEL", "REPLICAS", "store"]).contains(&replica.port.to_string())
-    });
-    sentinel
-}
+use crate::support::{PATIENCE, Server, needs, replica_of, sentinel_of, valkey};
 
 fn replicas(health: &Health) -> Option<u32> {
     let server = health.servers.first()?;

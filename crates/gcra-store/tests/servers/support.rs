@@ -1,9 +1,12 @@
 //! What the tests share with those of the other crates.
+#[path = "../../../../tests/support/server_groups.rs"]
+mod server_groups;
 #[path = "../../../../tests/support/skip.rs"]
 mod skip;
 #[path = "../../../../tests/support/valkey.rs"]
 mod valkey;
 
+pub use server_groups::*;
 pub(crate) use skip::needs;
 pub use skip::skip;
 pub use valkey::*;

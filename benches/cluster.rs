@@ -1,0 +1,256 @@
+//! What it costs to share a limit: three hosts that hold leases, beside three that call a script
+//! of the store for each request, and three that count by themselves. `make bench-cluster`.
+//!
+//! `cargo bench --bench cluster [-- --quick]`. Asks, CPU of the store and of the agents, and
+//! latency, each under the same steady load, medians of interleaved rounds. `--quick` is one short
+//! round.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_precision_loss,
+    reason = "a bench may end with a message, and its numbers are small"
+)]
+
+#[path = "support/host.rs"]
+mod host;
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "support/paced.rs"]
+mod paced;
+#[path = "support/script_agent.rs"]
+mod script_agent;
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "support/usage.rs"]
+mod usage;
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paced::Outcome;
+use support::Agent;
+use support::valkey::Server;
+use usage::cpu_time;
+
+const HOSTS: usize = 3;
+const PER_SECOND: u64 = 1000;
+const BURST: u64 = 200;
+/// The keys of the load without a hot one. Each host asks about each of them once.
+const KEYS: u32 = 10_000;
+
+/// Who decides.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Alone,
+    Leases,
+    Script,
+}
+
+const WAYS: [(Way, &str); 3] = [
+    (Way::Alone, "each host alone"),
+    (Way::Leases, "leases"),
+    (Way::Script, "a script call each"),
+];
+
+struct Load {
+    name: &'static str,
+    /// Requests to each host.
+    per_second: u32,
+    /// Whether there is one key; otherwise there are [`KEYS`], in another order on each host.
+    is_hot: bool,
+}
+
+const LOADS: [Load; 3] = [
+    Load { name: "a hot key above its limit, 6000/s", per_second: 2_000, is_hot: true },
+    Load { name: "a hot key below its limit, 900/s", per_second: 300, is_hot: true },
+    Load { name: "10 000 keys, each seen first, 6000/s", per_second: 2_000, is_hot: false },
+];
+
+/// What one run showed.
+#[derive(Clone, Copy)]
+struct Figures {
+    allowed_per_second: f64,
+    asks: f64,
+    store_us: f64,
+    agent_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+fn main() {
+    // Cargo adds an argument of its own.
+    let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [agent, store] = &args[..]
+        && agent == "script-agent"
+    {
+        return script_agent::serve(store, PER_SECOND, BURST);
+    }
+    support::valkey::valkey().expect("make valkey fetches a server");
+    let quick = args.iter().any(|arg| arg == "--quick");
+    let (rounds, seconds) = if quick { (1, 1) } else { (5, 5) };
+
+    let since = machine::Since::now();
+    let mut runs = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for (load, runs) in LOADS.iter().zip(&mut runs) {
+            for ((way, _), runs) in WAYS.iter().zip(runs) {
+                runs.push(measure(*way, load, seconds));
+            }
+        }
+    }
+    // All agents and stores have ended by now.
+    print(&runs, rounds, seconds, since.others(0.0));
+}
+
+/// One load on agents and a store of its own.
+fn measure(way: Way, load: &Load, seconds: u32) -> Figures {
+    let store = Server::start(&[]);
+    let directories: Vec<_> = (0..HOSTS).map(|_| support::directory()).collect();
+    let agents: Vec<_> =
+        directories.iter().map(|directory| start(way, directory.path(), &store)).collect();
+    // What the load does not ask about, so that connections and scripts are there.
+    run(&agents, |host| vec![1_000_000 + host; 50], 100);
+
+    let used = || {
+        let agents: Duration = agents.iter().map(|agent| cpu_time(agent.process.id())).sum();
+        [cpu_time(store.id()), agents].map(|time| time.as_secs_f64())
+    };
+    let idle = Duration::from_millis(500);
+    let before = used();
+    thread::sleep(idle);
+    let after = used();
+    let idle = [0, 1].map(|of| (after[of] - before[of]) / idle.as_secs_f64());
+
+    let (asks_before, before, start) = (calls(&store), used(), Instant::now());
+    let count = (load.per_second * seconds) as usize;
+    let outcome = run(&agents, |host| keys(load, host, count), load.per_second);
+    let (elapsed, after) = (start.elapsed().as_secs_f64(), used());
+    let requests = outcome.requests as f64;
+    let [store_us, agent_us] =
+        [0, 1].map(|of| 1e6 * (after[of] - before[of] - idle[of] * elapsed).max(0.0) / requests);
+    let quantile = |quantile| outcome.latency.value_at_quantile(quantile) as f64 / 1e3;
+    Figures {
+        allowed_per_second: outcome.allowed as f64 / elapsed,
+        asks: (calls(&store) - asks_before) as f64 / requests,
+        store_us,
+        agent_us,
+        p50_us: quantile(0.5),
+        p99_us: quantile(0.99),
+    }
+}
+
+/// Each host is asked at the same time.
+fn run(agents: &[Agent], keys: impl Fn(u32) -> Vec<u32> + Sync, per_second: u32) -> Outcome {
+    let keys = &keys;
+    thread::scope(|scope| {
+        let hosts: Vec<_> = (0..)
+            .zip(agents)
+            .map(|(host, agent)| {
+                scope.spawn(move || paced::run(&agent.address, &keys(host), per_second))
+            })
+            .collect();
+        let mut all = Outcome::new();
+        hosts.into_iter().for_each(|host| all.add(&host.join().unwrap()));
+        all
+    })
+}
+
+fn keys(load: &Load, host: u32, count: usize) -> Vec<u32> {
+    if load.is_hot {
+        return vec![0; count];
+    }
+    // A step that has no factor in common with the number of keys leads to all of them. Hosts are
+    // a third of all keys apart.
+    let first = host * KEYS / u32::try_from(HOSTS).unwrap();
+    (0..KEYS).cycle().map(|number| (first + number * 7_919) % KEYS).take(count).collect()
+}
+
+fn start(way: Way, directory: &Path, store: &Server) -> Agent {
+    if way == Way::Script {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        return Agent::start_command(command.args(["script-agent", &store.url()]));
+    }
+    let (rate, burst) = (format!("{PER_SECOND}/s"), BURST.to_string());
+    let limit = ["--listen", "127.0.0.1:0", "--rate", &rate, "--burst", &burst];
+    let url = store.url();
+    let shared = ["--store", &*url];
+    let shared: &[&str] = if way == Way::Leases { &shared } else { &[] };
+    Agent::start_with(&directory.join("table"), &[&limit, shared].concat())
+}
+
+/// How many scripts the store has run.
+fn calls(store: &Server) -> u64 {
+    let statistics = store.say(&["INFO", "commandstats"]);
+    let calls = |name: &str| {
+        let line = statistics.lines().find_map(|line| line.strip_prefix(name))?;
+        line.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()
+    };
+    ["cmdstat_evalsha", "cmdstat_eval"].iter().filter_map(|name| calls(name)).sum()
+}
+
+/// The median of a figure over the rounds.
+fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+    middle(runs.iter().map(of).collect())
+}
+
+/// The median of the differences within a round: what moves with the machine moves both.
+fn added(runs: &[Figures], alone: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+    middle(runs.iter().zip(alone).map(|(run, alone)| of(run) - of(alone)).collect())
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, others: f64) {
+    println!(
+        "Three hosts with the limit {PER_SECOND}/s, burst {BURST}, and one store, all on the same \
+         cores; medians of\n{rounds} interleaved rounds of {seconds} s; other programs took \
+         {:.0} % of the machine\n({}):\n",
+        100.0 * others,
+        host::description()
+    );
+    for (load, runs) in LOADS.iter().zip(runs) {
+        println!("{}:\n", load.name);
+        println!(
+            "| decided by         | allowed/s | asks/request | store CPU µs | agent CPU µs \
+             | added p50 µs | added p99 µs | store full at |\n\
+             | ------------------ | --------: | -----------: | -----------: | -----------: \
+             | -----------: | -----------: | ------------: |"
+        );
+        for ((way, name), of_way) in WAYS.iter().zip(runs) {
+            let [p50, p99] = if *way == Way::Alone {
+                // To these the others add something.
+                let of = |of: fn(&Figures) -> f64| format!("({:.0})", median(of_way, of));
+                [of(|it| it.p50_us), of(|it| it.p99_us)]
+            } else {
+                let of = |of: fn(&Figures) -> f64| format!("{:.0}", added(of_way, &runs[0], of));
+                [of(|it| it.p50_us), of(|it| it.p99_us)]
+            };
+            let store_us = median(of_way, |it| it.store_us);
+            let full = match way {
+                Way::Alone => "never".to_owned(),
+                _ => format!("{:.0}/s", 1e6 / store_us),
+            };
+            println!(
+                "| {name:<18} | {:>9.0} | {:>12.4} | {store_us:>12.2} | {:>12.2} | {p50:>12} \
+                 | {p99:>12} | {full:>13} |",
+                median(of_way, |it| it.allowed_per_second),
+                median(of_way, |it| it.asks),
+                median(of_way, |it| it.agent_us),
+            );
+        }
+        println!();
+    }
+    println!(
+        "CPU is per request, user and kernel, without what idle processes use. \"Store full at\" \
+         is computed\nfrom the store's CPU: it has one thread. Latency is from NOTIFY to ACK, \
+         without HAProxy; the first row\nof each table has its own in parentheses, and the others \
+         what they add to it."
+    );
+}

@@ -1,0 +1,139 @@
+//! `make demo-cluster`: three hosts that share one limit through a store, each with an agent, a
+//! table and a HAProxy of its own. One client asks all three for three times what it may have.
+//! Then the store is killed, and comes back. Shows what the client gets from each host, and the
+//! sum beside what the limit allows.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a demo may end with a message")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use support::Client;
+use support::host::Host;
+use support::valkey::Server;
+
+const PER_SECOND: u32 = 100;
+const BURST: u32 = 20;
+const SECONDS: u32 = 15;
+/// The seconds after which the store is killed, and started again.
+const KILLED: u32 = 5;
+const BACK: u32 = 10;
+const CLIENT: &str = "127.0.0.1";
+
+/// What the client gets from one host.
+#[derive(Default)]
+struct Answers {
+    allowed: AtomicU64,
+    blocked: AtomicU64,
+    other: AtomicU64,
+}
+
+fn main() {
+    support::valkey::valkey().expect("tests/get-valkey.sh fetches a server");
+    // Each change is on the disk before the server answers, so it loses nothing when it is killed.
+    let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let rate = format!("{PER_SECOND}/s");
+    let args = ["--rate", &rate, "--burst", &BURST.to_string(), "--store", &store.url()];
+    let args = args.map(ToOwned::to_owned);
+    println!("store: {}", store.version());
+    println!("three hosts, each with a HAProxy, an agent and a table of its own:");
+    println!("  gcra-spoa {}", args.join(" "));
+    let hosts: Vec<_> = (0..3).map(|_| Host::start(&args)).collect();
+    println!("one client, which sends {PER_SECOND} requests/s to each of them for {SECONDS} s");
+    println!("Requests allowed so far:");
+    println!();
+    println!(
+        "  time   {:>8} {:>8} {:>8}   {:>8} {:>16}",
+        "host 1", "host 2", "host 3", "sum", "limit allows"
+    );
+
+    let start = Instant::now();
+    let clients: Vec<_> = hosts.iter().map(|host| ask(host, start)).collect();
+    for second in 1..=SECONDS {
+        thread::sleep(Duration::from_secs(second.into()).saturating_sub(start.elapsed()));
+        // The answers first: what comes due in between is more than was counted.
+        let allowed = allowed(&clients);
+        let limit = limit_allows(start.elapsed());
+        println!(
+            "{:>5}s   {:>8} {:>8} {:>8}   {:>8} {limit:>16}",
+            second,
+            allowed[0],
+            allowed[1],
+            allowed[2],
+            allowed.iter().sum::<u64>()
+        );
+        match second {
+            KILLED => {
+                store.kill();
+                println!(
+                    "         The store is killed. Each host goes on by itself, with a third of \
+                     the limit."
+                );
+            }
+            BACK => {
+                store.restart();
+                println!("         The store is back. The hosts find it again by themselves.");
+            }
+            _ => {}
+        }
+    }
+
+    println!();
+    let answers: Vec<_> =
+        clients.into_iter().map(|(answers, thread)| (answers, thread.join().unwrap())).collect();
+    let elapsed = answers.iter().map(|(_, elapsed)| *elapsed).max().unwrap();
+    let sum = |of: fn(&Answers) -> &AtomicU64| -> u64 {
+        answers.iter().map(|(answers, _)| of(answers).load(Ordering::Relaxed)).sum()
+    };
+    let (allowed, other) = (sum(|it| &it.allowed), sum(|it| &it.other));
+    let all = allowed + sum(|it| &it.blocked) + other;
+    println!(
+        "{allowed} of {all} requests were allowed; {BURST} at once + {:.2} s x {PER_SECOND}/s = \
+         {}",
+        elapsed.as_secs_f64(),
+        limit_allows(elapsed)
+    );
+    let asks: f64 = hosts.iter().filter_map(|host| host.metric("gcra_store_asks_total")).sum();
+    println!("The hosts asked the store {asks} times. Everything is stopped.");
+    assert!(
+        allowed <= limit_allows(elapsed) && other == 0,
+        "more requests were allowed than the limit says, or {other} were not decided"
+    );
+}
+
+/// Sends requests to one host until the time is over. The thread returns when the last one was
+/// answered.
+fn ask(host: &Host, start: Instant) -> (Arc<Answers>, JoinHandle<Duration>) {
+    let mut client = Client::from(host.frontend(), CLIENT.parse::<IpAddr>().unwrap());
+    let answers = Arc::new(Answers::default());
+    let of_thread = answers.clone();
+    let thread = thread::spawn(move || {
+        for number in 0..PER_SECOND * SECONDS {
+            let due = Duration::from_secs(1) * number / PER_SECOND;
+            thread::sleep(due.saturating_sub(start.elapsed()));
+            let response = client.get("/").expect("HAProxy answers");
+            let counter = match (response.status, response.head.contains("x-blocked: 0")) {
+                (200, true) => &of_thread.allowed,
+                (429, _) => &of_thread.blocked,
+                _ => &of_thread.other,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        start.elapsed()
+    });
+    (answers, thread)
+}
+
+fn allowed(clients: &[(Arc<Answers>, JoinHandle<Duration>)]) -> Vec<u64> {
+    clients.iter().map(|(answers, _)| answers.allowed.load(Ordering::Relaxed)).collect()
+}
+
+/// What the limit allows in the time.
+fn limit_allows(elapsed: Duration) -> u64 {
+    u64::from(BURST) + u64::try_from(elapsed.as_millis()).unwrap() * u64::from(PER_SECOND) / 1000
+}

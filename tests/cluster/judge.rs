@@ -1,0 +1,89 @@
+//! Holds the audit files of all hosts together against one exact bucket for each client.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value as Json;
+
+use crate::support::agent_binary;
+
+/// A limit per second.
+#[derive(Clone, Copy)]
+pub(crate) struct Limit {
+    pub(crate) per_second: u64,
+    pub(crate) burst: u64,
+}
+
+impl Limit {
+    /// As arguments of an agent, and of `gcra-spoa audit`.
+    pub(crate) fn args(self) -> [String; 4] {
+        let Self { per_second, burst } = self;
+        ["--rate".into(), format!("{per_second}/s"), "--burst".into(), burst.to_string()]
+    }
+}
+
+/// What the files say.
+#[derive(Debug)]
+pub(crate) struct Judgement {
+    pub(crate) allowed: u64,
+    pub(crate) blocked: u64,
+    /// What one exact bucket for each client would have allowed of the same requests.
+    pub(crate) exact: u64,
+    /// Cells that the limit does not allow.
+    pub(crate) too_many: u64,
+    /// How many cells a client was ahead of its limit, at worst.
+    pub(crate) worst: u64,
+}
+
+impl Judgement {
+    /// What was allowed, in percent of what one exact bucket would have allowed.
+    #[expect(clippy::cast_precision_loss, reason = "less than 2^52 requests")]
+    pub(crate) fn percent(&self) -> f64 {
+        100.0 * self.allowed as f64 / self.exact as f64
+    }
+}
+
+/// What `gcra-spoa audit` says about the files, and how many requests an exact bucket would have
+/// allowed.
+pub(crate) fn judge(files: &[PathBuf], limit: Limit) -> Judgement {
+    let mut audit = Command::new(agent_binary());
+    let output = audit.arg("audit").args(files).args(limit.args()).arg("--json").output().unwrap();
+    let said: Json = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    assert_eq!(said["missing"], 0, "{said}");
+    let number = |value: &Json| value.as_u64().unwrap_or(0);
+    Judgement {
+        allowed: number(&said["cells"]),
+        blocked: number(&said["blocked"]),
+        exact: exact(files, limit),
+        too_many: number(&said["too_many"]),
+        worst: number(&said["worst"]["cells"]),
+    }
+}
+
+/// How many of the requests in the files an exact bucket for each client would have allowed.
+fn exact(files: &[PathBuf], limit: Limit) -> u64 {
+    let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let decisions = texts.iter().flat_map(|text| text.lines()).filter_map(|line| {
+        // "TIME POLICY KEY CELLS OUTCOME", as all files of one machine count their times.
+        let mut words = line.split(' ');
+        Some((words.next()?.parse::<u64>().ok()?, words.nth(1)?))
+    });
+    let mut decisions: Vec<_> = decisions.collect();
+    decisions.sort_unstable();
+    let interval = 1_000_000_000 / limit.per_second;
+    let mut tats = HashMap::new();
+    let mut allowed = 0;
+    for (now, key) in decisions {
+        let tat: &mut u64 = tats.entry(key).or_default();
+        let next = now.max(*tat) + interval;
+        if next <= now + interval * limit.burst {
+            *tat = next;
+            allowed += 1;
+        }
+    }
+    allowed
+}
