@@ -173,8 +173,8 @@ fn say(server: &Server, command: &[&str]) {
 /// One server, which writes each change to its disk before it answers, behind a slow network.
 fn one_server(time: Duration, random: &mut Random) -> Phase {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    // So that loading takes a while when keys are loaded slowly.
-    let fill = "for i = 1, 700 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
+    // So that loading takes a while when keys are loaded slowly. Every 1024 commands it answers.
+    let fill = "for i = 1, 4000 do redis.call('SET', 'x' .. i, 'x') end";
     say(&server, &["EVAL", fill, "0"]);
     let proxy = Proxy::start(server.address());
     let url = format!("redis://{}", proxy.address());
@@ -216,8 +216,8 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
         }
         4 => {
             server.kill();
-            // 1 ms for each key that it loads.
-            server.begin_restart(&["--key-load-delay", "1000"]);
+            // 0.3 ms for each command that it loads.
+            server.begin_restart(&["--key-load-delay", "300"]);
             wait_until("the data is loaded", || server.is_ready());
             "LOADING"
         }

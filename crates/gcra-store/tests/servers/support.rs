@@ -4,6 +4,7 @@ mod server_groups;
 #[path = "../../../../tests/support/skip.rs"]
 mod skip;
 #[path = "../../../../tests/support/valkey.rs"]
+#[allow(dead_code, reason = "tests of the agent use a part of it")]
 mod valkey;
 
 pub use server_groups::*;
