@@ -52,6 +52,7 @@ fn main() {
         "host 1", "host 2", "host 3", "sum", "limit allows"
     );
 
+    let mut logged = hosts[0].agent().process.lines().len();
     let start = Instant::now();
     let clients: Vec<_> = hosts.iter().map(|host| ask(host, start)).collect();
     for second in 1..=SECONDS {
@@ -67,6 +68,10 @@ fn main() {
             allowed[2],
             allowed.iter().sum::<u64>()
         );
+        for line in hosts[0].agent().process.lines().iter().skip(logged) {
+            println!("         host 1: {line}");
+            logged += 1;
+        }
         match second {
             KILLED => {
                 store.kill();

@@ -4,7 +4,6 @@
 use std::env;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -268,7 +267,5 @@ fn spawn(program: &Path, port: u16, directory: &Path, arguments: &[String]) -> C
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // The terminal's Ctrl-C ends the test, and the test ends the server.
-    command.process_group(0);
     command.spawn().unwrap()
 }
