@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::judge::{Judgement, Limit, judge};
+use crate::judge::{Judgement, judge};
 use crate::load::{Load, Pattern};
 use crate::support::host::Host;
 use crate::support::proxy::Proxy;
@@ -24,9 +24,7 @@ use crate::support::server_groups::{
 };
 use crate::support::valkey::{Server, valkey};
 use crate::support::{needs, wait_until};
-use crate::{frontends, start_hosts, wait_until_well};
-
-const LIMIT: Limit = Limit { per_second: 200, burst: 40 };
+use crate::{HOSTS, LIMIT, frontends, shared, wait_until_well};
 
 /// One far above the limit, one that comes and goes, and one just below the limit.
 const PATTERNS: [Pattern; 3] = [
@@ -69,6 +67,21 @@ struct Phase {
     slowest: Duration,
 }
 
+/// What each host is told about the store.
+struct Stores {
+    /// The store's address as each host knows it.
+    urls: Vec<String>,
+    /// `--without-store`.
+    without: &'static str,
+}
+
+impl Stores {
+    /// While they are away, the hosts block everything: that is exact.
+    fn closed(url: &str) -> Self {
+        Self { urls: vec![url.to_owned(); HOSTS], without: "closed" }
+    }
+}
+
 /// The hosts, each of which is disturbed by one thread and looked at by another.
 type Hosts = Vec<Mutex<Host>>;
 
@@ -81,12 +94,13 @@ fn lock(host: &Mutex<Host>) -> MutexGuard<'_, Host> {
 /// again, without help.
 fn phase(
     name: &'static str,
-    store: &str,
+    Stores { urls, without }: Stores,
     time: Duration,
     random: &mut Random,
     mut fault: impl FnMut(&mut Random) -> &'static str,
 ) -> Phase {
-    let hosts = start_hosts(LIMIT, store);
+    let hosts = urls.iter().map(|url| Host::start(&shared(LIMIT, url, without)));
+    let hosts: Vec<_> = hosts.collect();
     let mut load = Load::start(&frontends(&hosts), &PATTERNS);
     hosts.iter().for_each(wait_until_well);
     let hosts: Hosts = hosts.into_iter().map(Mutex::new).collect();
@@ -165,19 +179,26 @@ fn disturb(hosts: &Hosts, load: &Load, random: &mut Random, stop: &AtomicBool) -
     faults
 }
 
+/// One of them, or all.
+fn some<'p>(proxies: &'p [Proxy], random: &mut Random) -> &'p [Proxy] {
+    let place = usize::try_from(random.below(2 * HOSTS as u64)).unwrap();
+    proxies.get(place..=place).unwrap_or(proxies)
+}
+
 fn say(server: &Server, command: &[&str]) {
     let answer = server.say(command);
     assert!(!answer.starts_with('-'), "{command:?}: {answer}");
 }
 
-/// One server, which writes each change to its disk before it answers, behind a slow network.
+/// One server, which writes each change to its disk before it answers, and a network that fails.
 fn one_server(time: Duration, random: &mut Random) -> Phase {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     // So that loading takes a while when keys are loaded slowly. Every 1024 commands it answers.
     let fill = "for i = 1, 4000 do redis.call('SET', 'x' .. i, 'x') end";
     say(&server, &["EVAL", fill, "0"]);
-    let proxy = Proxy::start(server.address());
-    let url = format!("redis://{}", proxy.address());
+    let proxies: Vec<_> = (0..HOSTS).map(|_| Proxy::start(server.address())).collect();
+    let urls = proxies.iter().map(|proxy| format!("redis://{}", proxy.address())).collect();
+    let stores = Stores { urls, without: "closed" };
     // What is said to break the server, and to mend it.
     let words: [(&str, &[&str], &[&str]); 4] = [
         ("READONLY", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
@@ -193,7 +214,7 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
             &["CONFIG", "SET", "min-replicas-to-write", "0"],
         ),
     ];
-    phase("one server", &url, time, random, |random| match random.below(13) {
+    phase("one server", stores, time, random, |random| match random.below(14) {
         0 => {
             server.kill();
             random.pause(0, 3_000);
@@ -222,22 +243,26 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
             "LOADING"
         }
         5 => {
-            proxy.cut(true);
+            let some = some(&proxies, random);
+            some.iter().for_each(|proxy| proxy.cut(true));
             random.pause(20, 3_000);
-            proxy.cut(false);
+            some.iter().for_each(|proxy| proxy.cut(false));
             "cut off"
         }
-        6 => {
-            proxy.hold(true);
+        6 | 7 => {
+            let some = some(&proxies, random);
+            some.iter().for_each(|proxy| proxy.hold(true));
             random.pause(20, 3_000);
-            proxy.hold(false);
+            some.iter().for_each(|proxy| proxy.hold(false));
             "messages held back"
         }
-        7 | 8 => {
+        8 | 9 => {
+            let some = some(&proxies, random);
             // The longest is above the time in which the store must answer.
-            proxy.delay(Duration::from_millis(1 + random.below(40)));
+            let delay = Duration::from_millis(1 + random.below(40));
+            some.iter().for_each(|proxy| proxy.delay(delay));
             random.pause(500, 3_000);
-            proxy.delay(Duration::ZERO);
+            some.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
             "slow network"
         }
         word => {
@@ -250,12 +275,32 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
     })
 }
 
+/// A server that is away for all hosts at the same time. Each of them goes on with its share.
+fn shares(time: Duration, random: &mut Random) -> Phase {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let stores = Stores { urls: vec![server.url(); HOSTS], without: "share" };
+    phase("shares without it", stores, time, random, |random| match random.below(2) {
+        0 => {
+            server.kill();
+            random.pause(0, 8_000);
+            server.restart();
+            "killed"
+        }
+        _ => {
+            server.freeze();
+            random.pause(20, 8_000);
+            server.thaw();
+            "stopped"
+        }
+    })
+}
+
 /// A server without a disk that is emptied. Returns how often, too.
 fn forgetful_server(time: Duration, random: &mut Random) -> (Phase, u64) {
     let mut server = Server::start(&[]);
-    let url = server.url();
+    let stores = Stores::closed(&server.url());
     let mut losses = 0;
-    let phase = phase("its memory lost", &url, time, random, |random| {
+    let phase = phase("its memory lost", stores, time, random, |random| {
         losses += 1;
         match random.below(2) {
             0 => {
@@ -278,10 +323,10 @@ fn sentinel(time: Duration, random: &mut Random) -> Phase {
     let first = Server::start(&[]);
     let second = replica_of(&first);
     let sentinel = sentinel_of(&first, &second);
-    let url = format!("redis+sentinel://{}/store", sentinel.address());
+    let stores = Stores::closed(&format!("redis+sentinel://{}/store", sentinel.address()));
     let mut servers = [first, second];
     let mut primary = 0;
-    phase("sentinel, one replica", &url, time, random, |random| {
+    phase("sentinel, one replica", stores, time, random, |random| {
         let other = 1 - primary;
         if random.below(4) == 0 {
             return disturb_replica(&mut servers, primary, random);
@@ -333,10 +378,10 @@ fn six_servers(time: Duration, random: &mut Random) -> Phase {
     let replicas = add_replicas(&primaries);
     // The node that the hosts begin with may be the one that fails.
     let more: Vec<_> = primaries[1..].iter().map(|node| node.address().to_string()).collect();
-    let url = format!("{url},{}", more.join(","));
+    let stores = Stores::closed(&format!("{url},{}", more.join(",")));
     let pairs = primaries.into_iter().zip(replicas);
     let mut pairs: Vec<_> = pairs.map(|(first, second)| ([first, second], 0)).collect();
-    phase("cluster of six", &url, time, random, |random| {
+    phase("cluster of six", stores, time, random, |random| {
         let place = usize::try_from(random.below(3)).unwrap();
         let (servers, primary) = &mut pairs[place];
         let other = 1 - *primary;
@@ -398,13 +443,14 @@ fn one_limit_whatever_fails_for_long() {
     println!("GCRA_CLUSTER_SEED={seed}");
     let mut random = Random(seed);
     let share = |percent| Duration::from_millis(seconds * percent * 10);
-    let one = one_server(share(40), &mut random);
+    let one = one_server(share(35), &mut random);
     print(&[&one]);
-    let (forgetful, losses) = forgetful_server(share(15), &mut random);
+    let shares = shares(share(15), &mut random);
+    let (forgetful, losses) = forgetful_server(share(10), &mut random);
     let sentinel = sentinel(share(20), &mut random);
-    let cluster = six_servers(share(25), &mut random);
-    let strict = [&one, &sentinel, &cluster];
-    print(&[&one, &forgetful, &sentinel, &cluster]);
+    let cluster = six_servers(share(20), &mut random);
+    let strict = [&one, &shares, &sentinel, &cluster];
+    print(&[&one, &shares, &forgetful, &sentinel, &cluster]);
     for Phase { name, judgement, .. } in strict {
         assert_eq!((judgement.too_many, judgement.worst), (0, 0), "{name}: {judgement:?}");
     }

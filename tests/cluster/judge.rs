@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -17,6 +18,11 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
+    /// The time in which one cell comes due, in ns.
+    fn interval(self) -> u64 {
+        1_000_000_000 / self.per_second
+    }
+
     /// As arguments of an agent, and of `gcra-spoa audit`.
     pub(crate) fn args(self) -> [String; 4] {
         let Self { per_second, burst } = self;
@@ -66,21 +72,55 @@ pub(crate) fn judge(files: &[PathBuf], limit: Limit) -> Judgement {
 
 /// How many of the requests in the files an exact bucket for each client would have allowed.
 fn exact(files: &[PathBuf], limit: Limit) -> u64 {
+    decide(&read(files), limit, 0)
+}
+
+/// The same for the requests of some time, if a full burst was owed when it began.
+pub(crate) fn exact_in(files: &[PathBuf], limit: Limit, times: &Range<u64>) -> u64 {
+    let mut decisions = read(files);
+    decisions.retain(|decision| times.contains(&decision.at));
+    decide(&decisions, limit, times.start + limit.burst * limit.interval())
+}
+
+/// How many requests of some time were allowed.
+pub(crate) fn allowed_in(files: &[PathBuf], times: &Range<u64>) -> u64 {
+    let decisions = read(files);
+    let allowed = |decision: &&Decision| times.contains(&decision.at) && decision.is_allowed;
+    decisions.iter().filter(allowed).count() as u64
+}
+
+/// A line of an audit file.
+struct Decision {
+    /// As all files of one machine count it.
+    at: u64,
+    key: String,
+    is_allowed: bool,
+}
+
+/// All decisions in the order of time.
+fn read(files: &[PathBuf]) -> Vec<Decision> {
     let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     let decisions = texts.iter().flat_map(|text| text.lines()).filter_map(|line| {
-        // "TIME POLICY KEY CELLS OUTCOME", as all files of one machine count their times.
-        let mut words = line.split(' ');
-        Some((words.next()?.parse::<u64>().ok()?, words.nth(1)?))
+        // "TIME POLICY KEY CELLS OUTCOME"
+        let words: Vec<_> = line.split(' ').collect();
+        let [at, _, key, _, outcome] = words[..] else { return None };
+        let at = at.parse().ok()?;
+        Some(Decision { at, key: key.to_owned(), is_allowed: outcome == "allowed" })
     });
     let mut decisions: Vec<_> = decisions.collect();
-    decisions.sort_unstable();
-    let interval = 1_000_000_000 / limit.per_second;
+    decisions.sort_by_key(|decision| decision.at);
+    decisions
+}
+
+/// How many of these an exact bucket for each client allows whose TAT is this one at first.
+fn decide(decisions: &[Decision], limit: Limit, tat: u64) -> u64 {
+    let interval = limit.interval();
     let mut tats = HashMap::new();
     let mut allowed = 0;
-    for (now, key) in decisions {
-        let tat: &mut u64 = tats.entry(key).or_default();
-        let next = now.max(*tat) + interval;
-        if next <= now + interval * limit.burst {
+    for Decision { at, key, .. } in decisions {
+        let tat = tats.entry(key).or_insert(tat);
+        let next = (*at).max(*tat) + interval;
+        if next <= at + interval * limit.burst {
             *tat = next;
             allowed += 1;
         }

@@ -63,9 +63,18 @@ impl Load {
 
     /// Waits until so many more requests have been allowed.
     pub(crate) fn allows_more(&self, count: u64, when: &str) {
-        let before = self.sum(|answers| &answers.allowed);
-        wait_until(&format!("requests are allowed: {when}"), || {
-            self.sum(|answers| &answers.allowed) >= before + count
+        self.counts_more(count, when, |answers| &answers.allowed);
+    }
+
+    /// Waits until so many more requests have been blocked.
+    pub(crate) fn blocks_more(&self, count: u64, when: &str) {
+        self.counts_more(count, when, |answers| &answers.blocked);
+    }
+
+    fn counts_more(&self, count: u64, when: &str, of: impl Fn(&Answers) -> &AtomicU64) {
+        let before = self.sum(&of);
+        wait_until(&format!("{count} more are counted: {when}"), || {
+            self.sum(&of) >= before + count
         });
     }
 

@@ -10,11 +10,12 @@ mod load;
 mod support;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use judge::{Limit, judge};
+use judge::{Limit, allowed_in, exact_in, judge};
 use load::{Load, Pattern};
 use support::host::Host;
 use support::valkey::{Server, valkey};
@@ -22,13 +23,14 @@ use support::{needs, wait_until};
 
 const HOSTS: usize = 3;
 
-/// The arguments of an agent that shares this limit.
-fn shared(limit: Limit, store: &str) -> Vec<String> {
-    [&limit.args()[..], &["--store".to_owned(), store.to_owned()]].concat()
+/// The arguments of an agent that shares this limit, and what it does while the store is away.
+fn shared(limit: Limit, store: &str, without_store: &str) -> Vec<String> {
+    let words = ["--store", store, "--without-store", without_store];
+    [&limit.args()[..], &words.map(ToOwned::to_owned)].concat()
 }
 
-fn start_hosts(limit: Limit, store: &str) -> Vec<Host> {
-    (0..HOSTS).map(|_| Host::start(&shared(limit, store))).collect()
+fn start_hosts(limit: Limit, store: &str, without_store: &str) -> Vec<Host> {
+    (0..HOSTS).map(|_| Host::start(&shared(limit, store, without_store))).collect()
 }
 
 fn frontends(hosts: &[Host]) -> Vec<SocketAddr> {
@@ -44,32 +46,71 @@ fn wait_until_well(host: &Host) {
     });
 }
 
+/// Lets the clients ask for a while in which nothing fails. Returns from when to when, by the clock
+/// of the audit files.
+fn calm(load: &Load) -> Range<u64> {
+    // What was owed because of the fault before is over.
+    load.allows_more(100, "all is well again");
+    let begin = now();
+    load.allows_more(400, "all is well");
+    begin..now()
+}
+
+/// The clock of the audit files.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
+}
+
+const LIMIT: Limit = Limit { per_second: 200, burst: 40 };
+
+const CLIENT: Pattern =
+    Pattern { source: Ipv4Addr::new(127, 0, 0, 1), per_second: 150, on_and_off: None };
+
+/// Holds what all hosts have allowed against the limit. In the calm times they allowed nearly what
+/// one bucket would.
+fn assert_judgement(hosts: &[Host], load: &Load, calm: &[Range<u64>]) {
+    let files: Vec<PathBuf> = hosts.iter().map(Host::audit).collect();
+    let judgement = judge(&files, LIMIT);
+    println!("{judgement:?}");
+    assert_eq!((judgement.too_many, judgement.worst), (0, 0), "{judgement:?}");
+    for times in calm {
+        let (allowed, exact) = (allowed_in(&files, times), exact_in(&files, LIMIT, times));
+        println!("{allowed} of {exact}");
+        assert!(10 * allowed >= 9 * exact, "{allowed} of {exact} while nothing failed");
+    }
+    // Nothing was allowed that the files do not say, and many requests were too many.
+    let answered = load.sum(|answers| &answers.allowed);
+    assert!(answered <= judgement.allowed, "{answered} were answered: {judgement:?}");
+    assert!(judgement.blocked > judgement.allowed / 2, "{judgement:?}");
+    // The same decisions are too many for a smaller limit.
+    let smaller = Limit { per_second: LIMIT.per_second / 2, ..LIMIT };
+    assert!(judge(&files, smaller).too_many > 0);
+}
+
 #[test]
 fn one_limit_for_three_hosts_whatever_fails() {
     needs!(support::haproxy());
     needs!(valkey());
-    let limit = Limit { per_second: 200, burst: 40 };
     // A server that writes each change to its disk before it answers loses nothing.
     let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let mut hosts = start_hosts(limit, &store.url());
-    let pattern =
-        Pattern { source: Ipv4Addr::new(127, 0, 0, 1), per_second: 150, on_and_off: None };
+    let mut hosts = start_hosts(LIMIT, &store.url(), "closed");
     // Two connections to each host.
-    let mut load = Load::start(&frontends(&hosts), &[pattern; 2]);
+    let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(200, "all is well");
+    let before = calm(&load);
 
     store.kill();
-    load.allows_more(100, "the store is away");
+    load.blocks_more(300, "the store is away");
     store.restart();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(200, "the store is back");
+    load.allows_more(100, "the store is back");
 
     store.freeze();
     thread::sleep(Duration::from_secs(1));
     store.thaw();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(200, "the store does not hang any more");
+    load.allows_more(100, "the store does not hang any more");
 
     hosts[0].kill_agent();
     load.allows_more(100, "an agent is away");
@@ -85,22 +126,29 @@ fn one_limit_for_three_hosts_whatever_fails() {
     store.kill();
     hosts[2].kill_agent();
     hosts[2].restart_agent();
-    load.allows_more(50, "an agent has begun without the store");
+    load.blocks_more(100, "an agent has begun without the store");
     store.restart();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(200, "all is well again");
+    let after = calm(&load);
     load.stop();
+    assert_judgement(&hosts, &load, &[before, after]);
+}
 
-    let files: Vec<PathBuf> = hosts.iter().map(Host::audit).collect();
-    let judgement = judge(&files, limit);
-    println!("{judgement:?}");
-    assert_eq!((judgement.too_many, judgement.worst), (0, 0), "{judgement:?}");
-    assert!(judgement.percent() >= 90.0, "{judgement:?}");
-    // Nothing was allowed that the files do not say, and many requests were too many.
-    let answered = load.sum(|answers| &answers.allowed);
-    assert!(answered <= judgement.allowed, "{answered} were answered: {judgement:?}");
-    assert!(judgement.blocked > judgement.allowed / 2, "{judgement:?}");
-    // The same decisions are too many for a smaller limit.
-    let smaller = Limit { per_second: limit.per_second / 2, ..limit };
-    assert!(judge(&files, smaller).too_many > 0);
+/// Each host goes on with its share, and reports what it allowed when the store is back.
+#[test]
+fn the_shares_of_three_hosts_are_one_limit_too() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let hosts = start_hosts(LIMIT, &store.url(), "share");
+    let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
+    hosts.iter().for_each(wait_until_well);
+    let before = calm(&load);
+    store.kill();
+    let away = calm(&load);
+    store.restart();
+    hosts.iter().for_each(wait_until_well);
+    let after = calm(&load);
+    load.stop();
+    assert_judgement(&hosts, &load, &[before, away, after]);
 }
