@@ -65,6 +65,8 @@ struct Phase {
     undecided: u64,
     undecided_by_a_well_agent: u64,
     slowest: Duration,
+    /// The longest time from the end of a fault of the store until all hosts used it again.
+    back_after: Duration,
 }
 
 /// What each host is told about the store.
@@ -105,6 +107,7 @@ fn phase(
     hosts.iter().for_each(wait_until_well);
     let hosts: Hosts = hosts.into_iter().map(Mutex::new).collect();
     let (mut faults, stop) = (Faults::new(), AtomicBool::new(false));
+    let mut back_after = Duration::ZERO;
     let mut of_hosts = Random(random.below(u64::MAX));
     thread::scope(|scope| {
         let disturbing = scope.spawn(|| disturb(&hosts, &load, &mut of_hosts, &stop));
@@ -112,8 +115,13 @@ fn phase(
         let ends = Ends(&stop);
         let start = Instant::now();
         while start.elapsed() < time {
-            *faults.entry(fault(random)).or_default() += 1;
+            let began = Instant::now();
+            let name = fault(random);
+            let ended = Instant::now();
             hosts.iter().for_each(|host| wait_until_well(&lock(host)));
+            println!("{name}: {:?}, and back after {:?}", ended - began, ended.elapsed());
+            *faults.entry(name).or_default() += 1;
+            back_after = back_after.max(ended.elapsed());
             load.allows_more(100, "all is well again");
             random.pause(0, 500);
         }
@@ -130,6 +138,7 @@ fn phase(
         undecided: load.sum(|answers| &answers.undecided),
         undecided_by_a_well_agent: load.sum(|answers| &answers.undecided_by_a_well_agent),
         slowest: Duration::from_micros(slowest.max().unwrap_or_default()),
+        back_after,
     }
 }
 
@@ -400,13 +409,22 @@ fn six_servers(time: Duration, random: &mut Random) -> Phase {
 
 fn print(phases: &[&Phase]) {
     println!(
-        "{:<22} {:>6} {:>9} {:>8} {:>8} {:>9} {:>11} {:>12}",
-        "phase", "faults", "requests", "allowed", "of exact", "too many", "no decision", "slowest"
+        "{:<22} {:>6} {:>9} {:>8} {:>8} {:>9} {:>11} {:>12} {:>10}",
+        "phase",
+        "faults",
+        "requests",
+        "allowed",
+        "of exact",
+        "too many",
+        "no decision",
+        "slowest",
+        "back after"
     );
     for phase in phases {
         let Judgement { allowed, blocked, too_many, .. } = phase.judgement;
         println!(
-            "{:<22} {:>6} {:>9} {allowed:>8} {:>6.1} % {too_many:>9} {:>7} ({}) {:>9.1} ms",
+            "{:<22} {:>6} {:>9} {allowed:>8} {:>6.1} % {too_many:>9} {:>7} ({}) {:>9.1} ms \
+             {:>8.1} s",
             phase.name,
             phase.faults.values().sum::<u64>(),
             allowed + blocked,
@@ -414,6 +432,7 @@ fn print(phases: &[&Phase]) {
             phase.undecided,
             phase.undecided_by_a_well_agent,
             1e3 * phase.slowest.as_secs_f64(),
+            phase.back_after.as_secs_f64(),
         );
     }
     println!();

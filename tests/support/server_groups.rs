@@ -30,8 +30,9 @@ pub fn follows(replica: &Server, primary: &Server) -> bool {
 pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
     // In the folder of the primary, which is there for longer than the sentinel.
     let file = primary.directory.path().join("sentinel.conf");
+    // With one second a new primary may count as down at once: that is how often it is asked.
     let text = format!(
-        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 1000\n\
+        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 2000\n\
          sentinel failover-timeout store 2000\n",
         primary.port
     );

@@ -82,7 +82,7 @@ impl Server {
     }
 
     pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
-        let directory = TempDir::new().unwrap();
+        let directory = directory();
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another process may take the port between the two steps.
         for _ in 0..3 {
@@ -232,6 +232,12 @@ fn complete(bytes: &[u8]) -> Option<usize> {
 
 fn log_of(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
+/// In memory where that is possible, because a disk may be slow, and a store that writes each
+/// change to it is then too late.
+fn directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
 /// Ports below the range from which the kernel takes those of outgoing connections; a cluster also
