@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value as Json;
@@ -80,6 +80,23 @@ pub(crate) fn exact_in(files: &[PathBuf], limit: Limit, times: &Range<u64>) -> u
     let mut decisions = read(files);
     decisions.retain(|decision| times.contains(&decision.at));
     decide(&decisions, limit, times.start + limit.burst * limit.interval())
+}
+
+/// Copies of the files without what was decided from some time on.
+pub(crate) fn until(files: &[PathBuf], time: u64, directory: &Path) -> Vec<PathBuf> {
+    let copies = files.iter().enumerate().map(|(number, file)| {
+        let text = fs::read_to_string(file).unwrap();
+        let is_before = |line: &&str| {
+            let at = line.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+            at.is_none_or(|at| at < time)
+        };
+        let lines: Vec<_> =
+            text.lines().filter(is_before).map(|line| format!("{line}\n")).collect();
+        let copy = directory.join(number.to_string());
+        fs::write(&copy, lines.concat()).unwrap();
+        copy
+    });
+    copies.collect()
 }
 
 /// How many requests of some time were allowed.
