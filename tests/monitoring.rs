@@ -26,10 +26,15 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
-/// What an agent exports: the names of metrics, and those of their series.
+/// What an agent with a store exports: the names of metrics, and those of their series.
 fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
+    // The metrics are there although nothing listens on this port.
+    exported_with(&["--store", "redis://127.0.0.1:1"])
+}
+
+fn exported_with(more: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
     let directory = directory();
-    let args = ["--rate", "10/h", "--admin", "127.0.0.1:0"];
+    let args = [&["--rate", "10/h", "--admin", "127.0.0.1:0"], more].concat();
     let agent = Agent::start(&directory.path().join("table"), &args);
     let lines = agent.process.lines();
     let address =
@@ -144,6 +149,19 @@ fn the_alerts_and_the_documents_name_metrics_that_exist() {
     // Every metric is explained, and nothing else is.
     let explained = families_in(&read("docs/METRICS.md"), &families);
     assert_eq!(explained, families);
+}
+
+#[test]
+fn the_metrics_of_a_store_are_there_only_with_a_store() {
+    let ((with, _), (without, _)) = (exported(), exported_with(&[]));
+    let of_store =
+        |name: &&String| name.starts_with("gcra_store_") || name.starts_with("gcra_lease_");
+    assert_eq!(without.iter().filter(of_store).count(), 0, "{without:?}");
+    assert_eq!(
+        with.iter().filter(|name| !of_store(name)).cloned().collect::<BTreeSet<_>>(),
+        without
+    );
+    assert!(with.contains("gcra_store_fallback_total"), "{with:?}");
 }
 
 #[test]

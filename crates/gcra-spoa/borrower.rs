@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
 use gcra_store::{Answer, Asker, Bucket, Line, Names, Outcome, Store};
-use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table, Time};
+use gcra_table::{KeyHash, LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::due::{Due, What};
@@ -204,13 +204,17 @@ impl Borrower {
         outage.is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }
 
+    /// Counts what the host holds, one entry after the other.
+    pub(crate) fn count_leases(&self, table: &Table) -> LeaseCounts {
+        self.leases().counts(HostTime::from(table.now()), self.wait)
+    }
+
     /// The store, for its counters and its health.
     pub(crate) fn store(&self) -> &gcra_store::Store {
         self.asker.store()
     }
 
     /// How many requests wait now.
-    #[expect(dead_code, reason = "for metrics")]
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.requests()
     }
@@ -223,6 +227,11 @@ impl Borrower {
         // It may have been lost just now.
         outage.note(self.store().is_part_away(part), now, || self.leases().hosts());
         (!self.is_usable(now, part)).then(|| outage.since().min(now))
+    }
+
+    /// The hosts that share limits with this one, itself included. 0 if that is not known.
+    pub(crate) fn hosts(&self) -> u32 {
+        self.leases().hosts()
     }
 
     fn round_trip(&self) -> Micros {
@@ -537,7 +546,8 @@ impl Borrower {
         let now = table.now();
         for (part, outage) in self.outages.iter().enumerate() {
             let is_away = self.store().is_part_away(part);
-            if outage.note(is_away, now, || self.leases().hosts()) {
+            outage.note(is_away, now, || self.leases().hosts());
+            if outage.take_report(now) {
                 self.report_shares(table, part);
             }
         }

@@ -17,7 +17,7 @@ use crate::in_force::InForce;
 use crate::message_key::key_bytes;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
-use crate::verdict::Reason;
+use crate::verdict::{Reason, Verdict};
 
 /// What is needed to decide about a message under shared limits.
 #[derive(Clone, Copy)]
@@ -154,7 +154,11 @@ impl<'p> Shared<'p, '_, '_> {
                         return Err(MustWait);
                     }
                 }
-                self.without_store(limits, now, &claims, &loan)
+                let decided = self.without_store(limits, now, &claims, &loan);
+                let Question { policy, .. } = self.question;
+                let verdict = Verdict::new(policy, self.policy().observes, decided.0);
+                self.in_force.each[policy].stats.count_without_store(verdict.outcome);
+                decided
             }
         };
         if reason.is_some() {

@@ -50,6 +50,7 @@ mod service_manager;
 mod stats;
 mod status;
 mod store_command;
+mod store_status;
 mod table_commands;
 mod table_error;
 mod table_keys;
@@ -202,8 +203,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         borrower,
     };
     if let Some(listener) = admin {
-        let watched = Watched::new(table.clone(), agent.counters(), undecided, stats);
         let policies = housekeeping.policies.clone();
+        let watched = Watched::new(table.clone(), agent.counters(), undecided, stats)
+            .with_store(policies.clone(), housekeeping.borrower.clone());
         let answering = Answering::new(config.admin_hosts, watched, policies, config.table);
         housekeeping.admin = Some(admin::start(listener, answering)?);
     }

@@ -9,6 +9,7 @@ use prometheus::proto::{
 use prometheus::{Encoder as _, TextEncoder};
 
 use crate::status::{Connections, Latency, Status, TableStatus};
+use crate::store_status::{LeasesStatus, StoreStatus};
 
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
@@ -25,8 +26,11 @@ fn families(status: &Status) -> Vec<MetricFamily> {
         of_notifies(status),
         of_connections(&status.connections),
         of_table(&status.table),
+        status.store.as_ref().map(|store| of_store(store, status)).unwrap_or_default(),
+        status.store.as_ref().map(|store| of_leases(&store.leases)).unwrap_or_default(),
     ];
-    parts.into_iter().flatten().collect()
+    // The encoder takes no family without a metric.
+    parts.into_iter().flatten().filter(|family| !family.get_metric().is_empty()).collect()
 }
 
 fn of_process(status: &Status) -> Vec<MetricFamily> {
@@ -180,6 +184,112 @@ fn of_table(table: &TableStatus) -> Vec<MetricFamily> {
             "gcra_table_detached",
             "1 while the file that this agent uses has been removed or replaced under its name.",
             [measured(&[], f64::from(u8::from(table.detached)))],
+        ),
+    ]
+}
+
+fn of_store(store: &StoreStatus, status: &Status) -> Vec<MetricFamily> {
+    let without_store = status.policies.iter().flat_map(|policy| {
+        let decided = |(verdict, count): (&String, &u64)| {
+            counted(&[("policy", &policy.name), ("verdict", verdict)], *count)
+        };
+        policy.without_store.iter().map(decided).collect::<Vec<_>>()
+    });
+    let counts = [
+        ("gcra_store_asks_total", "Asks for cells that were sent to the store.", store.asks),
+        (
+            "gcra_store_calls_total",
+            "Calls to servers of the store; a call has one ask or several.",
+            store.calls,
+        ),
+        ("gcra_store_replies_total", "Replies of the store that can be used.", store.replies),
+        ("gcra_store_void_total", "Asks without a reply that can be used.", store.void),
+        (
+            "gcra_store_late_total",
+            "Asks that the store did not answer in time. They are void, too.",
+            store.late,
+        ),
+        (
+            "gcra_store_ignored_total",
+            "Asks that the store has ignored, because a later one came first.",
+            store.ignored,
+        ),
+        (
+            "gcra_store_away_total",
+            "Asks that were not sent, because no server could be used or too many were under way.",
+            store.not_sent,
+        ),
+        ("gcra_store_granted_cells_total", "Cells that the store has lent.", store.granted_cells),
+        (
+            "gcra_store_waited_total",
+            "Requests that have waited for a reply of the store.",
+            store.waited,
+        ),
+        (
+            "gcra_store_timed_out_total",
+            "Requests that stopped waiting for a reply, and were decided without it.",
+            store.timed_out,
+        ),
+    ];
+    let seconds = [
+        (
+            "gcra_store_answer_seconds_total",
+            "Time from asks to their replies, all together.",
+            store.answer_seconds,
+        ),
+        (
+            "gcra_store_away_seconds_total",
+            "Time in which no server of the store could be used, since the agent was started.",
+            store.away_seconds_total,
+        ),
+    ];
+    let seconds = seconds.into_iter().map(|(name, help, seconds)| {
+        counters(name, help, [metric(&[], |metric| metric.set_counter(counter(seconds)))])
+    });
+    let mut families = vec![gauges(
+        "gcra_store_up",
+        "1 while there is a server of the store that can be used.",
+        [measured(&[], f64::from(u8::from(store.up)))],
+    )];
+    let counts =
+        counts.into_iter().map(|(name, help, count)| counters(name, help, [counted(&[], count)]));
+    families.extend(counts.chain(seconds));
+    families.push(counters(
+        "gcra_store_fallback_total",
+        "Messages that were decided without the store, by policy and outcome.",
+        without_store,
+    ));
+    families.push(counters(
+        "gcra_store_clock_leaps_total",
+        "How often the clock of a server of the store has leapt, by direction.",
+        by("direction", &store.clock_leaps),
+    ));
+    families
+}
+
+fn of_leases(leases: &LeasesStatus) -> Vec<MetricFamily> {
+    let states = leases.states.iter();
+    let states = states.map(|(state, count)| measured(&[("state", state)], float(*count)));
+    vec![
+        gauges(
+            "gcra_lease_machines",
+            "Machines that share limits with this one, itself included; 0 if that is not known.",
+            [measured(&[], float(leases.machines))],
+        ),
+        gauges(
+            "gcra_lease_held_cells",
+            "Cells that this machine can spend without asking, counted at most every 10 s.",
+            [measured(&[], float(leases.held_cells))],
+        ),
+        gauges(
+            "gcra_lease_entries",
+            "Entries of the file of leases by state, counted at most every 10 s.",
+            states.collect::<Vec<_>>(),
+        ),
+        counters(
+            "gcra_lease_evicted_total",
+            "Entries that another key took although their own key needed them.",
+            [counted(&[], leases.evicted)],
         ),
     ]
 }

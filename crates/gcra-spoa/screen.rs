@@ -815,6 +815,8 @@ pub(crate) mod tests {
                 client("192.0.2.1", 2 * factor),
             ],
             top_is_exact: exact,
+            shared: None,
+            without_store: BTreeMap::new(),
         };
         let mut status = Status {
             version: "0.1.0".to_owned(),

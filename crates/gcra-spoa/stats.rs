@@ -59,6 +59,9 @@ pub(crate) struct PolicyStats {
     own: Box<[CachePadded<Stripe>]>,
     /// For any other thread. The daemon has none that counts.
     shared: Stripe,
+    /// How often each of the first [`DECISIONS`] outcomes was decided without the store. Not for
+    /// each worker, because it happens seldom; and not beside what each request reads.
+    without_store: CachePadded<[AtomicU64; DECISIONS]>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -91,6 +94,7 @@ impl PolicyStats {
         Self {
             own: (0..lanes).map(|_| CachePadded::default()).collect(),
             shared: Stripe::default(),
+            without_store: CachePadded::default(),
             reported: Mutex::default(),
         }
     }
@@ -112,6 +116,20 @@ impl PolicyStats {
     /// Counts a message about which nothing could be decided.
     pub(crate) fn count_undecided(&self, lane: Lane) {
         self.add(lane, UNDECIDED);
+    }
+
+    /// Counts that a decision was made without the store. It is counted by
+    /// [`count`](Self::count), too.
+    #[cold]
+    pub(crate) fn count_without_store(&self, outcome: Outcome) {
+        self.without_store[outcome.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often each outcome of a decision was decided without the store, with its name.
+    pub(crate) fn without_store(&self) -> [(&'static str, u64); DECISIONS] {
+        std::array::from_fn(|place| {
+            (OUTCOMES[place], self.without_store[place].load(Ordering::Relaxed))
+        })
     }
 
     /// Adds one. Returns the stripe where it was counted, and the new count.

@@ -9,15 +9,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use gcra_table::{Evictions, Name, Occupancy, Table};
+use gcra_table::{Evictions, LeaseCounts, Name, Occupancy, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::agreement::differing;
+use crate::borrower::Borrower;
 use crate::heaviest::{Found, HeavyClient, Window};
+use crate::in_force::InForce;
 use crate::listed::is_this_process;
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
+use crate::store_status::StoreStatus;
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
 
@@ -50,15 +53,20 @@ pub(crate) struct Watched {
     counters: Arc<Counters>,
     undecided: Arc<Undecided>,
     stats: Arc<Stats>,
+    /// The policies, if they are known.
+    policies: Option<Arc<ArcSwap<InForce>>>,
+    /// What this process does for shared limits, if there is a store.
+    borrower: Option<Arc<Borrower>>,
     latest_scan: std::sync::Mutex<Option<Scan>>,
     /// Held by the one request that counts the slots.
     scanning: Mutex<()>,
 }
 
-/// The table's occupancy when its slots were last counted.
+/// What the table and the leases held when their slots and entries were last counted.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     occupancy: Occupancy,
+    leases: Option<LeaseCounts>,
     at: Instant,
     took: Duration,
 }
@@ -79,6 +87,8 @@ pub(crate) struct Status {
     pub(crate) latency: Latency,
     pub(crate) connections: Connections,
     pub(crate) table: TableStatus,
+    /// `None` without a store.
+    pub(crate) store: Option<StoreStatus>,
     /// By result.
     pub(crate) config_reloads: BTreeMap<String, u64>,
 }
@@ -96,6 +106,12 @@ pub(crate) struct Policy {
     /// The clients with the most allowed requests.
     pub(crate) top_allowed: Vec<Client>,
     pub(crate) top_is_exact: Exact,
+    /// What a policy that is shared does without the store: "share", "closed" or "open". `None` if
+    /// it is not shared.
+    pub(crate) shared: Option<String>,
+    /// The decisions that were made without the store, by outcome. Empty if it is not shared.
+    #[serde(default)]
+    pub(crate) without_store: BTreeMap<String, u64>,
 }
 
 /// Whether every request of an outcome was counted, so that the numbers of clients are exact.
@@ -180,8 +196,18 @@ impl Watched {
         undecided: Arc<Undecided>,
         stats: Arc<Stats>,
     ) -> Self {
+        let (policies, borrower) = Default::default();
         let (latest_scan, scanning) = Default::default();
-        Self { table, counters, undecided, stats, latest_scan, scanning }
+        Self { table, counters, undecided, stats, policies, borrower, latest_scan, scanning }
+    }
+
+    /// The same, with what there is to say about policies that are shared.
+    pub(crate) fn with_store(
+        self,
+        policies: Arc<ArcSwap<InForce>>,
+        borrower: Option<Arc<Borrower>>,
+    ) -> Self {
+        Self { policies: Some(policies), borrower, ..self }
     }
 
     /// Why the agent does not work, if that is so.
@@ -232,6 +258,10 @@ impl Watched {
             latency: latency(&snapshot.latency),
             connections: connections(&snapshot),
             table: self.table_status(scan),
+            store: self
+                .borrower
+                .as_ref()
+                .map(|borrower| StoreStatus::of(borrower, scan.and_then(|scan| scan.leases))),
             config_reloads: named([
                 ("ok", reloads.ok.load(Ordering::Relaxed)),
                 ("refused", reloads.refused.load(Ordering::Relaxed)),
@@ -240,11 +270,23 @@ impl Watched {
     }
 
     fn policies(&self, window: Duration) -> Vec<Policy> {
+        let in_force = self.policies.as_ref().map(|policies| policies.load());
+        let sharing_of = |name: &str| {
+            let mut list = in_force.as_ref()?.policies.list.iter();
+            list.find(|policy| *policy.name == *name)?.shared
+        };
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
             let [blocked, would_block, allowed] =
                 [Outcome::Blocked, Outcome::WouldBlock, Outcome::Allowed]
                     .map(|outcome| stats.heaviest(outcome, Window::Now));
+            let sharing = sharing_of(&name);
+            let without_store = stats.without_store();
+            // What was counted stays when a policy is no longer shared.
+            let was_shared = without_store.iter().any(|(_, count)| *count > 0);
+            let is_shown = self.borrower.is_some() && (sharing.is_some() || was_shared);
             Policy {
+                shared: sharing.map(|sharing| sharing.without_store.word().to_owned()),
+                without_store: named(without_store.into_iter().filter(|_| is_shown)),
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 top_is_exact: Exact {
@@ -293,13 +335,16 @@ impl Watched {
             return;
         }
         let table = self.table.load_full();
+        let borrower = self.borrower.clone();
         let began = Instant::now();
         // On another thread, because this one has other requests to answer.
-        let occupancy = tokio::task::spawn_blocking(move || table.occupancy()).await;
+        let counted = tokio::task::spawn_blocking(move || {
+            (table.occupancy(), borrower.map(|borrower| borrower.count_leases(&table)))
+        });
         // It does not panic; if it did, an empty answer would be better than none.
-        let occupancy = occupancy.unwrap_or_default();
+        let (occupancy, leases) = counted.await.unwrap_or_default();
         *lock(&self.latest_scan) =
-            Some(Scan { occupancy, at: Instant::now(), took: began.elapsed() });
+            Some(Scan { occupancy, leases, at: Instant::now(), took: began.elapsed() });
     }
 }
 
@@ -319,6 +364,9 @@ impl Status {
             &mut self.table.scanned_seconds_ago,
             &mut self.table.forgiven_seconds,
         ] {
+            *number = number.clamp(0.0, LARGEST);
+        }
+        for number in self.store.iter_mut().flat_map(StoreStatus::floats) {
             *number = number.clamp(0.0, LARGEST);
         }
         for policy in &mut self.policies {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::status::{Bucket, Client, Connections, Exact, Latency, Notifies, Policy, Status, TOP};
+use crate::store_status::StoreStatus;
 
 /// What several agents have done together. All numbers of a client or a policy are sums, and so
 /// is the rest.
@@ -17,6 +18,8 @@ pub(crate) struct Together {
     pub(crate) notifies: Notifies,
     pub(crate) latency: Latency,
     pub(crate) connections: Connections,
+    /// `None` if no agent has a store.
+    pub(crate) store: Option<StoreStatus>,
     pub(crate) config_reloads: BTreeMap<String, u64>,
 }
 
@@ -31,6 +34,10 @@ impl Together {
             sum.notifies.add(&status.notifies);
             sum.latency.add(&status.latency);
             sum.connections.add(&status.connections);
+            match (&mut sum.store, &status.store) {
+                (Some(sum), Some(more)) => sum.add(more),
+                (sum, more) => *sum = sum.take().or_else(|| more.clone()),
+            }
             add_all(&mut sum.config_reloads, &status.config_reloads);
             for policy in &status.policies {
                 policies.entry(&policy.name).or_default().add(policy);
@@ -52,12 +59,16 @@ struct Sum<'a> {
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
     is_estimated: [bool; 3],
+    shared: Option<&'a str>,
+    without_store: BTreeMap<String, u64>,
 }
 
 impl<'a> Sum<'a> {
     fn add(&mut self, policy: &'a Policy) {
         self.agents += 1;
         add_all(&mut self.decisions, &policy.decisions);
+        self.shared = self.shared.or(policy.shared.as_deref());
+        add_all(&mut self.without_store, &policy.without_store);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
         let Exact { blocked, would_block, allowed } = policy.top_is_exact;
         for (at, is_exact) in [blocked, would_block, allowed].into_iter().enumerate() {
@@ -97,6 +108,8 @@ impl<'a> Sum<'a> {
             top_would_block,
             top_allowed,
             top_is_exact: Exact { blocked, would_block, allowed },
+            shared: self.shared.map(str::to_owned),
+            without_store: self.without_store,
         }
     }
 }

@@ -56,8 +56,8 @@ impl Outage {
         }
     }
 
-    /// Notes whether it is away now. Returns true once when it is time to report shares.
-    pub(super) fn note(&self, is_away: bool, now: Time, hosts: impl FnOnce() -> u32) -> bool {
+    /// Notes whether it is away now.
+    pub(super) fn note(&self, is_away: bool, now: Time, hosts: impl FnOnce() -> u32) {
         match (self.until(), is_away) {
             (Some(_), true) => {
                 self.since.store(now.0, Ordering::Relaxed);
@@ -73,6 +73,10 @@ impl Outage {
             }
             _ => {}
         }
+    }
+
+    /// Whether it is time to report shares. True once after each outage.
+    pub(super) fn take_report(&self, now: Time) -> bool {
         self.is_since_its_end(now, REPORT_AFTER) && !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
@@ -134,18 +138,22 @@ mod tests {
     fn after_a_long_outage_shares_are_reported_before_the_store_is_asked() {
         let outage = Outage::new(at(0), 0);
         assert!(outage.is_starting() && !outage.is_over(at(1_000)));
-        assert!(outage.note(false, at(2_000), || 0), "the first time, there is no haste");
-        assert!(outage.is_over(at(2_000)) && outage.until() == Some(at(2_000)));
-        assert!(!outage.note(true, at(3_000), || 3));
+        outage.note(false, at(2_000), || 0);
+        assert!(outage.is_over(at(2_000)), "the first time, there is no haste");
+        assert_eq!(outage.until(), Some(at(2_000)));
+        outage.note(true, at(3_000), || 3);
+        outage.note(true, at(3_100), || 4);
         assert_eq!((outage.since(), outage.until(), outage.hosts()), (at(3_000), None, 3));
-        assert!(!outage.note(true, at(3_100), || 4) && outage.hosts() == 3);
-        assert!(outage.note(false, at(3_499), || 0) && outage.is_over(at(3_499)), "short");
+        outage.note(false, at(3_499), || 0);
+        assert!(outage.is_over(at(3_499)) && outage.take_report(at(3_499)), "short");
 
-        assert!(!outage.note(true, at(4_000), || 3) && outage.has_shares(at(4_001)));
-        assert!(!outage.note(false, at(4_500), || 0));
+        outage.note(true, at(4_000), || 3);
+        assert!(outage.has_shares(at(4_001)) && !outage.take_report(at(4_001)));
+        outage.note(false, at(4_500), || 0);
         assert!(outage.has_shares(at(4_999)) && !outage.has_shares(at(5_000)));
-        assert!(!outage.note(false, at(5_049), || 0) && outage.note(false, at(5_050), || 0));
-        assert!(!outage.note(false, at(5_051), || 0), "once");
+        assert!(!outage.take_report(at(5_049)) && outage.take_report(at(5_050)));
+        outage.note(false, at(5_051), || 0);
+        assert!(!outage.take_report(at(5_051)), "once");
         assert!(!outage.is_over(at(5_499)) && outage.is_over(at(5_500)));
     }
 
@@ -154,7 +162,7 @@ mod tests {
         let outage = Outage::new(at(0), 0);
         outage.note_failure(at(10));
         assert!(!outage.is_starting());
-        assert!(!outage.note(false, at(20), || 0) && !outage.is_over(at(1_019)));
-        assert!(outage.is_over(at(1_020)));
+        outage.note(false, at(20), || 0);
+        assert!(!outage.is_over(at(1_019)) && outage.is_over(at(1_020)));
     }
 }
