@@ -11,6 +11,7 @@ use crate::columns::{self, Column, cut, length};
 use crate::duration::Short;
 use crate::plural::Count;
 use crate::status::{Bucket, Client, Connections, Exact, Policy, Status, TOP};
+use crate::store_status::StoreStatus;
 use crate::together::Together;
 
 /// From this width on, lists stand side by side.
@@ -212,12 +213,14 @@ impl Screen {
 
     fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
         let rates = self.decisions();
-        let mut rows: Vec<(&str, [Option<f64>; 4])> = together
+        let mut rows: Vec<(String, [Option<f64>; 4])> = together
             .policies
             .iter()
             .map(|policy| {
                 let known = rates.get(&*policy.name);
-                (&*policy.name, std::array::from_fn(|outcome| known.map(|rates| rates[outcome])))
+                let shared = if policy.shared.is_some() { " (shared)" } else { "" };
+                let name = format!("{}{shared}", cut(&policy.name, 24));
+                (name, std::array::from_fn(|outcome| known.map(|rates| rates[outcome])))
             })
             .collect();
         if rows.len() >= height {
@@ -232,9 +235,9 @@ impl Screen {
         }
         if together.unmatched > 0 {
             let unmatched = self.rate(|status| status.unmatched);
-            rows.push(("(no policy)", [Some(0.0), Some(0.0), Some(0.0), unmatched]));
+            rows.push(("(no policy)".to_owned(), [Some(0.0), Some(0.0), Some(0.0), unmatched]));
         }
-        let name = rows.iter().map(|(name, _)| plain(cut(name, 24))).collect();
+        let name = rows.iter().map(|(name, _)| plain(name.clone())).collect();
         let red = Style::new().red();
         let rates = |place: usize, busy: Style| -> Vec<_> {
             rows.iter().map(|(_, rates)| styled(rate(rates[place]), rates[place], busy)).collect()
@@ -442,6 +445,10 @@ impl Screen {
                 .yellow(),
             );
         }
+        if let Some(store) = &together.store {
+            let line = Line::from(format!("{:<12} {}", "Store", self.store(store, together)));
+            lines.push(if store.up { line } else { line.red() });
+        }
         let Connections { open, accepted, .. } = &together.connections;
         if !is_low {
             lines.push(Line::from(format!(
@@ -455,6 +462,31 @@ impl Screen {
         let most = if is_low { 1 } else { odd.len() };
         lines.extend(odd.into_iter().take(most).map(|line| line.yellow()));
         lines
+    }
+
+    /// "used; 2.5 asks/s, 12 requests wait, 350 cells held; 4 machines seen", or for how long it
+    /// has been away.
+    fn store(&self, store: &StoreStatus, together: &Together) -> String {
+        if store.up {
+            let asks = self.rate(|status| status.store.as_ref().map_or(0, |store| store.asks));
+            let waiting = Count(store.waiting, "request waits", "requests wait");
+            let held = Count(store.leases.held_cells, "cell held", "cells held");
+            let others = match store.leases.machines {
+                0 => String::new(),
+                all => format!("; {} seen", Count(all, "machine", "machines")),
+            };
+            return format!("used; {} asks/s, {waiting}, {held}{others}", rate(asks));
+        }
+        let decided = together.policies.iter().flat_map(|policy| policy.without_store.values());
+        let decided = decided.fold(0_u64, |sum, count| sum.saturating_add(*count));
+        let away = store.away_seconds.map(|away| format!(" for {}", short(away)));
+        let why = store.faults.first().map(|fault| format!(": {fault}"));
+        format!(
+            "AWAY{}, {} decided without it since start{}",
+            away.unwrap_or_default(),
+            Count(decided, "request", "requests"),
+            why.unwrap_or_default()
+        )
     }
 
     fn notifies(&self) -> String {
@@ -701,6 +733,8 @@ fn oddities<'a>(
     let undecided = undecided.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count));
     let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
     let refused = config_reloads.get("refused").copied().unwrap_or(0);
+    let store = together.store.clone().unwrap_or_default();
+    let leaps = store.clock_leaps.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
     [
         Count(evictions, "bucket evicted (table too small)", "buckets evicted (table too small)"),
         Count(notifies.handler_panics, "panic", "panics"),
@@ -713,6 +747,17 @@ fn oddities<'a>(
         Count(connections.accept_errors, "connection not accepted", "connections not accepted"),
         Count(gave_up, "request given up", "requests given up"),
         Count(refused, "configuration refused", "configurations refused"),
+        Count(
+            store.timed_out,
+            "request stopped waiting for the store",
+            "requests stopped waiting for the store",
+        ),
+        Count(leaps, "leap of a store's clock", "leaps of a store's clock"),
+        Count(
+            store.leases.evicted,
+            "lease evicted (file too small)",
+            "leases evicted (file too small)",
+        ),
     ]
     .iter()
     .filter(|count| count.0 > 0)
@@ -783,6 +828,7 @@ fn float(count: u64) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use crate::status::TableStatus;
+    use crate::store_status::LeasesStatus;
 
     /// The status of an agent that has been up for so long.
     pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
@@ -1013,6 +1059,50 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         ] {
             assert!(text.contains(said), "{said:?}: {text}");
         }
+    }
+
+    fn with_store(up: bool) -> Screen {
+        let mut screen = screen();
+        for (seen, asks) in screen.agents.iter_mut().zip([100, 20]) {
+            let store = |asks| StoreStatus {
+                up,
+                away_seconds: (!up).then_some(12.5),
+                faults: if up { vec![] } else { vec!["a:6379: it is out of memory".to_owned()] },
+                asks,
+                waiting: 3,
+                timed_out: 2,
+                leases: LeasesStatus { held_cells: 350, machines: 4, ..LeasesStatus::default() },
+                ..StoreStatus::default()
+            };
+            if let Some(status) = &mut seen.agent.status {
+                status.store = Some(store(asks));
+                status.policies[0].shared = Some("share".to_owned());
+                status.policies[0].without_store = [("allowed".to_owned(), 5)].into();
+            }
+            if let Some(status) = &mut seen.before {
+                status.store = Some(store(0));
+            }
+        }
+        screen
+    }
+
+    #[test]
+    fn a_store_has_one_line() {
+        let usual = text(&with_store(true), 80, Some(24));
+        for said in [
+            "\nStore        used; 60 asks/s, 6 requests wait, 350 cells held; 4 machines seen\n",
+            "\ndefault (shared)       1050        260",
+            "\nSince start  4 requests stopped waiting for the store\n",
+        ] {
+            assert!(usual.contains(said), "{said:?}: {usual}");
+        }
+        let away = text(&with_store(false), 80, Some(24));
+        let said = "\nStore        AWAY for 12 s, 10 requests decided without it since start: \
+                    a:6379: it …\n";
+        assert!(away.contains(said), "{away}");
+        let high = text(&with_store(false), 100, Some(40));
+        assert!(high.contains("a:6379: it is out of memory\n"), "{high}");
+        assert!(!text(&screen(), 100, None).contains("Store "));
     }
 
     #[test]
