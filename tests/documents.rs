@@ -426,8 +426,9 @@ fn first_words(message: &str) -> Option<String> {
 }
 
 /// Files in which sentences for the log are put together.
-const SENTENCES: [&str; 3] = [
+const SENTENCES: [&str; 4] = [
     "crates/gcra-spoa/agreement.rs",
+    "crates/gcra-spoa/store_reports.rs",
     "crates/gcra-spoa/undecided.rs",
     "crates/spop-agent/src/end.rs",
 ];

@@ -29,8 +29,9 @@ use crate::plural::Count;
 use crate::policy::store::StoreSettings;
 use crate::policy::{self, Policies, Policy};
 use crate::service_manager::ServiceManager;
-use crate::stats::Stats;
+use crate::stats::{PolicyStats, Stats};
 use crate::status::MAX_SILENCE;
+use crate::store_reports::{Counted, StoreReports};
 use crate::table_error::TableError;
 use crate::undecided::Undecided;
 use crate::watch::{Seen, Watch, see_all};
@@ -236,6 +237,7 @@ impl Housekeeping {
     /// Looks after what this host holds of shared limits.
     fn follow_leases(&self, reported: &mut Reported) {
         let Some(borrower) = &self.borrower else { return };
+        self.report_store(borrower, &mut reported.store);
         let Err(error) = borrower.follow(&self.table.load()) else {
             reported.lost_leases_beats = 0;
             return;
@@ -245,6 +247,29 @@ impl Housekeeping {
             log::error!("{error}; the agent goes on with the file that it had");
         }
         reported.lost_leases_beats = reported.lost_leases_beats.wrapping_add(1);
+    }
+
+    /// Logs that requests are decided without the store, and what else is wrong with it.
+    fn report_store(&self, borrower: &Borrower, reports: &mut StoreReports) {
+        let (store, counts) = (borrower.store(), &borrower.counts);
+        let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
+            policy.without_store().iter().map(|(_, count)| count).sum()
+        };
+        let counted = Counted {
+            is_away: store.is_away(),
+            away: store.away_total(),
+            without_store: self.stats.policies().iter().map(without_store).sum(),
+            open: counts.open.load(Ordering::Relaxed),
+            timed_out: counts.timed_out.load(Ordering::Relaxed),
+            evicted: borrower.leases().evictions(),
+        };
+        let what_happens = || {
+            let in_force = self.policies.load();
+            without_store_in_words(&in_force.policies, borrower.machines())
+        };
+        for (level, line) in reports.beat(counted, borrower.wait().into(), what_happens) {
+            log::log!(level, "{line}");
+        }
     }
 
     /// Looks after the audit file, and warns if decisions could not be written to it.
@@ -609,6 +634,21 @@ struct Reported {
     /// Beats until the log says so again.
     audit_beats: u32,
     agreement: Agreement,
+    store: StoreReports,
+}
+
+/// What the policies that are shared do without the store. `machines` is how many were seen.
+fn without_store_in_words(policies: &Policies, machines: u32) -> String {
+    let shared = policies.without_trials();
+    let shared = shared.filter_map(|policy| {
+        let words = policy.shared?.without_store.in_words();
+        Some(format!("policy '{}': {words}", policy.name))
+    });
+    let machines = match machines {
+        0 => "no reply has said how many machines there are, so the share is nothing".to_owned(),
+        machines => format!("{} seen", Count(machines, "machine was", "machines were")),
+    };
+    shared.chain([machines]).collect::<Vec<_>>().join("; ")
 }
 
 /// The policies that make other keys than before, of those that some clients are exempt from; and

@@ -50,6 +50,7 @@ mod service_manager;
 mod stats;
 mod status;
 mod store_command;
+mod store_reports;
 mod store_status;
 mod table_commands;
 mod table_error;

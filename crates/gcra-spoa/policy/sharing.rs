@@ -60,7 +60,8 @@ impl WithoutStore {
         }
     }
 
-    fn in_words(self) -> String {
+    /// "requests are blocked".
+    pub(crate) fn in_words(self) -> String {
         const SHARE: &str = "each machine allows its share of the limit";
         match self {
             Self::Share => SHARE.to_owned(),

@@ -1,0 +1,180 @@
+//! [`StoreReports`]: the lines of the log about requests that were decided without the store, and
+//! about a file of leases that is too small.
+
+use std::time::Duration;
+
+use log::Level;
+
+use crate::duration::{Exact, Short};
+use crate::plural::Count;
+
+/// How many beats, of a second each, are at least between two warnings of one kind.
+const BEATS_BETWEEN: u32 = 60;
+
+/// What the log has said so far.
+#[derive(Debug, Default)]
+pub(crate) struct StoreReports {
+    last: Counted,
+    /// What was counted when the first request was decided without the store that is away now.
+    began: Option<Counted>,
+    /// Beats until the log says again that requests have stopped waiting, and how many had done so
+    /// when it last did.
+    silent_about_timed_out: u32,
+    timed_out: u64,
+    silent_about_evicted: u32,
+    evicted: u64,
+}
+
+/// What was counted since the agent was started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Whether the store is away now.
+    pub(crate) is_away: bool,
+    /// For how long it has been away, all times together.
+    pub(crate) away: Duration,
+    /// Requests that were decided without it.
+    pub(crate) without_store: u64,
+    /// Of these, the ones that were allowed because a policy is open then.
+    pub(crate) open: u64,
+    /// Requests that stopped waiting for it.
+    pub(crate) timed_out: u64,
+    /// Entries that were evicted from the file of leases.
+    pub(crate) evicted: u64,
+}
+
+impl StoreReports {
+    /// What the log says now; to be called once a second. `what_happens` is what policies do
+    /// without the store, in words, and `wait` how long requests wait for it.
+    pub(crate) fn beat(
+        &mut self,
+        now: Counted,
+        wait: Duration,
+        what_happens: impl FnOnce() -> String,
+    ) -> Vec<(Level, String)> {
+        let mut lines = Vec::new();
+        let last = std::mem::replace(&mut self.last, now);
+        let more = now.without_store > last.without_store;
+        let was_away = now.away > last.away;
+        match self.began {
+            None if more && now.is_away => {
+                self.began = Some(last);
+                let said = format!("requests are decided without the store: {}", what_happens());
+                lines.push((Level::Warn, said));
+            }
+            // It was away for less than a second.
+            None if more && was_away => lines.push((Level::Warn, decided_since(last, now))),
+            Some(began) if !now.is_away => {
+                self.began = None;
+                lines.push((Level::Info, decided_since(began, now)));
+            }
+            None | Some(_) => {}
+        }
+        self.silent_about_timed_out = self.silent_about_timed_out.saturating_sub(1);
+        if now.timed_out > self.timed_out && self.silent_about_timed_out == 0 {
+            let requests = Count(now.timed_out - self.timed_out, "request has", "requests have");
+            lines.push((
+                Level::Warn,
+                format!(
+                    "{requests} stopped waiting for the store after {}, and were decided without \
+                     it; if that goes on, the store or the network to it is too slow",
+                    Exact(wait)
+                ),
+            ));
+            (self.timed_out, self.silent_about_timed_out) = (now.timed_out, BEATS_BETWEEN);
+        }
+        self.silent_about_evicted = self.silent_about_evicted.saturating_sub(1);
+        if now.evicted > self.evicted && self.silent_about_evicted == 0 {
+            let entries = Count(now.evicted - self.evicted, "entry was", "entries were");
+            lines.push((
+                Level::Warn,
+                format!(
+                    "the file of leases is too small: {entries} evicted, so clients wait for the \
+                     store more often; docs/OPERATING.md says how to enlarge it"
+                ),
+            ));
+            (self.evicted, self.silent_about_evicted) = (now.evicted, BEATS_BETWEEN);
+        }
+        lines
+    }
+}
+
+/// "12 requests were decided without the store, which was away for 5.1 s; up to 3 of them may have
+/// been allowed too many".
+fn decided_since(began: Counted, now: Counted) -> String {
+    let requests = now.without_store.saturating_sub(began.without_store);
+    let requests = Count(requests, "request was", "requests were");
+    let away = Short(now.away.saturating_sub(began.away));
+    let too_many = match now.open.saturating_sub(began.open) {
+        0 => String::new(),
+        open => format!("; up to {open} of them may have been allowed too many"),
+    };
+    format!("{requests} decided without the store, which was away for {away}{too_many}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Counted = Counted {
+        is_away: false,
+        away: Duration::ZERO,
+        without_store: 0,
+        open: 0,
+        timed_out: 0,
+        evicted: 0,
+    };
+
+    fn beat(reports: &mut StoreReports, now: Counted) -> Vec<String> {
+        let lines = reports.beat(now, Duration::from_millis(20), || "api is blocked".to_owned());
+        lines.into_iter().map(|(level, line)| format!("{level} {line}")).collect()
+    }
+
+    fn away(seconds: u64, without_store: u64) -> Counted {
+        Counted { is_away: true, away: Duration::from_secs(seconds), without_store, ..NOTHING }
+    }
+
+    #[test]
+    fn a_time_without_the_store_has_a_line_at_its_beginning_and_one_at_its_end() {
+        let mut reports = StoreReports::default();
+        assert!(beat(&mut reports, NOTHING).is_empty());
+        assert!(beat(&mut reports, away(1, 0)).is_empty(), "no request came");
+        let begun = beat(&mut reports, away(2, 3));
+        assert_eq!(begun, ["WARN requests are decided without the store: api is blocked"]);
+        assert!(beat(&mut reports, away(3, 30)).is_empty());
+        let back = Counted { is_away: false, open: 4, ..away(5, 40) };
+        let ended = beat(&mut reports, back);
+        let said = "INFO 40 requests were decided without the store, which was away for 4.0 s; up \
+                    to 4 of them may have been allowed too many";
+        assert_eq!(ended, [said]);
+        assert!(beat(&mut reports, back).is_empty());
+        let short = Counted { is_away: false, open: 4, ..away(6, 41) };
+        let said = "WARN 1 request was decided without the store, which was away for 1000 ms";
+        assert_eq!(beat(&mut reports, short), [said]);
+    }
+
+    #[test]
+    fn requests_that_stop_waiting_have_a_line_a_minute() {
+        let mut reports = StoreReports::default();
+        let timed_out = |timed_out| Counted { timed_out, without_store: timed_out, ..NOTHING };
+        let said = beat(&mut reports, timed_out(1));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with("WARN 1 request has stopped waiting for the store after 20ms")
+        );
+        for second in 1..60 {
+            assert!(beat(&mut reports, timed_out(1 + second)).is_empty());
+        }
+        let said = beat(&mut reports, timed_out(61));
+        assert!(said[0].starts_with("WARN 60 requests have stopped waiting"), "{said:?}");
+    }
+
+    #[test]
+    fn leases_that_were_evicted_have_a_line_a_minute() {
+        let mut reports = StoreReports::default();
+        let evicted = |evicted| Counted { evicted, ..NOTHING };
+        let said = beat(&mut reports, evicted(1));
+        let begins = "WARN the file of leases is too small: 1 entry was evicted, so clients";
+        assert!(said[0].starts_with(begins), "{said:?}");
+        assert!(beat(&mut reports, evicted(2)).is_empty());
+    }
+}
