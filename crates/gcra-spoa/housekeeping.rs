@@ -265,7 +265,7 @@ impl Housekeeping {
         };
         let what_happens = || {
             let in_force = self.policies.load();
-            without_store_in_words(&in_force.policies, borrower.machines())
+            without_store_in_words(&in_force.policies, borrower.hosts())
         };
         for (level, line) in reports.beat(counted, borrower.wait().into(), what_happens) {
             log::log!(level, "{line}");
