@@ -100,6 +100,11 @@ impl<'d, 't> Entries<'d, 't> {
         Self { what, known, left: table.iter().collect() }
     }
 
+    /// An entry, which stays.
+    pub(super) fn get(&self, name: &str) -> Option<&'d Node<'t>> {
+        self.left.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| *value)
+    }
+
     pub(super) fn take(&mut self, name: &str) -> Option<&'d Node<'t>> {
         debug_assert!(self.known.contains(&name));
         let at = self.left.iter().position(|(key, _)| key.get_ref() == name)?;

@@ -1,14 +1,13 @@
 //! The store through which policies are shared: `[store]` of the file, and its settings.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gcra_store::{Config, Password, Url};
+use gcra_store::{Certificate, Config, Password, Url};
 use toml::de::DeValue;
 
 use crate::duration::Exact;
@@ -37,7 +36,11 @@ const SETTINGS: &[&str] = &[
     "url",
     "password_file",
     "password_env",
+    "sentinel_password_file",
+    "sentinel_password_env",
     "ca",
+    "certificate",
+    "certificate_key",
     "wait",
     "strict",
     "least_replicas",
@@ -51,6 +54,10 @@ pub(crate) struct StoreSettings {
     /// The address as it was written. It has no password in it.
     pub(crate) url_text: String,
     pub(crate) password: Password,
+    /// That of the sentinels, which is another one than the store's.
+    pub(crate) sentinel_password: Password,
+    /// With TLS: what the agent shows servers that want to know who connects.
+    pub(crate) certificate: Option<Certificate>,
     /// With TLS: a file of certificates that are trusted instead of the system's.
     pub(crate) authorities: Option<PathBuf>,
     /// How long a request waits for the store at most.
@@ -79,6 +86,8 @@ impl StoreSettings {
             url,
             url_text: text,
             password: Password::None,
+            sentinel_password: Password::None,
+            certificate: None,
             authorities: None,
             wait: DEFAULT_WAIT,
             strict: false,
@@ -94,10 +103,11 @@ impl StoreSettings {
     /// What is wrong with the files that it names, a sentence each.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let password = match &self.password {
-            Password::File(path) => remark_on(path, true),
+            Password::File(path) => Content::Password.remark(path),
             Password::None | Password::Variable(_) => None,
         };
-        let authorities = self.authorities.as_ref().and_then(|path| remark_on(path, false));
+        let authorities = self.authorities.as_ref();
+        let authorities = authorities.and_then(|path| Content::Certificates.remark(path));
         password.into_iter().chain(authorities).collect()
     }
 
@@ -105,6 +115,8 @@ impl StoreSettings {
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::new(self.url.clone());
         config.password = self.password.clone();
+        config.sentinel_password = self.sentinel_password.clone();
+        config.certificate.clone_from(&self.certificate);
         config.authorities.clone_from(&self.authorities);
         config.strict = self.strict;
         config.least_replicas = self.least_replicas;
@@ -156,29 +168,46 @@ pub(crate) fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| !c.is_ascii_digit()) && name.bytes().all(good)
 }
 
-/// What is wrong with the file of a password, or of certificates, if anything is: a sentence. It
-/// is no mistake, because the machine on which a configuration is checked may not have the file.
-fn remark_on(path: &Path, is_password: bool) -> Option<String> {
-    let (shown, what) = (path.display(), if is_password { "password" } else { "certificate" });
-    let looked = sources::open(path).and_then(|(file, metadata)| {
-        let mut start = [0];
-        let has_any = read_up_to(&file, &mut start).map_err(|error| error.to_string())? > 0;
-        Ok((has_any && !start[0].is_ascii_whitespace(), metadata))
-    });
-    match looked {
-        Err(why) => Some(format!("cannot read the {what} file {shown}: {why}")),
-        Ok((false, _)) if is_password => {
-            Some(format!("{shown} has no password; write it in the first line"))
-        }
-        Ok((_, metadata)) if is_password && metadata.mode() & 0o004 != 0 => Some(format!(
-            "every user of this machine can read the password file {shown}; run chmod o-r on it"
-        )),
-        Ok(_) => None,
-    }
+/// What a file of a store has in it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Content {
+    Password,
+    Certificates,
+    Key,
 }
 
-fn read_up_to(mut file: &File, bytes: &mut [u8]) -> io::Result<usize> {
-    file.read(bytes)
+impl Content {
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Password => "password",
+            Self::Certificates => "certificate",
+            Self::Key => "key",
+        }
+    }
+
+    /// What is wrong with a file, if anything is: a sentence. It is no mistake, because the
+    /// machine on which a configuration is checked may not have the file.
+    fn remark(self, path: &Path) -> Option<String> {
+        let (shown, what) = (path.display(), self.in_words());
+        let looked = sources::open(path).and_then(|(mut file, metadata)| {
+            let mut first = [0];
+            let bytes = file.read(&mut first).map_err(|error| error.to_string())?;
+            Ok((bytes > 0 && !first[0].is_ascii_whitespace(), metadata))
+        });
+        match looked {
+            Err(why) => Some(format!("cannot read the {what} file {shown}: {why}")),
+            Ok((false, _)) if self == Self::Password => {
+                Some(format!("{shown} has no password; write it in the first line"))
+            }
+            Ok((_, metadata)) if self != Self::Certificates && metadata.mode() & 0o004 != 0 => {
+                Some(format!(
+                    "every user of this machine can read the {what} file {shown}; run chmod o-r \
+                     on it"
+                ))
+            }
+            Ok(_) => None,
+        }
+    }
 }
 
 /// Reads `[store]`.
@@ -196,19 +225,42 @@ pub(super) fn store<'t>(
         reader.wrong(at, "the store has no address; write url = \"redis://HOST:PORT\"");
     }
     let url = url.and_then(|value| self::url(reader, value));
-    let password = password(reader, sources, &mut entries);
-    let ca = entries.take("ca").and_then(|value| {
-        let file = reader.name(value, "ca", "the name of a file of certificates (PEM)")?;
+    let password = password(reader, sources, &mut entries, ["password_file", "password_env"]);
+    let of_sentinels = ["sentinel_password_file", "sentinel_password_env"];
+    let sentinel = of_sentinels.iter().find_map(|name| entries.get(name));
+    if let (Some(value), Some(url)) = (sentinel, &url)
+        && !url.url.has_sentinels()
+    {
+        let what = "the store has no sentinels that need a password; write a url that begins with \
+                    redis+sentinel://, or leave it out";
+        reader.wrong(value.span().start, what);
+    }
+    let sentinel_password = self::password(reader, sources, &mut entries, of_sentinels);
+    let pair = ["certificate", "certificate_key"];
+    if let [Some(value), None] | [None, Some(value)] = pair.map(|name| entries.get(name)) {
+        let what = "certificate and certificate_key belong together; write both";
+        reader.wrong(value.span().start, what);
+    }
+    let mut tls_file = |name: &'static str, content: Content| {
+        let value = entries.take(name)?;
+        let file = reader.name(value, name, "the name of a file (PEM)")?;
         let path = sources.path(&file);
-        if url.as_ref().is_some_and(|url| !url.has_tls()) {
-            let what = "ca has no effect without TLS; write a url that begins with rediss://, or \
-                        leave ca out";
-            reader.wrong(value.span().start, what);
-        } else if let Some(remark) = remark_on(&path, false) {
+        // It is said once about the two that belong together.
+        if name != pair[1] && url.as_ref().is_some_and(|url| !url.has_tls()) {
+            let what = format!(
+                "{name} has no effect without TLS; write a url that begins with rediss://, or \
+                 leave {name} out"
+            );
+            reader.wrong(value.span().start, &what);
+        } else if let Some(remark) = content.remark(&path) {
             reader.warn(value.span().start, &remark);
         }
         Some(path)
-    });
+    };
+    let ca = tls_file("ca", Content::Certificates);
+    let chain = tls_file(pair[0], Content::Certificates);
+    let key = tls_file(pair[1], Content::Key);
+    let certificate = chain.zip(key).map(|(chain, key)| Certificate { chain, key });
     let wait = entries.take("wait");
     let wait = wait.and_then(|value| reader.time(value, "wait", WAITS, "20ms"));
     let strict = entries.take("strict").and_then(|value| reader.boolean(value, "strict"));
@@ -233,6 +285,8 @@ pub(super) fn store<'t>(
     let usual = StoreSettings::new(url?);
     Some(StoreSettings {
         password,
+        sentinel_password,
+        certificate,
         authorities: ca,
         wait: wait.unwrap_or(usual.wait),
         strict: strict.unwrap_or(usual.strict),
@@ -249,23 +303,24 @@ fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
     StoreUrl::parse(&text).map_err(|what| reader.wrong(value.span().start, &what)).ok()
 }
 
-/// `password_file` or `password_env`.
+/// A password: the settings that name its file and its variable.
 fn password<'t>(
     reader: &mut Reader<'t>,
     sources: &Sources,
     entries: &mut Entries<'_, 't>,
+    [in_file, in_variable]: [&'static str; 2],
 ) -> Password {
-    let (file, variable) = (entries.take("password_file"), entries.take("password_env"));
+    let (file, variable) = (entries.take(in_file), entries.take(in_variable));
     if let (Some(_), Some(variable)) = (file, variable) {
-        let what = "password_file and password_env cannot be given together; leave one out";
-        reader.wrong(variable.span().start, what);
+        let what = format!("{in_file} and {in_variable} cannot be given together; leave one out");
+        reader.wrong(variable.span().start, &what);
     }
     if let Some(value) = file {
-        let Some(file) = reader.name(value, "password_file", "the name of a file") else {
+        let Some(file) = reader.name(value, in_file, "the name of a file") else {
             return Password::None;
         };
         let path = sources.path(&file);
-        if let Some(remark) = remark_on(&path, true) {
+        if let Some(remark) = Content::Password.remark(&path) {
             reader.warn(value.span().start, &remark);
         }
         return Password::File(path);
@@ -274,7 +329,7 @@ fn password<'t>(
     match value.get_ref() {
         DeValue::String(name) if is_variable(name) => Password::Variable(name.to_string()),
         _ => {
-            let what = format!("password_env is not the name of a variable; {VARIABLE_RULE}");
+            let what = format!("{in_variable} is not the name of a variable; {VARIABLE_RULE}");
             reader.wrong(value.span().start, &what);
             Password::None
         }
@@ -329,6 +384,8 @@ mod tests {
             url: Url::parse("redis://store.example").unwrap(),
             url_text: "redis://store.example".to_owned(),
             password: Password::None,
+            sentinel_password: Password::None,
+            certificate: None,
             authorities: None,
             wait: Duration::from_millis(20),
             strict: false,
@@ -352,8 +409,9 @@ mod tests {
         let salt = directory.path().join("salt");
         fs::write(&salt, "0123456789abcdef\r\n").unwrap();
         let text = "url = \"rediss://gcra@store.example:6380/3\"\npassword_file = \"secret\"\n\
-                    ca = \"/etc/ca.pem\"\nwait = \"70ms\"\nstrict = true\nleast_replicas = 2\n\
-                    salt_file = \"salt\"";
+                    ca = \"/etc/ca.pem\"\ncertificate = \"me.pem\"\n\
+                    certificate_key = \"me.key\"\nwait = \"70ms\"\nstrict = true\n\
+                    least_replicas = 2\nsalt_file = \"salt\"";
         let policies = read(&directory.path().join("x.toml"), text).unwrap();
         let store = policies.store.unwrap();
         let config = store.config();
@@ -361,6 +419,8 @@ mod tests {
         // As with lists, the name of a file is relative to the configuration.
         assert_eq!(config.password, Password::File(directory.path().join("secret")));
         assert_eq!(config.authorities.as_deref(), Some(Path::new("/etc/ca.pem")));
+        let [chain, key] = ["me.pem", "me.key"].map(|name| directory.path().join(name));
+        assert_eq!(config.certificate, Some(Certificate { chain, key }));
         assert_eq!((config.strict, config.least_replicas), (true, 2));
         assert_eq!((store.wait, config.timeout), (Duration::from_millis(70), store.wait));
         assert_eq!(store.salt, b"0123456789abcdef");
@@ -371,6 +431,14 @@ mod tests {
             "rediss://gcra@store.example:6380/3, for which a request waits at most 70ms, with at \
              least 2 replicas, strict"
         );
+
+        let sentinels = settings(
+            "url = \"redis+sentinel://a,b/main\"\npassword_file = \"/p\"\n\
+             sentinel_password_file = \"/s\"",
+        );
+        let config = sentinels.config();
+        assert_eq!(config.password, Password::File("/p".into()));
+        assert_eq!(config.sentinel_password, Password::File("/s".into()));
 
         let variable = settings("url = \"redis://a\"\npassword_env = \"GCRA_PASSWORD\"");
         assert_eq!(variable.config().password, Password::Variable("GCRA_PASSWORD".to_owned()));
@@ -417,6 +485,26 @@ mod tests {
                 "3: ca has no effect without TLS; write a url that begins with rediss://,",
             ),
             (
+                "url = \"redis://a\"\ncertificate = \"x\"\ncertificate_key = \"y\"",
+                "3: certificate has no effect without TLS; write a url that begins with rediss",
+            ),
+            (
+                "url = \"rediss://a\"\ncertificate = \"x\"",
+                "3: certificate and certificate_key belong together; write both",
+            ),
+            (
+                "url = \"rediss://a\"\ncertificate_key = \"x\"",
+                "3: certificate and certificate_key belong together; write both",
+            ),
+            (
+                "url = \"redis://a\"\nsentinel_password_env = \"P\"",
+                "3: the store has no sentinels that need a password; write a url that begins",
+            ),
+            (
+                "url = \"redis+sentinel://a/b\"\nsentinel_password_env = \"P-1\"",
+                "3: sentinel_password_env is not the name of a variable; it must be",
+            ),
+            (
                 "url = \"redis://a\"\nwait = \"20\"",
                 "3: '20' in wait is not a time from 1ms to 10s; write a whole number and a unit",
             ),
@@ -460,6 +548,15 @@ mod tests {
         assert!(ca.contains(":4: warning: cannot read the certificate file "), "{ca}");
 
         fs::write(directory.path().join("ca.pem"), "").unwrap();
+        for (name, mode) in [("me.pem", 0o644), ("me.key", 0o604)] {
+            let path = directory.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        let text = "url = \"rediss://a\"\ncertificate = \"me.pem\"\n\
+                    certificate_key = \"me.key\"";
+        let [key] = &read(&file, text).unwrap().warnings[..] else { panic!() };
+        assert!(key.contains(":4: warning: every user of this machine can read the key file "));
         for (text, mode, said) in [
             ("geheim\n", 0o644, Some(": warning: every user of this machine can read the pass")),
             ("geheim\n", 0o640, None),

@@ -149,6 +149,12 @@ impl Url {
         matches!(self.place, Place::Single(_))
     }
 
+    /// Whether sentinels know where the store is.
+    #[must_use]
+    pub const fn has_sentinels(&self) -> bool {
+        matches!(self.place, Place::Sentinel { .. })
+    }
+
     /// Whether connections have TLS.
     #[must_use]
     pub const fn has_tls(&self) -> bool {
@@ -311,11 +317,11 @@ mod tests {
         let sentinels = vec![tcp("a", 26_379), tcp("b", 1)];
         assert_eq!(url.place, Place::Sentinel { sentinels, name: "mymaster".into() });
         assert_eq!(url.database, 2);
-        assert!(!url.has_tls() && !url.is_one_server());
+        assert!(!url.has_tls() && !url.is_one_server() && url.has_sentinels());
 
         let url = Url::parse("valkeys+cluster://a,b").unwrap();
         assert_eq!(url.place, Place::Cluster { nodes: vec![tcp("a", 6_379), tcp("b", 6_379)] });
-        assert!(url.has_tls() && !url.is_one_server());
+        assert!(url.has_tls() && !url.is_one_server() && !url.has_sentinels());
     }
 
     #[test]
