@@ -1154,7 +1154,8 @@ fn policies_of_flags(
                 "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
             );
         };
-        if let Some(mistake) = limits.iter().find_map(sharing::not_shareable) {
+        let not_shareable = |limit| sharing::not_shareable(limit, args.cost.is_some());
+        if let Some(mistake) = limits.iter().find_map(not_shareable) {
             return Err(mistake);
         }
     }
@@ -1852,8 +1853,8 @@ mod tests {
             ("--rate 1/s --store-password-env C", "'gcra-spoa' needs --store URL here"),
             ("--rate deny --store redis://a", "--store has no effect with a rate of deny or unli"),
             (
-                "--rate 9000/s --store redis://a",
-                "at once' cannot be shared, because a machine can hold at most 8191 cells; give",
+                "--rate 9000/s --cost n --store redis://a",
+                "at once' cannot be shared, because a request with a 'cost' can have at most 819",
             ),
             (
                 "--rate 1/s --store redis://a --store-ca c",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Limit as LentLimit, Step};
-use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
+use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -15,6 +15,7 @@ use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide;
 use crate::in_force::InForce;
 use crate::message_key::key_bytes;
+use crate::policy::sharing::lent;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
@@ -199,7 +200,7 @@ impl<'p> Shared<'p, '_, '_> {
     fn loan(&self, (limit, key): (&Limit, LeaseKey)) -> Option<Loan> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
-        let lent_limit = lent(limit.quota)?;
+        let lent_limit = lent(limit.quota).ok()?;
         let name = match limit.id {
             0 => policy_of.name.to_string(),
             _ => format!("{}.{}", policy_of.name, limit.label),
@@ -211,7 +212,7 @@ impl<'p> Shared<'p, '_, '_> {
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
             earlier.quota_of(self.table, policy, rule, limit, local, self.message)
         });
-        if let Some(before) = before.and_then(lent) {
+        if let Some(before) = before.and_then(|before| lent(before).ok()) {
             bucket = bucket.changed_from(before);
         }
         Some(Loan { key, limit: lent_limit, bucket, local: (local, limit.quota) })
@@ -321,11 +322,4 @@ impl<'p> Shared<'p, '_, '_> {
         }
         (reason, standings)
     }
-}
-
-/// A limit as the store computes it. `None` if the store cannot, which the check of the
-/// configuration refuses.
-pub(crate) fn lent(quota: Quota) -> Option<LentLimit> {
-    let interval = Duration::from_nanos(quota.emission_interval().0);
-    LentLimit::new(interval, quota.burst()).ok()
 }

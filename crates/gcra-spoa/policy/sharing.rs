@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use gcra_lease::MOST_CELLS;
+use gcra_lease::{LimitError, MOST_CELLS};
+use gcra_table::Quota;
 
 use crate::duration::Exact;
 use crate::policy::reader::{Entries, Node, Reader};
@@ -87,17 +88,31 @@ impl Sharing {
     }
 }
 
-/// Why a limit cannot be shared, if it cannot: a sentence that begins with the limit.
-pub(crate) fn not_shareable(limit: &Limit) -> Option<String> {
+/// A limit as the store computes it.
+///
+/// # Errors
+///
+/// The store cannot: it takes too long to drain.
+pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
+    let interval = quota.emission_interval();
+    let limit = gcra_lease::Limit::new(interval.into(), quota.burst())?;
+    // Penalties can be owed beyond a full burst.
+    let ceiling = quota.most_owed().0 / interval.0.max(1);
+    limit.with_most_owed(u32::try_from(ceiling).unwrap_or(u32::MAX))
+}
+
+/// Why a limit cannot be shared, if it cannot: a sentence that begins with the limit. `has_cost`
+/// is whether requests can cost more than a cell.
+pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
     let (quota, text) = (limit.quota, &limit.words.text);
-    if quota.burst() > MOST_CELLS {
+    if has_cost && quota.burst() > MOST_CELLS {
         return Some(format!(
-            "the limit '{text}' cannot be shared, because a machine can hold at most {MOST_CELLS} \
-             cells; give it a burst of at most {MOST_CELLS}, or do not share it"
+            "the limit '{text}' cannot be shared, because a request with a 'cost' can have at \
+             most {MOST_CELLS} cells then; give it a burst of at most {MOST_CELLS}, or do not \
+             share it"
         ));
     }
-    let interval = Duration::from(quota.emission_interval());
-    let error = gcra_lease::Limit::new(interval, quota.burst()).err()?;
+    let error = lent(quota).err()?;
     Some(format!("the limit '{text}' cannot be shared: {error}; lower its burst"))
 }
 
@@ -169,6 +184,7 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
         reader.wrong(at, &what);
     }
     let mut said = Vec::new();
+    let not_shareable = |limit| not_shareable(limit, policy.cost.is_some());
     for what in policy.limits().chain(trial).filter_map(not_shareable) {
         // The same limit may stand in several overrides.
         if !said.contains(&what) {
@@ -229,7 +245,8 @@ mod tests {
     #[test]
     fn what_may_be_shared_is_shared() {
         for settings in [
-            "limits = \"1/s burst 8191\"",
+            "limits = \"1/s burst 8191\"\ncost = \"n\"",
+            "limits = \"100000/s\"",
             "limits = \"1/h burst 8191\"",
             "limits = \"1000000000/s burst 1\"",
             "limits = \"1/365d\"",
@@ -290,10 +307,11 @@ mod tests {
                 "5: policy 'api' has no limit that could be shared; leave shared out",
             ),
             (
-                STORE.to_owned() + "[policy.api]\nlimits = \"9000/s\"\nshared = true\n",
+                STORE.to_owned()
+                    + "[policy.api]\nlimits = \"9000/s\"\nshared = true\ncost = \"n\"\n",
                 "5: policy 'api': the limit '9000 per second, up to 9000 at once' cannot be \
-                 shared, because a machine can hold at most 8191 cells; give it a burst of at \
-                 most 8191, or do not share it",
+                 shared, because a request with a 'cost' can have at most 8191 cells then; give it \
+                 a burst of at most 8191, or do not share it",
             ),
             (
                 STORE.to_owned() + &api("shared = true\ncost = \"n\"\nobserve = \"9000/s\""),
