@@ -427,7 +427,10 @@ fn a_command_says_that_a_policy_is_shared() {
         String::from_utf8(output.stderr).unwrap()
     };
     let note = |policy: &str| {
-        format!("policy '{policy}' is shared with other machines; this command knows only the tab")
+        format!(
+            "policy '{policy}' is shared with other machines; this command knows what this \
+             machine holds, and not what the store has"
+        )
     };
     let flags = ["--rate", "1/h", "--store", store, "--without-store", "closed"];
     let agent = Agent::start(&table, &flags);

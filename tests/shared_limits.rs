@@ -6,6 +6,7 @@ mod support;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::process::{Command, Output};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -49,13 +50,14 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     let (agent, address) = agent(&directory.path().join("table"), &server, &[]);
     let mut spop = Spop::connect(&agent.address);
     let allowed = spop.allowed(&[("ip", ip("192.0.2.1"))], 12);
-    assert!((1..=10).contains(&allowed), "{allowed}");
+    assert!(allowed <= 10, "{allowed}");
 
     let status = status(&address);
     let store = &status["store"];
     assert_eq!((&store["up"], &store["away_seconds"]), (&true.into(), &Json::Null), "{store}");
     assert!(store["asks"].as_u64() > Some(0) && store["replies"] == store["asks"], "{store}");
-    assert!(store["granted_cells"].as_u64() >= u64::try_from(allowed).ok(), "{store}");
+    let granted = store["granted_cells"].as_u64().unwrap();
+    assert!(granted > 0 && granted >= u64::try_from(allowed).unwrap(), "{store}");
     assert_eq!(store["leases"]["machines"], 1);
     assert_eq!(status["policies"][0]["shared"], "share");
     wait_until("the sum over the agents has it", || {
@@ -92,4 +94,88 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     server.restart();
     has_line(" decided without the store, which was away for ");
     assert!(self::status(&address)["store"]["up"] == true);
+}
+
+fn run(table: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    command.args(args).arg("--table").arg(table).output().unwrap()
+}
+
+/// The output of a command, and its exit status.
+fn said(table: &Path, args: &[&str]) -> (String, Option<i32>) {
+    let output = run(table, args);
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8(text).unwrap(), output.status.code())
+}
+
+fn json(table: &Path, args: &[&str]) -> Json {
+    let output = run(table, &[args, &["--json"]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn commands_say_what_this_machine_holds() {
+    needs!(valkey());
+    let (directory, server) = (directory(), store());
+    let table = directory.path().join("table");
+    let (agent, address) = agent(&table, &server, &["--without-store", "closed"]);
+    let explain = ["explain", "--rate", "10/h", "ip=192.0.2.1"];
+    wait_until("the agent says which limits it has", || {
+        said(&table, &explain).0.contains("the store is asked about a request now, and decides\n")
+    });
+    let (unknown, _) = said(&table, &explain);
+    for words in [
+        "10 per hour, up to 10 at once: this machine holds no cells\n",
+        "\n  shared: all machines that use the store count together, and what the client owes is \
+         there; without the store, requests are blocked\n",
+    ] {
+        assert!(unknown.contains(words), "{words}: {unknown}");
+    }
+    let get = ["table", "get", "--rate", "10/h", "192.0.2.1"];
+    let (text, status) = said(&table, &get);
+    assert!(text.starts_with("192.0.2.1: this machine holds no cells\n"), "{text}");
+    assert_eq!(status, Some(1), "nothing is known");
+
+    let mut spop = Spop::connect(&agent.address);
+    wait_until("the client is blocked", || spop.is_blocked(&[("ip", ip("192.0.2.1"))]));
+    let (blocked, _) = said(&table, &explain);
+    assert!(
+        blocked.contains("a request now is blocked; the store is asked again in "),
+        "{blocked}"
+    );
+    assert!(!blocked.contains("the next one is allowed"), "nobody knows that: {blocked}");
+    let (text, status) = said(&table, &get);
+    assert!(text.starts_with("192.0.2.1: blocked on this machine for another "), "{text}");
+    assert_eq!(status, Some(0));
+    let of_agent = admin::get(&address, "/explain?arg=ip=192.0.2.1").body;
+    let of_agent: Json = serde_json::from_str(&of_agent).unwrap();
+    assert_eq!(of_agent[0]["held"][0]["now"], "blocked", "{of_agent}");
+    assert_eq!(of_agent[0]["blocked"], true);
+
+    let info = json(&table, &["table", "info"]);
+    let leases = &info["leases"];
+    let count = |what: &str| leases[what].as_u64().unwrap();
+    // It is blocked, and the store is not asked before that is over, so it may have spent cells to
+    // report.
+    assert_eq!((count("entries"), count("blocked") + count("over")), (2048, 1), "{leases}");
+    assert!(leases["asks"].as_u64() > Some(0) && leases["machines"] == 1, "{leases}");
+    let (words, _) = said(&table, &["table", "info"]);
+    let file = format!("{}.leases", table.display());
+    let begins = format!("\nleases {file}: 2048 entries, 68 KiB; 1 machine was seen\n");
+    assert!(words.contains(&begins), "{words}");
+    let (checked, status) = said(&table, &["table", "check"]);
+    assert!(checked.contains(&format!("leases {file}: no fault in 2048 entries\n")), "{checked}");
+    assert_eq!(status, Some(0));
+
+    // The file of leases is enlarged by removing it.
+    let (resized, _) = said(&table, &["table", "resize", "--slots", "8192"]);
+    assert!(resized.contains(&format!("leases in {file} stay, with 2048 entries")), "{resized}");
+    wait_until("the agent uses the new table", || {
+        json(&table, &["table", "info"])["processes"].as_array().is_some_and(|it| it.len() == 1)
+    });
+    std::fs::remove_file(&file).unwrap();
+    wait_until("there is a larger file of leases", || {
+        json(&table, &["table", "info"])["leases"]["entries"] == 4096
+    });
 }

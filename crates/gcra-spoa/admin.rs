@@ -310,7 +310,9 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
         }
     }
     let (in_force, table) = (answering.policies.load(), answering.watched.table());
-    let explanations = explain_all(&in_force, &table, message.as_deref(), &args)?;
+    let leases = answering.watched.leases();
+    let leases = leases.as_ref().map(|leases| &***leases);
+    let explanations = explain_all(&in_force, &table, leases, message.as_deref(), &args)?;
     serde_json::to_vec(&explanations).map_err(|error| error.to_string())
 }
 

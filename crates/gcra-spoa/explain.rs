@@ -4,13 +4,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gcra_table::{Nanos, Table};
+use gcra_table::{Leases, Nanos, Table};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
 use crate::decide::{Foreseen, foresee};
 use crate::duration::Left;
+use crate::held::Held;
 use crate::in_force::InForce;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::limiter::write_client;
@@ -18,7 +19,7 @@ use crate::named_parts::{exact_key, ungrouped};
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
-use crate::verdict::Reason;
+use crate::verdict::{Reason, Verdict};
 use crate::visible::quoted;
 use crate::written_message::WrittenMessage;
 use crate::written_net::VALUE;
@@ -54,6 +55,18 @@ pub(crate) struct Decided {
     pub(crate) limits: Vec<LimitState>,
     /// The limits of `observe`, which never block.
     pub(crate) observed: Vec<LimitState>,
+    /// If machines share the policy: what happens without the store, in words.
+    pub(crate) without_store: Option<String>,
+    /// If machines share the policy: its limits, which are not in `limits` then.
+    #[serde(default)]
+    pub(crate) held: Vec<Held>,
+    /// The same of `observe`.
+    #[serde(default)]
+    pub(crate) observed_held: Vec<Held>,
+    /// Whether the store is asked about a request now, and decides. Then it is not known whether
+    /// the request would be blocked.
+    #[serde(default)]
+    pub(crate) asks_store: bool,
     /// Whether a request now would be blocked, by the exemption too.
     pub(crate) blocked: bool,
     /// The value of the variable `would_block`.
@@ -128,6 +141,7 @@ pub(crate) struct LimitState {
 pub(crate) fn explain_all(
     in_force: &InForce,
     table: &Table,
+    leases: Option<&Leases>,
     name: Option<&str>,
     args: &[NamedValue],
 ) -> Result<Vec<Explanation>, String> {
@@ -168,7 +182,7 @@ pub(crate) fn explain_all(
             }
         }
         let Some(message) = written.message() else { continue };
-        let mut explanation = explain(in_force, table, &message);
+        let mut explanation = explain(in_force, table, leases, &message);
         if let Some(misfit) = misfit {
             explanation.decided = None;
             explanation.undecided = Some(misfit.clone());
@@ -225,7 +239,12 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
 }
 
 /// Explains what is decided about a message now.
-pub(crate) fn explain(in_force: &InForce, table: &Table, message: &Message<'_>) -> Explanation {
+pub(crate) fn explain(
+    in_force: &InForce,
+    table: &Table,
+    leases: Option<&Leases>,
+    message: &Message<'_>,
+) -> Explanation {
     let policies = &*in_force.policies;
     let explanation = |index: Option<usize>| Explanation {
         message: text(message.name),
@@ -235,7 +254,7 @@ pub(crate) fn explain(in_force: &InForce, table: &Table, message: &Message<'_>) 
     };
     match Question::new(in_force, table, message) {
         Ok(question) => Explanation {
-            decided: Some(decided(in_force, table, question, message)),
+            decided: Some(decided(in_force, table, leases, question, message)),
             ..explanation(Some(question.policy))
         },
         Err(Unanswerable::Undecided(index)) => Explanation {
@@ -253,23 +272,24 @@ pub(crate) fn explain(in_force: &InForce, table: &Table, message: &Message<'_>) 
 pub(crate) fn decided(
     in_force: &InForce,
     table: &Table,
+    leases: Option<&Leases>,
     question: Question,
     message: &Message<'_>,
 ) -> Decided {
     let policy = &in_force.policies.list[question.policy];
-    let (verdict, foreseen) = foresee(table, in_force, question, message);
+    let said = |question| Said::of(in_force, table, leases, question, message);
+    let own = said(question);
+    let verdict = own.verdict;
     let mut client = String::new();
     write_client(&mut client, policy, question.key, Some(message.clone()));
     let exempt = exempt_for(in_force, table, question);
     let trial = policy.trial.filter(|_| exempt.is_none() && !question.rule.is_override());
-    let trial = trial
-        .map(|trial| foresee(table, in_force, Question { policy: trial, ..question }, message));
-    let on_trial = trial.as_ref().is_some_and(|(verdict, _)| verdict.would_block());
-    let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
-    let wait = longest(|foreseen| foreseen.standing.wait).unwrap_or_default();
-    let wait_if_asked = longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default();
+    let trial = trial.map(|trial| said(Question { policy: trial, ..question }));
+    let on_trial = trial.as_ref().is_some_and(|said| said.verdict.would_block());
     let is_limited = exempt.is_none();
-    let reason = verdict.reason.or(trial.as_ref().and_then(|(verdict, _)| verdict.reason));
+    let reason = verdict.reason.or(trial.as_ref().and_then(|said| said.verdict.reason));
+    let is_shared = !own.held.is_empty();
+    let (observed, observed_held) = trial.map(|said| (said.limits, said.held)).unwrap_or_default();
     Decided {
         key: key_parts(policy, message),
         client,
@@ -282,16 +302,91 @@ pub(crate) fn decided(
             Rule::Unlimited => "unlimited",
         }
         .to_owned(),
-        limits: foreseen.iter().map(LimitState::of).collect(),
-        observed: trial.iter().flat_map(|(_, said)| said).map(LimitState::of).collect(),
+        limits: own.limits,
+        observed,
+        without_store: policy
+            .shared
+            .filter(|_| is_shared)
+            .map(|sharing| sharing.without_store.in_words()),
+        asks_store: is_limited && own.asks_store,
+        held: own.held,
+        observed_held,
         blocked: is_limited && verdict.is_blocked(),
         would_block: is_limited && (verdict.would_block() || on_trial),
         reason: reason.filter(|_| is_limited).map(Reason::as_str).map(str::to_owned),
         blocked_otherwise: !is_limited && verdict.is_blocked(),
-        retry_after_ms: wait.millis_ceil(),
-        retry_after_ms_if_asked: wait_if_asked.millis_ceil(),
+        retry_after_ms: own.wait.millis_ceil(),
+        retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
         observes: policy.observes,
         exempt_ms: exempt.map(Nanos::millis_ceil),
+    }
+}
+
+/// What the limits of a policy say about a message now.
+struct Said {
+    verdict: Verdict,
+    /// How long the client has to wait, if it sends no request in that time.
+    wait: Nanos,
+    /// The wait in the answer to a request now, which has the penalty in it.
+    wait_if_asked: Nanos,
+    /// The limits of this machine alone.
+    limits: Vec<LimitState>,
+    /// Those that machines share.
+    held: Vec<Held>,
+    asks_store: bool,
+}
+
+impl Said {
+    fn of(
+        in_force: &InForce,
+        table: &Table,
+        leases: Option<&Leases>,
+        question: Question,
+        message: &Message<'_>,
+    ) -> Self {
+        let policy = &in_force.policies.list[question.policy];
+        let limits = match (policy.shared, policy.rule(question.rule)) {
+            (Some(_), Rule::Limits(limits)) => limits,
+            _ => return Self::of_local(in_force, table, question, message),
+        };
+        let held = Held::of_all(leases, table, question, limits);
+        let any = |now: &str| held.iter().any(|held| held.now == now);
+        // As the agents do: what can never be allowed is a stronger reason.
+        let reason = any("oversize").then_some(Reason::Oversize);
+        let reason = reason.or_else(|| any("blocked").then_some(Reason::Limit));
+        let verdict = Verdict::new(question.policy, policy.observes, reason);
+        let waits = held.iter().zip(limits).filter(|(held, _)| held.now == "blocked");
+        let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
+        let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
+        let (wait, wait_if_asked) = longest.map_or_else(Default::default, |(wait, limit)| {
+            let (cost, most) = (limit.quota.emission_interval().0, limit.quota.most_owed());
+            let penalty = policy.penalty.filter(|_| !policy.observes);
+            let penalty = penalty.map_or(0, |penalty| cost.saturating_mul(penalty.cells.into()));
+            let longer = Nanos(wait.0.saturating_add(penalty));
+            // Beyond the ceiling nothing more is charged.
+            (wait, if longer > most { wait } else { longer })
+        });
+        let asks_store = reason.is_none() && any("asks");
+        Self { verdict, wait, wait_if_asked, limits: Vec::new(), held, asks_store }
+    }
+
+    /// The same for a policy of this machine alone.
+    fn of_local(
+        in_force: &InForce,
+        table: &Table,
+        question: Question,
+        message: &Message<'_>,
+    ) -> Self {
+        let (verdict, foreseen) = foresee(table, in_force, question, message);
+        let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
+        Self {
+            verdict,
+            wait: longest(|foreseen| foreseen.standing.wait).unwrap_or_default(),
+            wait_if_asked: longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default(),
+            limits: foreseen.iter().map(LimitState::of).collect(),
+            held: Vec::new(),
+            asks_store: false,
+        }
     }
 }
 
@@ -543,9 +638,10 @@ impl Decided {
         (self.blocked || self.would_block, self.retry_after_ms, full_after.unwrap_or_default())
     }
 
-    /// Whether the client has a bucket, or owes something.
+    /// Whether the client has a bucket, or owes something; under limits that machines share:
+    /// whether this machine knows it.
     pub(crate) fn has_bucket(&self) -> bool {
-        self.limits.iter().any(LimitState::is_known)
+        self.limits.iter().any(LimitState::is_known) || self.held.iter().any(|held| held.known)
     }
 
     /// Whether the table knows anything about the client.
@@ -568,12 +664,25 @@ impl Decided {
         let Some(reason) = &self.reason else {
             return match (&*self.rule, self.cells, self.retry_after_ms) {
                 ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
-                (_, 0, 0) => "a request now is allowed, and it costs nothing".to_owned(),
-                (_, 0, wait_ms) => format!(
+                (_, 0, 0) if !self.asks_store => {
+                    "a request now is allowed, and it costs nothing".to_owned()
+                }
+                (_, 0, wait_ms) if !self.asks_store => format!(
                     "a request now is allowed, because it costs nothing; one that costs 1 cell is \
                      allowed in {}",
                     left(wait_ms)
                 ),
+                _ if self.asks_store && self.observes => {
+                    "a request now is allowed, because the policy only observes; the store is \
+                     asked whether it would be blocked"
+                        .to_owned()
+                }
+                _ if self.asks_store => {
+                    "the store is asked about a request now, and decides".to_owned()
+                }
+                _ if !self.held.is_empty() => {
+                    "a request now is allowed, by cells that this machine holds".to_owned()
+                }
                 _ => "a request now is allowed".to_owned(),
             };
         };
@@ -591,6 +700,9 @@ impl Decided {
             "denied" => write!(words, ", because the limit is \"deny\""),
             "oversize" => {
                 write!(words, ", because it costs more than a burst, so it can never be allowed")
+            }
+            _ if !self.held.is_empty() => {
+                write!(words, "; the store is asked again in {}", left(self.retry_after_ms))
             }
             _ => write!(words, "; the next one is allowed in {}", left(self.retry_after_ms)),
         };
@@ -655,6 +767,17 @@ impl Decided {
                 false => format!("no bucket, so all {} are left", state.burst),
             };
             let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
+        }
+        for held in self.held.iter().chain(&self.observed_held) {
+            let said = held.in_words();
+            let _ = write!(words, "\n  limit '{}', {}: {said}", held.limit, held.text);
+        }
+        if let Some(without_store) = &self.without_store {
+            let _ = write!(
+                words,
+                "\n  shared: all machines that use the store count together, and what the client \
+                 owes is there; without the store, {without_store}"
+            );
         }
     }
 }

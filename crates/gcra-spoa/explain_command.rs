@@ -29,9 +29,9 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         &[],
         "gcra-spoa explain",
     )?;
-    let Inspected { table, in_force, .. } = &inspected;
+    let Inspected { table, in_force, leases, .. } = &inspected;
     let explain_with = |args: &[NamedValue]| {
-        explain_all(in_force, table, message.as_deref(), args).map_err(WrongUsage)
+        explain_all(in_force, table, leases.as_ref(), message.as_deref(), args).map_err(WrongUsage)
     };
     let mut explanations = explain_with(args)?;
     let mut notes = unused_args(command, &inspected);

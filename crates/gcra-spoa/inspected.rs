@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use gcra_table::{Quota, Registered, Table};
+use gcra_table::{Leases, Quota, Registered, Table};
 use spop_agent::Message;
 
 use crate::duration::Short;
@@ -34,6 +34,8 @@ pub(crate) struct Inspected {
     pub(crate) table: Table,
     pub(crate) path: PathBuf,
     pub(crate) in_force: InForce,
+    /// What the machine holds of shared limits, if there is anything.
+    pub(crate) leases: Option<Leases>,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
     /// Whether the policies are all that agents have, and not only a rate.
@@ -127,6 +129,15 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
     }
 }
 
+/// The leases beside a table, if there are any. A note says so if they cannot be opened.
+fn leases_of(table: &Table) -> Option<Leases> {
+    Leases::inspect(table).unwrap_or_else(|error| {
+        let error = TableError(error);
+        print_note(&format!("what this machine holds of shared limits is not known: {error}"));
+        None
+    })
+}
+
 /// Says so if no agent uses the table.
 pub(crate) fn note_about_no_users(table: &Table, path: &Path) -> Option<String> {
     (!is_used(table)).then(|| {
@@ -166,7 +177,9 @@ impl Inspected {
         };
         let in_force = InForce::if_started(policies, &table);
         let is_whole = file.is_some() || keys.is_empty();
-        let inspected = Self { table, path, in_force, file: file.map(Path::to_owned), is_whole };
+        let leases = leases_of(&table);
+        let file = file.map(Path::to_owned);
+        let inspected = Self { table, path, in_force, leases, file, is_whole };
         for note in [inspected.note_about_users(), inspected.note()].into_iter().flatten() {
             print_note(&note);
         }
@@ -176,7 +189,8 @@ impl Inspected {
     /// The table with the policies that were read from a file, whatever its agents have.
     pub(crate) fn of_file(table: Table, path: PathBuf, policies: Policies, file: &Path) -> Self {
         let in_force = InForce::if_started(policies, &table);
-        Self { table, path, in_force, file: Some(file.to_owned()), is_whole: true }
+        let leases = leases_of(&table);
+        Self { table, path, in_force, leases, file: Some(file.to_owned()), is_whole: true }
     }
 
     /// The clients that this key means in the policy with this name; without a name, in each
@@ -523,8 +537,8 @@ impl Inspected {
         shared.dedup();
         for name in shared {
             print_note(&format!(
-                "policy '{name}' is shared with other machines; this command knows only the table \
-                 of this machine, and not the store"
+                "policy '{name}' is shared with other machines; this command knows what this \
+                 machine holds, and not what the store has"
             ));
         }
     }

@@ -24,6 +24,7 @@ mod explain;
 mod explain_command;
 mod halt;
 mod heaviest;
+mod held;
 mod housekeeping;
 mod in_force;
 mod inspected;

@@ -119,7 +119,8 @@ impl Scenario {
         };
         let args: Vec<_> = args.iter().map(named).collect();
         let message = WrittenMessage::new(b"api", &args).unwrap();
-        explain(&self.policies.load(), &self.table.load(), &message.message().unwrap())
+        let message = message.message().unwrap();
+        explain(&self.policies.load(), &self.table.load(), None, &message)
     }
 
     /// The outcomes that were counted for a policy.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use arc_swap::ArcSwap;
-use gcra_table::{Evictions, LeaseCounts, Name, Occupancy, Table};
+use arc_swap::{ArcSwap, Guard};
+use gcra_table::{Evictions, LeaseCounts, Leases, Name, Occupancy, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
@@ -224,6 +224,11 @@ impl Watched {
             Readiness::Serving => self.complaint(),
             readiness => Some(word(readiness).to_owned()),
         }
+    }
+
+    /// What the machine holds of shared limits, if there is a store.
+    pub(crate) fn leases(&self) -> Option<Guard<Arc<Leases>>> {
+        self.borrower.as_ref().map(|borrower| borrower.leases())
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {

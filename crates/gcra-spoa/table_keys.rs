@@ -7,10 +7,12 @@ use std::time::Duration;
 use anyhow::bail;
 use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table};
 use serde_json::{Value, json};
+use spop_agent::Message;
 
 use crate::cli::{self, Get, Reset};
 use crate::duration::{Left, Short};
 use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
+use crate::held::Held;
 use crate::inspected::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
 use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
@@ -84,8 +86,11 @@ fn no_bucket(remembering: Option<&Remembering>) -> String {
 }
 
 fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
-    let Inspected { table, in_force, .. } = inspected;
-    client.message().map(|message| decided(in_force, table, client.question, &message))
+    let Inspected { table, in_force, leases, .. } = inspected;
+    let decided = |message: Message<'_>| {
+        decided(in_force, table, leases.as_ref(), client.question, &message)
+    };
+    client.message().map(decided)
 }
 
 /// Fails if no agent was started with this quota: there are no buckets for it, and it would look
@@ -155,6 +160,13 @@ fn outputs(
     if let Some(rule) = rule {
         let words = format!("{shown}:{} {rule}{entry}{exempt}", place(""));
         return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
+    }
+    if !decided.held.is_empty() {
+        let output = |held: &Held| Output {
+            words: format!("{shown}:{} {}{exempt}", place(&held.text), held.in_words()),
+            json: json(serde_json::to_value(held).unwrap_or_default()),
+        };
+        return decided.held.iter().map(output).collect();
     }
     if !decided.has_bucket() {
         let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));

@@ -1,0 +1,126 @@
+//! [`Held`]: what this machine holds of a client under a limit that machines share, and what would
+//! happen to a request now. Nothing is spent, and the store is not asked.
+
+use std::time::Duration;
+
+use gcra_lease::{HostTime, Look, Micros};
+use gcra_table::{LeaseKey, Leases, Table};
+use serde::{Deserialize, Serialize};
+
+use crate::duration::Left;
+use crate::plural::Count;
+use crate::policy::Limit;
+use crate::policy::store::WAITS;
+use crate::question::Question;
+
+/// What this machine holds of a client under one shared limit.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Held {
+    /// The name of the limit in header fields.
+    pub(crate) limit: String,
+    /// "10 per second, up to 20 at once".
+    pub(crate) text: String,
+    /// "allowed", "blocked", "oversize", or "asks": the store is asked, and decides.
+    pub(crate) now: String,
+    /// Cells that can be spent without asking.
+    pub(crate) cells: u32,
+    pub(crate) burst: u32,
+    /// How long they can be spent yet.
+    pub(crate) valid_ms: u64,
+    /// Cells that were spent, and of which the store has not confirmed that it knows it.
+    pub(crate) unreported: u32,
+    /// How long this machine does not ask the store, because the store said so.
+    pub(crate) blocked_ms: u64,
+    /// Whether an ask is under way.
+    pub(crate) asking: bool,
+    /// Whether this machine knows anything about the client.
+    pub(crate) known: bool,
+}
+
+impl Held {
+    /// What is held under each of these limits of the policy of the question. `leases` are those
+    /// beside the table; without them, nothing is held.
+    pub(crate) fn of_all(
+        leases: Option<&Leases>,
+        table: &Table,
+        question: Question,
+        limits: &[Limit],
+    ) -> Vec<Self> {
+        let now = HostTime::from(table.now());
+        limits.iter().map(|limit| Self::of(leases, table, now, question, limit)).collect()
+    }
+
+    fn of(
+        leases: Option<&Leases>,
+        table: &Table,
+        now: HostTime,
+        Question { key, cells, .. }: Question,
+        limit: &Limit,
+    ) -> Self {
+        let (text, burst) = (limit.words.text.to_string(), limit.quota.burst());
+        let label = limit.label.to_string();
+        let nothing =
+            Self { limit: label, text, burst, now: "asks".to_owned(), ..Self::default() };
+        let nothing = match cells > burst {
+            true => Self { now: "oversize".to_owned(), ..nothing },
+            false => nothing,
+        };
+        let Some(leases) = leases else { return nothing };
+        let key = LeaseKey::new(limit.key(table, key), limit.quota);
+        // What agents have is not known here. An ask of this age is lost in any case.
+        let longest = u64::try_from(WAITS.end().as_micros()).unwrap_or(u64::MAX);
+        let (holding, patience) = (leases.holding(key, now), Micros(longest));
+        let held = holding.held(now);
+        let look = holding.look(now, cells, patience);
+        let left = |until: HostTime| until.saturating_since(now).0.div_ceil(1_000);
+        // A key of which nothing is held is blocked for a request of any cost, or for one that
+        // costs as much as was denied.
+        let blocked_ms = match holding.look(now, cells.max(1), patience) {
+            Look::Blocked { until } => left(until),
+            Look::Enough | Look::Waiting { .. } | Look::Lacking => 0,
+        };
+        let asking = holding.is_asking(now, patience);
+        Self {
+            now: match look {
+                _ if cells > burst => "oversize",
+                Look::Enough => "allowed",
+                Look::Blocked { .. } => "blocked",
+                Look::Waiting { .. } | Look::Lacking => "asks",
+            }
+            .to_owned(),
+            cells: held,
+            valid_ms: if held > 0 { left(holding.valid_until()) } else { 0 },
+            unreported: holding.unreported(),
+            blocked_ms,
+            asking,
+            known: held > 0 || holding.unreported() > 0 || blocked_ms > 0 || asking,
+            ..nothing
+        }
+    }
+
+    /// "this machine holds 5 cells, for 1.9 s; 3 spent cells are not confirmed by the store yet".
+    pub(crate) fn in_words(&self) -> String {
+        let left = |ms: u64| Left(Duration::from_millis(ms));
+        let mut words = match (self.cells, self.blocked_ms) {
+            (0, 0) => "this machine holds no cells".to_owned(),
+            (0, ms) => format!(
+                "blocked on this machine for another {}, as the store said; then the store is \
+                 asked again",
+                left(ms)
+            ),
+            (cells, _) => format!(
+                "this machine holds {} for another {}",
+                Count(cells, "cell", "cells"),
+                left(self.valid_ms)
+            ),
+        };
+        if self.unreported > 0 {
+            let are = Count(self.unreported, "spent cell is", "spent cells are");
+            words.push_str(&format!("; {are} not reported to the store yet"));
+        }
+        if self.asking {
+            words.push_str("; the store is being asked");
+        }
+        words
+    }
+}
