@@ -1,13 +1,14 @@
 //! `gcra-spoa table …`: what an operator can ask of a table and do to it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use gcra_table::{Evictions, Nanos, Occupancy, Process, Slots, Table};
+use gcra_lease::{HostTime, Micros};
+use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
 use serde_json::{Value, json};
 
 use crate::cli::{At, TableCommand, policies_like};
@@ -27,6 +28,9 @@ const NOTICE: Duration = Duration::from_millis(1500);
 
 /// How long a resize waits afterwards until all agents are seen to use the new file.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// The longest that requests wait for the store: an ask that is as old is lost.
+const LONGEST_WAIT: Micros = Micros::from_millis(10_000);
 
 /// How often it looks for them.
 const LOOK: Duration = Duration::from_millis(50);
@@ -65,12 +69,18 @@ fn info(path: &Path, table: &Table) -> Output {
     let unlisted = unlisted.about(table);
     // Looked up once, because it takes a tenth of a second.
     let interrupted = table.interrupted_resize();
+    let leases = Leases::inspect(table).map_err(TableError);
     let words = [
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
         users_in_words(table, &processes, unlisted),
+        leases_in_words(path, table, &leases),
     ];
-    let json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
+    let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
+    json["leases"] = match &leases {
+        Ok(Some(leases)) => leases_as_json(path, table, leases),
+        Ok(None) | Err(_) => Value::Null,
+    };
     Output { words: words.concat().join("\n"), json }
 }
 
@@ -194,6 +204,77 @@ fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
     lines
 }
 
+/// The file of leases, if the limits of the table's agents are shared with other machines.
+fn leases_in_words(
+    path: &Path,
+    table: &Table,
+    leases: &Result<Option<Leases>, TableError>,
+) -> Vec<String> {
+    let leases = match leases {
+        Ok(Some(leases)) => leases,
+        Ok(None) => return Vec::new(),
+        Err(error) => return vec![format!("fault: {error}")],
+    };
+    let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
+    let LeaseCounts { in_use, blocked, free: _, over, announced: _, held, unreported } = counts;
+    let machines = match leases.hosts() {
+        0 => "the store has not answered yet".to_owned(),
+        machines => format!("{} seen", Count(machines, "machine was", "machines were")),
+    };
+    let mut lines = vec![
+        format!(
+            "leases {}: {} entries, {} KiB; {machines}",
+            leases_path(path).display(),
+            leases.entries(),
+            leases.bytes() / 1024
+        ),
+        format!(
+            "  {in_use} in use, {blocked} blocked by what the store said, {over} with cells to \
+             report"
+        ),
+        format!(
+            "  {} held, {} not reported yet; {} begun",
+            Count(held, "cell", "cells"),
+            Count(unreported, "spent cell", "spent cells"),
+            Count(leases.asks(), "ask", "asks")
+        ),
+    ];
+    if leases.evictions() > 0 {
+        lines.push(format!(
+            "  {} evicted: the file of leases is too small, see 'gcra-spoa table resize --help'",
+            Count(leases.evictions(), "entry was", "entries were")
+        ));
+    }
+    lines
+}
+
+fn leases_as_json(path: &Path, table: &Table, leases: &Leases) -> Value {
+    let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
+    let LeaseCounts { in_use, blocked, free, over, announced, held, unreported } = counts;
+    json!({
+        "file": leases_path(path).display().to_string(),
+        "bytes": leases.bytes(),
+        "entries": leases.entries(),
+        "in_use": in_use,
+        "blocked": blocked,
+        "free": free,
+        "over": over,
+        "announced": announced,
+        "held_cells": held,
+        "unreported_cells": unreported,
+        "machines": leases.hosts(),
+        "asks": leases.asks(),
+        "evicted": leases.evictions(),
+    })
+}
+
+/// Where the leases of a table are.
+fn leases_path(path: &Path) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(".leases");
+    name.into()
+}
+
 fn info_as_json(
     path: &Path,
     table: &Table,
@@ -259,6 +340,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
         );
     }
     note_about_no_users(&table, path).iter().for_each(|note| print_note(note));
+    let leases = Leases::inspect(&table).ok().flatten().map(|leases| (leases_path(path), leases));
     drop(table);
     let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
@@ -278,7 +360,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
         path.display(),
         Count(carried, "live bucket was", "live buckets were"),
         moved_in_words(before.len(), &absent),
-    );
+    ) + &leases.map(|file| stays_in_words(&file)).unwrap_or_default();
     let json = json!({
         "from": from,
         "slots": to,
@@ -288,6 +370,17 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
         "not_moved": absent.iter().map(|process| process.pid).collect::<Vec<_>>(),
     });
     Ok(Output { words, json })
+}
+
+/// Says that a resize does not change the file of leases, and what does.
+fn stays_in_words((path, leases): &(PathBuf, Leases)) -> String {
+    format!(
+        "\nthe leases in {0} stay, with {1} entries; for others, remove {0}: the agents make \
+         another one for the size of the table, and the store does without the cells that this \
+         machine holds for 2 s",
+        path.display(),
+        leases.entries()
+    )
 }
 
 /// Those of the processes that do not use the table, after some time to move to it.
@@ -330,6 +423,8 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let faults = table.check();
     let mut words: Vec<_> = faults.iter().map(table_error::fault).collect();
+    let (in_leases, of_leases) = check_leases(&at.path(), &table);
+    words.extend(of_leases);
     let verdict = match faults.len() {
         0 => format!("no fault in {} slots", table.slots().get()),
         count if faults.iter().any(|fault| !fault.heals()) => format!(
@@ -349,13 +444,33 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
         "resize_interrupted": interrupted.is_some(),
         "slots": table.slots().get(),
         "faults": faults.iter().map(table_error::fault).collect::<Vec<_>>(),
+        "leases_faults": in_leases,
     });
     print(at.json, [Output { words: words.join("\n"), json }])?;
-    Ok(if faults.is_empty() && interrupted.is_none() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let is_well = faults.is_empty() && interrupted.is_none() && in_leases.is_empty();
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The faults of the leases, and what there is to say about them, if there are leases.
+fn check_leases(path: &Path, table: &Table) -> (Vec<String>, Vec<String>) {
+    let leases = match Leases::inspect(table).map_err(TableError) {
+        Ok(Some(leases)) => leases,
+        Ok(None) => return (Vec::new(), Vec::new()),
+        Err(error) => return (vec![error.to_string()], vec![error.to_string()]),
+    };
+    let faults = leases.check(HostTime::from(table.now()));
+    let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    let verdict = match faults.len() {
+        0 => format!("no fault in {} entries", leases.entries()),
+        count => format!(
+            "{}; too much may be allowed until the cells in them are over; remove the file, and \
+             the agents make another one",
+            Count(count as u64, "fault", "faults")
+        ),
+    };
+    let mut words = faults.clone();
+    words.push(format!("leases {}: {verdict}", leases_path(path).display()));
+    (faults, words)
 }
 
 fn short(nanos: Nanos) -> Short {
