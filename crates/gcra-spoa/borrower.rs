@@ -36,8 +36,8 @@ const STARTING: Duration = Duration::from_secs(1);
 /// Penalties are reported this long after the first of them, several together.
 const REPORT_AFTER: Micros = Micros::from_millis(50);
 
-/// What hosts ask for to be counted. No limit has this name: that of a file has a dot in it.
-const HOSTS: &str = "hosts";
+/// What hosts ask for to be counted. No name of a limit begins with a dot.
+const HOSTS: &str = ".hosts";
 
 /// How often to look whether the store is away.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -201,12 +201,8 @@ impl<'p> Shared<'p, '_, '_> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
         let lent_limit = lent(limit.quota).ok()?;
-        let name = match limit.id {
-            0 => policy_of.name.to_string(),
-            _ => format!("{}.{}", policy_of.name, limit.label),
-        };
         let bytes = key_bytes(policy_of, self.message);
-        let mut bucket = self.borrower.names.bucket(&name, &bytes, lent_limit);
+        let mut bucket = self.borrower.names.bucket(&limit.label, &bytes, lent_limit);
         let local = limit.key(self.table, self.question.key);
         // What was owed under the numbers before the latest change is carried over.
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {

@@ -319,8 +319,10 @@ mod tests {
             ),
             (
                 STORE.to_owned()
-                    + &api("shared = true\n[policy.api.overrides]\na = \"1/s burst 8192\"\n\
-                            b = \"1/s burst 8192\""),
+                    + &api(
+                        "shared = true\ncost = \"n\"\n[policy.api.overrides]\na = \"1/s burst 8192\"\n\
+                            b = \"1/s burst 8192\"",
+                    ),
                 "5: policy 'api': the limit '1 per second, up to 8192 at once' cannot be shared",
             ),
         ] {

@@ -138,8 +138,8 @@ async fn what_is_wrong_is_said_in_words() {
 #[tokio::test]
 async fn in_a_cluster_the_server_that_has_the_bucket_is_asked() {
     needs!(valkey());
-    let nodes = crate::cluster::cluster(2);
-    let config = config(&crate::cluster::url(&nodes));
+    let nodes = crate::support::cluster(2);
+    let config = config(&crate::support::cluster_url(&nodes));
     let mut host = Host::ready(config.clone()).await;
     for key in 0..8 {
         let bucket = bucket(&key.to_string(), slow(20));
