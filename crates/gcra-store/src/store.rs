@@ -84,7 +84,9 @@ impl Store {
     }
 
     /// When the last server that could be used was lost; when the store was opened, if there was
-    /// none yet. `None`: there is one.
+    /// none yet. `None`: there is one. It may be a moment later than what [`is_away`] says.
+    ///
+    /// [`is_away`]: Self::is_away
     #[must_use]
     pub fn away_since(&self) -> Option<Instant> {
         self.health.borrow().away_since
