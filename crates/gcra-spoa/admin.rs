@@ -34,7 +34,7 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::agents::Agents;
-use crate::explain::explain_all;
+use crate::explain::{SharedSources, explain_all};
 use crate::in_force::InForce;
 use crate::key::NamedValue;
 use crate::metrics;
@@ -311,8 +311,8 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     }
     let (in_force, table) = (answering.policies.load(), answering.watched.table());
     let leases = answering.watched.leases();
-    let leases = leases.as_ref().map(|leases| &***leases);
-    let explanations = explain_all(&in_force, &table, leases, message.as_deref(), &args)?;
+    let shared = SharedSources { leases: leases.as_ref().map(|it| &***it), store: None };
+    let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
     serde_json::to_vec(&explanations).map_err(|error| error.to_string())
 }
 

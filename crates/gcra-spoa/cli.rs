@@ -543,9 +543,18 @@ pub(crate) struct Reset {
     pub(crate) at: At,
     #[command(flatten)]
     pub(crate) of: Of,
+    #[command(flatten)]
+    store: StoreFlags,
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub(crate) keys: Vec<Key>,
+}
+
+impl Reset {
+    /// The store of the command line. The error is a sentence.
+    pub(crate) fn store(&self) -> Result<Option<StoreSettings>, String> {
+        self.store.settings()
+    }
 }
 
 /// Which message to explain.
@@ -559,6 +568,11 @@ pub(crate) struct Explain {
     pub(crate) message: Option<String>,
     #[command(flatten)]
     pub(crate) limit: LimitFlags,
+    /// Ask the store of the file what it has about the client
+    #[arg(long, requires = "config")]
+    pub(crate) ask_store: bool,
+    #[command(flatten)]
+    store: StoreFlags,
     #[command(flatten)]
     pub(crate) at: At,
     /// The args of the message; see below
@@ -634,6 +648,11 @@ pub(crate) struct Of {
 }
 
 impl Explain {
+    /// The store of the command line. The error is a sentence.
+    pub(crate) fn store(&self) -> Result<Option<StoreSettings>, String> {
+        self.store.settings()
+    }
+
     /// Whether the command line has a limit.
     pub(crate) fn has_flags(&self) -> bool {
         self.limit.rate.is_some()
@@ -788,7 +807,9 @@ Examples:
       For agents that were started with --rate.
 
 The buckets under all limits of the policies are cleared, also those of earlier
-numbers of these limits, with and without overrides.
+numbers of these limits, with and without overrides. What clients owe under
+limits that machines share is cleared in the store: that of the file, or the one
+that --store names.
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."
@@ -807,6 +828,10 @@ Examples:
   gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
   gcra-spoa explain --config gcra-spoa.toml --message api key=alice plan=gold
   gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
+  gcra-spoa explain --config gcra-spoa.toml --ask-store ip=192.0.2.7
+
+What is said about limits that machines share is what this machine knows. With
+--ask-store, or --store URL for agents without a file, the store is asked, too.
 
 Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if
 none does or something failed, 2 for wrong usage."

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Limit as LentLimit, Step};
+use gcra_store::{Bucket, Names};
 use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table};
 use spop_agent::Message;
 
@@ -201,8 +202,7 @@ impl<'p> Shared<'p, '_, '_> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
         let lent_limit = lent(limit.quota).ok()?;
-        let bytes = key_bytes(policy_of, self.message);
-        let mut bucket = self.borrower.names.bucket(&limit.label, &bytes, lent_limit);
+        let mut bucket = bucket_of(&self.borrower.names, policy_of, limit, self.message)?;
         let local = limit.key(self.table, self.question.key);
         // What was owed under the numbers before the latest change is carried over.
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
@@ -318,4 +318,16 @@ impl<'p> Shared<'p, '_, '_> {
         }
         (reason, standings)
     }
+}
+
+/// The record in the store of a message's key under a limit of the policy. `None` if the store
+/// cannot compute the limit, which the check of the configuration refuses.
+pub(crate) fn bucket_of(
+    names: &Names,
+    policy: &Policy,
+    limit: &Limit,
+    message: &Message<'_>,
+) -> Option<Bucket> {
+    let key = key_bytes(policy, message);
+    Some(names.bucket(&limit.label, &key, lent(limit.quota).ok()?))
 }

@@ -11,8 +11,9 @@ use spop_agent::{Message, Value};
 
 use crate::decide::{Foreseen, foresee};
 use crate::duration::Left;
-use crate::held::Held;
+use crate::held::{Held, Stored};
 use crate::in_force::InForce;
+use crate::in_store::InStore;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::limiter::write_client;
 use crate::named_parts::{exact_key, ungrouped};
@@ -132,6 +133,15 @@ pub(crate) struct LimitState {
     pub(crate) penalty_ms: u64,
 }
 
+/// Where it is known what is so under limits that machines share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SharedSources<'a> {
+    /// What this machine holds.
+    pub(crate) leases: Option<&'a Leases>,
+    /// The store, if it is to be asked.
+    pub(crate) store: Option<&'a InStore>,
+}
+
 /// Explains what is decided now about a message with these args: for each message that the
 /// policies are for, or for the one with this name.
 ///
@@ -141,7 +151,7 @@ pub(crate) struct LimitState {
 pub(crate) fn explain_all(
     in_force: &InForce,
     table: &Table,
-    leases: Option<&Leases>,
+    shared: SharedSources<'_>,
     name: Option<&str>,
     args: &[NamedValue],
 ) -> Result<Vec<Explanation>, String> {
@@ -182,7 +192,7 @@ pub(crate) fn explain_all(
             }
         }
         let Some(message) = written.message() else { continue };
-        let mut explanation = explain(in_force, table, leases, &message);
+        let mut explanation = explain(in_force, table, shared, &message);
         if let Some(misfit) = misfit {
             explanation.decided = None;
             explanation.undecided = Some(misfit.clone());
@@ -242,7 +252,7 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
 pub(crate) fn explain(
     in_force: &InForce,
     table: &Table,
-    leases: Option<&Leases>,
+    shared: SharedSources<'_>,
     message: &Message<'_>,
 ) -> Explanation {
     let policies = &*in_force.policies;
@@ -254,7 +264,7 @@ pub(crate) fn explain(
     };
     match Question::new(in_force, table, message) {
         Ok(question) => Explanation {
-            decided: Some(decided(in_force, table, leases, question, message)),
+            decided: Some(decided(in_force, table, shared, question, message)),
             ..explanation(Some(question.policy))
         },
         Err(Unanswerable::Undecided(index)) => Explanation {
@@ -272,12 +282,12 @@ pub(crate) fn explain(
 pub(crate) fn decided(
     in_force: &InForce,
     table: &Table,
-    leases: Option<&Leases>,
+    shared: SharedSources<'_>,
     question: Question,
     message: &Message<'_>,
 ) -> Decided {
     let policy = &in_force.policies.list[question.policy];
-    let said = |question| Said::of(in_force, table, leases, question, message);
+    let said = |question| Said::of(in_force, table, shared, question, message);
     let own = said(question);
     let verdict = own.verdict;
     let mut client = String::new();
@@ -340,7 +350,7 @@ impl Said {
     fn of(
         in_force: &InForce,
         table: &Table,
-        leases: Option<&Leases>,
+        shared: SharedSources<'_>,
         question: Question,
         message: &Message<'_>,
     ) -> Self {
@@ -349,7 +359,15 @@ impl Said {
             (Some(_), Rule::Limits(limits)) => limits,
             _ => return Self::of_local(in_force, table, question, message),
         };
-        let held = Held::of_all(leases, table, question, limits);
+        let mut held = Held::of_all(shared.leases, table, question, limits);
+        if let Some(store) = shared.store {
+            for (held, limit) in held.iter_mut().zip(limits) {
+                match store.read(policy, limit, message) {
+                    Ok(found) => held.store = Some(Stored::new(found, limit.quota.burst())),
+                    Err(error) => held.store_fault = Some(error.to_string()),
+                }
+            }
+        }
         let any = |now: &str| held.iter().any(|held| held.now == now);
         // As the agents do: what can never be allowed is a stronger reason.
         let reason = any("oversize").then_some(Reason::Oversize);

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use crate::cli::Explain;
-use crate::explain::{Decided, Explanation, explain_all};
+use crate::explain::{Decided, Explanation, SharedSources, explain_all};
+use crate::in_store::InStore;
 use crate::inspected::{Inspected, flags_of_agents, masked};
 use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print, print_note};
@@ -30,8 +31,16 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         "gcra-spoa explain",
     )?;
     let Inspected { table, in_force, leases, .. } = &inspected;
+    let settings = match command.ask_store {
+        true => Some(in_force.policies.store.clone().ok_or_else(|| {
+            WrongUsage("the file has no store, so --ask-store has no effect; leave it out".into())
+        })?),
+        false => command.store().map_err(WrongUsage)?,
+    };
+    let store = settings.map(InStore::new).transpose()?;
+    let shared = SharedSources { leases: leases.as_ref(), store: store.as_ref() };
     let explain_with = |args: &[NamedValue]| {
-        explain_all(in_force, table, leases.as_ref(), message.as_deref(), args).map_err(WrongUsage)
+        explain_all(in_force, table, shared, message.as_deref(), args).map_err(WrongUsage)
     };
     let mut explanations = explain_with(args)?;
     let mut notes = unused_args(command, &inspected);
@@ -59,7 +68,9 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     explanations.extend(networks);
     notes.iter().for_each(|note| print_note(note));
     let decided = explanations.iter().filter(|it| is_decided(it));
-    inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
+    if store.is_none() {
+        inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
+    }
     let output = |explanation: &Explanation| Output {
         words: explanation.in_words(),
         json: serde_json::to_value(explanation).unwrap_or_default(),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Look, Micros};
+use gcra_store::Standing;
 use gcra_table::{LeaseKey, Leases, Table};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,55 @@ pub(crate) struct Held {
     pub(crate) asking: bool,
     /// Whether this machine knows anything about the client.
     pub(crate) known: bool,
+    /// What the store has, if it was asked.
+    pub(crate) store: Option<Stored>,
+    /// Why the store could not be asked.
+    pub(crate) store_fault: Option<String>,
+}
+
+/// What the store has about a client under one shared limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Stored {
+    /// Cells that are owed, without those that are lent.
+    pub(crate) owed: u32,
+    /// Cells that machines hold.
+    pub(crate) lent: u32,
+    /// Cells that are neither owed nor lent.
+    pub(crate) free: u32,
+    /// Machines that have asked in the last seconds.
+    pub(crate) machines: u32,
+    /// How long it takes until nothing is owed any more.
+    pub(crate) full_after_ms: u64,
+}
+
+impl Stored {
+    /// `standing` is what the store knows about a bucket of this burst, if it knows anything.
+    pub(crate) fn new(standing: Option<Standing>, burst: u32) -> Self {
+        match standing {
+            None => Self { free: burst, ..Self::default() },
+            Some(standing) => Self {
+                owed: standing.owed,
+                lent: standing.lent,
+                free: standing.free,
+                machines: standing.hosts,
+                full_after_ms: standing.drains_in.0.div_ceil(1_000),
+            },
+        }
+    }
+
+    fn in_words(self, burst: u32) -> String {
+        let Self { owed, lent, free, machines, full_after_ms } = self;
+        match (owed, lent) {
+            (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
+            _ => format!(
+                "in the store: {} owed, {lent} lent ({}), {free} of {burst} free; nothing is owed \
+                 in {}",
+                Count(owed, "cell", "cells"),
+                Count(machines, "machine has asked lately", "machines have asked lately"),
+                Left(Duration::from_millis(full_after_ms))
+            ),
+        }
+    }
 }
 
 impl Held {
@@ -120,6 +170,14 @@ impl Held {
         }
         if self.asking {
             words.push_str("; the store is being asked");
+        }
+        if let Some(store) = self.store {
+            words.push_str("; ");
+            words.push_str(&store.in_words(self.burst));
+        }
+        if let Some(fault) = &self.store_fault {
+            words.push_str("; ");
+            words.push_str(fault);
         }
         words
     }

@@ -27,6 +27,7 @@ mod heaviest;
 mod held;
 mod housekeeping;
 mod in_force;
+mod in_store;
 mod inspected;
 mod key;
 mod limiter;

@@ -13,7 +13,7 @@ use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
 use crate::cli::{self, Task};
-use crate::explain::{Explanation, explain};
+use crate::explain::{Explanation, SharedSources, explain};
 use crate::in_force::InForce;
 use crate::key::{NamedValue, Shown};
 use crate::limiter::Limiter;
@@ -120,7 +120,7 @@ impl Scenario {
         let args: Vec<_> = args.iter().map(named).collect();
         let message = WrittenMessage::new(b"api", &args).unwrap();
         let message = message.message().unwrap();
-        explain(&self.policies.load(), &self.table.load(), None, &message)
+        explain(&self.policies.load(), &self.table.load(), SharedSources::default(), &message)
     }
 
     /// The outcomes that were counted for a policy.

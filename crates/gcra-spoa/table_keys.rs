@@ -1,6 +1,7 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,13 +12,16 @@ use spop_agent::Message;
 
 use crate::cli::{self, Get, Reset};
 use crate::duration::{Left, Short};
-use crate::explain::{Decided, LimitState, NO_BUCKET, decided};
+use crate::explain::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
 use crate::held::Held;
+use crate::in_store::InStore;
 use crate::inspected::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
 use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
+use crate::plural::Count;
 use crate::policy::{Policy, Rule, key_for};
+use crate::rate_flags::RateFlags;
 use crate::remembering::Remembering;
 use crate::table_error;
 
@@ -87,9 +91,9 @@ fn no_bucket(remembering: Option<&Remembering>) -> String {
 
 fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
-    let decided = |message: Message<'_>| {
-        decided(in_force, table, leases.as_ref(), client.question, &message)
-    };
+    let shared = SharedSources { leases: leases.as_ref(), store: None };
+    let decided =
+        |message: Message<'_>| decided(in_force, table, shared, client.question, &message);
     client.message().map(decided)
 }
 
@@ -194,11 +198,14 @@ pub(crate) fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
 ///
 /// The table cannot be used, or the command line does not fit its agents.
 pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
-    let Reset { at, of, keys } = reset;
+    let Reset { at, of, keys, .. } = reset;
     let inspected = Inspected::open(
         at.path(),
         of.config.as_deref(),
-        cli::policies_without_limit,
+        || match shared_flags(&at.path()) {
+            Some(flags) => cli::policies_like(&flags),
+            None => cli::policies_without_limit(),
+        },
         keys,
         "gcra-spoa table reset",
     )?;
@@ -211,12 +218,26 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
              until the agents are restarted one after the other",
         );
     }
-    let (mut found, mut names) = (false, BTreeSet::new());
+    let settings = reset.store().map_err(WrongUsage)?;
+    let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
+    let store = settings.map(InStore::new).transpose()?;
+    let (mut found, mut has_shared) = (false, false);
     for key in keys {
-        let is_known = |client: &Client| has_bucket(&inspected, client);
+        let is_known = |client: &Client| {
+            has_bucket(&inspected, client)
+                || decide(&inspected, client)
+                    .is_some_and(|decided| decided.held.iter().any(|held| held.known))
+        };
         for client in inspected.clients_to_change(of.policy.as_deref(), key, is_known)? {
-            names.insert(&*inspected.policy(&client).name);
             let shown = inspected.shown(&client, key);
+            if is_shared(&inspected, &client) {
+                let store = store.as_ref().ok_or_else(no_store)?;
+                let (outputs, was_there) =
+                    clear_in_store(&inspected, store, &client, key, &shown)?;
+                (found, has_shared) = (found | was_there, true);
+                print(at.json, outputs)?;
+                continue;
+            }
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
             found |= !cleared.is_empty();
             let remembering = remembering.as_ref();
@@ -225,8 +246,84 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             print(at.json, outputs)?;
         }
     }
-    inspected.print_which_are_shared(names.into_iter());
+    if has_shared {
+        print_note(
+            "machines may still spend cells that they hold, and one that the store told to come \
+             back later blocks for up to 60 s more; an exemption on each machine ('gcra-spoa \
+             exempt') has an effect at once",
+        );
+    }
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The flags of the agents, if they have no file and share their limit.
+fn shared_flags(path: &Path) -> Option<RateFlags> {
+    // If the table cannot be opened, that is said later.
+    let table = Table::inspect(path).ok()?;
+    RateFlags::of_agents(&table, cli::policies_like).filter(|flags| flags.shared.is_some())
+}
+
+/// Whether what a client owes is in the store.
+fn is_shared(inspected: &Inspected, client: &Client) -> bool {
+    let policy = inspected.policy(client);
+    let rule = policy.rule(client.question.rule);
+    policy.shared.is_some() && matches!(rule, Rule::Limits(_))
+}
+
+fn no_store() -> WrongUsage {
+    WrongUsage(
+        "the agents share their limit, and what clients owe is in the store; add the --store URL \
+         of the agents, or exempt the client on each machine with 'gcra-spoa exempt'"
+            .to_owned(),
+    )
+}
+
+/// Makes the store forget what a client owes under the limits of a policy and of its trial.
+/// Returns what there is to say, and whether the store had anything.
+fn clear_in_store(
+    inspected: &Inspected,
+    store: &InStore,
+    client: &Client,
+    key: &Key,
+    shown: &str,
+) -> anyhow::Result<(Vec<Output>, bool)> {
+    let policy = inspected.policy(client);
+    let place = inspected.policy_in_words(client);
+    let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
+    let own = policy.rule(client.question.rule).limits().iter().map(|limit| (policy, limit));
+    let on_trial = trial
+        .iter()
+        .flat_map(|trial| trial.rule.limits().iter().map(move |limit| (*trial, limit)));
+    let (mut outputs, mut found) = (Vec::new(), false);
+    let Some(message) = client.message() else { return Ok((outputs, found)) };
+    for (policy, limit) in own.chain(on_trial) {
+        let cleared = store.clear(policy, limit, &message)?;
+        found |= cleared.is_some();
+        let place = match &*place {
+            "" => String::new(),
+            place => format!(" {place}, limit '{}':", limit.label),
+        };
+        let said = match &cleared {
+            None => "the store had nothing".to_owned(),
+            Some(standing) => format!(
+                "the store has forgotten {} owed, and {lent} lent",
+                Count(standing.owed, "cell", "cells"),
+                lent = standing.lent
+            ),
+        };
+        outputs.push(Output {
+            words: format!("{shown}:{place} {said}"),
+            json: json!({
+                "key": key.text,
+                "policy": &*policy.name,
+                "limit": &*limit.label,
+                "bucket": cleared.is_some(),
+                "forgiven_ms": cleared.map_or(0, |standing| standing.drains_in.0.div_ceil(1_000)),
+                "forgiven_lent_cells": cleared.map_or(0, |standing| standing.lent),
+            }),
+        });
+    }
+    Ok((outputs, found))
 }
 
 /// All buckets in which a client of a policy can owe something: under every limit of the policy,

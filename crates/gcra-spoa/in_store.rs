@@ -1,0 +1,73 @@
+//! [`InStore`]: what the store has about single clients, for commands.
+
+use anyhow::{Context as _, anyhow};
+use gcra_store::{Bucket, Names, Standing};
+use spop_agent::Message;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::decide_shared::bucket_of;
+use crate::policy::store::StoreSettings;
+use crate::policy::{Limit, Policy};
+
+/// A store, to be asked about single clients. Each question connects once.
+#[derive(Debug)]
+pub(crate) struct InStore {
+    settings: StoreSettings,
+    names: Names,
+    runtime: Runtime,
+}
+
+impl InStore {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// The system has no resources left.
+    pub(crate) fn new(settings: StoreSettings) -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("could not ask the store")?;
+        let names = Names::new(&settings.salt);
+        Ok(Self { settings, names, runtime })
+    }
+
+    /// What the store has about the client of a message under a shared limit of the policy. `None`
+    /// if it has nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used.
+    pub(crate) fn read(
+        &self,
+        policy: &Policy,
+        limit: &Limit,
+        message: &Message<'_>,
+    ) -> anyhow::Result<Option<Standing>> {
+        let bucket = self.bucket(policy, limit, message)?;
+        Ok(self.runtime.block_on(Standing::read(self.settings.config(), &bucket))?)
+    }
+
+    /// Makes the store forget it. Returns what there was.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used.
+    pub(crate) fn clear(
+        &self,
+        policy: &Policy,
+        limit: &Limit,
+        message: &Message<'_>,
+    ) -> anyhow::Result<Option<Standing>> {
+        let bucket = self.bucket(policy, limit, message)?;
+        Ok(self.runtime.block_on(Standing::clear(self.settings.config(), &bucket))?)
+    }
+
+    fn bucket(
+        &self,
+        policy: &Policy,
+        limit: &Limit,
+        message: &Message<'_>,
+    ) -> anyhow::Result<Bucket> {
+        bucket_of(&self.names, policy, limit, message)
+            .ok_or_else(|| anyhow!("the limit '{}' cannot be shared", limit.words.text))
+    }
+}
