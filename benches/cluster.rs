@@ -119,7 +119,7 @@ fn measure(way: Way, load: &Load, seconds: u32) -> Figures {
         let agents: Duration = agents.iter().map(|agent| cpu_time(agent.process.id())).sum();
         [cpu_time(store.id()), agents].map(|time| time.as_secs_f64())
     };
-    let idle = Duration::from_millis(500);
+    let idle = Duration::from_millis(400) * seconds;
     let before = used();
     thread::sleep(idle);
     let after = used();

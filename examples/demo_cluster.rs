@@ -69,14 +69,15 @@ fn main() {
             allowed.iter().sum::<u64>()
         );
         for line in hosts[0].agent().process.lines().iter().skip(logged) {
-            println!("         host 1: {line}");
+            let (_, said) = line.split_once("] ").unwrap_or_default();
+            println!("         host 1 logs: {said}");
             logged += 1;
         }
         match second {
             KILLED => {
                 store.kill();
                 println!(
-                    "         The store is killed. Each host goes on by itself, with a third of \
+                    "         The store is killed. 2 s later each host begins to allow a third of \
                      the limit."
                 );
             }
@@ -103,12 +104,13 @@ fn main() {
         elapsed.as_secs_f64(),
         limit_allows(elapsed)
     );
-    let asks: f64 = hosts.iter().filter_map(|host| host.metric("gcra_store_asks_total")).sum();
+    if other > 0 {
+        println!("HAProxy got no answer in time for {other} more, and let them pass.");
+    }
+    let asks = hosts.iter().filter_map(|host| host.metric("gcra_store_asks_total"));
+    let asks = asks.fold(0.0, |sum, asks| sum + asks);
     println!("The hosts asked the store {asks} times. Everything is stopped.");
-    assert!(
-        allowed <= limit_allows(elapsed) && other == 0,
-        "more requests were allowed than the limit says, or {other} were not decided"
-    );
+    assert!(allowed <= limit_allows(elapsed), "more requests were allowed than the limit says");
 }
 
 /// Sends requests to one host until the time is over. The thread returns when the last one was
