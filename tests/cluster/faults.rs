@@ -119,7 +119,7 @@ fn phase(
             let name = fault(random);
             let ended = Instant::now();
             hosts.iter().for_each(|host| wait_until_well(&lock(host)));
-            println!("{name}: {:?}, and back after {:?}", ended - began, ended.elapsed());
+            println!("{name}: {:.1?}, and back after {:.1?}", ended - began, ended.elapsed());
             *faults.entry(name).or_default() += 1;
             back_after = back_after.max(ended.elapsed());
             load.allows_more(100, "all is well again");
