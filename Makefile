@@ -6,8 +6,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
 	aarch64-test asan loom shuttle lease-sim lease-explore store-script store-faults \
-	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers guard \
-	haproxy promtool strace valkey
+	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers \
+	guard haproxy promtool strace valkey
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile

@@ -218,18 +218,18 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
     for (load, runs) in LOADS.iter().zip(runs) {
         println!("{}:\n", load.name);
         println!(
-            "| decided by         | allowed/s | asks/request | store CPU µs | agent CPU µs \
-             | added p50 µs | added p99 µs | store full at |\n\
-             | ------------------ | --------: | -----------: | -----------: | -----------: \
-             | -----------: | -----------: | ------------: |"
+            "| decided by         | allowed/s | asks/request | store µs | agent µs \
+             | p50 µs | p99 µs | store full |\n\
+             | ------------------ | --------: | -----------: | -------: | -------: \
+             | -----: | -----: | ---------: |"
         );
         for ((way, name), of_way) in WAYS.iter().zip(runs) {
             let [p50, p99] = if *way == Way::Alone {
                 // To these the others add something.
-                let of = |of: fn(&Figures) -> f64| format!("({:.0})", median(of_way, of));
+                let of = |of: fn(&Figures) -> f64| format!("{:.0}", median(of_way, of));
                 [of(|it| it.p50_us), of(|it| it.p99_us)]
             } else {
-                let of = |of: fn(&Figures) -> f64| format!("{:.0}", added(of_way, &runs[0], of));
+                let of = |of: fn(&Figures) -> f64| format!("{:+.0}", added(of_way, &runs[0], of));
                 [of(|it| it.p50_us), of(|it| it.p99_us)]
             };
             let store_us = median(of_way, |it| it.store_us);
@@ -238,8 +238,8 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
                 _ => format!("{:.0}/s", 1e6 / store_us),
             };
             println!(
-                "| {name:<18} | {:>9.0} | {:>12.4} | {store_us:>12.2} | {:>12.2} | {p50:>12} \
-                 | {p99:>12} | {full:>13} |",
+                "| {name:<18} | {:>9.0} | {:>12.4} | {store_us:>8.2} | {:>8.2} | {p50:>6} \
+                 | {p99:>6} | {full:>10} |",
                 median(of_way, |it| it.allowed_per_second),
                 median(of_way, |it| it.asks),
                 median(of_way, |it| it.agent_us),
@@ -248,9 +248,9 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
         println!();
     }
     println!(
-        "CPU is per request, user and kernel, without what idle processes use. \"Store full at\" \
-         is computed\nfrom the store's CPU: it has one thread. Latency is from NOTIFY to ACK, \
-         without HAProxy; the first row\nof each table has its own in parentheses, and the others \
-         what they add to it."
+        "\"Store µs\" and \"agent µs\" are CPU per request, user and kernel, without what idle \
+         processes use.\n\"Store full\" is the requests per second at which that CPU fills the \
+         store's one thread. p50 and p99\nare from NOTIFY to ACK, without HAProxy: of hosts that \
+         decide alone, and what the others add to\nthat."
     );
 }

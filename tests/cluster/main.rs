@@ -46,8 +46,8 @@ fn wait_until_well(host: &Host) {
     });
 }
 
-/// Lets the clients ask for a while in which nothing fails. Returns from when to when, by the clock
-/// of the audit files.
+/// Lets the clients ask for a while in which nothing fails. Returns from when to when, by the
+/// clock of the audit files.
 fn calm(load: &Load) -> Range<u64> {
     // What was owed because of the fault before is over.
     load.allows_more(100, "all is well again");
