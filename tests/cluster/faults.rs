@@ -443,9 +443,10 @@ fn print(phases: &[&Phase]) {
     }
     println!(
         "\n\"of exact\": what one exact bucket for each client would have allowed of the same \
-         requests.\n\"no decision\": passed by HAProxy without an answer of the agent; in \
-         parentheses those while\nnothing was done to that agent. \"slowest\" also leaves out \
-         what was done to agents."
+         requests; but\nfor \"shares\", the hosts block all while the store is away.\n\
+         \"no decision\": passed by HAProxy without an answer of the agent; in parentheses those \
+         while\nnothing was done to that agent.\n\
+         \"slowest\": the slowest decision, without what was done to agents."
     );
 }
 
