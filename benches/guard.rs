@@ -31,6 +31,7 @@ use gcra_table::{LeaseKey, Leases, Nanos, Quota, Slots, Table};
 use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
+use support::valkey::Server;
 
 /// Something done many times.
 struct Row {
@@ -55,6 +56,9 @@ enum Work {
     /// The real agent answers NOTIFYs, of which `together` arrive at once, with a limit of flags
     /// or of this configuration file.
     Answer { together: usize, config: Option<&'static str> },
+    /// The same with a limit that is shared through a store, of a burst of `burst`. If that is a
+    /// large one, all are allowed.
+    AnswerShared { burst: u32 },
 }
 
 /// The usual case, which has a shorter path through a decision (`Usual` in
@@ -67,7 +71,7 @@ const UNUSUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix 
 
 const GENEROUS: u32 = 1_000_000_000;
 
-const ROWS: [Row; 11] = [
+const ROWS: [Row; 13] = [
     Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 325 },
     Row {
         name: "decide: known key, allowed",
@@ -118,6 +122,18 @@ const ROWS: [Row; 11] = [
         count: 100_000,
         work: Work::Answer { together: 2000, config: Some(UNUSUAL) },
         bound: 2500,
+    },
+    Row {
+        name: "2000 together, shared, allowed",
+        count: 100_000,
+        work: Work::AnswerShared { burst: 100_000 },
+        bound: 1250,
+    },
+    Row {
+        name: "2000 together, shared, denied",
+        count: 100_000,
+        work: Work::AnswerShared { burst: 20 },
+        bound: 1250,
     },
 ];
 
@@ -181,21 +197,40 @@ impl Work {
         valgrind
             .arg("--tool=callgrind")
             .arg(format!("--callgrind-out-file={}", profile.display()));
-        if let Self::Answer { together, config } = self {
+        let store = match self {
+            Self::AnswerShared { .. } => {
+                support::valkey::valkey().expect("a server: 'make valkey'");
+                Some(Server::start(&[]))
+            }
+            _ => None,
+        };
+        if let Self::Answer { .. } | Self::AnswerShared { .. } = self {
             let directory = support::directory();
             let path = |name: &str| directory.path().join(name);
             valgrind.arg(env!("CARGO_BIN_EXE_gcra-spoa")).arg("--table").arg(path("table"));
             valgrind.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
-            match config {
-                None => valgrind.args(["--rate", "100/s", "--burst", "20"]),
-                Some(config) => {
+            let mut all_together = 2000;
+            match self {
+                Self::Answer { together, config: Some(config) } => {
+                    all_together = together;
                     fs::write(path("gcra-spoa.toml"), config).unwrap();
-                    valgrind.arg("--config").arg(path("gcra-spoa.toml"))
+                    valgrind.arg("--config").arg(path("gcra-spoa.toml"));
                 }
-            };
+                Self::AnswerShared { burst } => {
+                    let url = store.as_ref().map(Server::url).unwrap();
+                    let rate = if burst > 1_000 { "1000000000/s" } else { "20/h" };
+                    valgrind.args(["--rate", rate, "--burst", &burst.to_string()]);
+                    valgrind.args(["--store", &url, "--store-wait", "10s"]);
+                }
+                Self::Answer { together, .. } => {
+                    all_together = together;
+                    valgrind.args(["--rate", "100/s", "--burst", "20"]);
+                }
+                _ => {}
+            }
             let agent = Agent::start_command(&mut valgrind);
             let mut stream = Spop::connect(&agent.address).into_stream();
-            Notifies::new(count, 1).exchange(&mut stream, together);
+            Notifies::new(count, 1).exchange(&mut stream, all_together);
             drop(stream);
             agent.stop();
         } else {
@@ -234,7 +269,9 @@ impl Work {
             }
             Self::Spend => spend(count, |sent| (sent.ask.want, Micros::ZERO)),
             Self::Blocked => spend(count, |_| (0, Micros::from_millis(60_000))),
-            Self::Answer { .. } => unreachable!("the agent is a program of its own"),
+            Self::Answer { .. } | Self::AnswerShared { .. } => {
+                unreachable!("the agent is a program of its own")
+            }
         }
     }
 }

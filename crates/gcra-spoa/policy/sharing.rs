@@ -310,8 +310,8 @@ mod tests {
                 STORE.to_owned()
                     + "[policy.api]\nlimits = \"9000/s\"\nshared = true\ncost = \"n\"\n",
                 "5: policy 'api': the limit '9000 per second, up to 9000 at once' cannot be \
-                 shared, because a request with a 'cost' can have at most 8191 cells then; give it \
-                 a burst of at most 8191, or do not share it",
+                 shared, because a request with a 'cost' can have at most 8191 cells then; give \
+                 it a burst of at most 8191, or do not share it",
             ),
             (
                 STORE.to_owned() + &api("shared = true\ncost = \"n\"\nobserve = \"9000/s\""),
@@ -319,10 +319,8 @@ mod tests {
             ),
             (
                 STORE.to_owned()
-                    + &api(
-                        "shared = true\ncost = \"n\"\n[policy.api.overrides]\na = \"1/s burst 8192\"\n\
-                            b = \"1/s burst 8192\"",
-                    ),
+                    + &api("shared = true\ncost = \"n\"\n[policy.api.overrides]\n\
+                         a = \"1/s burst 8192\"\nb = \"1/s burst 8192\""),
                 "5: policy 'api': the limit '1 per second, up to 8192 at once' cannot be shared",
             ),
         ] {
