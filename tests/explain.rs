@@ -453,14 +453,17 @@ fn a_command_says_that_a_policy_is_shared() {
 
     let config = ["--config", file.to_str().unwrap()];
     let _agent = Agent::start(&table, &config);
-    for (command, key) in [
-        (&["explain"][..], "ip=192.0.2.7"),
-        (&["table", "get"], "192.0.2.7"),
-        (&["table", "reset"], "192.0.2.7"),
-    ] {
+    for (command, key) in [(&["explain"][..], "ip=192.0.2.7"), (&["table", "get"], "192.0.2.7")] {
         let said = notes(&[command, &config, &[key]].concat());
         assert!(said.contains(&note("api")) && !said.contains("policy 'web'"), "{said}");
     }
+    // Nothing listens there. The other policy is for this machine alone.
+    let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    run.args(["table", "reset", "192.0.2.7", "--table"]).arg(&table).args(config);
+    let output = run.output().unwrap();
+    let [said, noted] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    assert!(noted.contains("; what 192.0.2.7 owes under policy 'api' was not cleared"), "{noted}");
+    assert!(said.contains("policy 'web': no bucket"), "{said}");
 }
 
 /// The register has the numbers of agents that ended, and none of those that deny everything.

@@ -221,7 +221,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let settings = reset.store().map_err(WrongUsage)?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
-    let (mut found, mut has_shared) = (false, false);
+    let (mut found, mut has_shared, mut has_failed) = (false, false, false);
     for key in keys {
         let is_known = |client: &Client| {
             has_bucket(&inspected, client)
@@ -232,10 +232,21 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             let shown = inspected.shown(&client, key);
             if is_shared(&inspected, &client) {
                 let store = store.as_ref().ok_or_else(no_store)?;
-                let (outputs, was_there) =
-                    clear_in_store(&inspected, store, &client, key, &shown)?;
-                (found, has_shared) = (found | was_there, true);
-                print(at.json, outputs)?;
+                has_shared = true;
+                match clear_in_store(&inspected, store, &client, key, &shown) {
+                    Ok((outputs, was_there)) => {
+                        found |= was_there;
+                        print(at.json, outputs)?;
+                    }
+                    // What other policies keep on this machine is cleared all the same.
+                    Err(error) => {
+                        let policy = &inspected.policy(&client).name;
+                        print_note(&format!(
+                            "{error}; what {shown} owes under policy '{policy}' was not cleared"
+                        ));
+                        has_failed = true;
+                    }
+                }
                 continue;
             }
             let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
@@ -246,14 +257,14 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             print(at.json, outputs)?;
         }
     }
-    if has_shared {
+    if has_shared && !has_failed {
         print_note(
             "machines may still spend cells that they hold, and one that the store told to come \
              back later blocks for up to 60 s more; an exemption on each machine ('gcra-spoa \
              exempt') has an effect at once",
         );
     }
-    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if found && !has_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The flags of the agents, if they have no file and share their limit.
