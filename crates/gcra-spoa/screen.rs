@@ -446,7 +446,7 @@ impl Screen {
             );
         }
         if let Some(store) = &together.store {
-            let line = Line::from(format!("{:<12} {}", "Store", self.store(store, together)));
+            let line = Line::from(format!("{:<12} {}", "Store", self.store(store)));
             lines.push(if store.up { line } else { line.red() });
         }
         let Connections { open, accepted, .. } = &together.connections;
@@ -466,7 +466,7 @@ impl Screen {
 
     /// "used; 2.5 asks/s, 12 requests wait, 350 cells held; 4 machines seen", or for how long it
     /// has been away.
-    fn store(&self, store: &StoreStatus, together: &Together) -> String {
+    fn store(&self, store: &StoreStatus) -> String {
         if store.up {
             let asks = self.rate(|status| status.store.as_ref().map_or(0, |store| store.asks));
             let waiting = Count(store.waiting, "request waits", "requests wait");
@@ -477,16 +477,9 @@ impl Screen {
             };
             return format!("used; {} asks/s, {waiting}, {held}{others}", rate(asks));
         }
-        let decided = together.policies.iter().flat_map(|policy| policy.without_store.values());
-        let decided = decided.fold(0_u64, |sum, count| sum.saturating_add(*count));
         let away = store.away_seconds.map(|away| format!(" for {}", short(away)));
-        let why = store.faults.first().map(|fault| format!(": {fault}"));
-        format!(
-            "AWAY{}, {} decided without it since start{}",
-            away.unwrap_or_default(),
-            Count(decided, "request", "requests"),
-            why.unwrap_or_default()
-        )
+        let why = store.faults.first().map(|fault| format!("; {fault}"));
+        format!("AWAY{}{}", away.unwrap_or_default(), why.unwrap_or_default())
     }
 
     fn notifies(&self) -> String {
@@ -734,6 +727,8 @@ fn oddities<'a>(
     let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
     let refused = config_reloads.get("refused").copied().unwrap_or(0);
     let store = together.store.clone().unwrap_or_default();
+    let without_store = together.policies.iter().flat_map(|policy| policy.without_store.values());
+    let without_store = without_store.fold(0_u64, |sum, count| sum.saturating_add(*count));
     let leaps = store.clock_leaps.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
     [
         Count(evictions, "bucket evicted (table too small)", "buckets evicted (table too small)"),
@@ -747,6 +742,11 @@ fn oddities<'a>(
         Count(connections.accept_errors, "connection not accepted", "connections not accepted"),
         Count(gave_up, "request given up", "requests given up"),
         Count(refused, "configuration refused", "configurations refused"),
+        Count(
+            without_store,
+            "message decided without the store",
+            "messages decided without the store",
+        ),
         Count(
             store.timed_out,
             "request stopped waiting for the store",
@@ -1092,16 +1092,15 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         for said in [
             "\nStore        used; 60 asks/s, 6 requests wait, 350 cells held; 4 machines seen\n",
             "\ndefault (shared)       1050        260",
-            "\nSince start  4 requests stopped waiting for the store\n",
+            "\nSince start  10 messages decided without the store,\n",
         ] {
             assert!(usual.contains(said), "{said:?}: {usual}");
         }
         let away = text(&with_store(false), 80, Some(24));
-        let said = "\nStore        AWAY for 12 s, 10 requests decided without it since start: \
-                    a:6379: it …\n";
+        let said = "\nStore        AWAY for 12 s; a:6379: it is out of memory\n";
         assert!(away.contains(said), "{away}");
         let high = text(&with_store(false), 100, Some(40));
-        assert!(high.contains("a:6379: it is out of memory\n"), "{high}");
+        assert!(high.contains("4 requests stopped waiting for the store\n"), "{high}");
         assert!(!text(&screen(), 100, None).contains("Store "));
     }
 
