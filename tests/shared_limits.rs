@@ -93,7 +93,7 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     );
 
     server.restart();
-    has_line(" decided without the store, which was away for ");
+    has_line(" decided without the store in ");
     assert!(self::status(&address)["store"]["up"] == true);
 }
 

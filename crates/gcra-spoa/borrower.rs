@@ -192,6 +192,11 @@ impl Borrower {
         is_over && !self.store().is_part_away(part)
     }
 
+    /// Whether the store can be asked about every key.
+    pub(crate) fn can_ask(&self, now: Time) -> bool {
+        (0..self.outages.len()).all(|part| self.is_usable(now, part))
+    }
+
     /// Whether requests of a key can be decided by a share, if the store cannot be asked.
     pub(crate) fn has_shares(&self, table: &Table, loan: &Loan) -> bool {
         self.outage(loan).is_some_and(|outage| outage.has_shares(table.now()))

@@ -256,7 +256,8 @@ impl Housekeeping {
             policy.without_store().iter().map(|(_, count)| count).sum()
         };
         let counted = Counted {
-            is_away: store.is_away(),
+            at: self.stats.uptime(),
+            is_away: !borrower.can_ask(self.table.load().now()),
             away: store.away_total(),
             without_store: self.stats.policies().iter().map(without_store).sum(),
             open: counts.open.load(Ordering::Relaxed),

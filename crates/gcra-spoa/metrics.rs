@@ -248,7 +248,7 @@ fn of_store(store: &StoreStatus, status: &Status) -> Vec<MetricFamily> {
     });
     let mut families = vec![gauges(
         "gcra_store_up",
-        "1 while there is a server of the store that can be used.",
+        "1 while the store can be asked about every key.",
         [measured(&[], f64::from(u8::from(store.up)))],
     )];
     let counts =

@@ -477,9 +477,12 @@ impl Screen {
             };
             return format!("used; {} asks/s, {waiting}, {held}{others}", rate(asks));
         }
-        let away = store.away_seconds.map(|away| format!(" for {}", short(away)));
+        let away = match store.away_seconds {
+            Some(away) => format!("AWAY for {}", short(away)),
+            None => "AWAY for some keys".to_owned(),
+        };
         let why = store.faults.first().map(|fault| format!("; {fault}"));
-        format!("AWAY{}{}", away.unwrap_or_default(), why.unwrap_or_default())
+        format!("{away}{}", why.unwrap_or_default())
     }
 
     fn notifies(&self) -> String {

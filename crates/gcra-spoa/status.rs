@@ -263,10 +263,10 @@ impl Watched {
             latency: latency(&snapshot.latency),
             connections: connections(&snapshot),
             table: self.table_status(scan),
-            store: self
-                .borrower
-                .as_ref()
-                .map(|borrower| StoreStatus::of(borrower, scan.and_then(|scan| scan.leases))),
+            store: self.borrower.as_ref().map(|borrower| {
+                let leases = scan.and_then(|scan| scan.leases);
+                StoreStatus::of(borrower, self.table.load().now(), leases)
+            }),
             config_reloads: named([
                 ("ok", reloads.ok.load(Ordering::Relaxed)),
                 ("refused", reloads.refused.load(Ordering::Relaxed)),

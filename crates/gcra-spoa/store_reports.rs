@@ -28,9 +28,11 @@ pub(crate) struct StoreReports {
 /// What was counted since the agent was started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
-    /// Whether the store is away now.
+    /// How long the agent has been running.
+    pub(crate) at: Duration,
+    /// Whether the store cannot be asked about some keys now.
     pub(crate) is_away: bool,
-    /// For how long it has been away, all times together.
+    /// For how long no server could be used, all times together.
     pub(crate) away: Duration,
     /// Requests that were decided without it.
     pub(crate) without_store: u64,
@@ -61,7 +63,7 @@ impl StoreReports {
                 let said = format!("requests are decided without the store: {}", what_happens());
                 lines.push((Level::Warn, said));
             }
-            // It was away for less than a second.
+            // It was away between two beats.
             None if more && was_away => lines.push((Level::Warn, decided_since(last, now))),
             Some(began) if !now.is_away => {
                 self.began = None;
@@ -98,17 +100,17 @@ impl StoreReports {
     }
 }
 
-/// "12 requests were decided without the store, which was away for 5.1 s; up to 3 of them may have
-/// been allowed too many".
+/// "12 requests were decided without the store in 5.1 s; up to 3 of them may have been allowed too
+/// many".
 fn decided_since(began: Counted, now: Counted) -> String {
     let requests = now.without_store.saturating_sub(began.without_store);
     let requests = Count(requests, "request was", "requests were");
-    let away = Short(now.away.saturating_sub(began.away));
+    let took = Short(now.at.saturating_sub(began.at));
     let too_many = match now.open.saturating_sub(began.open) {
         0 => String::new(),
         open => format!("; up to {open} of them may have been allowed too many"),
     };
-    format!("{requests} decided without the store, which was away for {away}{too_many}")
+    format!("{requests} decided without the store in {took}{too_many}")
 }
 
 #[cfg(test)]
@@ -116,6 +118,7 @@ mod tests {
     use super::*;
 
     const NOTHING: Counted = Counted {
+        at: Duration::ZERO,
         is_away: false,
         away: Duration::ZERO,
         without_store: 0,
@@ -130,7 +133,8 @@ mod tests {
     }
 
     fn away(seconds: u64, without_store: u64) -> Counted {
-        Counted { is_away: true, away: Duration::from_secs(seconds), without_store, ..NOTHING }
+        let at = Duration::from_secs(seconds);
+        Counted { at, is_away: true, away: at, without_store, ..NOTHING }
     }
 
     #[test]
@@ -143,12 +147,12 @@ mod tests {
         assert!(beat(&mut reports, away(3, 30)).is_empty());
         let back = Counted { is_away: false, open: 4, ..away(5, 40) };
         let ended = beat(&mut reports, back);
-        let said = "INFO 40 requests were decided without the store, which was away for 4.0 s; up \
+        let said = "INFO 40 requests were decided without the store in 4.0 s; up \
                     to 4 of them may have been allowed too many";
         assert_eq!(ended, [said]);
         assert!(beat(&mut reports, back).is_empty());
         let short = Counted { is_away: false, open: 4, ..away(6, 41) };
-        let said = "WARN 1 request was decided without the store, which was away for 1000 ms";
+        let said = "WARN 1 request was decided without the store in 1000 ms";
         assert_eq!(beat(&mut reports, short), [said]);
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gcra_table::LeaseCounts;
+use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::borrower::Borrower;
@@ -13,9 +13,9 @@ use crate::borrower::Borrower;
 /// What an agent says about its store. Counters begin at 0 with the agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct StoreStatus {
-    /// Whether there is a server that can be used.
+    /// Whether the store can be asked about every key.
     pub(crate) up: bool,
-    /// For how long there has been none; `None` while there is one.
+    /// For how long no server could be used; `None` while there is one.
     pub(crate) away_seconds: Option<f64>,
     /// For how long there was none, all times together.
     pub(crate) away_seconds_total: f64,
@@ -66,7 +66,7 @@ pub(crate) struct LeasesStatus {
 
 impl StoreStatus {
     /// What is so now. `counts` is what was found when the entries were counted last.
-    pub(crate) fn of(borrower: &Borrower, counts: Option<LeaseCounts>) -> Self {
+    pub(crate) fn of(borrower: &Borrower, now: Time, counts: Option<LeaseCounts>) -> Self {
         let store = borrower.store();
         let (counters, health) = (store.counters(), store.health());
         let of_server = |server: gcra_store::ServerHealth| {
@@ -77,7 +77,7 @@ impl StoreStatus {
         let leaps = [("forward", counters.leaps_forward), ("back", counters.leaps_back)];
         let counted = &borrower.counts;
         Self {
-            up: !store.is_away(),
+            up: borrower.can_ask(now),
             away_seconds: away,
             away_seconds_total: store.away_total().as_secs_f64(),
             faults: faults.chain(health.servers.into_iter().filter_map(of_server)).collect(),
