@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::IpAddr;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -179,6 +180,15 @@ fn commands_say_what_this_machine_holds() {
     wait_until("there is a larger file of leases", || {
         json(&table, &["table", "info"])["leases"]["entries"] == 4096
     });
+
+    // The entries begin behind the header.
+    agent.stop();
+    let damaged = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    damaged.write_all_at(&[0xff; 16], 4096).unwrap();
+    let (checked, status) = said(&table, &["table", "check"]);
+    assert!(checked.contains("entry 0: it is damaged\n"), "{checked}");
+    assert!(checked.contains(&format!("leases {file}: 1 fault; too much may")), "{checked}");
+    assert_eq!(status, Some(1));
 }
 
 /// The store is asked about the record that the agents use, and it forgets what was owed.

@@ -498,7 +498,9 @@ pub(crate) enum TableCommand {
     Reset(Reset),
     /// Change the number of slots
     ///
-    /// Running agents move by themselves and keep their buckets.
+    /// Running agents move by themselves and keep their buckets. The file of leases beside the
+    /// table, of limits that machines share, stays as it is: remove it afterwards, and the agents
+    /// make one for the new size.
     Resize {
         #[command(flatten)]
         at: At,
@@ -849,7 +851,8 @@ Examples:
 
 All agents of the table follow within about two seconds. Requests of an exempt
 client are allowed and charged nothing. An exemption survives restarts of agents
-and resizes of the table, and ends by itself."
+and resizes of the table, and ends by itself. It holds on this machine only,
+also for limits that machines share."
 );
 
 const NAME_HELP: &str = concat!(
