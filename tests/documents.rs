@@ -91,7 +91,7 @@ fn recipes(document: &str) -> BTreeMap<String, Recipe> {
 }
 
 /// The documents with configurations.
-const DOCUMENTS: [&str; 2] = ["docs/CONFIG.md", "docs/MIGRATING.md"];
+const DOCUMENTS: [&str; 3] = ["docs/CONFIG.md", "docs/CLUSTER.md", "docs/MIGRATING.md"];
 
 /// Writes a complete haproxy.cfg around a block, and the spoe-gcra.conf beside it. Returns the
 /// path of the former.
