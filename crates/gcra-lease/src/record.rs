@@ -14,6 +14,9 @@ use crate::time::{Micros, StoreTime};
 /// A host comes back after this time at the latest.
 const LONGEST_WAIT: Micros = Micros::from_millis(60_000);
 
+/// How long a cell of a slow limit takes to drain, at least.
+const SLOW: Micros = Micros::from_millis(50);
+
 /// What the store knows about one key under one limit.
 ///
 /// All arithmetic is on whole numbers below 2^53, so a script that computes with doubles gives the
@@ -135,7 +138,11 @@ impl Record {
             None => self.leases.push(lease),
         }
 
-        let come_back_after = if granted < ask.want {
+        // A host that shares the key with no other one, or whose limit is a slow one, gets more as
+        // soon as it needs more: a client that is entitled to its burst has it.
+        let left = free_cells - granted;
+        let has_more = left >= ask.least.max(1) && (self.leases.len() == 1 || is_slow(limit));
+        let come_back_after = if granted < ask.want && !has_more {
             // Until the least is free if nothing is given back.
             let lack = limit
                 .cells(ask.least)
@@ -157,7 +164,7 @@ impl Record {
             number: ask.number,
             kept,
             granted,
-            free: free_cells - granted,
+            free: left,
             come_back_after,
             scarce: denied_to_another,
             hosts: u32::try_from(self.leases.len()).unwrap_or(u32::MAX),
@@ -249,12 +256,14 @@ impl Record {
     /// When a host that did not get what it wanted comes back: when `lack` has drained. If many
     /// hosts come for what drains, each waits until there is something worth coming for: half of
     /// what a fair share for each of them takes to drain, where all fair shares are a quarter of
-    /// the burst. But when a lease of another host expires there may be more.
+    /// the burst. But a cell of a slow limit is always worth coming for; and when a lease of
+    /// another host expires there may be more.
     fn come_back_after(&self, limit: &Limit, now: StoreTime, host: HostId, lack: Units) -> Micros {
         let hosts = u32::try_from(self.leases.len()).unwrap_or(u32::MAX);
         let fair = (limit.burst() / 4 / hosts.max(1)).max(1);
         let shares = limit.cells(fair.saturating_mul(hosts));
-        let wait = limit.time_to_drain(lack.max(Units(shares.0 / 2)));
+        let worth = if is_slow(limit) { Units::ZERO } else { Units(shares.0 / 2) };
+        let wait = limit.time_to_drain(lack.max(worth));
         let others = self.leases.iter().filter(|lease| lease.host != host && lease.cells > 0);
         others
             .map(|lease| lease.expiry.saturating_since(now))
@@ -262,6 +271,11 @@ impl Record {
             .map_or(wait, |soonest| wait.min(soonest))
             .min(LONGEST_WAIT)
     }
+}
+
+/// Whether hosts may ask for each cell of a limit by itself: a cell takes this long to drain.
+fn is_slow(limit: &Limit) -> bool {
+    limit.time_to_drain(limit.cells(1)) >= SLOW
 }
 
 #[cfg(test)]
@@ -536,11 +550,13 @@ mod tests {
                 None => self.leases.push(lease),
             }
             let mut wait = 0.0;
-            if granted < want {
+            let is_slow = cell(limit) > 49_999.0 * scale(limit);
+            let has_more = free - granted >= least.max(1.0) && (self.leases.len() == 1 || is_slow);
+            if granted < want && !has_more {
                 let hosts = self.leases.len() as f64;
                 let lack = (least * cell(limit) + taken - burst * cell(limit)).max(0.0);
                 let fair = ((burst / 4.0).floor() / hosts).floor().max(1.0);
-                let half = (fair * hosts * cell(limit) / 2.0).floor();
+                let half = if is_slow { 0.0 } else { (fair * hosts * cell(limit) / 2.0).floor() };
                 wait = (lack.max(half) / scale(limit)).ceil();
                 for lease in self.leases.iter().filter(|lease| lease[0] != host && lease[1] > 0.0)
                 {

@@ -136,10 +136,12 @@ if number > last then
     end
 
     local hosts, wait = #leases / 28, 0
-    if granted < want then
+    local slow = cell > 49999 * scale
+    local more = free - granted >= math.max(least, 1) and (hosts == 1 or slow)
+    if granted < want and not more then
         local lack = math.max(least * cell + taken - burst * cell, 0)
         local fair = math.max(math.floor(math.floor(burst / 4) / hosts), 1)
-        local half = math.floor(fair * hosts * cell / 2)
+        local half = slow and 0 or math.floor(fair * hosts * cell / 2)
         wait = math.min(math.ceil(math.max(lack, half) / scale), 60000000)
         if wait > soonest - now then
             for i = 1, #leases, 28 do
