@@ -1,9 +1,9 @@
 //! What it costs to share a limit: three hosts that hold leases, beside three that call a script
 //! of the store for each request, and three that count by themselves. `make bench-cluster`.
 //!
-//! `cargo bench --bench cluster [-- --quick]`. Asks, CPU of the store and of the agents, and
-//! latency, each under the same steady load, medians of interleaved rounds. `--quick` is one short
-//! round.
+//! `cargo bench --bench cluster [-- PART-OF-A-LOAD'S-NAME] [--quick]`. Asks, CPU of the store and
+//! of the agents, and latency, each under the same steady load, medians of interleaved rounds.
+//! `--quick` is one short round.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -90,6 +90,7 @@ fn main() {
     }
     support::valkey::valkey().expect("make valkey fetches a server");
     let quick = args.iter().any(|arg| arg == "--quick");
+    let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
     let (rounds, seconds) = if quick { (1, 1) } else { (5, 5) };
 
     let since = machine::Since::now();
@@ -97,6 +98,9 @@ fn main() {
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (load, runs) in LOADS.iter().zip(&mut runs) {
+            if !load.name.contains(wanted) {
+                continue;
+            }
             for ((way, _), runs) in WAYS.iter().zip(runs) {
                 runs.push(measure(*way, load, seconds));
             }
@@ -216,6 +220,9 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
         host::description()
     );
     for (load, runs) in LOADS.iter().zip(runs) {
+        if runs[0].is_empty() {
+            continue;
+        }
         println!("{}:\n", load.name);
         println!(
             "| decided by         | allowed/s | asks/request | store µs | agent µs \
