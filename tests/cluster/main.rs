@@ -18,6 +18,7 @@ use std::time::Duration;
 use judge::{Limit, allowed_in, exact_in, judge, until};
 use load::{Load, Pattern};
 use support::host::Host;
+use support::proxy::Proxy;
 use support::valkey::{Server, valkey};
 use support::{needs, wait_until};
 
@@ -170,4 +171,35 @@ fn shares_are_one_limit_until_the_store_is_back() {
     println!("at most {others}: {judgement:?}");
     assert!(judgement.worst <= others, "at most {others}: {judgement:?}");
     assert_not_too_few(&files, &load, &[before, away, after]);
+}
+
+/// The others go on with the whole limit, so what such a host allows comes on top: its share, for
+/// as long as it is cut off.
+#[test]
+fn a_host_that_alone_is_cut_off_allows_no_more_than_its_share() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    let store = Server::start(&[]);
+    let proxy = Proxy::start(store.address());
+    let proxied = format!("redis://{}", proxy.address());
+    let urls = [&proxied, &store.url(), &store.url()];
+    let hosts = urls.map(|url| Host::start(&shared(LIMIT, url, "share")));
+    let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
+    hosts.iter().for_each(wait_until_well);
+    let before = calm(&load);
+    let begin = now();
+    proxy.cut(true);
+    load.allows_more(1_000, "a host is cut off");
+    proxy.cut(false);
+    hosts.iter().for_each(wait_until_well);
+    let cut_off = now() - begin;
+    let after = calm(&load);
+    load.stop();
+    let files = audits(&hosts);
+    assert_none_too_many(&until(&files, begin, support::directory().path()));
+    let share = (LIMIT.burst + cut_off / (1_000_000_000 / LIMIT.per_second)) / HOSTS as u64;
+    let judgement = judge(&files, LIMIT);
+    println!("at most {share}: {judgement:?}");
+    assert!(judgement.worst <= share, "at most {share}: {judgement:?}");
+    assert_not_too_few(&files, &load, &[before, after]);
 }
