@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ahash::AHashMap;
+use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
@@ -45,9 +45,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// For how long the store remembers that this host shares limits.
 const HOST_COUNTS_FOR: Micros = Micros::from_millis(60_000);
 
-/// How often this host says that it shares limits: soon at first, until all know of each other.
-const SIGN_AFTER: [Duration; 4] =
-    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(10)];
+/// How often this host says that it shares limits, at least.
+const SIGN_EVERY: Duration = Duration::from_secs(2);
+
+/// The number of hosts is known if the store has said so this short a time ago,
+const COUNT_IS_KNOWN_FOR: Nanos = Nanos::from_millis(4_000);
+
+/// and if this host was counted that long ago: the others have asked since.
+const COUNTED_AFTER: Nanos = Nanos::from_millis(7_000);
 
 /// The most keys that are remembered for which a share was used. Others are reported when they are
 /// asked for.
@@ -64,15 +69,19 @@ pub(crate) struct Borrower {
     asker: Asker,
     pub(crate) names: Names,
     opened: Instant,
-    /// How long a request waits for the store at most (`--store-wait`). An ask that is as old
-    /// counts as lost.
+    /// How long a request waits for the store at most (`--store-wait`).
     wait: Micros,
+    /// An ask that is as old as this counts as lost: no reply to it is used.
+    patience: Micros,
     /// The asks that this process has sent, and that have no answer.
     asked: Mutex<AHashMap<AskNumber, Asked>>,
     waiting: Arc<Waiting>,
     due: Due,
     /// When each part of the store was away at last.
     outages: Box<[Outage]>,
+    /// When this host was counted for the first time, and at last: when that was asked for, in
+    /// nanoseconds of the table's clock.
+    counted: [AtomicU64; 2],
     /// The keys that this process has allowed requests of by a share since the store went away.
     shares: Mutex<AHashMap<LeaseKey, Loan>>,
     pub(crate) counts: Counts,
@@ -141,7 +150,7 @@ impl Borrower {
             .with_context(|| format!("could not use the store {}", settings.url_text))?;
         let line = store.line();
         let names = Names::new(&settings.salt);
-        let borrower = Arc::new(Self::new(leases, &line, names, settings.wait, now.now()));
+        let borrower = Arc::new(Self::new(leases, &line, names, settings, now.now()));
         let run = borrower.clone().run(line, table.clone());
         let background = async {
             tokio::join!(task, run);
@@ -149,20 +158,27 @@ impl Borrower {
         Ok((borrower, Box::pin(background)))
     }
 
-    fn new(leases: Leases, line: &Line, names: Names, wait: Duration, now: Time) -> Self {
-        let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let hosts = leases.hosts();
+    fn new(
+        leases: Leases,
+        line: &Line,
+        names: Names,
+        settings: &StoreSettings,
+        now: Time,
+    ) -> Self {
+        let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let parts = line.asker().store().parts();
         Self {
             leases: ArcSwap::from_pointee(leases),
             asker: line.asker(),
             names,
             opened: Instant::now(),
-            wait: Micros(micros),
+            wait: micros(settings.wait),
+            patience: micros(settings.config().timeout),
             asked: Mutex::default(),
             waiting: Arc::default(),
             due: Due::default(),
-            outages: (0..parts).map(|_| Outage::new(now, hosts)).collect(),
+            outages: (0..parts).map(|_| Outage::new(now)).collect(),
+            counted: Default::default(),
             shares: Mutex::default(),
             counts: Counts::default(),
         }
@@ -209,9 +225,15 @@ impl Borrower {
         outage.is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }
 
+    /// For how long an ask counts as under way.
+    #[inline]
+    pub(crate) fn patience(&self) -> Micros {
+        self.patience
+    }
+
     /// Counts what the host holds, one entry after the other.
     pub(crate) fn count_leases(&self, table: &Table) -> LeaseCounts {
-        self.leases().counts(HostTime::from(table.now()), self.wait)
+        self.leases().counts(HostTime::from(table.now()), self.patience)
     }
 
     /// The store, for its counters and its health.
@@ -230,13 +252,29 @@ impl Borrower {
         let (now, part) = (table.now(), self.store().part_of(&loan.bucket));
         let outage = self.outages.get(part)?;
         // It may have been lost just now.
-        outage.note(self.store().is_part_away(part), now, || self.leases().hosts());
+        outage.note(self.store().is_part_away(part), now, || self.known_hosts(now));
         (!self.is_usable(now, part)).then(|| outage.since().min(now))
     }
 
     /// The hosts that share limits with this one, itself included. 0 if that is not known.
     pub(crate) fn hosts(&self) -> u32 {
         self.leases().hosts()
+    }
+
+    /// Notes that this host was counted, for which it asked then.
+    fn note_count(&self, asked_at: Time, now: Time) {
+        let [first, last] = &self.counted;
+        let _ = first.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+        last.fetch_max(asked_at.0, Ordering::Relaxed);
+    }
+
+    /// How many hosts share limits, if all of them know of each other; else 0.
+    fn known_hosts(&self, now: Time) -> u32 {
+        let [first, last] = self.counted.each_ref().map(|at| Time(at.load(Ordering::Relaxed)));
+        let is_known = first > Time::ZERO
+            && now.saturating_since(first) >= COUNTED_AFTER
+            && now.saturating_since(last) <= COUNT_IS_KNOWN_FOR;
+        if is_known { self.leases().hosts() } else { 0 }
     }
 
     fn round_trip(&self) -> Micros {
@@ -272,7 +310,7 @@ impl Borrower {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let (demand, round_trip) = (leases.demand(key, now), self.round_trip());
         let holding = leases.holding(key, now);
-        if holding.is_asking(now, self.wait) {
+        if holding.is_asking(now, self.patience) {
             return;
         }
         let needs_more = demand.needs_more(left, round_trip) && now >= holding.come_back();
@@ -296,7 +334,7 @@ impl Borrower {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.wait, cells) {
+        if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.patience, cells) {
             self.counts.given_back.fetch_add(1, Ordering::Relaxed);
             self.submit(&leases, now, loan, sent, None);
         }
@@ -339,7 +377,7 @@ impl Borrower {
         loan: Loan,
         wish: Wish,
     ) -> Asking {
-        let asked = leases.ask(loan.key, &loan.limit, now, self.wait, wish);
+        let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
         let share = self.owed_share(table, &loan);
         let share = share.map(|(share, cells)| {
@@ -443,7 +481,6 @@ impl Borrower {
         let (mut answers, mut done) = (Vec::new(), Vec::new());
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut signs = SIGN_AFTER.into_iter();
         let mut next_sign = None;
         loop {
             let now = HostTime::from(table.load().now());
@@ -471,8 +508,9 @@ impl Borrower {
                     self.look(&table);
                     let now = Instant::now();
                     if next_sign.is_none_or(|at| now >= at) && self.sign(&table) {
-                        let after = signs.next().unwrap_or(SIGN_AFTER[3]);
-                        next_sign = Some(now + after);
+                        // Not always at the same time as another agent of this host.
+                        let early = RandomState::new().hash_one(0) % 500;
+                        next_sign = Some(now + SIGN_EVERY - Duration::from_millis(early));
                     }
                 }
             }
@@ -494,6 +532,8 @@ impl Borrower {
         };
         if loan.bucket.is_of(HOSTS) {
             leases.see_hosts(reply.hosts, now);
+            let asked_at = Time(sent.at.0.saturating_mul(1_000));
+            self.note_count(asked_at, table.now());
         }
         if let Some(share) = share {
             // The store has it from here on.
@@ -551,7 +591,7 @@ impl Borrower {
         let now = table.now();
         for (part, outage) in self.outages.iter().enumerate() {
             let is_away = self.store().is_part_away(part);
-            outage.note(is_away, now, || self.leases().hosts());
+            outage.note(is_away, now, || self.known_hosts(now));
             if outage.take_report(now) {
                 self.report_shares(table, part);
             }

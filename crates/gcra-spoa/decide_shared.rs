@@ -114,7 +114,7 @@ impl<'p> Shared<'p, '_, '_> {
             .map(|(limit, key)| LeaseNeed { key: *key, cells, burst: limit.quota.burst() })
             .collect();
         let at = HostTime::from(now.time());
-        let step = self.leases.decide(at, &needs, self.borrower.wait());
+        let step = self.leases.decide(at, &needs, self.borrower.patience());
         let (reason, standings_of) = match step {
             Step::Allow => {
                 self.spent(&claims);

@@ -193,7 +193,7 @@ impl Limiter {
         }
         let policy = &in_force.policies.list[place];
         let lease_key = LeaseKey::new(usual.key(table, key), usual.quota);
-        let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.wait());
+        let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.patience());
         let reason = match taken {
             Ok(spent) => {
                 let left = spent.left();

@@ -37,7 +37,7 @@ pub(super) struct Outage {
     is_long: AtomicBool,
     /// Whether shares were reported since it is back.
     is_reported: AtomicBool,
-    /// How many hosts shared the limits when it went away.
+    /// How many hosts shared the limits when it went away; 0 if that was not known.
     hosts: AtomicU32,
     /// This process has not used it yet, and no attempt to has failed.
     is_starting: AtomicBool,
@@ -45,13 +45,13 @@ pub(super) struct Outage {
 
 impl Outage {
     /// It has not been there yet.
-    pub(super) fn new(now: Time, hosts: u32) -> Self {
+    pub(super) fn new(now: Time) -> Self {
         Self {
             since: AtomicU64::new(now.0),
             until: AtomicU64::new(0),
             is_long: AtomicBool::new(false),
             is_reported: AtomicBool::new(false),
-            hosts: AtomicU32::new(hosts),
+            hosts: AtomicU32::new(0),
             is_starting: AtomicBool::new(true),
         }
     }
@@ -60,8 +60,11 @@ impl Outage {
     pub(super) fn note(&self, is_away: bool, now: Time, hosts: impl FnOnce() -> u32) {
         match (self.until(), is_away) {
             (Some(_), true) => {
-                self.since.store(now.0, Ordering::Relaxed);
-                self.hosts.store(hosts(), Ordering::Relaxed);
+                // One that is lost again before that has ended is the same outage.
+                if self.is_over(now) {
+                    self.since.store(now.0, Ordering::Relaxed);
+                    self.hosts.store(hosts(), Ordering::Relaxed);
+                }
                 self.until.store(0, Ordering::Relaxed);
             }
             (None, false) => {
@@ -120,7 +123,7 @@ impl Outage {
         (until > 0).then_some(Time(until))
     }
 
-    /// How many hosts shared the limits when it went away.
+    /// How many hosts shared the limits when it went away; 0 if that was not known.
     pub(super) fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
     }
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn after_a_long_outage_shares_are_reported_before_the_store_is_asked() {
-        let outage = Outage::new(at(0), 0);
+        let outage = Outage::new(at(0));
         assert!(outage.is_starting() && !outage.is_over(at(1_000)));
         outage.note(false, at(2_000), || 0);
         assert!(outage.is_over(at(2_000)), "the first time, there is no haste");
@@ -158,8 +161,20 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_lost_again_at_the_end_of_an_outage_was_never_back() {
+        let outage = Outage::new(at(0));
+        outage.note(false, at(10), || 0);
+        outage.note(true, at(1_000), || 3);
+        outage.note(false, at(4_000), || 3);
+        outage.note(true, at(4_900), || 2);
+        outage.note(false, at(4_950), || 2);
+        assert_eq!((outage.since(), outage.hosts()), (at(1_000), 3));
+        assert!(!outage.is_over(at(5_949)) && outage.is_over(at(5_950)));
+    }
+
+    #[test]
     fn a_process_that_is_started_in_an_outage_waits_after_it_too() {
-        let outage = Outage::new(at(0), 0);
+        let outage = Outage::new(at(0));
         outage.note_failure(at(10));
         assert!(!outage.is_starting());
         outage.note(false, at(20), || 0);
