@@ -256,9 +256,13 @@ impl Borrower {
         (!self.is_usable(now, part)).then(|| outage.since().min(now))
     }
 
-    /// The hosts that share limits with this one, itself included. 0 if that is not known.
-    pub(crate) fn hosts(&self) -> u32 {
-        self.leases().hosts()
+    /// The hosts that a share is for: those that share limits with this one, itself included. 0 if
+    /// not all of them know of each other.
+    pub(crate) fn hosts(&self, now: Time) -> u32 {
+        match self.outages.first() {
+            Some(outage) if !outage.is_over(now) => outage.hosts(),
+            _ => self.known_hosts(now),
+        }
     }
 
     /// Notes that this host was counted, for which it asked then.

@@ -2075,6 +2075,9 @@ mod tests {
         assert!(password.starts_with("cannot read the password file /none: "), "{password}");
         assert!(ca.starts_with("cannot read the certificate file /none/ca: "), "{ca}");
 
+        let [user] = &policies("--rate 1/s --store redis://gcra@a").warnings[..] else { panic!() };
+        assert!(user.starts_with("the address of the store names the user 'gcra' and"), "{user}");
+
         let variable = policies("--rate 1/s --store redis://a --store-password-env P_1");
         assert_eq!(variable.store.unwrap().password, Password::Variable("P_1".to_owned()));
     }

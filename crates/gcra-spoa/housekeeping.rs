@@ -266,7 +266,7 @@ impl Housekeeping {
         };
         let what_happens = || {
             let in_force = self.policies.load();
-            without_store_in_words(&in_force.policies, borrower.hosts())
+            without_store_in_words(&in_force.policies, borrower.hosts(self.table.load().now()))
         };
         for (level, line) in reports.beat(counted, borrower.wait().into(), what_happens) {
             log::log!(level, "{line}");
@@ -638,7 +638,8 @@ struct Reported {
     store: StoreReports,
 }
 
-/// What the policies that are shared do without the store. `machines` is how many were seen.
+/// What the policies that are shared do without the store. `machines` is how many share the
+/// limits.
 fn without_store_in_words(policies: &Policies, machines: u32) -> String {
     let shared = policies.without_trials();
     let shared = shared.filter_map(|policy| {
@@ -646,7 +647,8 @@ fn without_store_in_words(policies: &Policies, machines: u32) -> String {
         Some(format!("policy '{}': {words}", policy.name))
     });
     let machines = match machines {
-        0 => "no reply has said how many machines there are, so the share is nothing".to_owned(),
+        0 => "it is not known for sure how many machines there are, so the share is nothing"
+            .to_owned(),
         machines => format!("{} seen", Count(machines, "machine was", "machines were")),
     };
     shared.chain([machines]).collect::<Vec<_>>().join("; ")

@@ -94,7 +94,7 @@ impl StoreStatus {
             waiting: borrower.waiting(),
             waited: counted.waited.load(Ordering::Relaxed),
             timed_out: counted.timed_out.load(Ordering::Relaxed),
-            leases: LeasesStatus::of(borrower, counts),
+            leases: LeasesStatus::of(borrower, now, counts),
         }
     }
 
@@ -162,7 +162,7 @@ impl StoreStatus {
 }
 
 impl LeasesStatus {
-    fn of(borrower: &Borrower, counts: Option<LeaseCounts>) -> Self {
+    fn of(borrower: &Borrower, now: Time, counts: Option<LeaseCounts>) -> Self {
         let leases = borrower.leases();
         let states = counts.map(|counts| {
             let LeaseCounts { in_use, blocked, free, over, announced, held: _, unreported: _ } =
@@ -180,7 +180,7 @@ impl LeasesStatus {
             entries: leases.entries(),
             states: states.map(BTreeMap::from).unwrap_or_default(),
             held_cells: counts.unwrap_or_default().held,
-            machines: leases.hosts().into(),
+            machines: borrower.hosts(now).into(),
             evicted: leases.evictions(),
         }
     }

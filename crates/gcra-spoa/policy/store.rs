@@ -108,7 +108,15 @@ impl StoreSettings {
         };
         let authorities = self.authorities.as_ref();
         let authorities = authorities.and_then(|path| Content::Certificates.remark(path));
-        password.into_iter().chain(authorities).collect()
+        let user = self.url.user().filter(|_| self.password == Password::None);
+        let user = user.map(|user| {
+            format!(
+                "the address of the store names the user '{user}' and there is no password, so \
+                 agents do not log in and are the user 'default'; name the password with \
+                 password_file or --store-password-file"
+            )
+        });
+        password.into_iter().chain(authorities).chain(user).collect()
     }
 
     /// How `gcra-store` uses the store.

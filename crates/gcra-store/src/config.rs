@@ -155,6 +155,12 @@ impl Url {
         matches!(self.place, Place::Sentinel { .. })
     }
 
+    /// The user to log in as, if it names one.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
     /// Whether connections have TLS.
     #[must_use]
     pub const fn has_tls(&self) -> bool {
