@@ -19,11 +19,11 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
 use gcra_store::{Answer, Asker, Bucket, Line, Names, Outcome, Store};
-use gcra_table::{KeyHash, LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
+use gcra_table::{LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::due::{Due, What};
-use crate::borrower::outage::Outage;
+use crate::borrower::outage::{Outage, SEEN_AWAY_FOR};
 use crate::borrower::waiting::Waiting;
 use crate::policy::store::StoreSettings;
 use crate::table_error::TableError;
@@ -54,9 +54,9 @@ const COUNT_IS_KNOWN_FOR: Nanos = Nanos::from_millis(4_000);
 /// and if this host was counted that long ago: the others have asked since.
 const COUNTED_AFTER: Nanos = Nanos::from_millis(7_000);
 
-/// The most keys that are remembered for which a share was used. Others are reported when they are
-/// asked for.
-const MOST_SHARES: usize = 65_536;
+/// A share is not used if the store has replied to a process of this host this short a time ago.
+/// Each signs every 2 s.
+const HOST_IS_ANSWERED_FOR: Micros = Micros::from_millis(2_500);
 
 /// What waits for nobody and lasts no longer than this goes back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
@@ -74,7 +74,7 @@ pub(crate) struct Borrower {
     /// An ask that is as old as this counts as lost: no reply to it is used.
     patience: Micros,
     /// The asks that this process has sent, and that have no answer.
-    asked: Mutex<AHashMap<AskNumber, Asked>>,
+    asked: Mutex<AHashMap<AskNumber, Loan>>,
     waiting: Arc<Waiting>,
     due: Due,
     /// When each part of the store was away at last.
@@ -82,8 +82,6 @@ pub(crate) struct Borrower {
     /// When this host was counted for the first time, and at last: when that was asked for, in
     /// nanoseconds of the table's clock.
     counted: [AtomicU64; 2],
-    /// The keys that this process has allowed requests of by a share since the store went away.
-    shares: Mutex<AHashMap<LeaseKey, Loan>>,
     pub(crate) counts: Counts,
 }
 
@@ -95,16 +93,10 @@ pub(crate) struct Loan {
     pub(crate) limit: Limit,
     /// Its record in the store.
     pub(crate) bucket: Bucket,
-    /// Its local key and quota: for the share of this host while there is no store.
-    pub(crate) local: (KeyHash, Quota),
-}
-
-/// An ask that has no answer.
-#[derive(Debug)]
-struct Asked {
-    loan: Loan,
-    /// The local bucket whose debt the ask reports.
-    share: Option<Quota>,
+    /// Its quota.
+    pub(crate) quota: Quota,
+    /// Whether hosts may use shares of the limit while the store is away.
+    pub(crate) has_shares: bool,
 }
 
 /// What came of trying to ask.
@@ -179,7 +171,6 @@ impl Borrower {
             due: Due::default(),
             outages: (0..parts).map(|_| Outage::new(now)).collect(),
             counted: Default::default(),
-            shares: Mutex::default(),
             counts: Counts::default(),
         }
     }
@@ -196,26 +187,25 @@ impl Borrower {
         self.wait
     }
 
-    /// Whether the store cannot be asked: no server can be used, or it is not time yet after an
-    /// outage.
+    /// Whether the store cannot be asked about a key: no server can be used, or it is not time yet
+    /// after an outage.
     pub(crate) fn is_away(&self, table: &Table, loan: &Loan) -> bool {
-        !self.is_usable(table.now(), self.store().part_of(&loan.bucket))
+        let part = self.store().part_of(&loan.bucket);
+        match loan.has_shares {
+            true => !self.is_usable(table.now(), part),
+            false => self.store().is_part_away(part),
+        }
     }
 
-    /// Whether a part of the store can be asked.
+    /// Whether a part of the store can be asked about limits that have shares.
     fn is_usable(&self, now: Time, part: usize) -> bool {
         let is_over = self.outages.get(part).is_some_and(|outage| outage.is_over(now));
         is_over && !self.store().is_part_away(part)
     }
 
-    /// Whether the store can be asked about every key.
+    /// Whether all parts of the store can be asked.
     pub(crate) fn can_ask(&self, now: Time) -> bool {
         (0..self.outages.len()).all(|part| self.is_usable(now, part))
-    }
-
-    /// Whether requests of a key can be decided by a share, if the store cannot be asked.
-    pub(crate) fn has_shares(&self, table: &Table, loan: &Loan) -> bool {
-        self.outage(loan).is_some_and(|outage| outage.has_shares(table.now()))
     }
 
     /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
@@ -340,7 +330,7 @@ impl Borrower {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.patience, cells) {
             self.counts.given_back.fetch_add(1, Ordering::Relaxed);
-            self.submit(&leases, now, loan, sent, None);
+            self.submit(&leases, now, loan, sent);
         }
     }
 
@@ -383,24 +373,17 @@ impl Borrower {
     ) -> Asking {
         let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
-        let share = self.owed_share(table, &loan);
-        let share = share.map(|(share, cells)| {
-            sent.ask.debt = sent.ask.debt.saturating_add(cells);
-            share
-        });
-        self.submit(leases, now, loan, sent, share)
+        if loan.has_shares {
+            let outage = self.outages.get(self.store().part_of(&loan.bucket));
+            let owes = outage.map_or(0, |outage| outage.owes(table.now(), loan.quota));
+            sent.ask.owes = owes;
+        }
+        self.submit(leases, now, loan, sent)
     }
 
-    fn submit(
-        &self,
-        leases: &Leases,
-        now: HostTime,
-        loan: Loan,
-        sent: Sent,
-        share: Option<Quota>,
-    ) -> Asking {
+    fn submit(&self, leases: &Leases, now: HostTime, loan: Loan, sent: Sent) -> Asking {
         let (key, bucket) = (loan.key, loan.bucket.clone());
-        self.asked().insert(sent.ask.number, Asked { loan, share });
+        self.asked().insert(sent.ask.number, loan);
         if self.asker.submit(vec![(bucket, sent)]).is_ok() {
             return Asking::UnderWay;
         }
@@ -409,74 +392,23 @@ impl Borrower {
         Asking::Away
     }
 
-    /// What a client may still owe that this host has allowed by its share, in cells; and the
-    /// quota of the bucket that says so.
-    fn owed_share(&self, table: &Table, loan: &Loan) -> Option<(Quota, u32)> {
-        let until = self.outage(loan)?.until()?;
-        let (key, quota) = loan.local;
-        let now = table.now();
-        if now > until.saturating_add(quota.drain_time()) {
+    /// The share of this host in a limit, while the store is away: as many hosts as there were
+    /// stay within the limit together. `None` if it is not known how many these are, if the burst
+    /// has fewer cells, or if the store may be back.
+    pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<Quota> {
+        let (now, part) = (table.now(), self.store().part_of(&loan.bucket));
+        let outage = self.outages.get(part)?;
+        let is_seen_away = self.store().missed_ago(part) <= SEEN_AWAY_FOR.into();
+        let replied = HostTime::from(now).saturating_since(self.leases().replied());
+        if !is_seen_away || replied < HOST_IS_ANSWERED_FOR || outage.is_over(now) {
             return None;
         }
-        let share = self.share(loan)?;
-        let owed = table.look_up(key, share, now).filter(|owed| *owed > Nanos::ZERO)?;
-        let cells = owed.0.div_ceil(share.emission_interval().0);
-        // All shares together may have fewer cells than a full burst, which may be owed.
-        let hosts = u64::from(self.outage(loan)?.hosts().max(1));
-        let cells = cells + u64::from(!u64::from(quota.burst()).is_multiple_of(hosts));
-        (cells > 0).then_some((share, u32::try_from(cells).unwrap_or(u32::MAX)))
-    }
-
-    /// The share of this host in a limit, while the store is away: as many hosts as there were
-    /// stay within the limit together. `None` if it is not known how many these are, or if the
-    /// burst has fewer cells.
-    fn share(&self, loan: &Loan) -> Option<Quota> {
-        let (_, quota) = loan.local;
-        self.share_of(loan, quota)
-    }
-
-    /// The same of a limit with this quota, in an outage of the part of the store that a loan is
-    /// in.
-    pub(crate) fn share_of(&self, loan: &Loan, quota: Quota) -> Option<Quota> {
-        let hosts = self.outage(loan)?.hosts();
+        let hosts = outage.hosts();
         let interval = quota.emission_interval().0.checked_mul(hosts.into())?;
         Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()
     }
 
-    /// Whether it was noted that requests of this key were allowed by a share.
-    pub(crate) fn has_noted_share(&self, key: LeaseKey) -> bool {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
-    }
-
-    /// Notes that a request was allowed by a share, which is reported when the store is back.
-    pub(crate) fn note_share(&self, loan: Loan) {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if shares.len() < MOST_SHARES {
-            shares.entry(loan.key).or_insert(loan);
-        }
-    }
-
-    /// Reports what was allowed by shares in a part of the store that is back.
-    fn report_shares(&self, table: &Table, part: usize) {
-        let mut reports = Vec::new();
-        {
-            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_in_part =
-                |_: &LeaseKey, loan: &mut Loan| self.store().part_of(&loan.bucket) == part;
-            reports.extend(shares.extract_if(is_in_part).map(|(_, loan)| loan));
-        }
-        let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        for loan in reports {
-            let wish = Wish { want: 0, least: 0, validity: loan.limit.longest_validity() };
-            self.send_now(table, &leases, now, loan, wish);
-        }
-    }
-
-    fn outage(&self, loan: &Loan) -> Option<&Outage> {
-        self.outages.get(self.store().part_of(&loan.bucket))
-    }
-
-    fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Asked>> {
+    fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Loan>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -524,14 +456,11 @@ impl Borrower {
     /// Takes an answer of the store.
     fn answered(&self, table: &Table, leases: &Leases, answer: Answer) {
         let Answer { sent, outcome } = answer;
-        let Some(Asked { loan, share }) = self.asked().remove(&sent.ask.number) else { return };
+        let Some(loan) = self.asked().remove(&sent.ask.number) else { return };
         let now = HostTime::from(table.now());
         let Outcome::Reply(reply) = outcome else {
             leases.void(loan.key, now, &sent);
             self.waiting.wake(loan.key, None, outcome == Outcome::Away);
-            if share.is_some() {
-                self.note_share(loan);
-            }
             return;
         };
         if loan.bucket.is_of(HOSTS) {
@@ -539,11 +468,7 @@ impl Borrower {
             let asked_at = Time(sent.at.0.saturating_mul(1_000));
             self.note_count(asked_at, table.now());
         }
-        if let Some(share) = share {
-            // The store has it from here on.
-            let (key, _) = loan.local;
-            let _ = table.reset(key, share, table.now());
-        }
+        leases.see_reply(now);
         if !leases.reply(loan.key, now, &sent, &reply) {
             self.waiting.wake(loan.key, None, false);
             return;
@@ -589,16 +514,12 @@ impl Borrower {
         Ok(())
     }
 
-    /// Notes which parts of the store are away, and reports what was allowed without those that
-    /// are back.
+    /// Notes which parts of the store are away.
     fn look(&self, table: &Table) {
         let now = table.now();
         for (part, outage) in self.outages.iter().enumerate() {
             let is_away = self.store().is_part_away(part);
             outage.note(is_away, now, || self.known_hosts(now));
-            if outage.take_report(now) {
-                self.report_shares(table, part);
-            }
         }
         if self.asker.is_away() && self.store().health().has_failed() {
             self.outages.iter().for_each(|outage| outage.note_failure(now));
@@ -614,12 +535,12 @@ impl Borrower {
             return false;
         };
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
-        let local = table.hash(HOSTS.as_bytes());
         let loan = Loan {
-            key: LeaseKey::new(local, quota),
+            key: LeaseKey::new(table.hash(HOSTS.as_bytes()), quota),
             limit,
             bucket: self.names.bucket(HOSTS, b"", limit),
-            local: (local, quota),
+            quota,
+            has_shares: false,
         };
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };

@@ -156,7 +156,7 @@ impl<'p> Shared<'p, '_, '_> {
                         return Err(MustWait);
                     }
                 }
-                let decided = self.without_store(limits, now, &claims, &loan);
+                let decided = self.without_store(limits, now, &loan);
                 let Question { policy, .. } = self.question;
                 let verdict = Verdict::new(policy, self.policy().observes, decided.0);
                 self.in_force.each[policy].stats.count_without_store(verdict.outcome);
@@ -211,7 +211,8 @@ impl<'p> Shared<'p, '_, '_> {
         if let Some(before) = before.and_then(|before| lent(before).ok()) {
             bucket = bucket.changed_from(before);
         }
-        Some(Loan { key, limit: lent_limit, bucket, local: (local, limit.quota) })
+        let has_shares = self.sharing.without_store == WithoutStore::Share;
+        Some(Loan { key, limit: lent_limit, bucket, quota: limit.quota, has_shares })
     }
 
     /// After cells were spent under all limits: whether to ask for more ahead of need.
@@ -284,7 +285,6 @@ impl<'p> Shared<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
-        claims: &[(&'p Limit, LeaseKey)],
         loan: &Loan,
     ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
         let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
@@ -302,21 +302,11 @@ impl<'p> Shared<'p, '_, '_> {
         // that moment a full burst may be owed.
         let validity = Nanos(LentLimit::LONGEST_VALIDITY.0 * 1_000);
         let owed_since = since.saturating_add(validity);
-        let has_shares = self.borrower.has_shares(self.table, loan);
         let share = |limit: &Limit| {
-            let share = self.borrower.share_of(loan, limit.quota).filter(|_| has_shares)?;
+            let share = self.borrower.share(self.table, loan, limit.quota)?;
             Some((share, owed_since.saturating_add(limit.quota.drain_time())))
         };
-        let (reason, standings) =
-            decide::by_share(self.table, now, self.in_force, self.question, limits, share);
-        if reason.is_none() && self.question.cells > 0 {
-            for claim in claims.iter().filter(|(_, key)| !self.borrower.has_noted_share(*key)) {
-                if let Some(loan) = self.loan(*claim) {
-                    self.borrower.note_share(loan);
-                }
-            }
-        }
-        (reason, standings)
+        decide::by_share(self.table, now, self.in_force, self.question, limits, share)
     }
 }
 

@@ -155,6 +155,7 @@ impl Holding {
             fresh: self.fresh && !without(Rule::FreshUntilReply),
             spent: self.spent,
             debt: self.debt,
+            owes: 0,
             holds: self.held,
             want: wish.want.max(wish.least),
             least: wish.least,

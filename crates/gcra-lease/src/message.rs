@@ -30,6 +30,9 @@ pub struct Ask {
     /// Cells to charge that were not lent: penalties, and costs that are known afterwards. A debt
     /// may be charged twice if a reply is lost, and is lost with the host's memory.
     pub debt: u32,
+    /// The key owes at least this many cells, a full burst at most: what other hosts may have
+    /// allowed without the store, as far as this host knows.
+    pub owes: u32,
     /// Cells that the host holds and keeps.
     pub holds: u32,
     /// Cells that the host would like to hold besides; 0 if it only reports or gives back.

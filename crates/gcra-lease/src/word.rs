@@ -693,7 +693,7 @@ mod tests {
         ) -> (Sent, Reply) {
             let number = AskNumber(number);
             let ask = crate::message::Ask {
-                host: HostId(1), number, fresh: false, spent, debt, holds,
+                host: HostId(1), number, fresh: false, spent, debt, owes: 0, holds,
                 want: granted, least, validity: Micros(validity),
             };
             let come_back_after = Micros(wait);

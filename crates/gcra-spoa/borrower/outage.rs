@@ -1,31 +1,34 @@
 //! [`Outage`]: when a part of the store was away at last, and from when on it is asked again.
 //!
-//! While the store is away, each host may allow its share of a limit, from what is owed then
-//! (`decide_shared.rs`). That stays within the limit if no host is lent cells by the store before
-//! all hosts have reported what they allowed by their shares. So an outage that was long enough
-//! for shares to be used has an end with an order, in which a host
+//! While the store is away, each host may allow its share of a limit (`decide_shared.rs`). All
+//! shares together stay within the limit; but what they have allowed is not in the store, and
+//! hosts find the store again one after the other. So the end of an outage has rules, for limits
+//! that have shares:
 //!
-//! 1. finds the store again, and goes on with its shares for a while, because others have not;
-//! 2. allows nothing by its shares any more, and reports them;
-//! 3. asks again, when the others have reported, too.
+//! * A host uses its share only if it has seen not long ago that the store is away
+//!   ([`SEEN_AWAY_FOR`]), and not if another process of the host is answered.
+//! * It asks again some time after it has found the store ([`ASK_AFTER`]). By then no host uses
+//!   its share: all have either found the store, or have not seen for too long that it is away.
+//! * For a while, each ask says that the key owes what shares may have allowed ([`Outage::owes`]):
+//!   a full burst at that moment.
+//!
+//! An outage that is too short for shares to begin has none of this.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use gcra_table::{Nanos, Time};
+use gcra_table::{Nanos, Quota, Time};
 
-/// No host allows anything by its share in an outage that another host has seen to be this short.
-/// The share begins 2 s after the store was missed, which takes a host up to 1.25 s.
+/// In an outage that a host has seen to be this short, no host uses its share. The share begins 2
+/// s after the store was missed, which a host may notice 1.25 s later than another one.
 const SHORT: Nanos = Nanos::from_millis(500);
 
-/// After another outage, shares are used for this long. Hosts look for the store four times a
-/// second.
-const SHARES_END_AFTER: Nanos = Nanos::from_millis(500);
+/// How old an attempt to reach the store may be, whose failure says that the store is away. The
+/// next attempt fails within 750 ms after it has begun.
+pub(super) const SEEN_AWAY_FOR: Nanos = Nanos::from_millis(1_400);
 
-/// Then they are reported: when every request that was decided by one has been counted.
-const REPORT_AFTER: Nanos = Nanos::from_millis(550);
-
-/// And then the store is asked again.
-const ASK_AFTER: Nanos = Nanos::from_millis(1_000);
+/// How long after it has found the store again a host asks. An attempt that begins when the store
+/// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share.
+const ASK_AFTER: Nanos = Nanos::from_millis(1_500);
 
 /// When a part of the store was away. Times are of the table's clock, in nanoseconds.
 #[derive(Debug)]
@@ -33,10 +36,8 @@ pub(super) struct Outage {
     since: AtomicU64,
     /// When it was back; 0 while it is away.
     until: AtomicU64,
-    /// Whether its end takes a while.
+    /// Whether shares may have been used.
     is_long: AtomicBool,
-    /// Whether shares were reported since it is back.
-    is_reported: AtomicBool,
     /// How many hosts shared the limits when it went away; 0 if that was not known.
     hosts: AtomicU32,
     /// This process has not used it yet, and no attempt to has failed.
@@ -50,7 +51,6 @@ impl Outage {
             since: AtomicU64::new(now.0),
             until: AtomicU64::new(0),
             is_long: AtomicBool::new(false),
-            is_reported: AtomicBool::new(false),
             hosts: AtomicU32::new(0),
             is_starting: AtomicBool::new(true),
         }
@@ -71,27 +71,10 @@ impl Outage {
                 let took = now.saturating_since(self.since());
                 let is_first = self.is_starting.swap(false, Ordering::Relaxed);
                 self.is_long.store(!is_first && took >= SHORT, Ordering::Relaxed);
-                self.is_reported.store(false, Ordering::Relaxed);
                 self.until.store(now.0.max(1), Ordering::Relaxed);
             }
             _ => {}
         }
-    }
-
-    /// Whether it is time to report shares. True once after each outage.
-    pub(super) fn take_report(&self, now: Time) -> bool {
-        self.is_since_its_end(now, REPORT_AFTER) && !self.is_reported.swap(true, Ordering::Relaxed)
-    }
-
-    /// Whether it is back for this long, or needs no time to end.
-    fn is_since_its_end(&self, now: Time, after: Nanos) -> bool {
-        let is_short = !self.is_long.load(Ordering::Relaxed);
-        self.until().is_some_and(|until| is_short || now >= until.saturating_add(after))
-    }
-
-    /// Whether shares can be used, if the store cannot be asked.
-    pub(super) fn has_shares(&self, now: Time) -> bool {
-        !self.is_since_its_end(now, SHARES_END_AFTER)
     }
 
     /// An attempt to reach it has failed, so it was away before this process was started.
@@ -102,9 +85,26 @@ impl Outage {
         }
     }
 
-    /// Whether it can be asked.
+    /// From when on the store is asked, if it is back.
+    fn ask_from(&self) -> Option<Time> {
+        let wait = if self.is_long.load(Ordering::Relaxed) { ASK_AFTER } else { Nanos::ZERO };
+        self.until().map(|until| until.saturating_add(wait))
+    }
+
+    /// Whether the store can be asked about limits that have shares.
     pub(super) fn is_over(&self, now: Time) -> bool {
-        self.is_since_its_end(now, ASK_AFTER)
+        self.ask_from().is_some_and(|from| now >= from)
+    }
+
+    /// How many cells a key owes at least now, by what shares may have allowed: a full burst at
+    /// the end of the outage.
+    pub(super) fn owes(&self, now: Time, quota: Quota) -> u32 {
+        let from = self.ask_from().filter(|_| self.is_long.load(Ordering::Relaxed));
+        let drained = from.map(|from| now.saturating_since(from));
+        drained.map_or(0, |drained| {
+            let left = quota.drain_time().saturating_sub(drained).0;
+            u32::try_from(left.div_ceil(quota.emission_interval().0)).unwrap_or(u32::MAX)
+        })
     }
 
     /// Whether this process is about to reach it for the first time.
@@ -118,7 +118,7 @@ impl Outage {
     }
 
     /// When it was back at last. `None`: it is away.
-    pub(super) fn until(&self) -> Option<Time> {
+    fn until(&self) -> Option<Time> {
         let until = self.until.load(Ordering::Relaxed);
         (until > 0).then_some(Time(until))
     }
@@ -138,26 +138,24 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_outage_shares_are_reported_before_the_store_is_asked() {
+    fn after_a_long_outage_the_store_is_asked_later_and_told_what_may_be_owed() {
+        let quota = Quota::new(Nanos::from_millis(100), 5).unwrap();
         let outage = Outage::new(at(0));
         assert!(outage.is_starting() && !outage.is_over(at(1_000)));
         outage.note(false, at(2_000), || 0);
         assert!(outage.is_over(at(2_000)), "the first time, there is no haste");
-        assert_eq!(outage.until(), Some(at(2_000)));
+        assert_eq!(outage.owes(at(2_000), quota), 0);
         outage.note(true, at(3_000), || 3);
         outage.note(true, at(3_100), || 4);
         assert_eq!((outage.since(), outage.until(), outage.hosts()), (at(3_000), None, 3));
         outage.note(false, at(3_499), || 0);
-        assert!(outage.is_over(at(3_499)) && outage.take_report(at(3_499)), "short");
+        assert!(outage.is_over(at(3_499)) && outage.owes(at(3_499), quota) == 0, "short");
 
         outage.note(true, at(4_000), || 3);
-        assert!(outage.has_shares(at(4_001)) && !outage.take_report(at(4_001)));
         outage.note(false, at(4_500), || 0);
-        assert!(outage.has_shares(at(4_999)) && !outage.has_shares(at(5_000)));
-        assert!(!outage.take_report(at(5_049)) && outage.take_report(at(5_050)));
-        outage.note(false, at(5_051), || 0);
-        assert!(!outage.take_report(at(5_051)), "once");
-        assert!(!outage.is_over(at(5_499)) && outage.is_over(at(5_500)));
+        assert!(!outage.is_over(at(5_999)) && outage.is_over(at(6_000)));
+        let owed = [6_000, 6_001, 6_100, 6_101, 6_499, 6_500, 9_000];
+        assert_eq!(owed.map(|ms| outage.owes(at(ms), quota)), [5, 5, 4, 4, 1, 0, 0]);
     }
 
     #[test]
@@ -169,7 +167,7 @@ mod tests {
         outage.note(true, at(4_900), || 2);
         outage.note(false, at(4_950), || 2);
         assert_eq!((outage.since(), outage.hosts()), (at(1_000), 3));
-        assert!(!outage.is_over(at(5_949)) && outage.is_over(at(5_950)));
+        assert!(!outage.is_over(at(6_449)) && outage.is_over(at(6_450)));
     }
 
     #[test]
@@ -178,6 +176,6 @@ mod tests {
         outage.note_failure(at(10));
         assert!(!outage.is_starting());
         outage.note(false, at(20), || 0);
-        assert!(!outage.is_over(at(1_019)) && outage.is_over(at(1_020)));
+        assert!(!outage.is_over(at(1_519)) && outage.is_over(at(1_520)));
     }
 }

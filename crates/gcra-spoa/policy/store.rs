@@ -128,6 +128,8 @@ impl StoreSettings {
         config.authorities.clone_from(&self.authorities);
         config.strict = self.strict;
         config.least_replicas = self.least_replicas;
+        // While the store is away, the next attempt to reach it must not take long.
+        config.connect_timeout = Duration::from_millis(500);
         // A reply for which a request still waits must count.
         config.timeout = config.timeout.max(self.wait);
         config

@@ -84,6 +84,7 @@ impl Bucket {
             fresh: true,
             spent: 0,
             debt: 0,
+            owes: 0,
             holds: 0,
             want: 0,
             least: 0,

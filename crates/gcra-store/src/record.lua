@@ -10,8 +10,8 @@
 -- units, of which `scale` (a power of two) are one µs. All of them stay below 2^53, so doubles are
 -- exact. Numbers are never made text, because that keeps only 14 digits.
 
-local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, holds, want, least,
-    validity = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4', ARGV[1])
+local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, owes, holds, want,
+    least, validity = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4I4', ARGV[1])
 -- The most that is owed, and the most without penalties.
 local most, full = ceiling * cell + longest * scale, burst * cell + longest * scale
 local now = redis.call('TIME')
@@ -110,6 +110,7 @@ if number > last then
     end
     owed = math.min(owed + spent * cell, most)
     owed = math.min(owed + debt * cell, most)
+    owed = math.max(owed, math.min(owes, burst) * cell)
 
     lent = lent - own + kept
     local taken = owed + lent * cell

@@ -43,7 +43,7 @@ pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis
     numbers.push(ask.fresh.into());
     let validity = ask.validity.min(bucket.limit().longest_validity());
     let validity = u32::try_from(validity.0).unwrap_or(u32::MAX);
-    for number in [ask.spent, ask.debt, ask.holds, ask.want, ask.least, validity] {
+    for number in [ask.spent, ask.debt, ask.owes, ask.holds, ask.want, ask.least, validity] {
         numbers.extend(number.to_le_bytes());
     }
     command.arg(numbers);

@@ -19,6 +19,10 @@ pub(crate) struct Shared {
     pub(crate) away: AtomicBool,
     /// The same for each part of a store whose parts fail apart.
     pub(crate) parts: Box<[AtomicBool]>,
+    /// For each part, at what time at the latest it is known to have been away: microseconds
+    /// since the store was opened.
+    pub(crate) missed: Box<[AtomicU64]>,
+    pub(crate) opened: Instant,
     pub(crate) round_trip: RoundTrip,
     pub(crate) counters: AtomicCounters,
 }
@@ -27,6 +31,8 @@ impl Shared {
     pub(crate) fn new(most_asks: usize, parts: usize) -> Self {
         Self {
             parts: (0..parts).map(|_| AtomicBool::new(true)).collect(),
+            missed: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            opened: Instant::now(),
             under_way: AtomicUsize::new(0),
             most_asks,
             away: AtomicBool::new(true),

@@ -83,6 +83,14 @@ impl Store {
         self.shared.parts.get(part).is_none_or(|away| away.load(Ordering::Relaxed))
     }
 
+    /// How long ago the server of a part was found to be away, at least: when the attempt began
+    /// that failed at last.
+    #[must_use]
+    pub fn missed_ago(&self, part: usize) -> Duration {
+        let missed = self.shared.missed.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
+        self.shared.opened.elapsed().saturating_sub(Duration::from_micros(missed))
+    }
+
     /// When the last server that could be used was lost; when the store was opened, if there was
     /// none yet. `None`: there is one. It may be a moment later than what [`is_away`] says.
     ///

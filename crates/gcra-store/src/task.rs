@@ -388,7 +388,9 @@ impl Task {
         let Some(place) = self.servers.iter().position(uses) else { return };
         self.set_state(place, Err(fault));
         self.look_soon();
-        self.publish();
+        // The call that failed was sent after that.
+        let timeout = self.connector.config.timeout;
+        self.publish(Instant::now().checked_sub(timeout).unwrap_or_else(Instant::now));
     }
 
     fn set_state(&mut self, place: usize, state: Result<Link, Fault>) {
@@ -473,7 +475,7 @@ impl Task {
         if closed {
             self.look_soon();
         }
-        self.publish();
+        self.publish(self.look_began);
     }
 
     /// Makes the list of servers that of the map, in its order.
@@ -542,7 +544,8 @@ impl Task {
         }
     }
 
-    fn publish(&mut self) {
+    /// Tells what is known. A server that cannot be used could not be used at `missed`.
+    fn publish(&mut self, missed: Instant) {
         let usable = self.servers.iter().any(|server| server.state.is_ok());
         self.was_used |= usable;
         self.shared.away.store(!usable, Ordering::Relaxed);
@@ -551,6 +554,11 @@ impl Task {
             let server = owner.and_then(|owner| self.servers.get(owner));
             let is_usable = server.is_some_and(|server| server.state.is_ok());
             away.store(!is_usable, Ordering::Relaxed);
+            if let (false, Some(at)) = (is_usable, self.shared.missed.get(part)) {
+                let missed = missed.into_std().saturating_duration_since(self.shared.opened);
+                let missed = u64::try_from(missed.as_micros()).unwrap_or(u64::MAX);
+                at.fetch_max(missed, Ordering::Relaxed);
+            }
         }
         let servers = self.servers.iter().map(|server| ServerHealth {
             address: server.address.to_string(),

@@ -495,6 +495,17 @@ impl Leases {
         self.region.leases_shared().see_hosts(hosts, now);
     }
 
+    /// Notes that the store has replied to a process of this host.
+    pub fn see_reply(&self, now: HostTime) {
+        self.region.leases_shared().replied.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// When the store has replied to any process of this host at last; 0 if it has not.
+    #[must_use]
+    pub fn replied(&self) -> HostTime {
+        HostTime(self.region.leases_shared().replied.load(Ordering::Relaxed))
+    }
+
     /// How many hosts share keys with this one, itself included: the most that replies have said
     /// in a minute, and in the minute with replies before that. 0 if there was none.
     #[must_use]

@@ -290,7 +290,7 @@ fn threads_spend_no_cell_twice() {
 
 /// What a child says about an ask, and what it is told of the reply.
 fn say(ask: &Ask) -> String {
-    let Ask { host, number, fresh, spent, debt, holds, want, least, validity } = ask;
+    let Ask { host, number, fresh, spent, debt, owes: _, holds, want, least, validity } = ask;
     let (host, number, fresh, validity) = (host.0, number.0, u32::from(*fresh), validity.0);
     format!("ask {host} {number} {fresh} {spent} {debt} {holds} {want} {least} {validity}")
 }
@@ -303,6 +303,7 @@ fn hear(words: &[u64]) -> Ask {
         fresh: words[2] > 0,
         spent: small(3),
         debt: small(4),
+        owes: 0,
         holds: small(5),
         want: small(6),
         least: small(7),

@@ -139,6 +139,7 @@ impl Packed {
                 fresh: fresh > 0,
                 spent,
                 debt: 0,
+                owes: 0,
                 holds,
                 want,
                 least,

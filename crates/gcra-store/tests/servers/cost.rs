@@ -114,6 +114,7 @@ fn what_a_call_costs() {
                     fresh: false,
                     spent: 3,
                     debt: 0,
+                    owes: 0,
                     holds: 1,
                     want: 3,
                     least: 1,

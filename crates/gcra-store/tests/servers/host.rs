@@ -96,6 +96,7 @@ impl Host {
             fresh: true,
             spent: 0,
             debt: 0,
+            owes: 0,
             holds: 0,
             want,
             least: want,

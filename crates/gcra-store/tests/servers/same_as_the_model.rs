@@ -52,6 +52,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             fresh,
             spent,
             debt,
+            owes: debt / 2,
             holds,
             want: want.max(least),
             least,

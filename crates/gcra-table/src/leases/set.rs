@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(super) evicted: core::sync::atomic::AtomicU64,
     /// How many hosts the store has seen lately: see [`Self::see_hosts`].
     hosts: [core::sync::atomic::AtomicU64; 2],
+    /// When the store has replied to any process of this host at last.
+    pub(super) replied: core::sync::atomic::AtomicU64,
 }
 
 /// The numbers of asks: see [`AskNumber`].
@@ -98,6 +100,7 @@ impl Shared {
             _reserved: Default::default(),
             evicted: Default::default(),
             hosts: Default::default(),
+            replied: Default::default(),
         }
     }
 
