@@ -54,16 +54,20 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     let allowed = (0..12).filter(|_| !spop.is_blocked(&[("ip", ip("192.0.2.1"))])).count();
     assert!(allowed <= 10, "{allowed}");
 
+    wait_until("the agent knows how many machines there are", || {
+        status(&address)["store"]["leases"]["machines"] == 1
+    });
     let status = status(&address);
     let store = &status["store"];
     assert_eq!((&store["up"], &store["away_seconds"]), (&true.into(), &Json::Null), "{store}");
-    assert!(store["asks"].as_u64() > Some(0) && store["replies"] == store["asks"], "{store}");
+    let [asks, replies] = ["asks", "replies"].map(|name| store[name].as_u64().unwrap());
+    // It asks now and then by itself.
+    assert!(replies > 0 && asks.abs_diff(replies) <= 1, "{store}");
     let granted = store["granted_cells"].as_u64().unwrap();
     assert!(granted > 0 && granted >= u64::try_from(allowed).unwrap(), "{store}");
-    assert_eq!(store["leases"]["machines"], 1);
     assert_eq!(status["policies"][0]["shared"], "share");
     wait_until("the sum over the agents has it", || {
-        admin::status(&address)["together"]["store"]["asks"] == store["asks"]
+        admin::status(&address)["together"]["store"]["asks"].as_u64() >= Some(asks)
     });
     assert!(metric(&address, "gcra_store_up") > 0.0);
     assert!(metric(&address, "gcra_store_waited_total") > 0.0);

@@ -58,6 +58,10 @@ const COUNTED_AFTER: Nanos = Nanos::from_millis(7_000);
 /// Each signs every 2 s.
 const HOST_IS_ANSWERED_FOR: Micros = Micros::from_millis(2_500);
 
+/// A process that is started so short a time after the last reply takes the store for one that was
+/// away.
+const HOST_MAY_BE_CUT_OFF_FOR: Micros = Micros::from_millis(30_000);
+
 /// What waits for nobody and lasts no longer than this goes back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
 
@@ -115,8 +119,6 @@ pub(crate) struct Counts {
     pub(crate) waited: AtomicU64,
     /// Requests that stopped waiting because `--store-wait` was over.
     pub(crate) timed_out: AtomicU64,
-    /// Asks that gave cells back.
-    pub(crate) given_back: AtomicU64,
     /// Requests that were allowed without a limit, because the store was away and the policy is
     /// open then.
     pub(crate) open: AtomicU64,
@@ -159,6 +161,13 @@ impl Borrower {
     ) -> Self {
         let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let parts = line.asker().store().parts();
+        let outages: Box<[_]> = (0..parts).map(|_| Outage::new(now)).collect();
+        // If the host was answered not long ago, and then no more, the store may be on its way
+        // back from an outage.
+        let replied = HostTime::from(now).saturating_since(leases.replied());
+        if replied > HOST_IS_ANSWERED_FOR && replied < HOST_MAY_BE_CUT_OFF_FOR {
+            outages.iter().for_each(|outage| outage.note_failure(now));
+        }
         Self {
             leases: ArcSwap::from_pointee(leases),
             asker: line.asker(),
@@ -169,7 +178,7 @@ impl Borrower {
             asked: Mutex::default(),
             waiting: Arc::default(),
             due: Due::default(),
-            outages: (0..parts).map(|_| Outage::new(now)).collect(),
+            outages,
             counted: Default::default(),
             counts: Counts::default(),
         }
@@ -329,7 +338,6 @@ impl Borrower {
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.patience, cells) {
-            self.counts.given_back.fetch_add(1, Ordering::Relaxed);
             self.submit(&leases, now, loan, sent);
         }
     }

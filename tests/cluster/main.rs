@@ -150,9 +150,9 @@ fn one_limit_for_three_hosts_whatever_fails() {
     assert_not_too_few(&files, &load, &[before, after]);
 }
 
-/// While the store is away for all, the shares of all hosts are one limit; and when it comes back,
-/// if all hosts find it within half a second. On a busy machine one may be later, and another may
-/// get all meanwhile.
+/// While the store is away for all, the shares of all hosts are one limit. When it comes back,
+/// that is so, too, unless an attempt to reach it fails that began later, as on a very busy
+/// machine.
 #[test]
 fn shares_are_one_limit_until_the_store_is_back() {
     needs!(support::haproxy());
