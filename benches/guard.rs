@@ -230,7 +230,11 @@ impl Work {
             }
             let agent = Agent::start_command(&mut valgrind);
             let mut stream = Spop::connect(&agent.address).into_stream();
-            Notifies::new(count, 1).exchange(&mut stream, all_together);
+            let notifies = Notifies::new(count, 1);
+            match store {
+                None => notifies.exchange(&mut stream, all_together),
+                Some(_) => notifies.exchange_in_any_order(&mut stream, all_together),
+            }
             drop(stream);
             agent.stop();
         } else {

@@ -342,16 +342,20 @@ impl Borrower {
         }
     }
 
-    /// Notes a penalty, which is reported soon. Returns how many cells are noted and not
-    /// confirmed.
-    pub(crate) fn punish(&self, table: &Table, loan: Loan, cells: u32) -> u32 {
+    /// Notes a penalty, which is reported soon. False if nothing is known about the key, and the
+    /// penalty is lost.
+    pub(crate) fn punish(&self, table: &Table, loan: Loan, cells: u32) -> bool {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        if !leases.charge(loan.key, now, cells) {
-            return 0;
+        let is_noted = leases.charge(loan.key, now, cells);
+        if is_noted {
+            self.due.note(now.saturating_add(REPORT_AFTER), What::Report, loan);
         }
-        let noted = leases.holding(loan.key, now).debt();
-        self.due.note(now.saturating_add(REPORT_AFTER), What::Report, loan);
-        noted
+        is_noted
+    }
+
+    /// The cells of penalties that are noted and not reported.
+    pub(crate) fn noted(&self, table: &Table, key: LeaseKey) -> u32 {
+        self.leases().holding(key, HostTime::from(table.now())).debt()
     }
 
     /// Sends an ask, unless another one for the key is under way.

@@ -246,13 +246,17 @@ impl<'p> Shared<'p, '_, '_> {
         let quota = claim.0.quota;
         let interval = quota.emission_interval().0;
         let cost = Nanos(interval.saturating_mul(penalty.cells.into()));
+        let noted = u64::from(self.borrower.noted(self.table, claim.1));
+        let wait = Nanos(wait.0.saturating_add(interval.saturating_mul(noted)));
         // Beyond the ceiling nothing more is charged.
         if wait.0.saturating_add(cost.0) > quota.most_owed().0 {
             return wait;
         }
         let Some(loan) = self.loan(*claim) else { return wait };
-        let noted = self.borrower.punish(self.table, loan, penalty.cells);
-        Nanos(wait.0.saturating_add(interval.saturating_mul(noted.into())))
+        match self.borrower.punish(self.table, loan, penalty.cells) {
+            true => Nanos(wait.0.saturating_add(cost.0)),
+            false => wait,
+        }
     }
 
     /// What each limit says: an estimate, because only the store knows what all hosts owe.

@@ -1,0 +1,196 @@
+//! Policies that machines share decide as local ones do: several limits, costs, overrides,
+//! penalties, policies that only observe, several messages, and other numbers after a reload. One
+//! agent, with a real store.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::net::Ipv4Addr;
+
+use rustix::process::Signal;
+use spop_agent::testing::{self, Answer, Client};
+use spop_agent::{Scope, Value};
+use support::valkey::{Server, valkey};
+use support::{Agent, admin, directory, needs, wait_until};
+use tempfile::TempDir;
+
+/// An agent with a store and these policies.
+struct Shared {
+    directory: TempDir,
+    agent: Agent,
+    /// The address of its status.
+    admin: String,
+    server: Server,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Shared {
+    fn start(policies: &str) -> Self {
+        let (directory, server) = (directory(), Server::start(&[]));
+        let file = directory.path().join("gcra-spoa.toml");
+        fs::write(&file, config(&server, policies)).unwrap();
+        let args = ["--config", file.to_str().unwrap()];
+        let (agent, admin) = admin::start(&directory.path().join("table"), &args);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let shared = Self { directory, agent, admin, server, runtime };
+        shared.wait_for("is used");
+        shared
+    }
+
+    fn wait_for(&self, said: &str) {
+        wait_until(said, || self.agent.process.lines().iter().any(|line| line.contains(said)));
+    }
+
+    fn reload(&self, policies: &str) {
+        let file = self.directory.path().join("gcra-spoa.toml");
+        fs::write(file, config(&self.server, policies)).unwrap();
+        self.agent.process.signal(Signal::HUP);
+        self.wait_for("was read again, and is in force");
+    }
+
+    fn ask(&self, messages: &[testing::Question<'_>]) -> Answer {
+        self.runtime.block_on(async {
+            let mut client = Client::connect(&self.agent.address).await.unwrap();
+            client.ask(messages).await.unwrap()
+        })
+    }
+
+    /// Which requests with these costs are allowed, one after the other.
+    fn allowed(&self, ip: Ipv4Addr, costs: &[i32]) -> Vec<bool> {
+        let allowed = |cost: &i32| {
+            let args = [("ip", Value::from(ip)), ("n", Value::from(*cost))];
+            !is(&self.ask(&[("api", &args)]), "blocked")
+        };
+        costs.iter().map(allowed).collect()
+    }
+
+    /// Lets clients send requests of these costs, one client after the other, until these of them
+    /// are allowed. Cells that were lent for a moment may expire unused where a machine stands
+    /// still, so a client may get less.
+    fn expect(&self, first: Ipv4Addr, costs: &[i32], expected: &[bool]) {
+        let mut seen = Vec::new();
+        for client in 0..20 {
+            let got = self.allowed(Ipv4Addr::from(u32::from(first) + client), costs);
+            if got == expected {
+                return;
+            }
+            seen.push(got);
+        }
+        panic!("not {expected:?} but {seen:?}");
+    }
+}
+
+fn config(server: &Server, policies: &str) -> String {
+    // A machine for tests may stand still for longer than a request should wait.
+    format!(
+        "answer = [\"remaining\", \"reason\", \"policy\", \"retry_after\", \"would_block\"]\n\
+         [store]\nurl = \"{}\"\nwait = \"10s\"\n{policies}",
+        server.url()
+    )
+}
+
+fn is(answer: &Answer, name: &str) -> bool {
+    answer.var(Scope::Transaction, name) == Some(true.into())
+}
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+#[test]
+fn costs_are_charged_under_all_limits_or_under_none() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\ncost = \"n\"\n\
+         limits = [\"6/d burst 6\", \"3/h burst 4\"]\n",
+    );
+    // 2 and 1 of 4 cells; 2 more are too many, and cost nothing. 5 never are allowed.
+    let costs = [2, 0, 1, 2, 5, 1, 1, 0];
+    shared.expect(CLIENT, &costs, &[true, true, true, false, false, true, false, true]);
+    let args = [("ip", Value::from(Ipv4Addr::new(192, 0, 2, 99))), ("n", 5.into())];
+    let reason = shared.ask(&[("api", &args)]);
+    assert_eq!(reason.var(Scope::Transaction, "reason"), Some("oversize".into()));
+}
+
+#[test]
+fn overrides_have_limits_of_their_own() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\ncost = \"n\"\nlimits = \"2/h\"\n\
+         [policy.api.overrides]\n\"198.51.100.0/24\" = \"3/h\"\n\"203.0.113.1\" = \"deny\"\n\
+         \"203.0.113.2\" = \"unlimited\"\n",
+    );
+    shared.expect(CLIENT, &[1; 4], &[true, true, false, false]);
+    let network = Ipv4Addr::new(198, 51, 100, 1);
+    // All of the network share one bucket, so there is one attempt.
+    let allowed = shared.allowed(network, &[1; 5]).iter().filter(|allowed| **allowed).count();
+    assert!((1..=3).contains(&allowed), "{allowed}");
+    assert_eq!(shared.allowed(Ipv4Addr::new(203, 0, 113, 1), &[1; 2]), [false; 2]);
+    assert_eq!(shared.allowed(Ipv4Addr::new(203, 0, 113, 2), &[1; 9]), [true; 9]);
+}
+
+#[test]
+fn what_only_observes_and_trials_block_nobody() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.dry]\nmessage = \"dry\"\nshared = true\nkey = [\"ip\"]\nmode = \"observe\"\n\
+         limits = \"2/h\"\n\
+         [policy.api]\nshared = true\nkey = [\"ip\"]\nlimits = \"5/h\"\nobserve = \"2/h\"\n",
+    );
+    for message in ["dry", "api"] {
+        let args = [("ip", Value::from(CLIENT))];
+        let answers: Vec<_> = (0..4).map(|_| shared.ask(&[(message, &args)])).collect();
+        assert!(answers.iter().all(|answer| !is(answer, "blocked")), "{message}");
+        // At most two conform.
+        let conform = answers.iter().filter(|answer| !is(answer, "would_block")).count();
+        assert!((1..=2).contains(&conform), "{message}: {conform}");
+    }
+    // Of several messages the strongest verdict counts, and each may have to wait.
+    let other = [("ip", Value::from(Ipv4Addr::new(192, 0, 2, 2)))];
+    let last = (0..12).map(|_| shared.ask(&[("dry", &other), ("api", &other)])).last().unwrap();
+    assert!(is(&last, "blocked"));
+    assert_eq!(last.var(Scope::Transaction, "policy"), Some("api".into()));
+    assert_eq!(last.var(Scope::Transaction, "remaining"), Some(0_u32.into()));
+}
+
+#[test]
+fn a_client_that_goes_on_asking_waits_longer() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\nlimits = \"6/m burst 1\"\n\
+         penalty = { cells = 2, ceiling = \"1m\" }\n",
+    );
+    let args = [("ip", Value::from(CLIENT))];
+    let wait = || match shared.ask(&[("api", &args)]).var(Scope::Transaction, "retry_after") {
+        Some(Value::Uint64(seconds)) => seconds,
+        Some(Value::Int64(seconds)) => u64::try_from(seconds).unwrap(),
+        Some(Value::Uint32(seconds)) => seconds.into(),
+        other => panic!("{other:?}"),
+    };
+    // Two cells are 20 s; the ceiling is a minute above the burst of 10 s.
+    let waits: Vec<_> = (0..6).map(|_| wait()).collect();
+    assert_eq!(waits[0], 0);
+    assert!((11..=70).contains(&waits[2]) && waits[2] > waits[1], "{waits:?}");
+    assert!(waits.iter().all(|wait| *wait <= 71), "{waits:?}");
+    // What the host has noted, the store knows soon. It is there as long as it has not drained.
+    let asks = || admin::status(&shared.admin)["store"]["asks"].as_u64().unwrap();
+    let before = asks();
+    wait_until("the penalties are reported", || asks() > before + 1);
+    let later = wait();
+    assert!((40..=71).contains(&later), "{later}");
+}
+
+#[test]
+fn what_is_owed_is_carried_over_when_the_numbers_change() {
+    needs!(valkey());
+    let policy = |limits: &str| {
+        format!(
+            "[policy.api]\nshared = true\nkey = [\"ip\"]\ncost = \"n\"\nlimits = \"{limits}\"\n"
+        )
+    };
+    let shared = Shared::start(&policy("4/h"));
+    shared.expect(CLIENT, &[1; 6], &[true, true, true, true, false, false]);
+    // Whichever client that was, each that has used its burst of 4 may send 2 more of 6.
+    shared.reload(&policy("6/h"));
+    let allowed = shared.allowed(CLIENT, &[1; 6]).iter().filter(|allowed| **allowed).count();
+    assert!(allowed <= 2, "{allowed}");
+}
