@@ -124,7 +124,7 @@ impl Findings {
     ) {
         let mut commands = Pipeline::new();
         commands.cmd("INFO");
-        let info = connection.send(&commands, config.connect_timeout).await;
+        let info = connection.send_for_long(&commands, config.connect_timeout).await;
         let info = match info.as_ref().ok().and_then(|answers| answers.first()) {
             Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),

@@ -18,8 +18,16 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
+use crate::bounded::{Bound, Bounded};
 use crate::config::{Address, Certificate, Config, Password};
 use crate::fault::{Fault, Reaction, reaction};
+
+/// The most bytes of an answer to one command; the script's reply has 45, and an error some 100.
+const ANSWER: usize = 1 << 10;
+
+/// The most bytes of a long answer: the map of a cluster with 10,000 ranges of slots, or a record
+/// with the leases of 10,000 hosts and the one under its earlier numbers.
+const LONG_ANSWER: usize = 2 << 20;
 
 /// A connection. When the last copy of it is dropped, it is closed, and what is under way on it
 /// fails at once.
@@ -27,6 +35,7 @@ use crate::fault::{Fault, Reaction, reaction};
 pub(crate) struct Connection {
     commands: MultiplexedConnection,
     driver: Arc<Driver>,
+    bound: Arc<Bound>,
     opened: Instant,
 }
 
@@ -125,11 +134,12 @@ where
         .set_protocol(ProtocolVersion::RESP2)
         .set_skip_set_lib_name();
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (stream, bound) = Bounded::new(stream);
     let (commands, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
         .map_err(|error| Fault::Connection(error.to_string()))?;
-    let driver = tokio::spawn(driver.map(drop));
-    Ok(Connection { commands, driver: Arc::new(Driver(driver)), opened: Instant::now() })
+    let driver = Arc::new(Driver(tokio::spawn(driver.map(drop))));
+    Ok(Connection { commands, driver, bound, opened: Instant::now() })
 }
 
 impl Connection {
@@ -142,12 +152,31 @@ impl Connection {
         commands: &Pipeline,
         until: Instant,
     ) -> Result<Vec<Value>, Fault> {
+        self.exchange(commands, ANSWER.saturating_mul(commands.len()), until).await
+    }
+
+    /// Sends commands whose answers have at most this many bytes together.
+    async fn exchange(
+        &mut self,
+        commands: &Pipeline,
+        most: usize,
+        until: Instant,
+    ) -> Result<Vec<Value>, Fault> {
+        let may_read = self.bound.sent(most);
         let answers = self.commands.send_packed_commands(commands, 0, commands.len());
-        match timeout_at(until, answers).await {
-            Ok(Ok(answers)) => Ok(answers),
-            Ok(Err(error)) => Err(Fault::Connection(error.to_string())),
-            Err(_) => Err(Fault::Late),
-        }
+        // What is late is still to come.
+        let answers = timeout_at(until, answers).await.map_err(|_| Fault::Late)?;
+        self.bound.answered(most);
+        answers.map_err(|error| {
+            Fault::Connection(match self.bound.is_exceeded() {
+                true => format!(
+                    "the connection was closed, because more than {} KiB came; answers to \
+                     what was asked are shorter",
+                    may_read >> 10
+                ),
+                false => error.to_string(),
+            })
+        })
     }
 
     /// Sends commands, and returns their answers if none is an error.
@@ -156,11 +185,16 @@ impl Connection {
         commands: &Pipeline,
         within: Duration,
     ) -> Result<Vec<Value>, Fault> {
-        let answers = self.send_until(commands, Instant::now() + within).await?;
-        match answers.iter().find_map(fault_of) {
-            Some(fault) => Err(fault),
-            None => Ok(answers),
-        }
+        without_faults(self.send_until(commands, Instant::now() + within).await?)
+    }
+
+    /// The same for commands of which one may have a long answer.
+    pub(crate) async fn send_for_long(
+        &mut self,
+        commands: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<Value>, Fault> {
+        without_faults(self.exchange(commands, LONG_ANSWER, Instant::now() + within).await?)
     }
 
     /// Whether it was opened before this moment.
@@ -171,6 +205,14 @@ impl Connection {
     /// Whether the two are copies of one connection.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
+    }
+}
+
+/// The answers, if none is an error.
+fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
+    match answers.iter().find_map(fault_of) {
+        Some(fault) => Err(fault),
+        None => Ok(answers),
     }
 }
 

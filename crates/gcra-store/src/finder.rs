@@ -123,7 +123,8 @@ impl Finder {
         };
         let mut commands = Pipeline::new();
         commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
-        let answers = connection.send(&commands, within).await.map_err(named(sentinel))?;
+        let answers =
+            connection.send_for_long(&commands, within).await.map_err(named(sentinel))?;
         self.sentinel = Some(connection);
         let replicas = match answers.first() {
             Some(Value::Array(replicas)) => {
@@ -156,7 +157,9 @@ impl Finder {
             commands.cmd("CLUSTER").arg("SLOTS");
             let answer = match connected {
                 Ok(mut connection) => {
-                    connection.send(&commands, self.connector.config.connect_timeout).await
+                    connection
+                        .send_for_long(&commands, self.connector.config.connect_timeout)
+                        .await
                 }
                 Err(fault) => Err(fault),
             };

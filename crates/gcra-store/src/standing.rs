@@ -96,7 +96,8 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
     if config.strict {
         commands.cmd("GET").arg(bucket.epoch());
     }
-    let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;
+    let answers =
+        connection.send_for_long(&commands, config.connect_timeout).await.map_err(failed)?;
     let record = record_of(&answers, bucket, config.strict).map_err(|NotAReply| {
         let name = bucket.name();
         io::Error::other(format!("what the store at {address} has under {name} is not a record"))

@@ -1,0 +1,121 @@
+//! A server that sends more than any answer needs, and answers that are as long as they can be.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use gcra_store::{Kind, Names, Outcome, Standing, check};
+
+use crate::host::{Host, config};
+
+const MIB: usize = 1 << 20;
+
+/// What a server floods with: once, and then again and again.
+const FLOODS: [(&[u8], &[u8]); 5] = [
+    (b"$2147483647\r\n", b"data"),
+    (b"+", b"a line without an end "),
+    (b"-ERR ", b"an error without an end "),
+    (b"*2147483647\r\n", b":1\r\n"),
+    (b"", b"+OK\r\n"),
+];
+
+/// A server that answers with what `answer` returns for what it read, and then closes the
+/// connection if there is nothing. It counts the bytes that it could send.
+fn server(answer: impl Fn(&str, u16) -> Vec<u8> + Send + 'static) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = sent.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 65_536];
+            while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                let answer = answer(&String::from_utf8_lossy(&bytes[..length]), port);
+                let mut rest = answer.as_slice();
+                while let Ok(written @ 1..) = stream.write(rest) {
+                    count.fetch_add(written, Ordering::Relaxed);
+                    rest = &rest[written..];
+                }
+                if !rest.is_empty() {
+                    break;
+                }
+            }
+        }
+    });
+    (port, sent)
+}
+
+fn flood((once, again): (&[u8], &[u8])) -> Vec<u8> {
+    [once, &again.repeat(64 * MIB / again.len())].concat()
+}
+
+/// The answers of a server that is well, up to the first ask.
+fn well(text: &str) -> Option<Vec<u8>> {
+    if text.contains("ROLE") {
+        Some(b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec())
+    } else {
+        text.contains(":probe:").then(|| b"$0\r\n\r\n".to_vec())
+    }
+}
+
+fn is_told(what: (&[u8], &[u8]), said: &str) -> bool {
+    // An answer that is whole and wrong ends the connection before there are too many.
+    said.contains("the connection was closed, because more than ") || what.0.is_empty()
+}
+
+#[tokio::test]
+async fn a_look_that_is_flooded_ends_soon_and_is_told() {
+    for what in FLOODS {
+        let (port, sent) = server(move |_, _| flood(what));
+        let mut config = config(&format!("redis://127.0.0.1:{port}"));
+        let findings = check(config.clone()).await.unwrap();
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.kind, Kind::Wrong);
+        assert!(is_told(what, &finding.text), "{finding:?}");
+        assert!(sent.load(Ordering::Relaxed) < 32 * MIB, "{}", sent.load(Ordering::Relaxed));
+
+        config.look_every = Duration::from_secs(100);
+        let mut host = Host::open(config);
+        host.wait_for_fault(|fault| is_told(what, &fault.to_string())).await;
+        assert_eq!(host.ask("key").await, Outcome::Away);
+    }
+}
+
+#[tokio::test]
+async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
+    for what in FLOODS {
+        let (port, sent) = server(move |text, _| well(text).unwrap_or_else(|| flood(what)));
+        let mut config = config(&format!("redis://127.0.0.1:{port}"));
+        config.look_every = Duration::from_secs(100);
+        let mut host = Host::ready(config.clone()).await;
+        assert_eq!(host.ask("key").await, Outcome::Void);
+        let bucket = Names::new(b"").bucket("p.l", b"key", host.limit);
+        let fault = host.store.health().servers[0].fault.clone().unwrap().to_string();
+        assert!(is_told(what, &fault), "{fault}");
+        let error = Standing::read(config, &bucket).await.unwrap_err().to_string();
+        assert!(is_told(what, &error), "{error}");
+        let sent = sent.load(Ordering::Relaxed);
+        assert!(sent < 96 * MIB, "{sent} of 128 MiB");
+    }
+}
+
+/// Each slot by itself, as a cluster says it that was cut into the smallest parts.
+#[tokio::test]
+async fn the_longest_map_of_a_cluster_is_read() {
+    let (port, _) = server(|text, port| {
+        if !text.contains("SLOTS") {
+            return well(text).unwrap_or_default();
+        }
+        let slots = (0..16_384).map(|slot| {
+            let node = format!("*4\r\n$0\r\n\r\n:{port}\r\n$40\r\n{slot:040}\r\n*0\r\n");
+            format!("*3\r\n:{slot}\r\n:{slot}\r\n{node}")
+        });
+        format!("*16384\r\n{}", slots.collect::<String>()).into_bytes()
+    });
+    let host = Host::ready(config(&format!("redis+cluster://127.0.0.1:{port}"))).await;
+    assert_eq!(host.store.health().servers.len(), 1);
+}
