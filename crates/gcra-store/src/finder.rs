@@ -2,7 +2,7 @@
 //! records of which tag.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use futures_util::future::join_all;
 use redis::{Pipeline, Value};
@@ -296,7 +296,7 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
         let Ok(port) = u16::try_from(*port) else { continue };
         let slots = *first..=*last;
         let mut tags =
-            (0..TAGS).filter(|&tag| slots.contains(&i64::from(slot_of(tag)))).peekable();
+            (0..TAGS).filter(|&tag| slots.contains(&SLOTS[usize::from(tag)])).peekable();
         // A server of which no tag is needed is none of ours.
         if tags.peek().is_none() {
             continue;
@@ -315,6 +315,10 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
     }
     (!map.servers.is_empty()).then_some(map)
 }
+
+/// The slot of each tag. A map may have thousands of ranges, and all tags are compared with each.
+static SLOTS: LazyLock<Box<[i64]>> =
+    LazyLock::new(|| (0..TAGS).map(|tag| slot_of(tag).into()).collect());
 
 /// The slot of a cluster in which a tag lies: CRC-16/XMODEM of what stands between the braces,
 /// modulo 16384 (Redis cluster specification, "Key distribution model").
