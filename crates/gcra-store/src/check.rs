@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::connection::{Connection, Connector};
-use crate::fault::Fault;
+use crate::fault::{Fault, in_words};
 use crate::finder::Finder;
 use crate::script;
 
@@ -133,8 +133,8 @@ impl Findings {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
         let version = match (field("valkey_version"), field("redis_version")) {
-            (Some(version), _) => format!("Valkey {version}"),
-            (None, Some(version)) => format!("Redis {version}"),
+            (Some(version), _) => format!("Valkey {}", in_words(version)),
+            (None, Some(version)) => format!("Redis {}", in_words(version)),
             (None, None) => "its version is not known".to_owned(),
         };
         if field("cluster_enabled") == Some("1") && !config.url.is_cluster() {
@@ -153,7 +153,7 @@ impl Findings {
                 self.wrong(format!("the script does not run: {fault}{advice}"));
             }
         }
-        match (field("maxmemory"), field("maxmemory_policy")) {
+        match (field("maxmemory"), field("maxmemory_policy").map(in_words).as_deref()) {
             (_, Some("noeviction")) => {
                 self.good("maxmemory-policy is noeviction: no record is dropped".to_owned());
             }

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::bounded::{Bound, Bounded};
 use crate::config::{Address, Certificate, Config, Password};
-use crate::fault::{Fault, Reaction, reaction};
+use crate::fault::{Fault, Reaction, in_words, reaction};
 
 /// The most bytes of an answer to one command; the script's reply has 45, and an error some 100.
 const ANSWER: usize = 1 << 10;
@@ -102,7 +102,7 @@ impl Connector {
     }
 
     async fn stream_and_commands(&self, address: &Address) -> Result<Connection, Fault> {
-        let failed = |error: io::Error| Fault::Connection(error.to_string());
+        let failed = |error: io::Error| Fault::connection(error);
         match address {
             Address::Unix(path) => over(UnixStream::connect(path).await.map_err(failed)?).await,
             Address::Tcp(host, port) => {
@@ -137,7 +137,7 @@ where
     let (stream, bound) = Bounded::new(stream);
     let (commands, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
-        .map_err(|error| Fault::Connection(error.to_string()))?;
+        .map_err(Fault::connection)?;
     let driver = Arc::new(Driver(tokio::spawn(driver.map(drop))));
     Ok(Connection { commands, driver, bound, opened: Instant::now() })
 }
@@ -167,15 +167,13 @@ impl Connection {
         // What is late is still to come.
         let answers = timeout_at(until, answers).await.map_err(|_| Fault::Late)?;
         self.bound.answered(most);
-        answers.map_err(|error| {
-            Fault::Connection(match self.bound.is_exceeded() {
-                true => format!(
-                    "the connection was closed, because more than {} KiB came; answers to \
-                     what was asked are shorter",
-                    may_read >> 10
-                ),
-                false => error.to_string(),
-            })
+        answers.map_err(|error| match self.bound.is_exceeded() {
+            true => Fault::Connection(format!(
+                "the connection was closed, because more than {} KiB came; answers to what was \
+                 asked are shorter",
+                may_read >> 10
+            )),
+            false => Fault::connection(error),
         })
     }
 
@@ -222,7 +220,7 @@ fn fault_of(answer: &Value) -> Option<Fault> {
     let detail = error.details().unwrap_or_default();
     Some(match reaction(error.code(), detail) {
         Reaction::Close(fault) => fault,
-        _ => Fault::Other(format!("{} {detail}", error.code())),
+        _ => Fault::Other(in_words(&format!("{} {detail}", error.code()))),
     })
 }
 

@@ -33,6 +33,26 @@ pub enum Fault {
     Other(String),
 }
 
+impl Fault {
+    /// There is no connection, for a reason that may have words of the server in it.
+    pub(crate) fn connection(why: impl fmt::Display) -> Self {
+        Self::Connection(in_words(&why.to_string()))
+    }
+}
+
+/// What a server said, for people: cut off if it is long, and with a question mark in place of
+/// each character that does not print.
+pub(crate) fn in_words(said: &str) -> String {
+    const MOST: usize = 200;
+    let prints = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
+    let mut words: String =
+        said.chars().take(MOST).map(|c| if prints(c) { c } else { '?' }).collect();
+    if said.chars().nth(MOST).is_some() {
+        words.push_str("...");
+    }
+    words
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,14 +90,14 @@ pub(crate) enum Reaction {
 
 /// What is done about an error: its first word, and the rest.
 pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
-    let said = || if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
+    let said = || in_words(format!("{code} {detail}").trim_end());
     let other = || {
         let (_slot, address) = detail.split_once(' ')?;
         let (host, port) = address.rsplit_once(':')?;
         // Without a host: the host that was asked, with another port. It is looked for again.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().ok()?;
-        (!host.is_empty()).then(|| Address::Tcp(host.to_owned(), port))
+        Address::said(host, port)
     };
     match code {
         "NOSCRIPT" => Reaction::SendText,
@@ -91,7 +111,7 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
         "LOADING" => Reaction::Close(Fault::Loading),
         "OOM" => Reaction::Close(Fault::OutOfMemory),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => Reaction::Close(Fault::NotPermitted(said())),
-        "CLUSTERDOWN" => Reaction::Close(Fault::ClusterDown(detail.to_owned())),
+        "CLUSTERDOWN" => Reaction::Close(Fault::ClusterDown(in_words(detail))),
         // Also BUSY, MISCONF, NOREPLICAS, and words that are not known yet.
         _ => Reaction::Close(Fault::Other(said())),
     }
@@ -130,5 +150,22 @@ mod tests {
         ] {
             assert_eq!(reaction(code, detail), expected, "{code} {detail}");
         }
+    }
+
+    #[test]
+    fn words_of_a_server_are_short_and_printable() {
+        let long = "e".repeat(10_000);
+        let text = |reaction: Reaction| match reaction {
+            Reaction::Close(fault) => fault.to_string(),
+            other => panic!("{other:?}"),
+        };
+        for code in ["NOPERM", "CLUSTERDOWN", "MOVED", "BUSY", long.as_str()] {
+            let said = text(reaction(code, &long));
+            assert!(said.len() < 300 && said.ends_with("..."), "{said}");
+            let said = text(reaction(code, "\x1b[31m it's\u{202e}\nx"));
+            assert!(said.ends_with("?[31m it's??x") || code == long, "{said}");
+        }
+        assert_eq!(in_words(&"\u{e9}".repeat(200)), "\u{e9}".repeat(200));
+        assert_eq!(in_words(&"\u{e9}".repeat(201)), "\u{e9}".repeat(200) + "...");
     }
 }

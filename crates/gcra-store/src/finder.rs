@@ -117,7 +117,7 @@ impl Finder {
             },
             _ => None,
         };
-        let Some((host, port)) = address else {
+        let Some(address) = address.and_then(|(host, port)| Address::said(host, port)) else {
             let unknown = format!("the sentinel at {sentinel} does not know {name}");
             return Err(Fault::Connection(unknown));
         };
@@ -133,7 +133,7 @@ impl Finder {
             _ => 0,
         };
         let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
-        Ok(Found { address: Address::Tcp(host.to_owned(), port), replicas })
+        Ok(Found { address, replicas })
     }
 
     async fn ask_cluster(
@@ -289,11 +289,14 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
         };
         let [host, Value::Int(port), ..] = primary.as_slice() else { continue };
         let host = match (text(host), asked) {
-            (Some(host), _) if !host.is_empty() && host != "?" => host.to_owned(),
-            (_, Address::Tcp(host, _)) => host.clone(),
+            (Some(host), _) if !host.is_empty() && host != "?" => host,
+            (_, Address::Tcp(host, _)) => host,
             (_, Address::Unix(_)) => continue,
         };
-        let Ok(port) = u16::try_from(*port) else { continue };
+        let Some(address) = u16::try_from(*port).ok().and_then(|port| Address::said(host, port))
+        else {
+            continue;
+        };
         let slots = *first..=*last;
         let mut tags =
             (0..TAGS).filter(|&tag| slots.contains(&SLOTS[usize::from(tag)])).peekable();
@@ -301,7 +304,6 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
         if tags.peek().is_none() {
             continue;
         }
-        let address = Address::Tcp(host, port);
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         let place = map.servers.iter().position(|found| found.address == address);
         let place = place.unwrap_or_else(|| {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::bucket::Bucket;
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
-use crate::fault::{Fault, Reaction, reaction};
+use crate::fault::{Fault, Reaction, in_words, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed};
 use crate::lines::Lines;
 use crate::message::{Answer, Batch, Envelope, Outcome};
@@ -588,8 +588,8 @@ fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
             let detail = error.details().unwrap_or_default();
             let reaction = reaction(error.code(), detail);
             if reaction == Reaction::Nothing {
-                let (name, code) = (ask.bucket.name(), error.code());
-                log::debug!("The store answers an ask for {name} with {code} {detail}");
+                let (name, said) = (ask.bucket.name(), format!("{} {detail}", error.code()));
+                log::debug!("the store answers an ask for {name} with {}", in_words(&said));
             }
             Err(reaction)
         }

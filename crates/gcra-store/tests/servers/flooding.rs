@@ -119,3 +119,67 @@ async fn the_longest_map_of_a_cluster_is_read() {
     let host = Host::ready(config(&format!("redis+cluster://127.0.0.1:{port}"))).await;
     assert_eq!(host.store.health().servers.len(), 1);
 }
+
+#[tokio::test]
+async fn words_of_a_server_are_short_and_printable() {
+    let error = || format!("-ERR \x1b[31m{}\r\n", "e".repeat(40_000)).into_bytes();
+    let (port, _) = server(move |_, _| error());
+    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
+    let [finding] = &findings[..] else { panic!("{findings:?}") };
+    assert!(finding.text.contains("it says ERR ?[31meee"), "{finding:?}");
+    assert!(finding.text.len() < 300, "{}", finding.text.len());
+
+    // What is no answer at all is shown by the library.
+    let (port, _) = server(|_, _| format!("${}\r\n", "\x1b".repeat(40_000)).into_bytes());
+    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
+    let [finding] = &findings[..] else { panic!("{findings:?}") };
+    assert!(finding.text.len() < 400, "{}", finding.text.len());
+    assert!(!finding.text.contains('\x1b'), "{finding:?}");
+
+    // Versions, and other values of INFO.
+    let (port, _) = server(|text, _| {
+        let info =
+            format!("valkey_version:\x1b{0}\r\nmaxmemory_policy:\x1b{0}", "v".repeat(9_999));
+        let info = format!("${}\r\n{info}\r\n", info.len());
+        if text.contains("INFO") { info.into_bytes() } else { well(text).unwrap_or_default() }
+    });
+    let mut config = config(&format!("redis://127.0.0.1:{port}"));
+    config.connect_timeout = Duration::from_secs(1);
+    let findings = check(config).await.unwrap();
+    assert!(findings.len() > 2, "{findings:?}");
+    for finding in findings {
+        assert!(finding.text.len() < 500, "{finding:?}");
+        assert!(!finding.text.contains('\x1b'), "{finding:?}");
+    }
+}
+
+/// The names of servers come from other servers, too.
+#[tokio::test]
+async fn a_host_that_is_not_a_name_is_not_looked_for() {
+    for host in ["\x1b[31m".to_owned(), "h".repeat(256), "a b".to_owned()] {
+        let (port, _) = server(move |text, port| {
+            let address = format!("${}\r\n{host}\r\n", host.len());
+            let port = if text.contains("GET-MASTER") {
+                format!("$5\r\n{port:05}\r\n")
+            } else {
+                format!(":{port}\r\n")
+            };
+            let answer = if text.contains("SLOTS") {
+                format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{address}{port}")
+            } else {
+                format!("*2\r\n{address}{port}")
+            };
+            answer.into_bytes()
+        });
+        for url in ["redis+cluster://127.0.0.1:PORT", "redis+sentinel://127.0.0.1:PORT/name"] {
+            let url = url.replace("PORT", &port.to_string());
+            let findings = check(config(&url)).await.unwrap();
+            let [finding] = &findings[..] else { panic!("{findings:?}") };
+            assert!(
+                finding.text.contains("it is not known where the servers are: "),
+                "{finding:?}"
+            );
+            assert!(!finding.text.contains('\x1b'), "{finding:?}");
+        }
+    }
+}
