@@ -41,7 +41,8 @@
 //!
 //! * `bucket` (names), `script` and its `record.lua`;
 //! * `config`, `fault` (what is done about each error);
-//! * `bounded` (how much is read), `connection`, `finder` (which servers there are), `lines` (of the log);
+//! * `bounded` (how much is read), `connection`, `finder` (which servers there are), `lines` (of
+//!   the log);
 //! * `shared` and `message`: what passes between the threads and the task;
 //! * `task` (the servers' end) and `store` (the threads' end);
 //! * `check`: what is wrong with a store, in words; `standing`: what it knows about one bucket.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use gcra_lease::{ClockWatch, Leap, Micros, Reply};
+use gcra_lease::{Ask, ClockWatch, Leap, Micros, Reply};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -580,9 +580,9 @@ impl Task {
 fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
     match answer {
         Value::BulkString(bytes) => match script::reply(bytes) {
-            Ok(Some(reply)) if reply.number != ask.sent.ask.number => Err(not_a_reply()),
-            Ok(reply) => Ok(reply),
-            Err(_) => Err(not_a_reply()),
+            Ok(Some(reply)) if answers(&reply, &ask.sent.ask) => Ok(Some(reply)),
+            Ok(None) => Ok(None),
+            _ => Err(not_a_reply()),
         },
         Value::ServerError(error) => {
             let detail = error.details().unwrap_or_default();
@@ -595,6 +595,11 @@ fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
         }
         _ => Err(not_a_reply()),
     }
+}
+
+/// Whether a record can have given this reply to this ask.
+const fn answers(reply: &Reply, ask: &Ask) -> bool {
+    reply.number.0 == ask.number.0 && reply.kept <= ask.holds && reply.granted <= ask.want
 }
 
 /// Answers that do not belong to what was asked: nothing that comes later can be relied upon.

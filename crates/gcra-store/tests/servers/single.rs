@@ -336,8 +336,13 @@ async fn a_round_trip_is_what_replies_take() {
 
 #[tokio::test]
 async fn an_answer_that_is_no_reply_closes_the_connection() {
+    // It has one cell more than what was held, behind the length and the number.
+    let mut keeps = written(1, 1);
+    keeps["$37\r\n".len() + 8] = 1;
     for answer in [
         written(17, 1),
+        written(1, 2),
+        keeps,
         b"$3\r\nabc\r\n".to_vec(),
         b":1\r\n".to_vec(),
         b"$-1\r\n".to_vec(),
