@@ -47,7 +47,7 @@ pub(crate) struct Attempt {
 /// Whether a request may wait for the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Patience {
-    /// It may, and somebody else will ask: see [`Attempt::ask`].
+    /// It may, and it asks when it waits.
     WillAsk,
     /// It waits, and asks itself.
     Asks,
