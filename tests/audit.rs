@@ -175,3 +175,34 @@ fn a_damaged_line_damages_no_other_and_a_gap_is_told() {
     assert!(said.ends_with("left out: 1 damaged line\n"), "{said}");
     assert_eq!(output.status.code(), Some(1));
 }
+
+/// A script must be able to tell "too many" from "nothing is known".
+#[test]
+fn files_without_a_decision_are_not_files_with_too_many() {
+    let directory = directory();
+    let file = directory.path().join("audit");
+    let clock = "# gcra-spoa audit 1 boot=a booted=0 pid=1 version=0.1.0\n";
+    let limit = ["--rate", "1/d"];
+    fs::write(&file, format!("{clock}12 api 192.0.2.1 1 blocked\n")).unwrap();
+    let output = audit(&[&file], &limit);
+    let said = words(&output);
+    assert!(said.starts_with("0 cells of 0 clients in 0 ns allowed (1 request blocked"), "{said}");
+    assert!(said.contains("none too many"), "{said}");
+    assert_eq!(output.status.code(), Some(0), "the limit was kept");
+
+    let output = audit(&[&file], &["--rate", "1/d", "--policy", "other"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("these files have no decision of the policy 'other', so"), "{said}");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    fs::write(&file, clock).unwrap();
+    let output = audit(&[&file], &limit);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("these files have no decisions, so"), "{said}");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+
+    // What is missing may have been too many.
+    fs::write(&file, format!("{clock}# missing 7\n")).unwrap();
+    let output = audit(&[&file], &limit);
+    assert!(words(&output).contains("up to 7 decisions could not be written"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
+}

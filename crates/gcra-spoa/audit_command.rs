@@ -190,7 +190,7 @@ fn fields(line: &str) -> Option<(u64, &str, &str, u32, &str)> {
 }
 
 /// Reads the files, and prints the worst excess. Returns the exit status, which is 1 if there is
-/// one.
+/// one, or if decisions are missing.
 ///
 /// # Errors
 ///
@@ -204,7 +204,9 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         let id = std::fs::metadata(file).map(|found| (found.dev(), found.ino())).ok();
         // The same file by two names counts once.
         if id.is_none_or(|id| seen.insert(id)) {
-            record.read(file, policy.as_deref())?;
+            // Status 1 is for what the files say.
+            let read = record.read(file, policy.as_deref());
+            read.map_err(|error| WrongUsage(format!("{error:#}")))?;
         }
     }
     let Record {
@@ -212,8 +214,12 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
     } = record;
     // With one boot, the times are those of the lines.
     let booted = if boots.len() == 1 { boots.values().copied().max() } else { None };
-    if allowed.is_empty() {
-        bail!("no request was allowed according to these files, so there is nothing to check");
+    if allowed.is_empty() && blocked + would_block + exempt + missing == 0 {
+        let which = policy.as_ref().map_or_else(
+            || "decisions".to_owned(),
+            |policy| format!("decision of the policy '{policy}'"),
+        );
+        bail!(WrongUsage(format!("these files have no {which}, so there is nothing to check")));
     }
     allowed.sort_unstable();
     let police = Police::new(quota);

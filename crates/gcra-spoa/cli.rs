@@ -298,7 +298,7 @@ enum Command {
     Name(Name),
     /// Check what agents have allowed, by the files of --audit, against a limit
     ///
-    /// The exit status is 1 if more was allowed.
+    /// The exit status is 1 if more was allowed, and 2 if the files have no decisions.
     #[command(after_help = AUDIT_HELP, override_usage = "gcra-spoa audit --rate COUNT/PERIOD \
         [OPTIONS] <FILE>...")]
     Audit(Audit),
@@ -883,7 +883,8 @@ What an exempt client was allowed does not count. After 'table reset', a client
 may have its burst once more, and that is reported.
 
 Exit status: 0 if no more was allowed than the limit, 1 if more was, or
-something failed, 2 for wrong usage.";
+decisions are missing, 2 if a file cannot be read or there are no decisions,
+and for wrong usage.";
 
 /// What the command line asks for.
 #[derive(Debug)]
