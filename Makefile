@@ -142,7 +142,7 @@ bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS=--quick writ
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
 
-guard: ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
+guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
 	$(CARGO) bench --locked --bench guard -- $(GUARD)
 
