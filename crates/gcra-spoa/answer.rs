@@ -145,14 +145,29 @@ impl SetVars for LateReply {
     }
 }
 
-/// Sets the variables. `policy` is the name of the policy that gave the verdict; `standings` are
-/// those of all limits that were asked.
+/// Writes the answer to a request. `standings` are those of all limits that were asked. If no
+/// message could be decided, nothing is set.
+#[inline(always)]
+pub(crate) fn write(
+    policies: &Policies,
+    verdict: Option<Verdict>,
+    standings: &Standings<'_>,
+    reply: &mut impl SetVars,
+) {
+    if let Some(verdict) = verdict {
+        let policy = &policies.list[verdict.policy].name;
+        // If it does not fit, the check of the file counted wrong. What was written stays.
+        let _ = set_vars(&policies.answers, verdict, policy, standings, reply);
+    }
+}
+
+/// Sets the variables. `policy` is the name of the policy that gave the verdict.
 ///
 /// # Errors
 ///
 /// The ACK would be larger than HAProxy accepts. The variables before that are set.
 #[inline(always)]
-pub(crate) fn write(
+fn set_vars(
     answers: &Answers,
     verdict: Verdict,
     policy: &str,

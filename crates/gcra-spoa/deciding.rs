@@ -8,10 +8,10 @@ use spop_agent::{Message, Messages};
 use crate::answer::Standings;
 use crate::audit::Lines;
 use crate::borrower::{Borrower, Waits};
+use crate::counting::{count, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Attempt, MustWait, Patience, Shared};
 use crate::in_force::InForce;
-use crate::limiter::write_client;
 use crate::policy::{Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
 use crate::stats::Lane;
@@ -84,25 +84,14 @@ impl<'p> Deciding<'p, '_> {
                     let verdict = progress.verdict;
                     progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
-                Err(why) => self.count_undecided(why, &message),
+                Err(why) => {
+                    count_undecided(self.in_force, self.undecided, self.lane, why, &message);
+                }
             }
             progress.messages += 1;
             progress.attempt = Attempt::default();
         }
         Ok(())
-    }
-
-    #[cold]
-    pub(crate) fn count_undecided(&self, why: Unanswerable, message: &Message<'_>) {
-        let Self { in_force, undecided, lane, .. } = self;
-        match why {
-            Unanswerable::NoMessage => {}
-            Unanswerable::Unmatched => undecided.count_unmatched(&in_force.policies, message),
-            Unanswerable::Undecided(policy) => {
-                in_force.each[policy].stats.count_undecided(*lane);
-                undecided.count_undecided(&in_force.policies.list[policy], message);
-            }
-        }
     }
 }
 
@@ -185,10 +174,7 @@ impl<'p> Asked<'p, '_, '_> {
 
     fn count(&self, verdict: Verdict) {
         let Deciding { in_force, lane, .. } = self.deciding;
-        let Question { policy, key, .. } = self.question;
-        in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
-            write_client(name, self.policy(), key, Some(self.message.clone()));
-        });
+        count(in_force, lane, self.question, verdict, || Some(self.message.clone()));
     }
 
     fn write(&self, now: &Reading, audit: Option<&mut Lines>, verdict: Option<Verdict>) {

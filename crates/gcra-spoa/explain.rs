@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
+use crate::counting::write_client;
 use crate::decide::{Foreseen, foresee};
 use crate::duration::Left;
 use crate::held::{Held, Stored};
 use crate::in_force::InForce;
 use crate::in_store::InStore;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
-use crate::limiter::write_client;
 use crate::named_parts::{exact_key, ungrouped};
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};

@@ -12,12 +12,12 @@ use anyhow::bail;
 use gcra_table::{Leases, Quota, Registered, Table};
 use spop_agent::Message;
 
+use crate::counting::write_client;
 use crate::duration::Short;
 use crate::explain::{key_parts, of_a_group, written_key};
 use crate::halt::is_used;
 use crate::in_force::InForce;
 use crate::key::{Key, NamedValue, Part};
-use crate::limiter::write_client;
 use crate::named_parts::{self, Meaning};
 use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;

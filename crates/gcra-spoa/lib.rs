@@ -14,6 +14,7 @@ mod borrower;
 mod check;
 mod cli;
 mod columns;
+mod counting;
 mod decide;
 mod decide_shared;
 mod deciding;

@@ -2,33 +2,28 @@
 //!
 //! No socket, no task: ordinary functions of a request and a reading of the clock.
 
-use std::mem;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Look};
-use gcra_table::{KeyHash, LeaseKey, Leases, Reading, Table};
+use gcra_table::{LeaseKey, Leases, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
-use crate::answer::{SetVars, Standings};
+use crate::answer::{self, Standings};
 use crate::audit::{Audit, Lines};
 use crate::borrower::Borrower;
+use crate::counting::{count, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Patience, ask_ahead};
 use crate::deciding::{Deciding, Progress};
 use crate::in_force::{InForce, Usual};
 use crate::policy::variables::Answers;
-use crate::policy::{Part, Policy, Sharing, WithoutStore};
+use crate::policy::{Sharing, WithoutStore};
 use crate::question::{Question, Unanswerable};
-use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
 use crate::waiting_request::WaitingRequest;
-
-/// The parts of a key that are written when a client is named. The others still make the key.
-const MAX_NAMED_PARTS: usize = 8;
 
 /// Decides about requests by the policies in force.
 #[derive(Debug)]
@@ -165,11 +160,11 @@ impl Handler for Limiter {
             return;
         }
         // One call, because two would leave more to the path above.
-        let answer_any = match round.in_force.is_plain && round.audit.is_none() {
-            true => Self::answer_any::<false>,
-            false => Self::answer_any::<true>,
+        let answer = match round.in_force.is_plain && round.audit.is_none() {
+            true => Self::answer_plain,
+            false => Self::answer_more,
         };
-        answer_any(self, round, first, request, reply);
+        answer(self, round, first, request, reply);
     }
 }
 
@@ -213,29 +208,18 @@ impl Limiter {
         Some(verdict)
     }
 
-    /// As [`answer`](Self::answer), for any number of messages and variables. `MORE` says whether
-    /// a policy has a trial, is shared, or has clients that are exempt, or decisions are written
-    /// down: without it, no request pays for that.
+    /// As [`answer`](Self::answer), for any number of messages and variables, where no policy has
+    /// a trial, is shared, or has clients that are exempt, and decisions are not written down: no
+    /// request pays for that.
     #[inline(never)]
-    fn answer_any<const MORE: bool>(
+    fn answer_plain(
         &self,
         round: &mut Round,
         first: Result<Question, Unanswerable>,
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        if MORE {
-            return self.answer_more(round, first, request, reply);
-        }
         let Round { table, in_force, now, lane, .. } = round;
-        let deciding = Deciding {
-            in_force,
-            table,
-            borrowing: None,
-            undecided: &self.undecided,
-            lane: *lane,
-            patience: Patience::Over,
-        };
         let wants_standings = !in_force.policies.answers.others.is_empty();
         let mut standings = Standings::default();
         let mut verdict = None::<Verdict>;
@@ -252,13 +236,14 @@ impl Limiter {
                     let next = verdict_on(in_force, table, now, *lane, question, wanted, asked);
                     verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
-                Err(why) => deciding.count_undecided(why, &message),
+                Err(why) => count_undecided(in_force, &self.undecided, *lane, why, &message),
             }
         }
-        write_answer(in_force, verdict, &standings, reply);
+        answer::write(&in_force.policies, verdict, &standings, reply);
     }
 
-    /// As [`answer_any`](Self::answer_any), for all policies.
+    /// As [`answer_plain`](Self::answer_plain), for all policies.
+    #[inline(never)]
     fn answer_more(
         &self,
         round: &mut Round,
@@ -282,7 +267,7 @@ impl Limiter {
         let wanted = wanted.then_some(&mut standings);
         let messages = request.messages();
         if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
-            write_answer(in_force, progress.verdict, &standings, reply);
+            answer::write(&in_force.policies, progress.verdict, &standings, reply);
             return;
         }
         // This answer leaves if there is no memory to wait in.
@@ -306,21 +291,6 @@ impl Limiter {
     }
 }
 
-/// Writes the answer. If no message could be decided, nothing is set.
-pub(crate) fn write_answer(
-    in_force: &InForce,
-    verdict: Option<Verdict>,
-    standings: &Standings<'_>,
-    reply: &mut impl SetVars,
-) {
-    let policies = &in_force.policies;
-    if let Some(verdict) = verdict {
-        let name = &policies.list[verdict.policy].name;
-        // If it does not fit, the check of the file counted wrong. What was written stays.
-        let _ = crate::answer::write(&policies.answers, verdict, name, standings, reply);
-    }
-}
-
 /// Decides about a message, and counts the verdict.
 #[inline(always)]
 fn verdict_on<'p, 'm>(
@@ -335,39 +305,4 @@ fn verdict_on<'p, 'm>(
     let verdict = decide(table, now, in_force, question, standings, &message);
     count(in_force, lane, question, verdict, message);
     verdict
-}
-
-#[inline(always)]
-fn count<'m>(
-    in_force: &InForce,
-    lane: Lane,
-    Question { policy, key, .. }: Question,
-    verdict: Verdict,
-    message: impl Fn() -> Option<Message<'m>>,
-) {
-    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
-        write_client(name, &in_force.policies.list[policy], key, message());
-    });
-}
-
-/// Writes the name of a message's client, for logs.
-#[cold]
-pub(crate) fn write_client<'m>(
-    name: &mut String,
-    policy: &Policy,
-    key: KeyHash,
-    message: Option<Message<'m>>,
-) {
-    /// The number of the fallback that the next part comes from, and the parts before it.
-    type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
-    let mut parts = Parts::default();
-    if let Some(message) = message {
-        let part = |(fallback, parts): &mut Parts<'m>, part: Part<'m>| {
-            let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
-            let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
-        };
-        let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
-        let _ = policy.for_each_part(&message, &mut parts, part, fallback);
-    }
-    write_name(name, key, parts.1);
 }

@@ -10,13 +10,12 @@ use gcra_table::Table;
 use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::KeptStandings;
+use crate::answer::{self, KeptStandings};
 use crate::audit::{Audit, Lines};
 use crate::borrower::Borrower;
 use crate::decide_shared::{MustWait, Patience};
 use crate::deciding::{Deciding, Progress};
 use crate::in_force::InForce;
-use crate::limiter::write_answer;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 
@@ -83,7 +82,7 @@ impl WaitingRequest {
                 patience = Patience::Over;
             }
         }
-        write_answer(&in_force, progress.verdict, &standings, &mut reply);
+        answer::write(&in_force.policies, progress.verdict, &standings, &mut reply);
         reply
     }
 }
