@@ -5,6 +5,7 @@
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
 mod due;
+mod loan;
 mod outage;
 mod waiting;
 
@@ -18,7 +19,7 @@ use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
-use gcra_store::{Answer, Asker, Bucket, Line, Names, Outcome, Store};
+use gcra_store::{Answer, Asker, Line, Names, Outcome, Store};
 use gcra_table::{LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -28,6 +29,7 @@ use crate::borrower::waiting::Waiting;
 use crate::policy::store::StoreSettings;
 use crate::table_error::TableError;
 
+pub(crate) use crate::borrower::loan::Loan;
 pub(crate) use crate::borrower::waiting::Waits;
 
 /// For how long the store counts as about to be reached after the start of the agent.
@@ -49,10 +51,10 @@ const HOST_COUNTS_FOR: Micros = Micros::from_millis(60_000);
 const SIGN_EVERY: Duration = Duration::from_secs(2);
 
 /// The number of hosts is known if the store has said so this short a time ago,
-const COUNT_IS_KNOWN_FOR: Nanos = Nanos::from_millis(4_000);
+const COUNT_IS_KNOWN_FOR: Micros = Micros::from_millis(4_000);
 
 /// and if this host was counted that long ago: the others have asked since.
-const COUNTED_AFTER: Nanos = Nanos::from_millis(7_000);
+const COUNTED_AFTER: Micros = Micros::from_millis(7_000);
 
 /// A share is not used if the store has replied to a process of this host this short a time ago.
 /// Each signs every 2 s.
@@ -83,24 +85,10 @@ pub(crate) struct Borrower {
     due: Due,
     /// When each part of the store was away at last.
     outages: Box<[Outage]>,
-    /// When this host was counted for the first time, and at last: when that was asked for, in
-    /// nanoseconds of the table's clock.
+    /// When this host was counted for the first time, and at last: when that was asked for, as a
+    /// [`HostTime`].
     counted: [AtomicU64; 2],
     pub(crate) counts: Counts,
-}
-
-/// A key under a shared limit.
-#[derive(Clone, Debug)]
-pub(crate) struct Loan {
-    pub(crate) key: LeaseKey,
-    /// The limit as the store computes it.
-    pub(crate) limit: Limit,
-    /// Its record in the store.
-    pub(crate) bucket: Bucket,
-    /// Its quota.
-    pub(crate) quota: Quota,
-    /// Whether hosts may use shares of the limit while the store is away.
-    pub(crate) has_shares: bool,
 }
 
 /// What came of trying to ask.
@@ -199,11 +187,21 @@ impl Borrower {
     /// Whether the store cannot be asked about a key: no server can be used, or it is not time yet
     /// after an outage.
     pub(crate) fn is_away(&self, table: &Table, loan: &Loan) -> bool {
-        let part = self.store().part_of(&loan.bucket);
+        let part = self.part(loan);
         match loan.has_shares {
             true => !self.is_usable(table.now(), part),
             false => self.store().is_part_away(part),
         }
+    }
+
+    /// The part of the store that a key is in.
+    fn part(&self, loan: &Loan) -> usize {
+        self.store().part_of(&loan.bucket)
+    }
+
+    /// The latest outage of a key's part of the store.
+    fn outage(&self, loan: &Loan) -> Option<&Outage> {
+        self.outages.get(self.part(loan))
     }
 
     /// Whether a part of the store can be asked about limits that have shares.
@@ -220,8 +218,7 @@ impl Borrower {
     /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
     /// for it, too.
     pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
-        let outage = self.outages.get(self.store().part_of(&loan.bucket));
-        outage.is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
+        self.outage(loan).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }
 
     /// For how long an ask counts as under way.
@@ -248,8 +245,8 @@ impl Borrower {
     /// Since when the store is away of a key: what it has granted was granted before this moment.
     /// `None` if it can be asked.
     pub(crate) fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
-        let (now, part) = (table.now(), self.store().part_of(&loan.bucket));
-        let outage = self.outages.get(part)?;
+        let (now, part) = (table.now(), self.part(loan));
+        let outage = self.outage(loan)?;
         // It may have been lost just now.
         outage.note(self.store().is_part_away(part), now, || self.known_hosts(now));
         (!self.is_usable(now, part)).then(|| outage.since().min(now))
@@ -265,7 +262,7 @@ impl Borrower {
     }
 
     /// Notes that this host was counted, for which it asked then.
-    fn note_count(&self, asked_at: Time, now: Time) {
+    fn note_count(&self, asked_at: HostTime, now: HostTime) {
         let [first, last] = &self.counted;
         let _ = first.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
         last.fetch_max(asked_at.0, Ordering::Relaxed);
@@ -273,8 +270,9 @@ impl Borrower {
 
     /// How many hosts share limits, if all of them know of each other; else 0.
     fn known_hosts(&self, now: Time) -> u32 {
-        let [first, last] = self.counted.each_ref().map(|at| Time(at.load(Ordering::Relaxed)));
-        let is_known = first > Time::ZERO
+        let now = HostTime::from(now);
+        let [first, last] = self.counted.each_ref().map(|at| HostTime(at.load(Ordering::Relaxed)));
+        let is_known = first > HostTime(0)
             && now.saturating_since(first) >= COUNTED_AFTER
             && now.saturating_since(last) <= COUNT_IS_KNOWN_FOR;
         if is_known { self.leases().hosts() } else { 0 }
@@ -298,15 +296,9 @@ impl Borrower {
         self.send(table, &leases, now, loan, wish)
     }
 
-    /// After cells were spent of a key of which this host holds `left` now: asks for more if they
-    /// will not last, and reports what was spent if that cannot wait.
-    pub(crate) fn spent(
-        &self,
-        table: &Table,
-        key: LeaseKey,
-        left: u32,
-        loan: impl FnOnce() -> Option<Loan>,
-    ) {
+    /// After cells of a key were spent: asks for more if what is left will not last, and reports
+    /// what was spent if that cannot wait.
+    pub(crate) fn spent(&self, table: &Table, key: LeaseKey, loan: impl FnOnce() -> Option<Loan>) {
         if self.asker.is_away() {
             return;
         }
@@ -316,6 +308,7 @@ impl Borrower {
         if holding.is_asking(now, self.patience) {
             return;
         }
+        let left = holding.held(now);
         let needs_more = demand.needs_more(left, round_trip) && now >= holding.come_back();
         if !needs_more && left > 0 {
             return;
@@ -371,24 +364,10 @@ impl Borrower {
             let is_starting = self.is_starting(&loan);
             return if is_starting { Asking::UnderWay } else { Asking::Away };
         }
-        self.send_now(table, leases, now, loan, wish)
-    }
-
-    /// As [`send`](Self::send), also when it is not time yet after an outage.
-    fn send_now(
-        &self,
-        table: &Table,
-        leases: &Leases,
-        now: HostTime,
-        loan: Loan,
-        wish: Wish,
-    ) -> Asking {
         let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
-        if loan.has_shares {
-            let outage = self.outages.get(self.store().part_of(&loan.bucket));
-            let owes = outage.map_or(0, |outage| outage.owes(table.now(), loan.quota));
-            sent.ask.owes = owes;
+        if let Some(outage) = self.outage(&loan).filter(|_| loan.has_shares) {
+            sent.ask.owes = outage.owes(table.now(), loan.quota);
         }
         self.submit(leases, now, loan, sent)
     }
@@ -408,8 +387,8 @@ impl Borrower {
     /// stay within the limit together. `None` if it is not known how many these are, if the burst
     /// has fewer cells, or if the store may be back.
     pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<Quota> {
-        let (now, part) = (table.now(), self.store().part_of(&loan.bucket));
-        let outage = self.outages.get(part)?;
+        let (now, part) = (table.now(), self.part(loan));
+        let outage = self.outage(loan)?;
         let is_seen_away = self.store().missed_ago(part) <= SEEN_AWAY_FOR.into();
         let replied = HostTime::from(now).saturating_since(self.leases().replied());
         if !is_seen_away || replied < HOST_IS_ANSWERED_FOR || outage.is_over(now) {
@@ -477,8 +456,7 @@ impl Borrower {
         };
         if loan.bucket.is_of(HOSTS) {
             leases.see_hosts(reply.hosts, now);
-            let asked_at = Time(sent.at.0.saturating_mul(1_000));
-            self.note_count(asked_at, table.now());
+            self.note_count(sent.at, now);
         }
         leases.see_reply(now);
         if !leases.reply(loan.key, now, &sent, &reply) {
@@ -556,6 +534,7 @@ impl Borrower {
         };
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };
-        !self.asker.is_away() && self.send_now(table, &leases, now, loan, wish) == Asking::UnderWay
+        !self.is_away(table, &loan)
+            && self.send(table, &leases, now, loan, wish) == Asking::UnderWay
     }
 }

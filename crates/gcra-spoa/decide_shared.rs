@@ -71,8 +71,8 @@ impl Attempt {
     }
 }
 
-/// After cells of a key were spent, of which `left` are held now: asks for more if they will not
-/// last, and reports what was spent if that cannot wait.
+/// After cells of a key were spent: asks for more if what is left will not last, and reports what
+/// was spent if that cannot wait.
 #[cold]
 pub(crate) fn ask_ahead(
     borrower: &Borrower,
@@ -81,7 +81,6 @@ pub(crate) fn ask_ahead(
     question: Question,
     message: &Message<'_>,
     key: LeaseKey,
-    left: u32,
 ) {
     let leases = borrower.leases();
     let policy = &in_force.policies.list[question.policy];
@@ -90,7 +89,7 @@ pub(crate) fn ask_ahead(
     };
     let leases = &leases;
     let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
-    borrower.spent(table, key, left, || shared.loan((limit, key)));
+    borrower.spent(table, key, || shared.loan((limit, key)));
 }
 
 impl<'p> Shared<'p, '_, '_> {
@@ -126,7 +125,7 @@ impl<'p> Shared<'p, '_, '_> {
                 (Some(Reason::Oversize), self.standings(&claims, at, attempt, denied))
             }
             Step::Block { limit, until } => {
-                let wait = Nanos(until.saturating_since(at).0.saturating_mul(1_000));
+                let wait = Nanos::from(until.saturating_since(at));
                 let wait = self.punish(&claims, limit, wait);
                 (Some(Reason::Limit), self.standings(&claims, at, attempt, Some((limit, wait))))
             }
@@ -206,9 +205,9 @@ impl<'p> Shared<'p, '_, '_> {
         let local = limit.key(self.table, self.question.key);
         // What was owed under the numbers before the latest change is carried over.
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
-            earlier.quota_of(self.table, policy, rule, limit, local, self.message)
+            earlier.bucket(self.table, policy, rule, limit, local, self.message)
         });
-        if let Some(before) = before.and_then(|before| lent(before).ok()) {
+        if let Some(before) = before.and_then(|(_, quota)| lent(quota).ok()) {
             bucket = bucket.changed_from(before);
         }
         let has_shares = self.sharing.without_store == WithoutStore::Share;
@@ -218,9 +217,7 @@ impl<'p> Shared<'p, '_, '_> {
     /// After cells were spent under all limits: whether to ask for more ahead of need.
     fn spent(&self, claims: &[(&'p Limit, LeaseKey)]) {
         for claim in claims {
-            let now = HostTime::from(self.table.now());
-            let left = self.leases.holding(claim.1, now).held(now);
-            self.borrower.spent(self.table, claim.1, left, || self.loan(*claim));
+            self.borrower.spent(self.table, claim.1, || self.loan(*claim));
         }
     }
 
@@ -304,7 +301,7 @@ impl<'p> Shared<'p, '_, '_> {
         }
         // What was lent before the store went away is spent at the latest one validity later. At
         // that moment a full burst may be owed.
-        let validity = Nanos(LentLimit::LONGEST_VALIDITY.0 * 1_000);
+        let validity = Nanos::from(LentLimit::LONGEST_VALIDITY);
         let owed_since = since.saturating_add(validity);
         let share = |limit: &Limit| {
             let share = self.borrower.share(self.table, loan, limit.quota)?;

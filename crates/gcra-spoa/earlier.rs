@@ -213,7 +213,7 @@ impl Earlier {
     /// The `current` bucket is never one of them, even where numbers have come back: what is
     /// charged to it now was not owed when those numbers ended, and each charge would carry it
     /// over again.
-    fn bucket(
+    pub(crate) fn bucket(
         &self,
         table: &Table,
         policy: usize,
@@ -231,19 +231,6 @@ impl Earlier {
         let Limit { quota, .. } = rule.limits().iter().find(|old| old.id == limit.id)?;
         let key = limit.key(table, key);
         ((key, *quota) != (current, limit.quota)).then_some((key, *quota))
-    }
-
-    /// The quota that a limit had then for the key of a message, if it had another one.
-    pub(crate) fn quota_of(
-        &self,
-        table: &Table,
-        policy: usize,
-        rule: RuleAt,
-        limit: &Limit,
-        current: KeyHash,
-        message: &Message<'_>,
-    ) -> Option<Quota> {
-        self.bucket(table, policy, rule, limit, current, message).map(|(_, quota)| quota)
     }
 
     /// What was owed in this bucket, or under the numbers `before` those, whichever is more.

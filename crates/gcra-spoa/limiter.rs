@@ -196,7 +196,7 @@ impl Limiter {
                 if left & left.wrapping_sub(1) == 0
                     && let Some(message) = request.messages().next()
                 {
-                    ask_ahead(borrower, table, in_force, question, &message, lease_key, left);
+                    ask_ahead(borrower, table, in_force, question, &message, lease_key);
                 }
                 None
             }

@@ -9,7 +9,7 @@ use gcra_lease::HostTime;
 use gcra_table::LeaseKey;
 use tokio::sync::Notify;
 
-use crate::borrower::Loan;
+use crate::borrower::loan::Loan;
 
 /// The most keys that are remembered. What is held of others is not given back: it expires, and
 /// the limit is too strict by it.

@@ -47,7 +47,7 @@ impl Store {
     #[must_use]
     pub fn line(&self) -> Line {
         let (to, answers) = mpsc::unbounded_channel();
-        Line { store: self.clone(), to, answers }
+        Line { asker: Asker { store: self.clone(), to }, answers }
     }
 
     /// Which servers there are, and whether they can be used.
@@ -128,8 +128,7 @@ impl Store {
 /// Asks, and gets answers.
 #[derive(Debug)]
 pub struct Line {
-    store: Store,
-    to: mpsc::UnboundedSender<Envelope>,
+    asker: Asker,
     answers: mpsc::UnboundedReceiver<Envelope>,
 }
 
@@ -137,7 +136,7 @@ impl Line {
     /// What asks over this line, for other threads and tasks. The answers come here.
     #[must_use]
     pub fn asker(&self) -> Asker {
-        Asker { store: self.store.clone(), to: self.to.clone() }
+        self.asker.clone()
     }
 
     /// As [`Asker::submit`].
@@ -146,7 +145,7 @@ impl Line {
     ///
     /// As there.
     pub fn submit(&self, asks: Vec<(Bucket, Sent)>) -> Result<(), Away> {
-        submit(&self.store, &self.to, asks)
+        self.asker.submit(asks)
     }
 
     /// Waits for answers, and moves those that are there to `answers`. If the future is dropped,
@@ -189,29 +188,22 @@ impl Asker {
     ///
     /// Nothing is sent, because no server can be used, or because too many asks are under way.
     pub fn submit(&self, asks: Vec<(Bucket, Sent)>) -> Result<(), Away> {
-        submit(&self.store, &self.to, asks)
+        let Self { store, to } = self;
+        let shared = &store.shared;
+        let count = asks.len();
+        if store.is_away() {
+            shared.counters.add(|counters| &counters.away, count);
+            return Err(Away::Unusable);
+        }
+        let Some(permits) = Permit::take(shared, count) else {
+            shared.counters.add(|counters| &counters.away, count);
+            return Err(Away::Full);
+        };
+        let asks = asks.into_iter().zip(permits);
+        let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
+        let batch = Batch { asks, to: to.clone(), submitted: tokio::time::Instant::now() };
+        store.batches.send(batch).map_err(|_| Away::Unusable)
     }
-}
-
-fn submit(
-    store: &Store,
-    to: &mpsc::UnboundedSender<Envelope>,
-    asks: Vec<(Bucket, Sent)>,
-) -> Result<(), Away> {
-    let shared = &store.shared;
-    let count = asks.len();
-    if store.is_away() {
-        shared.counters.add(|counters| &counters.away, count);
-        return Err(Away::Unusable);
-    }
-    let Some(permits) = Permit::take(shared, count) else {
-        shared.counters.add(|counters| &counters.away, count);
-        return Err(Away::Full);
-    };
-    let asks = asks.into_iter().zip(permits);
-    let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
-    let batch = Batch { asks, to: to.clone(), submitted: tokio::time::Instant::now() };
-    store.batches.send(batch).map_err(|_| Away::Unusable)
 }
 
 /// Why nothing was sent.

@@ -9,7 +9,7 @@ mod file;
 #[cfg(all(test, gcra_model))]
 mod model;
 mod opening;
-mod set;
+pub(crate) mod set;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -25,18 +25,16 @@ use crate::file::{FileId, Role};
 use crate::key::KeyHash;
 use crate::leases::file::{HEADER_BYTES, Header, LeasesFile, Owner};
 use crate::leases::opening::Use;
-use crate::leases::set::{Memory, Place};
+use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::open::Opened;
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::quota::Quota;
 use crate::region::Region;
 use crate::slots::Slots;
 use crate::table::Table;
-use crate::time::Time;
+use crate::time::{Nanos, Time};
 
-pub(crate) use file::LEASES_SHARED_AT;
 pub use set::Spent;
-pub(crate) use set::{SET_ENTRIES, Set, Shared as LeasesShared};
 
 /// What this host holds of many keys, shared by every process that has the file open.
 ///
@@ -130,6 +128,14 @@ impl From<Time> for HostTime {
     #[inline]
     fn from(time: Time) -> Self {
         Self(time.0 / 1_000)
+    }
+}
+
+impl From<Micros> for Nanos {
+    /// At most [`u64::MAX`] nanoseconds.
+    #[inline]
+    fn from(micros: Micros) -> Self {
+        Self(micros.0.saturating_mul(1_000))
     }
 }
 

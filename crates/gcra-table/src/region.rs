@@ -19,7 +19,7 @@ use crate::header::{
     EXEMPTIONS_AT, HEADER_BYTES, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry, REGISTER_AT,
     SHARED_AT, Shared,
 };
-use crate::leases::{LEASES_SHARED_AT, LeasesShared, SET_ENTRIES, Set};
+use crate::leases::set::{self, SET_ENTRIES, Set, Shared as LeasesShared};
 use crate::profile::ProfileEntry;
 use crate::register::{ENTRIES, Entry};
 use crate::slot::{LINE_SLOTS, Line, Slot};
@@ -62,7 +62,7 @@ unsafe impl HeaderPart for [ExemptionEntry; EXEMPTIONS] {
 
 // SAFETY: its fields are atomics, or structures of atomics.
 unsafe impl HeaderPart for LeasesShared {
-    const AT: usize = LEASES_SHARED_AT;
+    const AT: usize = set::SHARED_AT;
 }
 
 /// What a region is made of after its header.

@@ -18,16 +18,13 @@ use crate::clock::{self, Clock};
 use crate::file::{self, FileId, Role, failed, lock, must_be_of_user, must_be_private};
 use crate::hash::SipHasher;
 use crate::header;
-use crate::leases::set::Shared;
+use crate::leases::set::{SHARED_AT, Shared};
 use crate::open::Opened;
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 
 /// The header's size; the sets begin after it.
 pub(crate) const HEADER_BYTES: usize = 4096;
-
-/// Where in the header the fields that change lie.
-pub(crate) const LEASES_SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
 const LAYOUT: u32 = 1;
@@ -39,7 +36,7 @@ const REPLACED_BEFORE: Micros = Micros::from_millis(86_400_000);
 /// How often a name is tried again that leads to another file by then.
 const ATTEMPTS: u32 = 16;
 
-const _: () = assert!(LEASES_SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
+const _: () = assert!(SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
 
 /// The table that a file belongs to.
 #[derive(Clone, Copy, Debug)]

@@ -67,6 +67,9 @@ impl Set {
     }
 }
 
+/// Where in the header the fields that change lie.
+pub(crate) const SHARED_AT: usize = 1024;
+
 /// The fields of the header that change while it is in use.
 #[derive(Debug)]
 #[repr(C, align(64))]
