@@ -21,7 +21,8 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use config::{Config, Message, Part, Random};
+use config::{Config, Message, Part};
+use fastrand::Rng;
 use model::{Answered, Event, Model, Span, Summary};
 use rustix::time::{ClockId, clock_gettime};
 use spop_agent::testing::{Answer, Client};
@@ -135,7 +136,7 @@ fn now() -> i128 {
 }
 
 /// A record of two agents: `phases` configurations, and `rounds` rounds of questions in each.
-fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
+fn record(random: &mut Rng, phases: usize, rounds: usize) -> Vec<Event> {
     let mut config = Config::random(random);
     let mut pair = Pair::start(&config);
     let mut events = vec![Event::Config(config.clone(), (0, 0))];
@@ -146,7 +147,7 @@ fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
                 Event::Asked(_) => None,
             });
             // Another one, or that before the last.
-            config = match before.skip(1).find(|_| random.below(3) == 0) {
+            config = match before.skip(1).find(|_| random.usize(..3) == 0) {
                 Some(earlier) => earlier.clone(),
                 None => config.changed(random),
             };
@@ -155,7 +156,7 @@ fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
         }
         for _ in 0..rounds {
             let (one, other) = (config.request(random), config.request(random));
-            let questions = match random.below(8) {
+            let questions = match random.usize(..8) {
                 0..3 => [Some(&one[..]), None],
                 3..6 => [None, Some(&one[..])],
                 // About the same client.
@@ -163,7 +164,7 @@ fn record(random: &mut Random, phases: usize, rounds: usize) -> Vec<Event> {
                 _ => [Some(&one[..]), Some(&other[..])],
             };
             events.push(Event::Asked(pair.ask(questions)));
-            let pause = [0, 0, 0, 1, 3, 10, 30][random.below(7)];
+            let pause = [0, 0, 0, 1, 3, 10, 30][random.usize(..7)];
             std::thread::sleep(Duration::from_millis(pause));
         }
     }
@@ -203,7 +204,7 @@ fn every_answer_is_explained_by_some_moment() {
     // More runs, if most requests were denied or unlimited, so that no interval mattered.
     while runs < 2 || (runs < 20 && (slower == 0 || faster == 0)) || Instant::now() < until {
         let seed = first + runs;
-        let events = record(&mut Random::new(seed), 4, 60);
+        let events = record(&mut Rng::with_seed(seed), 4, 60);
         match judge(&events, 1000) {
             Ok(summary) => all += summary,
             Err(what) => panic!("{what}\nGCRA_ORACLE_SEED={seed}"),

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use gcra_table::{KeyHash, Nanos, Quota, Slots, Table};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -64,24 +65,6 @@ fn hash_of(table: &Table, key: u32) -> KeyHash {
     table.hash(&key.to_le_bytes())
 }
 
-/// A small generator of random numbers (Steele, Lea and Flood, "SplitMix").
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`.
-    fn below(&mut self, end: u32) -> u32 {
-        u32::try_from(self.next() % u64::from(end)).unwrap()
-    }
-}
-
 /// The other end: this test binary, started again by the supervisor.
 #[test]
 fn child() {
@@ -114,12 +97,13 @@ fn charge(path: &Path, seed: u64) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (table, log) = (table.clone(), &log);
-            scope.spawn(move || charge_thread(table, log, Random(seed * THREADS + thread)));
+            scope
+                .spawn(move || charge_thread(table, log, Rng::with_seed(seed * THREADS + thread)));
         }
     });
 }
 
-fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Random) {
+fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Rng) {
     loop {
         if let Some(next) = table.successor().unwrap() {
             table = next;
@@ -127,19 +111,19 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Random) {
         table.beat();
         // One reading of the clock for a while, as for all that came in one read.
         let mut now = table.reading();
-        for _ in 0..=random.below(32) {
-            let key = match random.below(4) {
-                0 => random.below(HOT),
+        for _ in 0..=random.u32(..32) {
+            let key = match random.u32(..4) {
+                0 => random.u32(..HOT),
                 1 => {
                     let turn = u32::try_from(
                         now.time().0 / WARM_TURN_NS % u64::from(WARM / WARM_AT_ONCE),
                     )
                     .unwrap();
-                    HOT + turn * WARM_AT_ONCE + random.below(WARM_AT_ONCE)
+                    HOT + turn * WARM_AT_ONCE + random.u32(..WARM_AT_ONCE)
                 }
                 _ => {
                     let _ = table.charge(
-                        table.hash(&random.next().to_le_bytes()),
+                        table.hash(&random.u64(..).to_le_bytes()),
                         fresh(),
                         1,
                         &mut now,
@@ -221,9 +205,9 @@ struct Done {
     resizes: u32,
 }
 
-fn supervise(table: &Path, random: &mut Random, time: Duration) -> Done {
+fn supervise(table: &Path, random: &mut Rng, time: Duration) -> Done {
     let mut done = Done::default();
-    let mut seed = random.next() >> 8;
+    let mut seed = random.u64(..) >> 8;
     let mut start = || {
         seed += 1;
         Process::start("charge", table, seed)
@@ -232,31 +216,31 @@ fn supervise(table: &Path, random: &mut Random, time: Duration) -> Done {
     let mut resizers: [Option<Process>; RESIZERS] = Default::default();
     let began = Instant::now();
     while began.elapsed() < time {
-        thread::sleep(Duration::from_micros(random.below(6_000).into()));
+        thread::sleep(Duration::from_micros(random.u32(..6_000).into()));
         processes.iter_mut().chain(resizers.iter_mut().flatten()).for_each(Process::wake_if_due);
-        let process = &mut processes[random.below(PROCESSES) as usize];
-        match random.below(100) {
+        let process = &mut processes[random.u32(..PROCESSES) as usize];
+        match random.u32(..100) {
             0..30 => {
                 process.kill();
                 *process = start();
                 done.kills += 1;
             }
             30..45 if process.wake_at.is_none() => {
-                process.stop_for(Duration::from_millis(random.below(60).into()));
+                process.stop_for(Duration::from_millis(random.u32(..60).into()));
                 done.stops += 1;
             }
             45..95 => {
-                let resizer = &mut resizers[random.below(3) as usize];
+                let resizer = &mut resizers[random.u32(..3) as usize];
                 resizer.take_if(|running| running.has_ended());
                 match resizer {
                     // So that another one comes, finishes and begins the next before it goes on.
-                    Some(running) if random.below(4) > 0 => {
-                        running.stop_for(Duration::from_millis(random.below(1_500).into()));
+                    Some(running) if random.u32(..4) > 0 => {
+                        running.stop_for(Duration::from_millis(random.u32(..1_500).into()));
                     }
                     Some(_) => *resizer = None,
                     None => {
-                        let slots = [SLOTS, 2 * SLOTS][random.below(2) as usize];
-                        let with_notice = u64::from(random.below(2) == 0);
+                        let slots = [SLOTS, 2 * SLOTS][random.u32(..2) as usize];
+                        let with_notice = u64::from(random.u32(..2) == 0);
                         *resizer = Some(Process::start("resize", table, slots + with_notice));
                         done.resizes += 1;
                     }
@@ -323,7 +307,7 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     let path = directory.path().join("table");
     drop(Table::open_or_create(&path, Some(Slots::new(SLOTS).unwrap())).unwrap());
 
-    let done = supervise(&path, &mut Random(seed), Duration::from_secs(seconds));
+    let done = supervise(&path, &mut Rng::with_seed(seed), Duration::from_secs(seconds));
     let table = Table::inspect(&path).unwrap();
     let evictions = table.evictions();
     let logs = read_logs(directory.path());
@@ -358,11 +342,11 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
         assert_eq!(allowed, quota.burst() as usize);
     }
     // Every slot can be taken.
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let hour = quota(3_600_000_000_000, 1);
     for _ in 0..40 * table.slots().get() {
         let _ =
-            table.charge(table.hash(&random.next().to_le_bytes()), hour, 1, &mut table.reading());
+            table.charge(table.hash(&random.u64(..).to_le_bytes()), hour, 1, &mut table.reading());
     }
     assert_eq!(table.occupancy().live, u64::from(table.slots().get()), "{:?}", table.occupancy());
 }

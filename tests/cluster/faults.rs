@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use rustix::process::Signal;
 
 use crate::judge::{Judgement, judge};
@@ -37,21 +39,9 @@ const PATTERNS: [Pattern; 3] = [
     Pattern { source: Ipv4Addr::new(127, 0, 0, 3), per_second: 60, on_and_off: None },
 ];
 
-/// A small generator (SplitMix64), so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn pause(&mut self, least_ms: u64, most_ms: u64) {
-        thread::sleep(Duration::from_millis(least_ms + self.below(most_ms - least_ms)));
-    }
+/// Waits for some of these milliseconds.
+fn pause(random: &mut Rng, ms: Range<u64>) {
+    thread::sleep(Duration::from_millis(random.u64(ms)));
 }
 
 /// How often each fault was made.
@@ -98,8 +88,8 @@ fn phase(
     name: &'static str,
     Stores { urls, without }: Stores,
     time: Duration,
-    random: &mut Random,
-    mut fault: impl FnMut(&mut Random) -> &'static str,
+    random: &mut Rng,
+    mut fault: impl FnMut(&mut Rng) -> &'static str,
 ) -> Phase {
     let hosts = urls.iter().map(|url| Host::start(&shared(LIMIT, url, without)));
     let hosts: Vec<_> = hosts.collect();
@@ -108,7 +98,7 @@ fn phase(
     let hosts: Hosts = hosts.into_iter().map(Mutex::new).collect();
     let (mut faults, stop) = (Faults::new(), AtomicBool::new(false));
     let mut back_after = Duration::ZERO;
-    let mut of_hosts = Random(random.below(u64::MAX));
+    let mut of_hosts = Rng::with_seed(random.u64(..));
     thread::scope(|scope| {
         let disturbing = scope.spawn(|| disturb(&hosts, &load, &mut of_hosts, &stop));
         // If a fault is never over, the other thread ends, too.
@@ -123,7 +113,7 @@ fn phase(
             *faults.entry(name).or_default() += 1;
             back_after = back_after.max(ended.elapsed());
             load.allows_more(100, "all is well again");
-            random.pause(0, 500);
+            pause(random, 0..500);
         }
         drop(ends);
         faults.extend(disturbing.join().expect("agents start again"));
@@ -152,30 +142,30 @@ impl Drop for Ends<'_> {
 
 /// Kills an agent, kills one whose host loses its memory, or stops one for a while; every few
 /// seconds.
-fn disturb(hosts: &Hosts, load: &Load, random: &mut Random, stop: &AtomicBool) -> Faults {
+fn disturb(hosts: &Hosts, load: &Load, random: &mut Rng, stop: &AtomicBool) -> Faults {
     let mut faults = Faults::new();
     while !stop.load(Ordering::Relaxed) {
-        random.pause(1_000, 4_000);
-        let place = usize::try_from(random.below(hosts.len() as u64)).unwrap();
+        pause(random, 1_000..4_000);
+        let place = random.usize(..hosts.len());
         let (mut host, answers) = (lock(&hosts[place]), &load.answers[place]);
         answers.agent_is_disturbed.store(true, Ordering::Relaxed);
-        let name = match random.below(3) {
+        let name = match random.u64(..3) {
             0 => {
                 host.agent().process.signal(Signal::STOP);
-                random.pause(20, 1_500);
+                pause(random, 20..1_500);
                 host.agent().process.signal(Signal::CONT);
                 "agent stopped"
             }
             1 => {
                 host.kill_agent();
-                random.pause(0, 1_000);
+                pause(random, 0..1_000);
                 host.restart_agent();
                 "agent killed"
             }
             _ => {
                 host.kill_agent();
                 host.lose_memory();
-                random.pause(0, 1_000);
+                pause(random, 0..1_000);
                 host.restart_agent();
                 "host's memory lost"
             }
@@ -189,8 +179,8 @@ fn disturb(hosts: &Hosts, load: &Load, random: &mut Random, stop: &AtomicBool) -
 }
 
 /// One of them, or all.
-fn some<'p>(proxies: &'p [Proxy], random: &mut Random) -> &'p [Proxy] {
-    let place = usize::try_from(random.below(2 * HOSTS as u64)).unwrap();
+fn some<'p>(proxies: &'p [Proxy], random: &mut Rng) -> &'p [Proxy] {
+    let place = random.usize(..2 * HOSTS);
     proxies.get(place..=place).unwrap_or(proxies)
 }
 
@@ -200,7 +190,7 @@ fn say(server: &Server, command: &[&str]) {
 }
 
 /// One server, which writes each change to its disk before it answers, and a network that fails.
-fn one_server(time: Duration, random: &mut Random) -> Phase {
+fn one_server(time: Duration, random: &mut Rng) -> Phase {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     // So that loading takes a while when keys are loaded slowly. Every 1024 commands it answers.
     let fill = "for i = 1, 4000 do redis.call('SET', 'x' .. i, 'x') end";
@@ -223,16 +213,16 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
             &["CONFIG", "SET", "min-replicas-to-write", "0"],
         ),
     ];
-    phase("one server", stores, time, random, |random| match random.below(14) {
+    phase("one server", stores, time, random, |random| match random.u64(..14) {
         0 => {
             server.kill();
-            random.pause(0, 3_000);
+            pause(random, 0..3_000);
             server.restart();
             "killed"
         }
         1 => {
             server.freeze();
-            random.pause(20, 3_000);
+            pause(random, 20..3_000);
             server.thaw();
             "stopped"
         }
@@ -254,30 +244,30 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
         5 => {
             let some = some(&proxies, random);
             some.iter().for_each(|proxy| proxy.cut(true));
-            random.pause(20, 3_000);
+            pause(random, 20..3_000);
             some.iter().for_each(|proxy| proxy.cut(false));
             "cut off"
         }
         6 | 7 => {
             let some = some(&proxies, random);
             some.iter().for_each(|proxy| proxy.hold(true));
-            random.pause(20, 3_000);
+            pause(random, 20..3_000);
             some.iter().for_each(|proxy| proxy.hold(false));
             "messages held back"
         }
         8 | 9 => {
             let some = some(&proxies, random);
             // The longest is above the time in which the store must answer.
-            let delay = Duration::from_millis(1 + random.below(40));
+            let delay = Duration::from_millis(1 + random.u64(..40));
             some.iter().for_each(|proxy| proxy.delay(delay));
-            random.pause(500, 3_000);
+            pause(random, 500..3_000);
             some.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
             "slow network"
         }
         word => {
             let (name, break_it, mend_it) = words[usize::try_from(word).unwrap() % words.len()];
             say(&server, break_it);
-            random.pause(20, 3_000);
+            pause(random, 20..3_000);
             say(&server, mend_it);
             name
         }
@@ -285,19 +275,19 @@ fn one_server(time: Duration, random: &mut Random) -> Phase {
 }
 
 /// A server that is away for all hosts at the same time. Each of them goes on with its share.
-fn shares(time: Duration, random: &mut Random) -> Phase {
+fn shares(time: Duration, random: &mut Rng) -> Phase {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let stores = Stores { urls: vec![server.url(); HOSTS], without: "share" };
-    phase("shares without it", stores, time, random, |random| match random.below(2) {
+    phase("shares without it", stores, time, random, |random| match random.u64(..2) {
         0 => {
             server.kill();
-            random.pause(0, 8_000);
+            pause(random, 0..8_000);
             server.restart();
             "killed"
         }
         _ => {
             server.freeze();
-            random.pause(20, 8_000);
+            pause(random, 20..8_000);
             server.thaw();
             "stopped"
         }
@@ -305,20 +295,20 @@ fn shares(time: Duration, random: &mut Random) -> Phase {
 }
 
 /// A server without a disk that is emptied. Returns how often, too.
-fn forgetful_server(time: Duration, random: &mut Random) -> (Phase, u64) {
+fn forgetful_server(time: Duration, random: &mut Rng) -> (Phase, u64) {
     let mut server = Server::start(&[]);
     let stores = Stores::closed(&server.url());
     let mut losses = 0;
     let phase = phase("its memory lost", stores, time, random, |random| {
         losses += 1;
-        match random.below(2) {
+        match random.u64(..2) {
             0 => {
                 say(&server, &["FLUSHALL"]);
                 "emptied"
             }
             _ => {
                 server.kill();
-                random.pause(0, 2_000);
+                pause(random, 0..2_000);
                 server.restart();
                 "restarted empty"
             }
@@ -328,7 +318,7 @@ fn forgetful_server(time: Duration, random: &mut Random) -> (Phase, u64) {
 }
 
 /// Two servers without a disk: what the replica has confirmed is there when it is promoted.
-fn sentinel(time: Duration, random: &mut Random) -> Phase {
+fn sentinel(time: Duration, random: &mut Rng) -> Phase {
     let first = Server::start(&[]);
     let second = replica_of(&first);
     let sentinel = sentinel_of(&first, &second);
@@ -337,7 +327,7 @@ fn sentinel(time: Duration, random: &mut Random) -> Phase {
     let mut primary = 0;
     phase("sentinel, one replica", stores, time, random, |random| {
         let other = 1 - primary;
-        if random.below(4) == 0 {
+        if random.u64(..4) == 0 {
             return disturb_replica(&mut servers, primary, random);
         }
         let name = kill_or_freeze(&mut servers[primary], random);
@@ -356,8 +346,8 @@ fn sentinel(time: Duration, random: &mut Random) -> Phase {
     })
 }
 
-fn kill_or_freeze(primary: &mut Server, random: &mut Random) -> &'static str {
-    if random.below(2) == 0 {
+fn kill_or_freeze(primary: &mut Server, random: &mut Rng) -> &'static str {
+    if random.u64(..2) == 0 {
         primary.kill();
         "primary killed"
     } else {
@@ -367,21 +357,17 @@ fn kill_or_freeze(primary: &mut Server, random: &mut Random) -> &'static str {
 }
 
 /// Without its replica a primary is not used: what it granted would be lost with it.
-fn disturb_replica(
-    servers: &mut [Server; 2],
-    primary: usize,
-    random: &mut Random,
-) -> &'static str {
+fn disturb_replica(servers: &mut [Server; 2], primary: usize, random: &mut Rng) -> &'static str {
     let replica = 1 - primary;
     servers[replica].freeze();
-    random.pause(20, 800);
+    pause(random, 20..800);
     servers[replica].thaw();
     wait_until("the replica follows", || follows(&servers[replica], &servers[primary]));
     "replica stopped"
 }
 
 /// Three primaries and three replicas, one pair of which fails at a time.
-fn six_servers(time: Duration, random: &mut Random) -> Phase {
+fn six_servers(time: Duration, random: &mut Rng) -> Phase {
     let primaries = cluster(3);
     let url = cluster_url(&primaries);
     let replicas = add_replicas(&primaries);
@@ -391,10 +377,10 @@ fn six_servers(time: Duration, random: &mut Random) -> Phase {
     let pairs = primaries.into_iter().zip(replicas);
     let mut pairs: Vec<_> = pairs.map(|(first, second)| ([first, second], 0)).collect();
     phase("cluster of six", stores, time, random, |random| {
-        let place = usize::try_from(random.below(3)).unwrap();
+        let place = random.usize(..3);
         let (servers, primary) = &mut pairs[place];
         let other = 1 - *primary;
-        if random.below(4) == 0 {
+        if random.u64(..4) == 0 {
             return disturb_replica(servers, *primary, random);
         }
         let name = kill_or_freeze(&mut servers[*primary], random);
@@ -461,7 +447,7 @@ fn one_limit_whatever_fails_for_long() {
     let seconds = number("GCRA_CLUSTER_SECONDS", 60);
     let seed = number("GCRA_CLUSTER_SEED", u64::from(std::process::id()));
     println!("GCRA_CLUSTER_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let share = |percent| Duration::from_millis(seconds * percent * 10);
     let one = one_server(share(35), &mut random);
     print(&[&one]);

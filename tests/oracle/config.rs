@@ -5,36 +5,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use fastrand::Rng;
 use spop_agent::Value;
-
-/// SplitMix64.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        &list[self.below(list.len())]
-    }
-}
 
 /// The value of an arg.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -167,12 +139,12 @@ const ANSWER: &str = "answer = [\"would_block\", \"policy\", \"reason\", \"remai
      \"retry_after_ms\", \"reset\", \"ratelimit\", \"ratelimit_policy\"]\n";
 
 impl Limit {
-    fn random(random: &mut Random, taken: &mut Vec<(i128, i128)>) -> Self {
+    fn random(random: &mut Rng, taken: &mut Vec<(i128, i128)>) -> Self {
         loop {
-            let (rate, interval_ns, own) = *random.pick(&RATES);
-            let says_burst = own > 20 || !random.one_in(3);
+            let (rate, interval_ns, own) = *random.choice(&RATES).unwrap();
+            let says_burst = own > 20 || random.usize(..3) > 0;
             let burst =
-                if says_burst { 1 + i128::try_from(random.below(8)).unwrap() } else { own };
+                if says_burst { 1 + i128::try_from(random.usize(..8)).unwrap() } else { own };
             // Each rule of a policy has numbers of its own, so that no two of its limits could
             // share a bucket.
             if !taken.contains(&(interval_ns, burst)) {
@@ -198,17 +170,17 @@ impl Limit {
 }
 
 impl Rule {
-    fn random(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
-        let count = 1 + random.below(most);
+    fn random(random: &mut Rng, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
+        let count = 1 + random.usize(..most);
         let mut limits: Vec<_> = (0..count).map(|_| Limit::random(random, taken)).collect();
-        if random.one_in(2) {
+        if random.bool() {
             limits[0].name = Some("x".to_owned());
         }
         Self::Limits(limits)
     }
 
-    fn of_an_override(random: &mut Random, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
-        match random.below(6) {
+    fn of_an_override(random: &mut Rng, most: usize, taken: &mut Vec<(i128, i128)>) -> Self {
+        match random.usize(..6) {
             0 => Self::Deny,
             1 => Self::Unlimited,
             _ => Self::random(random, most, taken),
@@ -271,7 +243,7 @@ fn whoms() -> Vec<Whom> {
 const USERS: [&str; 5] = ["alice", "Alice", "bob", "BOB", "carol"];
 
 impl Policy {
-    fn random(random: &mut Random, number: usize, message: &str, most_limits: usize) -> Self {
+    fn random(random: &mut Rng, number: usize, message: &str, most_limits: usize) -> Self {
         let mut taken = Vec::new();
         let keys: [&[&str]; 9] = [
             &["ip"],
@@ -288,35 +260,38 @@ impl Policy {
         let mut overrides = Vec::new();
         let mut listed = Vec::new();
         let mut list_rules = Vec::new();
-        if random.one_in(2) {
-            for _ in 0..random.below(4) {
-                let whom = whoms.swap_remove(random.below(whoms.len()));
+        if random.bool() {
+            for _ in 0..random.usize(..4) {
+                let whom = whoms.swap_remove(random.usize(..whoms.len()));
                 overrides.push((whom, Rule::of_an_override(random, most_limits, &mut taken)));
             }
         }
-        if random.one_in(3) {
+        if random.usize(..3) == 0 {
             list_rules.push(Rule::of_an_override(random, most_limits, &mut taken));
-            for _ in 0..1 + random.below(3) {
-                listed.push((whoms.swap_remove(random.below(whoms.len())), 0));
+            for _ in 0..1 + random.usize(..3) {
+                listed.push((whoms.swap_remove(random.usize(..whoms.len())), 0));
             }
         }
         Self {
             name: format!("p{number}"),
             message: message.to_owned(),
             when: None,
-            rule: match random.below(12) {
+            rule: match random.usize(..12) {
                 0 => Rule::Deny,
                 1 => Rule::Unlimited,
                 _ => Rule::random(random, most_limits, &mut taken),
             },
-            key: random.pick(&keys).iter().map(|arg| (*arg).to_owned()).collect(),
-            prefixes: (*random.pick(&[32, 32, 24, 27]), *random.pick(&[64, 64, 128, 56])),
-            lowercase: random.one_in(2),
-            cost: (!random.one_in(3)).then(|| "cost".to_owned()),
-            observes: random.one_in(6),
-            penalty: random.one_in(3).then(|| {
-                let cells = 1 + i128::try_from(random.below(3)).unwrap();
-                (cells, *random.pick(&[2, 60, 3600]) * 1_000_000_000)
+            key: random.choice(&keys).unwrap().iter().map(|arg| (*arg).to_owned()).collect(),
+            prefixes: (
+                random.choice([32, 32, 24, 27]).unwrap(),
+                random.choice([64, 64, 128, 56]).unwrap(),
+            ),
+            lowercase: random.bool(),
+            cost: (random.usize(..3) > 0).then(|| "cost".to_owned()),
+            observes: random.usize(..6) == 0,
+            penalty: (random.usize(..3) == 0).then(|| {
+                let cells = 1 + i128::try_from(random.usize(..3)).unwrap();
+                (cells, random.choice([2, 60, 3600]).unwrap() * 1_000_000_000)
             }),
             trial: None,
             overrides,
@@ -327,9 +302,9 @@ impl Policy {
     }
 
     /// With a trial, or without one. (The limits of a policy that observes are one already.)
-    fn with_trial(mut self, random: &mut Random, most_limits: usize) -> Self {
+    fn with_trial(mut self, random: &mut Rng, most_limits: usize) -> Self {
         self.trial = None;
-        if !self.observes && random.one_in(3) {
+        if !self.observes && random.usize(..3) == 0 {
             let rule = Rule::random(random, most_limits, &mut Vec::new());
             let mut trial = Self { rule, ..self.clone() };
             trial.keep_as_trial_of(&self);
@@ -425,18 +400,17 @@ impl Policy {
 }
 
 impl Config {
-    pub(crate) fn random(random: &mut Random) -> Self {
+    pub(crate) fn random(random: &mut Rng) -> Self {
         // The header fields of all limits have to fit an answer.
-        let (messages, most_limits): (&[&str], _) = match random.one_in(2) {
+        let (messages, most_limits): (&[&str], _) = match random.bool() {
             true => (&["m0"], 4),
             false => (&["m0", "m1"], 3),
         };
         let mut policies = Vec::new();
         for message in messages {
-            if random.one_in(2) {
+            if random.bool() {
                 let mut policy = Policy::random(random, policies.len(), message, most_limits);
-                let plans: &[&str] =
-                    if random.one_in(2) { &["gold"] } else { &["gold", "silver"] };
+                let plans: &[&str] = if random.bool() { &["gold"] } else { &["gold", "silver"] };
                 let plans = plans.iter().map(|plan| (*plan).to_owned()).collect();
                 policy.when = Some(("plan".to_owned(), plans));
                 policies.push(policy.with_trial(random, most_limits));
@@ -453,11 +427,11 @@ impl Config {
     }
 
     /// The same policies, of which some are others in some way.
-    pub(crate) fn changed(&self, random: &mut Random) -> Self {
+    pub(crate) fn changed(&self, random: &mut Rng) -> Self {
         let mut config = self.clone();
         for (number, policy) in config.policies.iter_mut().enumerate() {
             let other = Policy::random(random, number, &policy.message, 3);
-            match random.below(8) {
+            match random.usize(..8) {
                 0 => {
                     policy.observes = !policy.observes;
                     policy.trial = None;
@@ -521,14 +495,15 @@ impl Config {
     }
 
     /// One message or two.
-    pub(crate) fn request(&self, random: &mut Random) -> Vec<Message> {
-        let count = if random.one_in(5) { 2 } else { 1 };
+    pub(crate) fn request(&self, random: &mut Rng) -> Vec<Message> {
+        let count = if random.usize(..5) == 0 { 2 } else { 1 };
         (0..count).map(|_| self.message(random)).collect()
     }
 
-    fn message(&self, random: &mut Random) -> Message {
-        let policy = random.pick(&self.policies);
-        let name = if random.one_in(30) { "other".to_owned() } else { policy.message.clone() };
+    fn message(&self, random: &mut Rng) -> Message {
+        let policy = random.choice(&self.policies).unwrap();
+        let name =
+            if random.usize(..30) == 0 { "other".to_owned() } else { policy.message.clone() };
         let mapped = |last| {
             let IpAddr::V4(ip) = v4(last) else { unreachable!() };
             ip.to_ipv6_mapped().into()
@@ -546,36 +521,38 @@ impl Config {
             v6(2, 1),
             v6(3, 1),
         ];
-        let user = (*random.pick(&USERS)).to_owned();
-        let user = if random.one_in(10) { Part::Binary(user) } else { Part::Text(user) };
-        let mut args =
-            vec![("ip".to_owned(), Part::Ip(*random.pick(&ips))), ("user".to_owned(), user)];
+        let user = random.choice(USERS).unwrap().to_owned();
+        let user = if random.usize(..10) == 0 { Part::Binary(user) } else { Part::Text(user) };
+        let mut args = vec![
+            ("ip".to_owned(), Part::Ip(*random.choice(&ips).unwrap())),
+            ("user".to_owned(), user),
+        ];
         let falls_back = policy.key.iter().any(|entry| entry.starts_with("else "));
-        if random.one_in(if falls_back { 3 } else { 25 }) {
+        if random.usize(..if falls_back { 3 } else { 25 }) == 0 {
             // A key may lack a part, or have none to give.
-            let at = random.below(2);
-            match random.one_in(2) {
+            let at = random.usize(..2);
+            match random.bool() {
                 true => drop(args.remove(at)),
                 false => args[at].1 = Part::Null,
             }
         }
-        if policy.cost.is_some() && !random.one_in(5) {
-            let cost = match random.below(20) {
+        if policy.cost.is_some() && random.usize(..5) > 0 {
+            let cost = match random.usize(..20) {
                 0..3 => Part::Number(0),
                 3..11 => Part::Number(1),
-                11..15 => Part::Unsigned(2 + random.below(4) as u64),
+                11..15 => Part::Unsigned(2 + random.usize(..4) as u64),
                 15 => Part::Number(9),
-                16 => Part::Unsigned(u64::MAX - random.below(2) as u64),
+                16 => Part::Unsigned(u64::MAX - random.usize(..2) as u64),
                 17 => Part::Number(-1),
                 18 => Part::Text("1".to_owned()),
                 _ => Part::Null,
             };
             args.push(("cost".to_owned(), cost));
         }
-        if random.one_in(2) {
+        if random.bool() {
             args.push((
                 "plan".to_owned(),
-                Part::Text((*random.pick(&["gold", "silver", "free"])).to_owned()),
+                Part::Text(random.choice(["gold", "silver", "free"]).unwrap().to_owned()),
             ));
         }
         Message { name, args }

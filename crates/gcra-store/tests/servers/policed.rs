@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Need, Sent, Step};
 use gcra_lease::{Look, decide};
 use gcra_store::{Config, Names, Outcome, Store};
@@ -31,19 +32,6 @@ fn limit() -> Limit {
     Limit::new(Duration::from_millis(1), 40).unwrap()
 }
 
-/// A small generator (SplitMix64), so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 /// What all hosts share.
 struct Run {
     began: Instant,
@@ -55,7 +43,7 @@ struct Run {
 
 /// One host: requests come about 1000 times a second. Returns when it spent cells.
 async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let limit = run.limit;
     let (store, task) = Store::open(run.config.clone()).unwrap();
     tokio::spawn(task);
@@ -72,9 +60,9 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
     while !run.stop.load(Ordering::Relaxed) {
         tokio::select! {
             _ = requests.tick() => {
-                if random.below(2_000) == 0 {
+                if random.u64(..2_000) == 0 {
                     // It loses its memory, and so is another host.
-                    id = HostId(random.below(u64::MAX));
+                    id = HostId(random.u64(..));
                     holding = Holding::new();
                 }
                 let mut wanted = None;
@@ -97,7 +85,7 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
                 }
                 if let Some((waiting, least)) = wanted {
                     number += 1;
-                    let sent: Sent = if random.below(20) == 0 {
+                    let sent: Sent = if random.u64(..20) == 0 {
                         holding.give_back(&limit, at, id, AskNumber(number), 1)
                     } else {
                         let wish = demand.wish(&limit, at, waiting, least, ROUND_TRIP);
@@ -152,11 +140,11 @@ fn seconds() -> u64 {
 
 /// Lets hosts run while `fault` does what it does again and again. Returns how far the worst
 /// moment was above the limit, in µs of debt, and the number of faults.
-fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Random)) -> (u64, u64) {
+fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Rng)) -> (u64, u64) {
     let clock = || u64::from(std::process::id()) << 20 | Instant::now().elapsed().as_secs();
     let seed = env::var("GCRA_STORE_SEED").map_or_else(|_| clock(), |seed| seed.parse().unwrap());
     println!("GCRA_STORE_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let run = Arc::new(Run {
         began: Instant::now(),
         stop: AtomicBool::new(false),
@@ -166,7 +154,7 @@ fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Random)
     });
     let runtime = Runtime::new().unwrap();
     let hosts: Vec<_> =
-        (0..HOSTS).map(|_| runtime.spawn(host(run.clone(), random.below(u64::MAX)))).collect();
+        (0..HOSTS).map(|_| runtime.spawn(host(run.clone(), random.u64(..)))).collect();
     let more_is_allowed = |what: &str| {
         let before = run.allowed.load(Ordering::Relaxed);
         wait_until(what, || run.allowed.load(Ordering::Relaxed) >= before + 100);
@@ -189,7 +177,7 @@ fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Random)
 }
 
 /// Nothing is allowed that one exact bucket would not allow.
-fn strict_under(config: Config, limit: Limit, fault: impl FnMut(&mut Random)) {
+fn strict_under(config: Config, limit: Limit, fault: impl FnMut(&mut Rng)) {
     let (worst, _) = police_under(config, limit, fault);
     // Times are cut to whole µs, at the hosts and in the store.
     assert!(worst <= 5, "{worst} µs of debt too many");
@@ -217,14 +205,14 @@ fn the_police_notices_one_cell_too_many() {
 fn strict_with_one_server_that_dies_hangs_and_forgets_scripts() {
     needs!(valkey());
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    strict_under(config(&server.url()), limit(), |random| match random.below(4) {
+    strict_under(config(&server.url()), limit(), |random| match random.u64(..4) {
         0 => {
             server.kill();
             server.restart();
         }
         1 => {
             server.freeze();
-            thread::sleep(Duration::from_millis(20 + random.below(300)));
+            thread::sleep(Duration::from_millis(20 + random.u64(..300)));
             server.thaw();
         }
         2 => drop(server.say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])),
@@ -246,7 +234,7 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
     config.least_replicas = 1;
     strict_under(config, limit(), |random| {
         let other = 1 - primary;
-        if random.below(2) == 0 {
+        if random.u64(..2) == 0 {
             servers[primary].kill();
         } else {
             servers[primary].freeze();
@@ -293,7 +281,7 @@ fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
     config.least_replicas = 1;
     strict_under(config, limit(), |random| {
         let other = 1 - primary;
-        if random.below(2) == 0 {
+        if random.u64(..2) == 0 {
             servers[primary].kill();
         } else {
             servers[primary].freeze();
