@@ -24,7 +24,7 @@ use gcra_table::{LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::due::{Due, What};
-use crate::borrower::outage::{Outage, SEEN_AWAY_FOR};
+use crate::borrower::outage::{HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
 use crate::policy::store::StoreSettings;
 use crate::table_error::TableError;
@@ -56,13 +56,12 @@ const COUNT_IS_KNOWN_FOR: Micros = Micros::from_millis(4_000);
 /// and if this host was counted that long ago: the others have asked since.
 const COUNTED_AFTER: Micros = Micros::from_millis(7_000);
 
-/// A share is not used if the store has replied to a process of this host this short a time ago.
-/// Each signs every 2 s.
-const HOST_IS_ANSWERED_FOR: Micros = Micros::from_millis(2_500);
+/// A process that is started so short a time after the host has used the store for the last time
+/// takes it for one that was away.
+const HOST_MAY_BE_CUT_OFF_FOR: Nanos = Nanos::from_millis(30_000);
 
-/// A process that is started so short a time after the last reply takes the store for one that was
-/// away.
-const HOST_MAY_BE_CUT_OFF_FOR: Micros = Micros::from_millis(30_000);
+/// The other processes of the host learn that much earlier that this one will ask the store.
+const SAID_EARLIER: Nanos = Nanos::from_millis(300);
 
 /// What waits for nobody and lasts no longer than this goes back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
@@ -147,15 +146,19 @@ impl Borrower {
         settings: &StoreSettings,
         now: Time,
     ) -> Self {
-        let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let parts = line.asker().store().parts();
-        let outages: Box<[_]> = (0..parts).map(|_| Outage::new(now)).collect();
-        // If the host was answered not long ago, and then no more, the store may be on its way
+        // If the host used the store not long ago, and then no more, the store may be on its way
         // back from an outage.
-        let replied = HostTime::from(now).saturating_since(leases.replied());
-        if replied > HOST_IS_ANSWERED_FOR && replied < HOST_MAY_BE_CUT_OFF_FOR {
-            outages.iter().for_each(|outage| outage.note_failure(now));
-        }
+        let may_be_cut_off = HOST_USES_IT_FOR..HOST_MAY_BE_CUT_OFF_FOR;
+        let outage = |part| {
+            let outage = Outage::new(now);
+            let used = leases.part_used_ago(part, HostTime::from(now));
+            if may_be_cut_off.contains(&used.into()) {
+                outage.note_failure(now);
+            }
+            outage
+        };
+        let outages = (0..parts).map(outage).collect();
         Self {
             leases: ArcSwap::from_pointee(leases),
             asker: line.asker(),
@@ -188,9 +191,9 @@ impl Borrower {
     /// after an outage.
     pub(crate) fn is_away(&self, table: &Table, loan: &Loan) -> bool {
         let part = self.part(loan);
-        match loan.has_shares {
-            true => !self.is_usable(table.now(), part),
-            false => self.store().is_part_away(part),
+        match loan.shares_after {
+            Some(after) => !self.is_usable(table.now(), part, after),
+            None => self.store().is_part_away(part),
         }
     }
 
@@ -204,15 +207,16 @@ impl Borrower {
         self.outages.get(self.part(loan))
     }
 
-    /// Whether a part of the store can be asked about limits that have shares.
-    fn is_usable(&self, now: Time, part: usize) -> bool {
-        let is_over = self.outages.get(part).is_some_and(|outage| outage.is_over(now));
+    /// Whether a part of the store can be asked about limits that have shares in an outage that
+    /// takes as long as `after`.
+    fn is_usable(&self, now: Time, part: usize, after: Nanos) -> bool {
+        let is_over = self.outages.get(part).is_some_and(|outage| outage.is_over(now, after));
         is_over && !self.store().is_part_away(part)
     }
 
     /// Whether all parts of the store can be asked.
     pub(crate) fn can_ask(&self, now: Time) -> bool {
-        (0..self.outages.len()).all(|part| self.is_usable(now, part))
+        (0..self.outages.len()).all(|part| self.is_usable(now, part, Nanos::ZERO))
     }
 
     /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
@@ -242,21 +246,20 @@ impl Borrower {
         self.waiting.requests()
     }
 
-    /// Since when the store is away of a key: what it has granted was granted before this moment.
-    /// `None` if it can be asked.
+    /// Since when the store is away of a key. `None` if it can be asked.
     pub(crate) fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
         let (now, part) = (table.now(), self.part(loan));
         let outage = self.outage(loan)?;
         // It may have been lost just now.
         outage.note(self.store().is_part_away(part), now, || self.known_hosts(now));
-        (!self.is_usable(now, part)).then(|| outage.since().min(now))
+        self.is_away(table, loan).then(|| outage.since().min(now))
     }
 
     /// The hosts that a share is for: those that share limits with this one, itself included. 0 if
     /// not all of them know of each other.
     pub(crate) fn hosts(&self, now: Time) -> u32 {
         match self.outages.first() {
-            Some(outage) if !outage.is_over(now) => outage.hosts(),
+            Some(outage) if !outage.is_over(now, Nanos::ZERO) => outage.hosts(),
             _ => self.known_hosts(now),
         }
     }
@@ -366,8 +369,8 @@ impl Borrower {
         }
         let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
-        if let Some(outage) = self.outage(&loan).filter(|_| loan.has_shares) {
-            sent.ask.owes = outage.owes(table.now(), loan.quota);
+        if let Some((outage, after)) = self.outage(&loan).zip(loan.shares_after) {
+            sent.ask.owes = outage.owes(table.now(), after, loan.quota);
         }
         self.submit(leases, now, loan, sent)
     }
@@ -384,19 +387,20 @@ impl Borrower {
     }
 
     /// The share of this host in a limit, while the store is away: as many hosts as there were
-    /// stay within the limit together. `None` if it is not known how many these are, if the burst
-    /// has fewer cells, or if the store may be back.
-    pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<Quota> {
-        let (now, part) = (table.now(), self.part(loan));
-        let outage = self.outage(loan)?;
-        let is_seen_away = self.store().missed_ago(part) <= SEEN_AWAY_FOR.into();
-        let replied = HostTime::from(now).saturating_since(self.leases().replied());
-        if !is_seen_away || replied < HOST_IS_ANSWERED_FOR || outage.is_over(now) {
-            return None;
-        }
+    /// stay within the limit together. With it, the TAT that a key has at least. `None` if it is
+    /// not known how many hosts these are, if the burst has fewer cells, or if the store may be
+    /// back.
+    pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<(Quota, Time)> {
+        let (now, outage) = (table.now(), self.outage(loan)?);
+        let part = self.part(loan);
+        let missed = Nanos::from(micros(self.store().missed_ago(part)));
+        let used = self.leases().part_used_ago(part, HostTime::from(now)).into();
+        // At that moment a full burst may be owed.
+        let from = outage.shares_from(now, loan.shares_after?, missed, used)?;
         let hosts = outage.hosts();
         let interval = quota.emission_interval().0.checked_mul(hosts.into())?;
-        Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()
+        let share = Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()?;
+        Some((share, from.saturating_add(quota.drain_time())))
     }
 
     fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Loan>> {
@@ -451,14 +455,17 @@ impl Borrower {
         let now = HostTime::from(table.now());
         let Outcome::Reply(reply) = outcome else {
             leases.void(loan.key, now, &sent);
-            self.waiting.wake(loan.key, None, outcome == Outcome::Away);
+            // After a reply that is void, a request that waits looks by itself and asks again. At
+            // once, it could do so thousands of times a second.
+            if outcome == Outcome::Away {
+                self.waiting.wake(loan.key, None, true);
+            }
             return;
         };
         if loan.bucket.is_of(HOSTS) {
             leases.see_hosts(reply.hosts, now);
             self.note_count(sent.at, now);
         }
-        leases.see_reply(now);
         if !leases.reply(loan.key, now, &sent, &reply) {
             self.waiting.wake(loan.key, None, false);
             return;
@@ -504,12 +511,16 @@ impl Borrower {
         Ok(())
     }
 
-    /// Notes which parts of the store are away.
+    /// Notes which parts of the store are away, and says to the other processes of the host which
+    /// this one uses.
     fn look(&self, table: &Table) {
-        let now = table.now();
+        let (now, leases) = (table.now(), self.leases());
         for (part, outage) in self.outages.iter().enumerate() {
             let is_away = self.store().is_part_away(part);
             outage.note(is_away, now, || self.known_hosts(now));
+            if outage.is_over(now.saturating_add(SAID_EARLIER), Nanos::ZERO) {
+                leases.use_part(part, HostTime::from(now));
+            }
         }
         if self.asker.is_away() && self.store().health().has_failed() {
             self.outages.iter().for_each(|outage| outage.note_failure(now));
@@ -530,11 +541,15 @@ impl Borrower {
             limit,
             bucket: self.names.bucket(HOSTS, b"", limit),
             quota,
-            has_shares: false,
+            shares_after: None,
         };
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };
         !self.is_away(table, &loan)
             && self.send(table, &leases, now, loan, wish) == Asking::UnderWay
     }
+}
+
+fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use gcra_lease::{HostTime, Limit as LentLimit, Step};
+use gcra_lease::{HostTime, Step};
 use gcra_store::{Bucket, Names};
 use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table};
 use spop_agent::Message;
@@ -20,6 +20,9 @@ use crate::policy::sharing::lent;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
+
+/// Another host may have missed the store that much earlier, and use its share by now.
+const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
 
 /// What is needed to decide about a message under shared limits.
 #[derive(Clone, Copy)]
@@ -210,8 +213,15 @@ impl<'p> Shared<'p, '_, '_> {
         if let Some(before) = before.and_then(|(_, quota)| lent(quota).ok()) {
             bucket = bucket.changed_from(before);
         }
-        let has_shares = self.sharing.without_store == WithoutStore::Share;
-        Some(Loan { key, limit: lent_limit, bucket, quota: limit.quota, has_shares })
+        let shares_after = match self.sharing.without_store {
+            WithoutStore::Share => Some(Nanos::ZERO),
+            WithoutStore::Closed => None,
+            WithoutStore::Open { for_ } => {
+                let for_ = Nanos(u64::try_from(for_.as_nanos()).unwrap_or(u64::MAX));
+                Some(for_.saturating_sub(OPEN_IS_OVER_EARLIER))
+            }
+        };
+        Some(Loan { key, limit: lent_limit, bucket, quota: limit.quota, shares_after })
     }
 
     /// After cells were spent under all limits: whether to ask for more ahead of need.
@@ -299,14 +309,7 @@ impl<'p> Shared<'p, '_, '_> {
             }
             WithoutStore::Share | WithoutStore::Open { .. } => {}
         }
-        // What was lent before the store went away is spent at the latest one validity later. At
-        // that moment a full burst may be owed.
-        let validity = Nanos::from(LentLimit::LONGEST_VALIDITY);
-        let owed_since = since.saturating_add(validity);
-        let share = |limit: &Limit| {
-            let share = self.borrower.share(self.table, loan, limit.quota)?;
-            Some((share, owed_since.saturating_add(limit.quota.drain_time())))
-        };
+        let share = |limit: &Limit| self.borrower.share(self.table, loan, limit.quota);
         decide::by_share(self.table, now, self.in_force, self.question, limits, share)
     }
 }

@@ -2,7 +2,7 @@
 
 use gcra_lease::Limit;
 use gcra_store::Bucket;
-use gcra_table::{LeaseKey, Quota};
+use gcra_table::{LeaseKey, Nanos, Quota};
 
 /// A key under a shared limit.
 #[derive(Clone, Debug)]
@@ -14,6 +14,7 @@ pub(crate) struct Loan {
     pub(crate) bucket: Bucket,
     /// Its quota.
     pub(crate) quota: Quota,
-    /// Whether hosts may use shares of the limit while the store is away.
-    pub(crate) has_shares: bool,
+    /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
+    /// never do.
+    pub(crate) shares_after: Option<Nanos>,
 }

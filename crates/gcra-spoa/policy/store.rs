@@ -132,6 +132,10 @@ impl StoreSettings {
         config.connect_timeout = Duration::from_millis(500);
         // A reply for which a request still waits must count.
         config.timeout = config.timeout.max(self.wait);
+        // Else nearly all requests that have to wait would do so for nothing.
+        config.slow = self.wait;
+        // What one host finds out about the store, the others must soon know, too.
+        config.look_every = Duration::from_millis(500);
         config
     }
 

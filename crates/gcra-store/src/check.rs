@@ -83,6 +83,9 @@ fn advice(fault: &Fault, timeout: Duration) -> String {
         Fault::NotPermitted(_) => format!("; a user needs: {PERMISSIONS}"),
         Fault::Replica => "; name its primary, or the sentinels".to_owned(),
         Fault::OutOfMemory => "; raise maxmemory".to_owned(),
+        Fault::Slow { .. } => "; let requests wait longer (--store-wait, or wait in [store]), or \
+                               use a store that is nearer"
+            .to_owned(),
         Fault::Late => format!("; agents wait for {timeout:?}, and then do without the store"),
         Fault::Other(said) if said.starts_with("MOVED") => {
             "; it is a node of a cluster; use redis+cluster://".to_owned()
@@ -146,7 +149,13 @@ impl Findings {
         match slowest(&mut connection, config, tag).await {
             Ok(slowest) => {
                 let milliseconds = slowest.as_secs_f64() * 1e3;
-                self.good(format!("the script runs, in {milliseconds:.1} ms at most of 10 times"));
+                let text = format!("the script runs, in {milliseconds:.1} ms at most of 10 times");
+                if slowest > config.slow {
+                    let most = config.slow.as_secs_f64() * 1e3;
+                    self.remark(format!("{text}; requests wait for {most} ms at most"));
+                } else {
+                    self.good(text);
+                }
             }
             Err(fault) => {
                 let advice = advice(&fault, config.timeout);

@@ -29,6 +29,9 @@ pub struct Config {
     /// A reply that takes longer does not count, and the store is not used until it has answered
     /// in time again.
     pub timeout: Duration,
+    /// A server that takes longer to reply, on average, is not used. It is
+    /// [`timeout`](Self::timeout) at most.
+    pub slow: Duration,
     /// How long it may take to connect, with TLS and logging in.
     pub connect_timeout: Duration,
     /// How often to look whether servers are there and which are primaries. Each interval is
@@ -52,6 +55,7 @@ impl Config {
             durable: true,
             least_replicas: 0,
             timeout: Duration::from_millis(50),
+            slow: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
             look_every: Duration::from_secs(1),
             most_asks: 65_536,

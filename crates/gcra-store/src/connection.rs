@@ -215,7 +215,7 @@ fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
 }
 
 /// What an answer says is wrong with the server.
-fn fault_of(answer: &Value) -> Option<Fault> {
+pub(crate) fn fault_of(answer: &Value) -> Option<Fault> {
     let Value::ServerError(error) = answer else { return None };
     let detail = error.details().unwrap_or_default();
     Some(match reaction(error.code(), detail) {

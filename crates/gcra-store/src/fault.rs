@@ -1,6 +1,7 @@
 //! [`Fault`]: why a server cannot be used; and what is done about each error of a server.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::config::Address;
 
@@ -12,6 +13,13 @@ pub enum Fault {
     Connection(String),
     /// It did not answer in time.
     Late,
+    /// Its replies take longer than [`Config::slow`](crate::Config::slow).
+    Slow {
+        /// How long they take.
+        takes: Duration,
+        /// How long they may take.
+        most: Duration,
+    },
     /// It is a replica, or has become one.
     Replica,
     /// It is reading its data set.
@@ -58,6 +66,10 @@ impl fmt::Display for Fault {
         match self {
             Self::Connection(why) => write!(f, "there is no connection: {why}"),
             Self::Late => f.write_str("it did not answer in time"),
+            Self::Slow { takes, most } => {
+                let [takes, most] = [takes, most].map(|time| time.as_secs_f64() * 1e3);
+                write!(f, "its replies take {takes:.1} ms, and may take {most} ms at most")
+            }
             Self::Replica => f.write_str("it is a replica, not a primary"),
             Self::Loading => f.write_str("it is reading its data set"),
             Self::OutOfMemory => f.write_str("it is out of memory"),
@@ -105,6 +117,12 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
         "ASK" => other().map_or(Reaction::Nothing, Reaction::Asking),
         // A slot is on its way to another server, and some of the keys of the call are there.
         "TRYAGAIN" => Reaction::Nothing,
+        // The script may not do what the user may not do. (Valkey, and Redis 7.)
+        "ERR"
+            if ["ACL failure", "can't run this command"].iter().any(|it| detail.contains(it)) =>
+        {
+            Reaction::Close(Fault::NotPermitted(said()))
+        }
         // Something else is kept under the name of the record, or the script has a mistake.
         "WRONGTYPE" | "ERR" => Reaction::Nothing,
         "READONLY" | "MASTERDOWN" => Reaction::Close(Fault::Replica),
@@ -138,6 +156,11 @@ mod tests {
             ("TRYAGAIN", "Multiple keys request during rehashing", Reaction::Nothing),
             ("WRONGTYPE", "Operation against", Reaction::Nothing),
             ("ERR", "user_script:1: what", Reaction::Nothing),
+            (
+                "ERR",
+                "ACL failure in script: no",
+                close(Fault::NotPermitted("ERR ACL failure in script: no".into())),
+            ),
             ("READONLY", "You can't write", close(Fault::Replica)),
             ("MASTERDOWN", "Link with MASTER is down", close(Fault::Replica)),
             ("LOADING", "Redis is loading", close(Fault::Loading)),

@@ -6,12 +6,13 @@ use std::sync::{Arc, LazyLock};
 
 use futures_util::future::join_all;
 use redis::{Pipeline, Value};
+use tokio::time::Instant;
 
 use crate::bucket::{Bucket, TAGS, tag_text};
 use crate::config::{Address, Place};
-use crate::connection::{Connection, Connector};
+use crate::connection::{Connection, Connector, fault_of};
 use crate::fault::Fault;
-use crate::script;
+use crate::script::{self, By};
 
 /// Looks for servers, again and again. It moves into each look and comes back with what it found.
 pub(crate) struct Finder {
@@ -187,21 +188,51 @@ impl Finder {
         let timeout = self.connector.config.timeout;
         if let Some(mut connection) = connection
             && let Ok(replicas) = self.role(&mut connection, found, timeout).await
+            && self.probe(&mut connection, replicas, tag, By::Hash).await.is_ok()
         {
             return Ok((connection, replicas));
         }
         let mut connection = self.connector.connect(&found.address).await?;
         let within = self.connector.config.connect_timeout;
         let replicas = self.role(&mut connection, found, within).await?;
-        // Whether it does what an ask needs, in time: it runs the script and writes a record.
-        let mut commands = Pipeline::new();
-        let probe = Bucket::probe(tag)
-            .and_then(|(bucket, ask)| script::command(&bucket, &ask, false, script::By::Text));
-        commands.add_command(probe.ok_or(Fault::Late)?);
-        add_wait(&mut commands, replicas, timeout);
-        let answers = connection.send(&commands, timeout).await?;
-        confirmed(answers.get(1), replicas)?;
+        // From the text it learns the script.
+        self.probe(&mut connection, replicas, tag, By::Text).await?;
+        let sent = Instant::now();
+        self.probe(&mut connection, replicas, tag, By::Hash).await?;
+        let (takes, most) = (sent.elapsed(), self.connector.config.slow);
+        if takes > most {
+            return Err(Fault::Slow { takes, most });
+        }
         Ok((connection, replicas))
+    }
+
+    /// Whether a server does what an ask needs: it knows the script, runs it and writes a record.
+    async fn probe(
+        &self,
+        connection: &mut Connection,
+        replicas: u32,
+        tag: u16,
+        by: By,
+    ) -> Result<(), Fault> {
+        let config = &self.connector.config;
+        let mut commands = Pipeline::new();
+        let probe =
+            Bucket::probe(tag).and_then(|(bucket, ask)| script::command(&bucket, &ask, false, by));
+        commands.add_command(probe.ok_or(Fault::Late)?);
+        add_wait(&mut commands, replicas, config.timeout);
+        let answers = connection.send_until(&commands, Instant::now() + config.timeout).await?;
+        match answers.first() {
+            // The tag is on its way to another server.
+            Some(Value::ServerError(error))
+                if ["ASK", "MOVED"].contains(&error.code()) && config.url.is_cluster() =>
+            {
+                Ok(())
+            }
+            answer => match answer.and_then(fault_of) {
+                Some(fault) => Err(fault),
+                None => confirmed(answers.get(1), replicas),
+            },
+        }
     }
 
     /// How many replicas must confirm. An error if the server is not a primary.

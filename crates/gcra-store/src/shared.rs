@@ -74,7 +74,7 @@ impl RoundTrip {
     const FEWEST: Micros = Micros(100);
     const MOST: Micros = Micros::from_millis(50);
 
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { eighths: AtomicU64::new(8 * 500) }
     }
 

@@ -21,7 +21,7 @@ use crate::finder::{Finder, Seen, add_wait, confirmed};
 use crate::lines::Lines;
 use crate::message::{Answer, Batch, Envelope, Outcome};
 use crate::script::{self, By};
-use crate::shared::{Health, Permit, ServerHealth, Shared};
+use crate::shared::{Health, Permit, RoundTrip, ServerHealth, Shared};
 
 /// An ask is sent this often at most: with the text of the script, and to the server that it moved
 /// to. A server does nothing with an ask that it answers with an error like that.
@@ -30,6 +30,9 @@ const MOST_TRIES: u32 = 3;
 /// After an error, servers are looked for after this time at the latest, unless that was done less
 /// than an interval ago.
 const SOON: Duration = Duration::from_millis(50);
+
+/// Servers are looked at more often until they could be used for this long.
+const CALM_AFTER: Duration = Duration::from_secs(3);
 
 /// Sends and receives.
 pub(crate) struct Task {
@@ -86,6 +89,7 @@ struct Server {
     was_used: bool,
     lines: Lines,
     watch: ClockWatch,
+    round_trip: RoundTrip,
 }
 
 #[derive(Clone)]
@@ -302,6 +306,7 @@ impl Task {
         }
         if let Some(took) = took {
             self.shared.round_trip.note(took);
+            self.note_pace(&address, &link.connection, took);
         }
         self.send_again(again);
     }
@@ -393,6 +398,17 @@ impl Task {
         self.publish(Instant::now().checked_sub(timeout).unwrap_or_else(Instant::now));
     }
 
+    /// Notes how long a server took to reply over this connection. One that is slow is not used.
+    fn note_pace(&mut self, address: &Address, connection: &Connection, took: Micros) {
+        let server = self.servers.iter().find(|server| server.address == *address);
+        let Some(server) = server else { return };
+        server.round_trip.note(took);
+        let (takes, most) = (server.round_trip.get().into(), self.connector.config.slow);
+        if takes > most {
+            self.close(address, connection, Fault::Slow { takes, most });
+        }
+    }
+
     fn set_state(&mut self, place: usize, state: Result<Link, Fault>) {
         let Some(server) = self.servers.get_mut(place) else { return };
         let now = Instant::now();
@@ -431,6 +447,7 @@ impl Task {
         if server.state.is_ok() != state.is_ok() {
             server.since = now;
             server.watch = ClockWatch::new();
+            server.round_trip = RoundTrip::new();
         }
         server.state = state;
     }
@@ -466,8 +483,11 @@ impl Task {
             }
         }
         self.fault = fault;
-        // A server that is back is noticed soon: all hosts should know it at about the same time.
-        let is_well = self.servers.iter().all(|server| server.state.is_ok());
+        // All hosts should know at about the same time when a server is back, and when one comes
+        // and goes.
+        let is_calm =
+            |server: &Server| server.state.is_ok() && server.since.elapsed() >= CALM_AFTER;
+        let is_well = self.servers.iter().all(is_calm);
         let every = self.connector.config.look_every;
         let every = if is_well && self.fault.is_none() { every } else { every / 4 };
         let next = self.look_began + jitter(every);
@@ -492,6 +512,7 @@ impl Task {
                     was_used: false,
                     lines: Lines::default(),
                     watch: ClockWatch::new(),
+                    round_trip: RoundTrip::new(),
                 },
             });
         }

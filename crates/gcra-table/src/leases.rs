@@ -501,15 +501,17 @@ impl Leases {
         self.region.leases_shared().see_hosts(hosts, now);
     }
 
-    /// Notes that the store has replied to a process of this host.
-    pub fn see_reply(&self, now: HostTime) {
-        self.region.leases_shared().replied.fetch_max(now.0, Ordering::Relaxed);
+    /// Notes that a process of this host uses a part of the store: asks it, or may. A store of one
+    /// server is one part, 0; a cluster has up to 1024.
+    pub fn use_part(&self, part: usize, now: HostTime) {
+        self.region.leases_shared().use_part(part, now);
     }
 
-    /// When the store has replied to any process of this host at last; 0 if it has not.
+    /// How long ago a process of this host used a part of the store at last, to within 100 ms;
+    /// [`u64::MAX`] µs if none has.
     #[must_use]
-    pub fn replied(&self) -> HostTime {
-        HostTime(self.region.leases_shared().replied.load(Ordering::Relaxed))
+    pub fn part_used_ago(&self, part: usize, now: HostTime) -> Micros {
+        self.region.leases_shared().part_used_ago(part, now)
     }
 
     /// How many hosts share keys with this one, itself included: the most that replies have said

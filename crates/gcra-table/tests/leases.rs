@@ -66,7 +66,7 @@ fn the_first_process_makes_the_file_and_others_join_it() {
     let (first, opened) = open(&table);
     assert_eq!(opened, Opened::Created);
     let metadata = fs::metadata(&path).unwrap();
-    assert_eq!((metadata.mode() & 0o7777, metadata.len()), (0o600, 4096 + 64 * 16));
+    assert_eq!((metadata.mode() & 0o7777, metadata.len()), (0o600, 8192 + 64 * 16));
     assert_eq!((first.entries(), first.bytes()), (32, metadata.len()));
 
     // Another number of slots is only for a file that has to be made.
@@ -151,7 +151,7 @@ fn a_file_that_does_not_fit_is_replaced_and_the_host_is_another_one() {
         last = next;
     }
     let file = OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(4096 + 128 * 16).unwrap();
+    file.set_len(8192 + 128 * 16).unwrap();
     assert_eq!(open(&table).1, Opened::Created, "it has grown");
 }
 
@@ -446,4 +446,20 @@ fn killed_processes_spend_no_cell_twice() {
     );
     assert!(spent <= u64::from(BURST), "{spent} cells of a burst of {BURST}");
     assert!(kills > 10 && spent > 50, "{kills} kills, {spent} cells");
+}
+
+#[test]
+fn each_part_of_the_store_is_used_by_itself_and_all_processes_see_it() {
+    let (_directory, table, _) = table();
+    let [(one, _), (other, _)] = [open(&table), open(&table)];
+    let at = |ms: u64| HostTime(5_000_000 + ms * 1_000);
+    assert!(one.part_used_ago(0, at(0)) > Micros::from_millis(60_000), "never");
+    one.use_part(1_023, at(0));
+    other.use_part(7, at(1_000));
+    let ago = |part, ms| other.part_used_ago(part, at(ms)).0 / 1_000;
+    assert_eq!([ago(1_023, 0), ago(1_023, 2_600), ago(7, 2_600)], [0, 2_600, 1_600]);
+    assert_eq!(ago(7, 990), 0, "a clock that was read before");
+    // There are no such parts.
+    one.use_part(1_024, at(0));
+    assert!(other.part_used_ago(1_024, at(0)) > Micros::from_millis(60_000));
 }

@@ -24,10 +24,10 @@ use crate::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 
 /// The header's size; the sets begin after it.
-pub(crate) const HEADER_BYTES: usize = 4096;
+pub(crate) const HEADER_BYTES: usize = 8192;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"GCRAleas";
 const FIXED_BYTES: usize = 104;

@@ -81,9 +81,16 @@ pub(crate) struct Shared {
     pub(super) evicted: core::sync::atomic::AtomicU64,
     /// How many hosts the store has seen lately: see [`Self::see_hosts`].
     hosts: [core::sync::atomic::AtomicU64; 2],
-    /// When the store has replied to any process of this host at last.
-    pub(super) replied: core::sync::atomic::AtomicU64,
+    /// For each part of the store when a process of this host used it at last, in tenths of a
+    /// second; of the higher digits, 32 bits are left out.
+    used: [core::sync::atomic::AtomicU32; PARTS],
 }
+
+/// How many parts a store has that may be away while others are not.
+const PARTS: usize = 1024;
+
+/// Tenths of a second, in µs.
+const TENTH: u64 = 100_000;
 
 /// The numbers of asks: see [`AskNumber`].
 #[repr(transparent)]
@@ -103,7 +110,7 @@ impl Shared {
             _reserved: Default::default(),
             evicted: Default::default(),
             hosts: Default::default(),
-            replied: Default::default(),
+            used: core::array::from_fn(|_| Default::default()),
         }
     }
 
@@ -141,10 +148,38 @@ impl Shared {
         most.unwrap_or(0)
     }
 
+    /// Notes that a process of this host uses a part of the store.
+    pub(super) fn use_part(&self, part: usize, now: HostTime) {
+        let Some(used) = self.used.get(part) else { return };
+        let tenth = tenths(now);
+        // Few of many calls write to what all processes read.
+        if used.load(Ordering::Relaxed) != tenth {
+            used.store(tenth, Ordering::Relaxed);
+        }
+    }
+
+    /// How long ago a process of this host used a part of the store, to within a tenth of a
+    /// second; [`u64::MAX`] if none has.
+    pub(super) fn part_used_ago(&self, part: usize, now: HostTime) -> Micros {
+        let used = self.used.get(part).map_or(0, |used| used.load(Ordering::Relaxed));
+        if used == 0 {
+            return Micros(u64::MAX);
+        }
+        let ago = tenths(now).wrapping_sub(used);
+        // Another process has read the clock a moment later.
+        let ago = if ago == u32::MAX { 0 } else { ago };
+        Micros(u64::from(ago) * TENTH)
+    }
+
     /// The largest number that was drawn.
     pub(super) fn newest(&self) -> AskNumber {
         AskNumber(self.numbers.0.load(Ordering::Relaxed))
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower digits")]
+const fn tenths(time: HostTime) -> u32 {
+    (time.0 / TENTH) as u32
 }
 
 /// What all entries of one memory have in common.
