@@ -66,26 +66,38 @@ impl Drop for Permit {
 /// A smoothed estimate of the time from submitting an ask to its reply. One task writes it.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
-    /// In eighths of a microsecond: what is new counts an eighth.
+    /// In eighths of a microsecond: what is new counts an eighth. 0 before the first reply.
     eighths: AtomicU64,
 }
 
 impl RoundTrip {
     const FEWEST: Micros = Micros(100);
-    const MOST: Micros = Micros::from_millis(50);
+    const MOST: Micros = Micros::from_millis(500);
+    /// What is supposed before the first reply.
+    const SUPPOSED: Micros = Micros(500);
 
+    /// The first reply is what is known.
     pub(crate) const fn new() -> Self {
-        Self { eighths: AtomicU64::new(8 * 500) }
+        Self { eighths: AtomicU64::new(0) }
+    }
+
+    /// The first reply is one of many.
+    pub(crate) const fn supposed() -> Self {
+        Self { eighths: AtomicU64::new(8 * Self::SUPPOSED.0) }
     }
 
     pub(crate) fn note(&self, took: Micros) {
         let before = self.eighths.load(Ordering::Relaxed);
         let took = took.clamp(Self::FEWEST, Self::MOST);
-        self.eighths.store(before - before / 8 + took.0, Ordering::Relaxed);
+        let now = if before == 0 { 8 * took.0 } else { before - before / 8 + took.0 };
+        self.eighths.store(now, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> Micros {
-        Micros(self.eighths.load(Ordering::Relaxed) / 8)
+        match self.eighths.load(Ordering::Relaxed) {
+            0 => Self::SUPPOSED,
+            eighths => Micros(eighths / 8),
+        }
     }
 }
 
@@ -221,9 +233,13 @@ mod tests {
     fn a_round_trip_is_smoothed_and_stays_in_its_bounds() {
         let round_trip = RoundTrip::new();
         assert_eq!(round_trip.get(), Micros(500));
+        round_trip.note(Micros(160_000));
+        assert_eq!(round_trip.get(), Micros(160_000), "a store that is far away");
+        let round_trip = RoundTrip::supposed();
+        assert_eq!(round_trip.get(), Micros(500));
         round_trip.note(Micros(1_300));
         assert_eq!(round_trip.get(), Micros(600));
-        for (took, becomes) in [(7_000, 7_000), (7_007, 7_007), (0, 100), (1 << 60, 50_000)] {
+        for (took, becomes) in [(7_000, 7_000), (7_007, 7_007), (0, 100), (1 << 60, 500_000)] {
             for _ in 0..200 {
                 round_trip.note(Micros(took));
             }

@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// How long a reply takes, from submitting the ask: a mean in which the latest call counts an
-    /// eighth. It is 500 µs before the first reply, and between 100 µs and 50 ms.
+    /// eighth. It is 500 µs before the first reply, and between 100 µs and 500 ms.
     #[must_use]
     pub fn round_trip(&self) -> Micros {
         self.shared.round_trip.get()

@@ -447,7 +447,7 @@ impl Task {
         if server.state.is_ok() != state.is_ok() {
             server.since = now;
             server.watch = ClockWatch::new();
-            server.round_trip = RoundTrip::new();
+            server.round_trip = RoundTrip::supposed();
         }
         server.state = state;
     }
@@ -512,7 +512,7 @@ impl Task {
                     was_used: false,
                     lines: Lines::default(),
                     watch: ClockWatch::new(),
-                    round_trip: RoundTrip::new(),
+                    round_trip: RoundTrip::supposed(),
                 },
             });
         }

@@ -329,9 +329,8 @@ async fn a_round_trip_is_what_replies_take() {
     let mut host = Host::ready(config(&url)).await;
     assert_eq!(host.store.round_trip().get(), 500, "is supposed before the first reply");
     host.reply("key").await;
-    // An eighth of 9 ms, and seven of 500 µs.
-    assert!(host.store.round_trip().get() >= 1_562, "{:?}", host.store.round_trip());
-    assert!(host.store.round_trip().get() <= 50_000);
+    let measured = host.store.round_trip().get();
+    assert!((9_000..=500_000).contains(&measured), "{measured}");
 }
 
 #[tokio::test]
