@@ -4,13 +4,17 @@
 
 mod support;
 
+use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
+use support::server_groups::{cluster, cluster_url};
 use support::spop::Spop;
 use support::valkey::{Server, valkey};
 use support::{Agent, admin, directory, needs, wait_until};
@@ -102,6 +106,95 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     assert!(self::status(&address)["store"]["up"] == true);
 }
 
+/// An agent whose policy uses shares, and 40 clients.
+struct Sharing {
+    agent: Agent,
+    address: String,
+    spop: Spop,
+}
+
+impl Sharing {
+    fn start(directory: &Path, url: &str) -> Self {
+        let file = directory.join("gcra-spoa.toml");
+        let config = format!(
+            "[store]\nurl = \"{url}\"\nwait = \"5s\"\nleast_replicas = 0\n\
+             [policy.check]\nlimits = [\"100/s burst 100\"]\nkey = [\"ip\"]\nshared = true\n"
+        );
+        fs::write(&file, config).unwrap();
+        let args = ["--config", file.to_str().unwrap()];
+        let (agent, address) = admin::start(&directory.join("table"), &args);
+        let spop = Spop::connect(&agent.address);
+        Self { agent, address, spop }
+    }
+
+    fn wait_for_the_store(&self) {
+        wait_until("the store is used", || status(&self.address)["store"]["up"] == true);
+    }
+
+    fn ask_all(&mut self) {
+        for client in 0..40 {
+            self.spop.is_blocked(&[("ip", ip(&format!("192.0.2.{client}")))]);
+        }
+    }
+
+    /// How many requests were decided without the store.
+    fn fallback(&self, verdict: &str) -> f64 {
+        let series = "gcra_store_fallback_total{policy=\"check\",verdict=";
+        metric(&self.address, &format!("{series}\"{verdict}\"}}"))
+    }
+
+    fn has_a_share_within(&mut self, time: Duration) -> bool {
+        let (before, start) = (self.fallback("allowed"), Instant::now());
+        while self.fallback("allowed") <= before && start.elapsed() < time {
+            self.ask_all();
+        }
+        self.fallback("allowed") > before
+    }
+
+    /// Kills a server when it is known how many machines there are, and waits until a share is
+    /// used. That is so after a while, and if the agent was not stopped just before.
+    fn lose(&mut self, server: &mut Server) {
+        for _ in 0..4 {
+            self.wait_for_the_store();
+            thread::sleep(Duration::from_secs(9));
+            server.kill();
+            if self.has_a_share_within(Duration::from_secs(20)) {
+                return;
+            }
+            server.restart();
+        }
+        panic!("no share is used");
+    }
+}
+
+#[test]
+fn shares_are_used_for_the_keys_of_one_server_of_a_cluster() {
+    needs!(valkey());
+    let (directory, mut nodes) = (directory(), cluster(3));
+    let mut sharing = Sharing::start(directory.path(), &cluster_url(&nodes));
+    sharing.lose(&mut nodes[2]);
+    assert!(sharing.fallback("blocked") > 0.0, "a share does not begin at once");
+    let granted = |sharing: &Sharing| status(&sharing.address)["store"]["granted_cells"].as_u64();
+    let before = granted(&sharing);
+    wait_until("the other servers are used", || {
+        sharing.ask_all();
+        granted(&sharing) > before
+    });
+}
+
+#[test]
+fn an_agent_that_is_started_again_in_an_outage_goes_on_with_its_share() {
+    needs!(valkey());
+    let (directory, mut server) = (directory(), store());
+    let mut sharing = Sharing::start(directory.path(), &server.url());
+    sharing.lose(&mut server);
+    drop(sharing.agent);
+    let mut again = Sharing::start(directory.path(), &server.url());
+    assert!(again.has_a_share_within(Duration::from_secs(60)));
+    server.restart();
+    again.wait_for_the_store();
+}
+
 fn run(table: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
     command.args(args).arg("--table").arg(table).output().unwrap()
@@ -168,7 +261,7 @@ fn commands_say_what_this_machine_holds() {
     assert!(leases["asks"].as_u64() > Some(0) && leases["machines"] == 1, "{leases}");
     let (words, _) = said(&table, &["table", "info"]);
     let file = format!("{}.leases", table.display());
-    let begins = format!("\nleases {file}: 2048 entries, 68 KiB; 1 machine was seen\n");
+    let begins = format!("\nleases {file}: 2048 entries, 72 KiB; 1 machine was seen\n");
     assert!(words.contains(&begins), "{words}");
     let (checked, status) = said(&table, &["table", "check"]);
     assert!(checked.contains(&format!("leases {file}: no fault in 2048 entries\n")), "{checked}");
@@ -188,7 +281,7 @@ fn commands_say_what_this_machine_holds() {
     // The entries begin behind the header.
     agent.stop();
     let damaged = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-    damaged.write_all_at(&[0xff; 16], 4096).unwrap();
+    damaged.write_all_at(&[0xff; 16], 8192).unwrap();
     let (checked, status) = said(&table, &["table", "check"]);
     assert!(checked.contains("entry 0: it is damaged\n"), "{checked}");
     assert!(checked.contains(&format!("leases {file}: 1 fault; too much may")), "{checked}");

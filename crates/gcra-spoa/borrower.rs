@@ -60,6 +60,10 @@ const COUNTED_AFTER: Micros = Micros::from_millis(7_000);
 /// takes it for one that was away.
 const HOST_MAY_BE_CUT_OFF_FOR: Nanos = Nanos::from_millis(30_000);
 
+/// An agent that is started while the store is away goes on with the number of hosts that another
+/// process of this host knew this short a time ago.
+const RESTARTED_WITHIN: Micros = Micros::from_millis(10_000);
+
 /// The other processes of the host learn that much earlier that this one will ask the store.
 const SAID_EARLIER: Nanos = Nanos::from_millis(300);
 
@@ -149,12 +153,17 @@ impl Borrower {
         let parts = line.asker().store().parts();
         // If the host used the store not long ago, and then no more, the store may be on its way
         // back from an outage.
-        let may_be_cut_off = HOST_USES_IT_FOR..HOST_MAY_BE_CUT_OFF_FOR;
+        let host_time = HostTime::from(now);
+        let hosts = leases.hosts_before(RESTARTED_WITHIN, host_time);
         let outage = |part| {
             let outage = Outage::new(now);
-            let used = leases.part_used_ago(part, HostTime::from(now));
-            if may_be_cut_off.contains(&used.into()) {
-                outage.note_failure(now);
+            let used = Nanos::from(leases.part_used_ago(part, host_time));
+            if used >= HOST_USES_IT_FOR {
+                match hosts {
+                    Some(hosts) => outage.goes_on(hosts, now),
+                    None if used < HOST_MAY_BE_CUT_OFF_FOR => outage.note_failure(now),
+                    None => {}
+                }
             }
             outage
         };
@@ -514,13 +523,18 @@ impl Borrower {
     /// Notes which parts of the store are away, and says to the other processes of the host which
     /// this one uses.
     fn look(&self, table: &Table) {
-        let (now, leases) = (table.now(), self.leases());
+        let (now, leases, mut hosts) = (table.now(), self.leases(), 0);
         for (part, outage) in self.outages.iter().enumerate() {
             let is_away = self.store().is_part_away(part);
             outage.note(is_away, now, || self.known_hosts(now));
             if outage.is_over(now.saturating_add(SAID_EARLIER), Nanos::ZERO) {
                 leases.use_part(part, HostTime::from(now));
+            } else if outage.hosts() > 0 {
+                hosts = hosts.max(outage.hosts());
             }
+        }
+        if hosts > 0 {
+            leases.see_away(hosts, HostTime::from(now));
         }
         if self.asker.is_away() && self.store().health().has_failed() {
             self.outages.iter().for_each(|outage| outage.note_failure(now));

@@ -81,10 +81,13 @@ impl Outage {
             (Some(until), true) => {
                 self.lost.store(now.0, Ordering::Relaxed);
                 if self.is_over(now, Nanos::ZERO) {
-                    if now.saturating_since(until) >= CALM {
+                    let (hosts, goes_on) = (hosts(), now.saturating_since(until) < CALM);
+                    if !goes_on {
                         self.since.store(now.0, Ordering::Relaxed);
                     }
-                    self.hosts.store(hosts(), Ordering::Relaxed);
+                    if !goes_on || hosts > 0 {
+                        self.hosts.store(hosts, Ordering::Relaxed);
+                    }
                 }
                 self.until.store(0, Ordering::Relaxed);
             }
@@ -97,6 +100,12 @@ impl Outage {
             }
             _ => {}
         }
+    }
+
+    /// It was away already when this process was started, and there were this many hosts before.
+    pub(super) fn goes_on(&self, hosts: u32, now: Time) {
+        self.note_failure(now);
+        self.hosts.store(hosts, Ordering::Relaxed);
     }
 
     /// An attempt to reach it has failed, so it was away before this process was started.
@@ -237,6 +246,18 @@ mod tests {
         assert!(!outage.is_starting());
         outage.note(false, at(20), || 0);
         assert!(!is_over(&outage, 1_519) && is_over(&outage, 1_520));
+    }
+
+    #[test]
+    fn a_process_that_is_started_again_in_an_outage_goes_on_with_its_share() {
+        let outage = Outage::new(at(0));
+        outage.goes_on(3, at(10));
+        assert_eq!((outage.hosts(), outage.is_starting()), (3, false));
+        let [missed, used] = [100, 60_000].map(Nanos::from_millis);
+        let from = outage.shares_from(at(100), Nanos::ZERO, missed, used);
+        assert_eq!(from, Some(at(3_500)));
+        outage.note(false, at(5_000), || 0);
+        assert!(!is_over(&outage, 6_499) && is_over(&outage, 6_500));
     }
 
     #[test]

@@ -507,6 +507,18 @@ impl Leases {
         self.region.leases_shared().use_part(part, now);
     }
 
+    /// Notes that the store is away now, and how many hosts there were when it went away.
+    pub fn see_away(&self, hosts: u32, now: HostTime) {
+        self.region.leases_shared().see_away(hosts, now);
+    }
+
+    /// How many hosts there were when the store went away, if a process of this host has seen
+    /// within the time `within` that it is away.
+    #[must_use]
+    pub fn hosts_before(&self, within: Micros, now: HostTime) -> Option<u32> {
+        self.region.leases_shared().hosts_before(within, now)
+    }
+
     /// How long ago a process of this host used a part of the store at last, to within 100 ms;
     /// [`u64::MAX`] µs if none has.
     #[must_use]

@@ -81,6 +81,9 @@ pub(crate) struct Shared {
     pub(super) evicted: core::sync::atomic::AtomicU64,
     /// How many hosts the store has seen lately: see [`Self::see_hosts`].
     hosts: [core::sync::atomic::AtomicU64; 2],
+    /// When a process of this host saw at last that the store was away, in tenths of a second as
+    /// below, and below 32 bits how many hosts there were when it went away.
+    away: core::sync::atomic::AtomicU64,
     /// For each part of the store when a process of this host used it at last, in tenths of a
     /// second; of the higher digits, 32 bits are left out.
     used: [core::sync::atomic::AtomicU32; PARTS],
@@ -110,6 +113,7 @@ impl Shared {
             _reserved: Default::default(),
             evicted: Default::default(),
             hosts: Default::default(),
+            away: Default::default(),
             used: core::array::from_fn(|_| Default::default()),
         }
     }
@@ -169,6 +173,20 @@ impl Shared {
         // Another process has read the clock a moment later.
         let ago = if ago == u32::MAX { 0 } else { ago };
         Micros(u64::from(ago) * TENTH)
+    }
+
+    /// Notes that the store is away now, and how many hosts there were when it went away.
+    pub(super) fn see_away(&self, hosts: u32, now: HostTime) {
+        self.away.store(u64::from(tenths(now)) << 32 | u64::from(hosts), Ordering::Relaxed);
+    }
+
+    /// How many hosts there were when the store went away, if a process of this host has seen
+    /// within `within` that it is away.
+    #[expect(clippy::cast_possible_truncation, reason = "the halves")]
+    pub(super) fn hosts_before(&self, within: Micros, now: HostTime) -> Option<u32> {
+        let away = self.away.load(Ordering::Relaxed);
+        let ago = u64::from(tenths(now).wrapping_sub((away >> 32) as u32)) * TENTH;
+        (away > 0 && ago <= within.0).then_some(away as u32)
     }
 
     /// The largest number that was drawn.
