@@ -268,8 +268,9 @@ fn installed(drop_ins: &[(&str, &str)]) -> TempDir {
 }
 
 /// Each way to install the units.
-const INSTALLATIONS: [&[(&str, &str)]; 4] = [
+const INSTALLATIONS: [&[(&str, &str)]; 5] = [
     &[],
+    &[("gcra-spoa@.service", "store-network.conf")],
     &[("gcra-spoa@.service", "unix-socket.conf")],
     &[("gcra-spoa@.service", "held-socket.conf")],
     &[("gcra-spoa@.service", "held-socket.conf"), ("gcra-spoa@.socket", "held-unix-socket.conf")],

@@ -40,6 +40,16 @@ fn cases() -> Vec<(&'static str, Setting)> {
             },
         ),
         ("64 hosts, 20k/s, limit 1000/s b200", Setting { hosts: 64, seconds: 10.0, ..usual() }),
+        (
+            "40 hosts, 80/s, limit 100/s b100 (under)",
+            Setting {
+                hosts: 40,
+                offered: 80.0,
+                limits: vec![(10_000, 100)],
+                seconds: 60.0,
+                ..usual()
+            },
+        ),
         ("4 hosts, 2k/s, limit 100/s b20", Setting { offered: 2e3, ..small() }),
         (
             "4 hosts, 80/s, limit 100/s b20 (under)",
