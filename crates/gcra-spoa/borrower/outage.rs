@@ -6,12 +6,12 @@
 //! there are rules:
 //!
 //! * A host uses its share only if it has seen not long ago that the store is away
-//!   ([`SEEN_AWAY_FOR`]), and not if another process of the host uses it
-//!   ([`HOST_USES_IT_FOR`]).
+//!   ([`SEEN_AWAY_FOR`]), and not if another process of the host uses it ([`HOST_USES_IT_FOR`]).
 //! * Shares begin as if all that the store has lent were spent at last [`SPENT_AFTER`] after the
 //!   host has lost it.
-//! * A host asks again some time after it has found the store ([`ASK_AFTER`]). By then no host uses
-//!   its share: all have either found the store, or have not seen for too long that it is away.
+//! * A host asks again some time after it has found the store ([`ASK_AFTER`]). By then no host
+//!   uses its share: all have either found the store, or have not seen for too long that it is
+//!   away.
 //! * For a while, each ask says that the key owes what shares may have allowed ([`Outage::owes`]):
 //!   a full burst at that moment.
 //! * A store that is lost again soon ([`CALM`]) was not back: the outage goes on. So hosts do not
@@ -116,8 +116,8 @@ impl Outage {
         }
     }
 
-    /// From when on the store is asked about a limit that has shares, if it is back. `after` is how
-    /// long an outage must be for shares to begin.
+    /// From when on the store is asked about a limit that has shares, if it is back. `after` is
+    /// how long an outage must be for shares to begin.
     fn ask_from(&self, after: Nanos) -> Option<Time> {
         let until = self.until()?;
         let is_long = until.saturating_since(self.since()) >= after.max(SHORT);
@@ -141,8 +141,8 @@ impl Outage {
     }
 
     /// When a full burst was owed at last, as far as a share is concerned: all that the store had
-    /// lent was spent by then. `None` if no share is used now. The store was missed `missed` ago at
-    /// least, and a process of this host has used it `used` ago.
+    /// lent was spent by then. `None` if no share is used now. The store was missed `missed` ago
+    /// at least, and a process of this host has used it `used` ago.
     pub(super) fn shares_from(
         &self,
         now: Time,
@@ -319,8 +319,8 @@ mod tests {
         /// What hosts did.
         #[derive(Default)]
         struct Done {
-            /// When the store granted cells, and until when the ask said that shares may have been
-            /// used.
+            /// When the store granted cells, and until when the ask said that shares may have
+            /// been used.
             grants: Vec<(u64, u64)>,
             /// When a share was used, and when all that was granted was taken to be spent.
             shares: Vec<(u64, u64)>,
