@@ -87,6 +87,18 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     });
     // At this moment a full burst may be owed, so the share is nothing.
     assert!(spop.is_blocked(&[("ip", ip("192.0.2.3"))]));
+    let explained = explained(&address);
+    assert_eq!(
+        (&explained["asks_store"], &explained["held"][0]["now"]),
+        (&false.into(), &"away".into())
+    );
+    assert_eq!(explained["away"]["agent_says_so"], true, "{explained}");
+    let because = explained["away"]["because"].as_str().unwrap();
+    let share = "this machine's share (the limit divided by 1 machine) allows no request yet";
+    // For a moment, it may be that another agent of the machine still uses the store.
+    assert!(because == share || because.starts_with("there is no share: "), "{because}");
+    let blocked = (explained["blocked"].as_bool(), explained["reason"].is_string());
+    assert_eq!(blocked, (Some(true), true), "{explained}");
     assert!(metric(&address, "gcra_store_up") < 1.0);
     assert!(metric(&address, "gcra_store_away_seconds_total") > 0.0);
     assert!(metric(&address, fallback) > 0.0);
@@ -193,6 +205,43 @@ fn an_agent_that_is_started_again_in_an_outage_goes_on_with_its_share() {
     assert!(again.has_a_share_within(Duration::from_secs(60)));
     server.restart();
     again.wait_for_the_store();
+}
+
+/// What the agent says about a client that it does not know.
+fn explained(address: &str) -> Json {
+    let explained = admin::get(address, "/explain?arg=ip=192.0.2.99").body;
+    serde_json::from_str::<Json>(&explained).unwrap()[0].clone()
+}
+
+#[test]
+fn explain_says_what_is_decided_while_the_store_is_away() {
+    needs!(valkey());
+    let (directory, mut server) = (directory(), store());
+    let table = directory.path().join("table");
+    let (_agent, address) = agent(&table, &server, &["--without-store", "closed"]);
+    let command = ["explain", "--rate", "10/h", "ip=192.0.2.99"];
+    let is_asked = "the store is asked about a request now, and decides\n";
+    wait_until("the agent uses the store", || said(&table, &command).0.contains(is_asked));
+    assert_eq!(explained(&address)["asks_store"], true);
+    // The agent uses it, and this command could not reach it.
+    let elsewhere = [&command[..], &["--store", "redis://127.0.0.1:1"]].concat();
+    let (text, _) = said(&table, &elsewhere);
+    let perhaps = "the store decides about a request now, if agents can reach it\n";
+    assert!(text.contains(perhaps), "{text}");
+
+    server.kill();
+    wait_until("the agent says so", || explained(&address)["away"].is_object());
+    let explained = explained(&address);
+    let reason = (&explained["reason"], &explained["blocked"], &explained["asks_store"]);
+    assert_eq!(reason, (&"store".into(), &true.into(), &false.into()), "{explained}");
+    let because = "the policy is \"closed\" without the store";
+    assert_eq!(explained["away"]["because"], because);
+    wait_until("the command says so", || {
+        let (text, _) = said(&table, &command);
+        let begins = "the agents of this machine have not used the store for ";
+        let ends = format!("; a request now is blocked, because {because}\n");
+        text.contains(begins) && text.contains(&ends)
+    });
 }
 
 fn run(table: &Path, args: &[&str]) -> Output {

@@ -311,7 +311,8 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     }
     let (in_force, table) = (answering.policies.load(), answering.watched.table());
     let leases = answering.watched.leases();
-    let shared = SharedSources { leases: leases.as_ref().map(|it| &***it), store: None };
+    let leases = leases.as_ref().map(|it| &***it);
+    let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
     let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
     serde_json::to_vec(&explanations).map_err(|error| error.to_string())
 }

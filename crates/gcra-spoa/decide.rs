@@ -210,6 +210,21 @@ impl<'p> Charge<'_, 'p, '_> {
         (standings, None)
     }
 
+    /// What charges of these claims would say now.
+    fn look_at(
+        &self,
+        claims: &[Claim<'p>],
+    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+        let mut reason = None;
+        let look = |claim: &Claim<'p>| {
+            let (standing, denied) = self.look(*claim);
+            // What can never be allowed is a stronger reason.
+            reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+            standing
+        };
+        (claims.iter().take(MAX_LIMITS).map(look).collect(), reason)
+    }
+
     /// What a charge would say now.
     fn look(&self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
         let Claim { quota, key, least_tat, .. } = claim;
@@ -269,7 +284,8 @@ impl<'p> Charge<'_, 'p, '_> {
 }
 
 /// Decides about a message by a share of each limit, which `share` names, with the
-/// TAT that each key has at least. Without a share, it is blocked.
+/// TAT that each key has at least. Without a share, it is blocked. `charges` is whether the shares
+/// are charged; if not, this only says what would be decided.
 pub(crate) fn by_share<'p>(
     table: &Table,
     now: &mut Reading,
@@ -277,6 +293,7 @@ pub(crate) fn by_share<'p>(
     question: Question,
     limits: &'p [Limit],
     share: impl Fn(&Limit) -> Option<(Quota, Time)>,
+    charges: bool,
 ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
     let claim = |limit: &'p Limit| {
         let (quota, least_tat) = share(limit)?;
@@ -287,8 +304,23 @@ pub(crate) fn by_share<'p>(
     let Some(claims) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
     let policy = &in_force.policies.list[question.policy];
     let mut charge = Charge { table, now, in_force, policy, question, message: None };
-    let (said, reason) = charge.charge_claims(&claims);
+    let (mut said, reason) = match charges {
+        true => charge.charge_claims(&claims),
+        false => charge.look_at(&claims),
+    };
+    for (standing, claim) in said.iter_mut().zip(&claims) {
+        *standing = of_share(*standing, claim.quota);
+    }
     (reason, said)
+}
+
+/// What a share of a limit says, as if the limit said it: as many cells are left as the share has.
+fn of_share(standing: Standing<'_>, share: Quota) -> Standing<'_> {
+    let Standing { limit, owed, wait } = standing;
+    let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
+    let used = limit.quota.burst().saturating_sub(left);
+    let used = Nanos(limit.quota.emission_interval().0.saturating_mul(used.into()));
+    Standing { limit, owed: owed.max(used), wait }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -306,4 +338,42 @@ fn standing_of<'p>(limit: &'p Limit, decision: &Decision) -> Standing<'p> {
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { limit.quota.drain_time() };
     Standing { limit, owed: decision.owed(), wait: decision.retry_after().unwrap_or(never) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use gcra_table::Slots;
+
+    use super::*;
+    use crate::cli;
+    use crate::key::NamedValue;
+    use crate::stats::Stats;
+    use crate::written_message::WrittenMessage;
+
+    #[test]
+    fn as_many_cells_are_left_of_a_limit_as_its_share_has() {
+        let (table, _clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+        let policies = cli::policies_of_rate("10/s".parse().unwrap(), Some(20)).unwrap();
+        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let arg = NamedValue { name: "ip".to_owned(), value: "192.0.2.1".parse().unwrap() };
+        let message = WrittenMessage::new(b"", &[arg]).unwrap();
+        let question = Question::new(&in_force, &table, &message.message().unwrap()).ok().unwrap();
+        let limits = in_force.policies.list[0].rule(question.rule).limits();
+        // That of one of three machines.
+        let share = Quota::new(Nanos(limits[0].quota.emission_interval().0 * 3), 6).unwrap();
+        let left = |charges| {
+            let (table, share) = (&table, |_: &Limit| Some((share, Time::ZERO)));
+            let mut now = table.reading();
+            let (reason, said) =
+                by_share(table, &mut now, &in_force, question, limits, share, charges);
+            (reason, said[0].remaining())
+        };
+        for remaining in (0..6).rev() {
+            assert_eq!(left(true), (None, remaining));
+        }
+        assert_eq!(left(true), (Some(Reason::Limit), 0));
+        assert_eq!(left(false), (Some(Reason::Limit), 0));
+    }
 }

@@ -62,6 +62,44 @@ pub(crate) enum Patience {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MustWait;
 
+/// What is done with a request instead of asking the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Instead {
+    /// It is blocked.
+    Closed,
+    /// It is allowed, as all requests are for this time yet.
+    Open { left: Duration },
+    /// The share of this machine decides.
+    Share,
+}
+
+impl Instead {
+    /// What a policy does after the store has been away for this time.
+    pub(crate) fn of(without_store: WithoutStore, away: Nanos) -> Self {
+        match without_store {
+            WithoutStore::Closed => Self::Closed,
+            WithoutStore::Open { for_ } if Duration::from(away) < for_ => {
+                Self::Open { left: for_.saturating_sub(away.into()) }
+            }
+            WithoutStore::Share | WithoutStore::Open { .. } => Self::Share,
+        }
+    }
+}
+
+/// What would be decided about a request without the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreseen {
+    /// For how long the store has been away.
+    pub(crate) away: Nanos,
+    pub(crate) instead: Instead,
+    /// How many machines a share is for; 0 if that is not known.
+    pub(crate) machines: u32,
+    /// Why it would be blocked, if it would.
+    pub(crate) reason: Option<Reason>,
+    /// How long the client has to wait.
+    pub(crate) wait: Nanos,
+}
+
 impl Attempt {
     /// What the request waits for, if it does.
     pub(crate) fn waits(&self) -> Option<&Waits> {
@@ -299,18 +337,45 @@ impl<'p> Shared<'p, '_, '_> {
         loan: &Loan,
     ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
         let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
-        match self.sharing.without_store {
-            WithoutStore::Closed => return (Some(Reason::Store), ArrayVec::new()),
-            WithoutStore::Open { for_ }
-                if Duration::from(now.time().saturating_since(since)) < for_ =>
-            {
+        let away = now.time().saturating_since(since);
+        match Instead::of(self.sharing.without_store, away) {
+            Instead::Closed => return (Some(Reason::Store), ArrayVec::new()),
+            Instead::Open { .. } => {
                 self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
                 return (None, ArrayVec::new());
             }
-            WithoutStore::Share | WithoutStore::Open { .. } => {}
+            Instead::Share => {}
         }
         let share = |limit: &Limit| self.borrower.share(self.table, loan, limit.quota);
-        decide::by_share(self.table, now, self.in_force, self.question, limits, share)
+        decide::by_share(self.table, now, self.in_force, self.question, limits, share, true)
+    }
+
+    /// What would be decided now about a request that has to ask the store about this one of the
+    /// limits. `None` if the store can be asked. Nothing is charged.
+    pub(crate) fn foresee_without_store(
+        &self,
+        limits: &'p [Limit],
+        limit: &'p Limit,
+    ) -> Option<Foreseen> {
+        let key = LeaseKey::new(limit.key(self.table, self.question.key), limit.quota);
+        let loan = self.loan((limit, key))?;
+        let since = self.borrower.away_since(self.table, &loan)?;
+        let mut now = self.table.reading();
+        let away = now.time().saturating_since(since);
+        let instead = Instead::of(self.sharing.without_store, away);
+        let machines = self.borrower.hosts(now.time());
+        let (reason, wait) = match instead {
+            Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
+            Instead::Open { .. } => (None, Nanos::ZERO),
+            Instead::Share => {
+                let share = |limit: &Limit| self.borrower.share(self.table, &loan, limit.quota);
+                let (table, in_force, question) = (self.table, self.in_force, self.question);
+                let (reason, said) =
+                    decide::by_share(table, &mut now, in_force, question, limits, share, false);
+                (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
+            }
+        };
+        Some(Foreseen { away, instead, machines, reason, wait })
     }
 }
 

@@ -9,8 +9,11 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
+use crate::away::{Away, is_used};
+use crate::borrower::Borrower;
 use crate::counting::write_client;
 use crate::decide::{Foreseen, foresee};
+use crate::decide_shared::Shared;
 use crate::duration::Left;
 use crate::held::{Held, Stored};
 use crate::in_force::InForce;
@@ -18,7 +21,7 @@ use crate::in_store::InStore;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::named_parts::{exact_key, ungrouped};
 use crate::policy::key_args::{KeyArg, NoValue};
-use crate::policy::{OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
+use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
 use crate::verdict::{Reason, Verdict};
 use crate::visible::quoted;
@@ -68,6 +71,12 @@ pub(crate) struct Decided {
     /// the request would be blocked.
     #[serde(default)]
     pub(crate) asks_store: bool,
+    /// Whether it is known that the store can be asked now.
+    #[serde(default)]
+    pub(crate) store_is_there: bool,
+    /// What is so because the store is away, if it would have to be asked.
+    #[serde(default)]
+    pub(crate) away: Option<Away>,
     /// Whether a request now would be blocked, by the exemption too.
     pub(crate) blocked: bool,
     /// The value of the variable `would_block`.
@@ -140,6 +149,8 @@ pub(crate) struct SharedSources<'a> {
     pub(crate) leases: Option<&'a Leases>,
     /// The store, if it is to be asked.
     pub(crate) store: Option<&'a InStore>,
+    /// What this process does for shared limits, if it is an agent.
+    pub(crate) borrower: Option<&'a Borrower>,
 }
 
 /// Explains what is decided now about a message with these args: for each message that the
@@ -319,6 +330,8 @@ pub(crate) fn decided(
             .filter(|_| is_shared)
             .map(|sharing| sharing.without_store.in_words()),
         asks_store: is_limited && own.asks_store,
+        store_is_there: own.store_is_there,
+        away: own.away.filter(|_| is_limited),
         held: own.held,
         observed_held,
         blocked: is_limited && verdict.is_blocked(),
@@ -344,6 +357,8 @@ struct Said {
     /// Those that machines share.
     held: Vec<Held>,
     asks_store: bool,
+    store_is_there: bool,
+    away: Option<Away>,
 }
 
 impl Said {
@@ -372,6 +387,25 @@ impl Said {
         // As the agents do: what can never be allowed is a stronger reason.
         let reason = any("oversize").then_some(Reason::Oversize);
         let reason = reason.or_else(|| any("blocked").then_some(Reason::Limit));
+        let asks = held.iter().position(|held| held.now == "asks").filter(|_| reason.is_none());
+        if let Some(place) = asks
+            && let Some((away, reason, wait)) =
+                without_store(in_force, table, shared, question, message, (limits, place))
+        {
+            held.iter_mut().filter(|held| held.now == "asks").for_each(|held| {
+                "away".clone_into(&mut held.now);
+            });
+            return Self {
+                verdict: Verdict::new(question.policy, policy.observes, reason),
+                wait,
+                wait_if_asked: wait,
+                limits: Vec::new(),
+                held,
+                asks_store: false,
+                store_is_there: false,
+                away: Some(away),
+            };
+        }
         let verdict = Verdict::new(question.policy, policy.observes, reason);
         let waits = held.iter().zip(limits).filter(|(held, _)| held.now == "blocked");
         let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
@@ -384,8 +418,24 @@ impl Said {
             // Beyond the ceiling nothing more is charged.
             (wait, if longer > most { wait } else { longer })
         });
-        let asks_store = reason.is_none() && any("asks");
-        Self { verdict, wait, wait_if_asked, limits: Vec::new(), held, asks_store }
+        let asked = |held: &Held| held.now != "asks" || held.store.is_some();
+        let store_is_there = match shared.store {
+            Some(_) => held.iter().all(asked),
+            None => {
+                shared.borrower.is_some()
+                    || shared.leases.is_some_and(|leases| is_used(leases, table))
+            }
+        };
+        Self {
+            verdict,
+            wait,
+            wait_if_asked,
+            limits: Vec::new(),
+            asks_store: asks.is_some(),
+            store_is_there,
+            away: None,
+            held,
+        }
     }
 
     /// The same for a policy of this machine alone.
@@ -404,8 +454,33 @@ impl Said {
             limits: foreseen.iter().map(LimitState::of).collect(),
             held: Vec::new(),
             asks_store: false,
+            store_is_there: false,
+            away: None,
         }
     }
+}
+
+/// What is decided now about a request that has to ask the store about one of these limits, if the
+/// store is away: why it is blocked, if it is, and for how long.
+fn without_store(
+    in_force: &InForce,
+    table: &Table,
+    shared: SharedSources<'_>,
+    question: Question,
+    message: &Message<'_>,
+    (limits, place): (&[Limit], usize),
+) -> Option<(Away, Option<Reason>, Nanos)> {
+    let sharing = in_force.policies.list[question.policy].shared?;
+    let (leases, limit) = (shared.leases?, limits.get(place)?);
+    let Some(borrower) = shared.borrower else {
+        let (away, reason) = Away::of_machine(leases, table, sharing.without_store)?;
+        return Some((away, reason, Nanos::ZERO));
+    };
+    let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+    let foreseen = shared.foresee_without_store(limits, limit)?;
+    let bursts = limits.iter().map(|limit| limit.quota.burst());
+    let away = Away::of_agent(&foreseen, bursts.min().unwrap_or_default());
+    Some((away, foreseen.reason, foreseen.wait))
 }
 
 /// How long the exemption of a client lasts yet, if there is one.
@@ -679,6 +754,9 @@ impl Decided {
                 left(ms)
             );
         }
+        if let Some(away) = &self.away {
+            return away.in_words(self.blocked, self.would_block, self.retry_after_ms);
+        }
         let Some(reason) = &self.reason else {
             return match (&*self.rule, self.cells, self.retry_after_ms) {
                 ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
@@ -695,8 +773,11 @@ impl Decided {
                      asked whether it would be blocked"
                         .to_owned()
                 }
-                _ if self.asks_store => {
+                _ if self.asks_store && self.store_is_there => {
                     "the store is asked about a request now, and decides".to_owned()
+                }
+                _ if self.asks_store => {
+                    "the store decides about a request now, if agents can reach it".to_owned()
                 }
                 _ if !self.held.is_empty() => {
                     "a request now is allowed, by cells that this machine holds".to_owned()

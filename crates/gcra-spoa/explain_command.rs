@@ -38,7 +38,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         false => command.store().map_err(WrongUsage)?,
     };
     let store = settings.map(InStore::new).transpose()?;
-    let shared = SharedSources { leases: leases.as_ref(), store: store.as_ref() };
+    let shared = SharedSources { leases: leases.as_ref(), store: store.as_ref(), borrower: None };
     let explain_with = |args: &[NamedValue]| {
         explain_all(in_force, table, shared, message.as_deref(), args).map_err(WrongUsage)
     };

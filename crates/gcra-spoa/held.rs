@@ -21,7 +21,8 @@ pub(crate) struct Held {
     pub(crate) limit: String,
     /// "10 per second, up to 20 at once".
     pub(crate) text: String,
-    /// "allowed", "blocked", "oversize", or "asks": the store is asked, and decides.
+    /// "allowed", "blocked", "oversize"; "asks": the store is asked, and decides; or "away": the
+    /// store would have to be asked, and is away.
     pub(crate) now: String,
     /// Cells that can be spent without asking.
     pub(crate) cells: u32,

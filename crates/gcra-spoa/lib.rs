@@ -10,6 +10,7 @@ mod answer;
 mod ask;
 mod audit;
 mod audit_command;
+mod away;
 mod borrower;
 mod check;
 mod cli;

@@ -226,6 +226,11 @@ impl Watched {
         }
     }
 
+    /// What this agent does for shared limits, if there is a store.
+    pub(crate) fn borrower(&self) -> Option<&Borrower> {
+        self.borrower.as_deref()
+    }
+
     /// What the machine holds of shared limits, if there is a store.
     pub(crate) fn leases(&self) -> Option<Guard<Arc<Leases>>> {
         self.borrower.as_ref().map(|borrower| borrower.leases())

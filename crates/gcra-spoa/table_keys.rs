@@ -91,7 +91,7 @@ fn no_bucket(remembering: Option<&Remembering>) -> String {
 
 fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
-    let shared = SharedSources { leases: leases.as_ref(), store: None };
+    let shared = SharedSources { leases: leases.as_ref(), ..SharedSources::default() };
     let decided =
         |message: Message<'_>| decided(in_force, table, shared, client.question, &message);
     client.message().map(decided)

@@ -526,6 +526,12 @@ impl Leases {
         self.region.leases_shared().part_used_ago(part, now)
     }
 
+    /// The same for the part that was used last.
+    #[must_use]
+    pub fn any_part_used_ago(&self, now: HostTime) -> Micros {
+        self.region.leases_shared().any_part_used_ago(now)
+    }
+
     /// How many hosts share keys with this one, itself included: the most that replies have said
     /// in a minute, and in the minute with replies before that. 0 if there was none.
     #[must_use]

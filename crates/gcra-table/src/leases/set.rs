@@ -189,6 +189,12 @@ impl Shared {
         (away > 0 && ago <= within.0).then_some(away as u32)
     }
 
+    /// The same for the part that was used last.
+    pub(super) fn any_part_used_ago(&self, now: HostTime) -> Micros {
+        let ago = (0..self.used.len()).map(|part| self.part_used_ago(part, now));
+        ago.min().unwrap_or(Micros(u64::MAX))
+    }
+
     /// The largest number that was drawn.
     pub(super) fn newest(&self) -> AskNumber {
         AskNumber(self.numbers.0.load(Ordering::Relaxed))
