@@ -58,6 +58,10 @@ fn store_check_says_what_is_wrong_with_its_arguments() {
         assert_eq!(run.status.code(), Some(2), "{said}");
         assert!(said.contains(expected) && !said.contains("secret"), "{said}");
     }
+    // As agents do, and without a store.
+    let run = check(&["--store", "redis://gcra@127.0.0.1:1"]);
+    let said = text(&run.stderr);
+    assert!(said.contains("names the user 'gcra' and there is no password, so"), "{said}");
     let run = check(&["--store", "rediss://a", "--store-ca", "/nonexistent/ca.pem"]);
     assert_eq!(run.status.code(), Some(1));
     assert!(text(&run.stderr).contains("cannot read the certificates: /nonexistent/ca.pem"));

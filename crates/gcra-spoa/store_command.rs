@@ -17,7 +17,10 @@ use crate::policy;
 /// A file that is named cannot be read, or has no store.
 pub(crate) fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
     let settings = match source {
-        StoreSource::Flags(settings) => *settings,
+        StoreSource::Flags(settings) => {
+            print_warnings(&settings.remarks());
+            *settings
+        }
         StoreSource::File(file) => match policy::file::read(&file) {
             Err(mistakes) => return Ok(print_mistakes(&mistakes)),
             Ok(policies) => {

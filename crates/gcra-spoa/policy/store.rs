@@ -108,15 +108,17 @@ impl StoreSettings {
         };
         let authorities = self.authorities.as_ref();
         let authorities = authorities.and_then(|path| Content::Certificates.remark(path));
-        let user = self.url.user().filter(|_| self.password == Password::None);
-        let user = user.map(|user| {
-            format!(
-                "the address of the store names the user '{user}' and there is no password, so \
-                 agents do not log in and are the user 'default'; name the password with \
-                 password_file or --store-password-file"
-            )
-        });
-        password.into_iter().chain(authorities).chain(user).collect()
+        password.into_iter().chain(authorities).chain(self.remark_about_user()).collect()
+    }
+
+    /// That the user has no password, if that is so.
+    fn remark_about_user(&self) -> Option<String> {
+        let user = self.url.user().filter(|_| self.password == Password::None)?;
+        Some(format!(
+            "the address of the store names the user '{user}' and there is no password, so agents \
+             do not log in and are the user 'default'; name the password with password_file or \
+             --store-password-file"
+        ))
     }
 
     /// How `gcra-store` uses the store.
@@ -297,7 +299,7 @@ pub(super) fn store<'t>(
         _ => None,
     });
     let usual = StoreSettings::new(url?);
-    Some(StoreSettings {
+    let settings = StoreSettings {
         password,
         sentinel_password,
         certificate,
@@ -309,7 +311,11 @@ pub(super) fn store<'t>(
             .unwrap_or(usual.least_replicas),
         salt: salt.unwrap_or_default(),
         ..usual
-    })
+    };
+    if let Some(remark) = settings.remark_about_user() {
+        reader.warn(at, &remark);
+    }
+    Some(settings)
 }
 
 fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
@@ -547,6 +553,18 @@ mod tests {
         let mistakes = parse(&file, &text).unwrap_err();
         assert!(mistakes[0].contains("store must be a table; write [store], and"));
         assert_eq!(mistakes.len(), 1);
+    }
+
+    #[test]
+    fn a_user_without_a_password_gets_a_warning() {
+        let warnings = |more: &str| {
+            let store = format!("url = \"redis://gcra@a\"\n{more}");
+            read(Path::new("x.toml"), &store).unwrap().warnings
+        };
+        let [user] = &warnings("")[..] else { panic!() };
+        let begins = "x.toml:1: warning: the address of the store names the user 'gcra' and there";
+        assert!(user.starts_with(begins), "{user}");
+        assert_eq!(warnings("password_env = \"P\""), [""; 0]);
     }
 
     #[test]

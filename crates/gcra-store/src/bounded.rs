@@ -27,6 +27,8 @@ pub(crate) struct Bound {
     /// How many bytes may be read until something else is sent.
     left: AtomicUsize,
     exceeded: AtomicBool,
+    /// Something came.
+    answered: AtomicBool,
 }
 
 impl Bound {
@@ -51,7 +53,13 @@ impl Bound {
         self.exceeded.load(Ordering::Relaxed)
     }
 
+    /// Whether anything came at all.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
     fn read(&self, count: usize) -> io::Result<()> {
+        self.answered.fetch_or(count > 0, Ordering::Relaxed);
         let less = |left: usize| left.checked_sub(count);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
             self.exceeded.store(true, Ordering::Relaxed);
@@ -67,6 +75,7 @@ impl<S> Bounded<S> {
             to_come: AtomicUsize::new(0),
             left: AtomicUsize::new(SPARE),
             exceeded: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
         });
         (Self { stream, bound: bound.clone() }, bound)
     }

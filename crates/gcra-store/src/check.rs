@@ -2,21 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
+use crate::advice::advice;
 use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, in_words};
 use crate::finder::Finder;
 use crate::script;
-
-/// What a user of the store must be permitted, in the words of `ACL SETUSER`.
-pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \
-                               +time +role +wait +asking +cluster|slots +select";
 
 /// One thing that [`check`] has found out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -50,7 +46,8 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
     let seen = match Finder::new(connector.clone()).look(&[]).await {
         Ok(seen) => seen,
         Err(fault) => {
-            findings.wrong(format!("it is not known where the servers are: {fault}"));
+            let advice = advice(&fault, &connector.config);
+            findings.wrong(format!("it is not known where the servers are: {fault}{advice}"));
             return Ok(findings.0);
         }
     };
@@ -69,32 +66,12 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
                 findings.server(config, &address.to_string(), connection, replicas, tag).await;
             }
             Err(fault) => {
-                let advice = advice(&fault, connector.config.timeout);
+                let advice = advice(&fault, &connector.config);
                 findings.wrong(format!("{address} cannot be used: {fault}{advice}"));
             }
         }
     }
     Ok(findings.0)
-}
-
-/// What to do about a fault, as the end of a sentence.
-fn advice(fault: &Fault, timeout: Duration) -> String {
-    match fault {
-        Fault::NotPermitted(_) => format!("; a user needs: {PERMISSIONS}"),
-        Fault::Replica => "; name its primary, or the sentinels".to_owned(),
-        Fault::OutOfMemory => "; raise maxmemory".to_owned(),
-        Fault::Slow { .. } => "; let requests wait longer (--store-wait, or wait in [store]), or \
-                               use a store that is nearer"
-            .to_owned(),
-        Fault::Late => format!("; agents wait for {timeout:?}, and then do without the store"),
-        Fault::Other(said) if said.starts_with("MOVED") => {
-            "; it is a node of a cluster; use redis+cluster://".to_owned()
-        }
-        Fault::Other(said) if said.contains("unknown command") => {
-            "; limits need EVAL and EVALSHA, which this server does not have".to_owned()
-        }
-        _ => String::new(),
-    }
 }
 
 struct Findings(Vec<Finding>);
@@ -149,7 +126,8 @@ impl Findings {
         match slowest(&mut connection, config, tag).await {
             Ok(slowest) => {
                 let milliseconds = slowest.as_secs_f64() * 1e3;
-                let text = format!("the script runs, in {milliseconds:.1} ms at most of 10 times");
+                let text =
+                    format!("the script runs; the slowest of 10 calls took {milliseconds:.1} ms");
                 if slowest > config.slow {
                     let most = config.slow.as_secs_f64() * 1e3;
                     self.remark(format!("{text}; requests wait for {most} ms at most"));
@@ -158,7 +136,7 @@ impl Findings {
                 }
             }
             Err(fault) => {
-                let advice = advice(&fault, config.timeout);
+                let advice = advice(&fault, config);
                 self.wrong(format!("the script does not run: {fault}{advice}"));
             }
         }
@@ -191,6 +169,13 @@ impl Findings {
         } else {
             let s = if replicas == 1 { " has" } else { "s have" };
             self.good(format!("{replicas} replica{s} confirmed what was written"));
+        }
+        if replicas > 0 && replicas == config.least_replicas {
+            let (s, are) = if replicas == 1 { ("", "is") } else { ("s", "are") };
+            self.remark(format!(
+                "there {are} only {replicas} replica{s}, and least_replicas is {replicas}: after a \
+                 failover the store cannot be used until there is another one"
+            ));
         }
         self.clock(config, &mut connection).await;
     }
@@ -236,15 +221,4 @@ async fn slowest(
         slowest = slowest.max(start.elapsed());
     }
     Ok(slowest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_late_answer_is_measured_by_the_time_that_agents_wait() {
-        let advice = advice(&Fault::Late, Duration::from_millis(70));
-        assert_eq!(advice, "; agents wait for 70ms, and then do without the store");
-    }
 }

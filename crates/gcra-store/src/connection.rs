@@ -82,13 +82,12 @@ impl Connector {
         password: &Password,
         database: i64,
     ) -> Result<Connection, Fault> {
-        let connecting = self.stream_and_commands(address);
-        let mut connection = tokio::time::timeout(self.config.connect_timeout, connecting)
-            .await
-            .map_err(|_| Fault::Late)??;
+        let mut connection = self
+            .stream_and_commands(address, Instant::now() + self.config.connect_timeout)
+            .await?;
         let mut commands = Pipeline::new();
         let password = password.read();
-        let password = password.map_err(|error| Fault::NotPermitted(error.to_string()))?;
+        let password = password.map_err(|error| Fault::Login(error.to_string()))?;
         if let Some(password) = password {
             commands.cmd("AUTH").arg(user).arg(password);
         }
@@ -101,19 +100,37 @@ impl Connector {
         Ok(connection)
     }
 
-    async fn stream_and_commands(&self, address: &Address) -> Result<Connection, Fault> {
-        let failed = |error: io::Error| Fault::connection(error);
+    async fn stream_and_commands(
+        &self,
+        address: &Address,
+        until: Instant,
+    ) -> Result<Connection, Fault> {
         match address {
-            Address::Unix(path) => over(UnixStream::connect(path).await.map_err(failed)?).await,
+            Address::Unix(path) => {
+                over(in_time(until, UnixStream::connect(path), Fault::Late).await?).await
+            }
             Address::Tcp(host, port) => {
-                let stream = tcp(host, *port).await.map_err(failed)?;
+                let stream = in_time(until, tcp(host, *port), Fault::Late).await?;
                 let Some(tls) = &self.tls else { return over(stream).await };
                 let name = ServerName::try_from(host.clone())
                     .map_err(|_| Fault::Connection(format!("{host} is not a name for TLS")))?;
-                over(tls.connect(name, stream).await.map_err(failed)?).await
+                over(in_time(until, tls.connect(name, stream), Fault::NoTls).await?).await
             }
         }
     }
+}
+
+/// What comes of this; the fault if it takes too long.
+async fn in_time<T>(
+    until: Instant,
+    connecting: impl Future<Output = io::Result<T>>,
+    late: Fault,
+) -> Result<T, Fault> {
+    let connected = timeout_at(until, connecting).await.map_err(|_| late)?;
+    connected.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Fault::Closed,
+        _ => Fault::connection(error),
+    })
 }
 
 /// A connection that sends each write at once: asks must not wait until earlier ones are
@@ -173,6 +190,7 @@ impl Connection {
                  asked are shorter",
                 may_read >> 10
             )),
+            false if error.is_io_error() && !self.bound.has_answered() => Fault::Closed,
             false => Fault::connection(error),
         })
     }

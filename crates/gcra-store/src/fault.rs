@@ -11,6 +11,14 @@ use crate::config::Address;
 pub enum Fault {
     /// There is no connection: why.
     Connection(String),
+    /// It closed the connection before it had answered anything.
+    Closed,
+    /// It did not answer the beginning of TLS in time.
+    NoTls,
+    /// A fault of a sentinel, or of a node of a cluster that was asked where the servers are.
+    Of(Address, Box<Self>),
+    /// The sentinel does not know a primary of this name.
+    UnknownName(String),
     /// It did not answer in time.
     Late,
     /// Its replies take longer than [`Config::slow`](crate::Config::slow).
@@ -26,16 +34,25 @@ pub enum Fault {
     Loading,
     /// It is out of memory (`maxmemory` with `noeviction`).
     OutOfMemory,
-    /// The user may not do what is needed, or is not known.
+    /// The user may not do what is needed.
     NotPermitted(String),
+    /// The user is not known, or the password is wrong or missing.
+    Login(String),
     /// The cluster cannot be used, or no server has the key.
     ClusterDown(String),
-    /// Fewer replicas than required are there, or have confirmed.
+    /// Fewer replicas than there are have confirmed.
     Replicas {
-        /// How many there are.
+        /// How many have.
         are: u32,
-        /// How many there should be.
+        /// How many there are.
         needed: u32,
+    },
+    /// It has fewer replicas than [`Config::least_replicas`](crate::Config::least_replicas).
+    FewReplicas {
+        /// How many it has.
+        are: u32,
+        /// How many it must have.
+        least: u32,
     },
     /// Another error of the server.
     Other(String),
@@ -65,6 +82,12 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(why) => write!(f, "there is no connection: {why}"),
+            Self::Closed => f.write_str("it closed the connection without an answer"),
+            Self::NoTls => f.write_str("it did not answer the beginning of TLS in time"),
+            Self::Of(address, fault) => write!(f, "{address}: {fault}"),
+            Self::UnknownName(name) => {
+                write!(f, "the sentinel does not know a primary that is called '{name}'")
+            }
             Self::Late => f.write_str("it did not answer in time"),
             Self::Slow { takes, most } => {
                 let [takes, most] = [takes, most].map(|time| time.as_secs_f64() * 1e3);
@@ -74,10 +97,18 @@ impl fmt::Display for Fault {
             Self::Loading => f.write_str("it is reading its data set"),
             Self::OutOfMemory => f.write_str("it is out of memory"),
             Self::NotPermitted(why) => write!(f, "the user is not permitted to do this: {why}"),
+            Self::Login(why) => write!(f, "the user or the password is wrong: {why}"),
+            Self::ClusterDown(why) if why.eq_ignore_ascii_case("the cluster is down") => {
+                f.write_str("the cluster is down")
+            }
             Self::ClusterDown(why) => write!(f, "the cluster is down: {why}"),
             Self::Replicas { are, needed } => {
                 let have = if *are == 1 { "replica has" } else { "replicas have" };
                 write!(f, "{are} {have} confirmed, and {needed} must")
+            }
+            Self::FewReplicas { are, least } => {
+                let s = if *are == 1 { "" } else { "s" };
+                write!(f, "it has {are} replica{s}, and least_replicas is {least}")
             }
             Self::Other(why) => write!(f, "it says {why}"),
         }
@@ -128,7 +159,8 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
         "READONLY" | "MASTERDOWN" => Reaction::Close(Fault::Replica),
         "LOADING" => Reaction::Close(Fault::Loading),
         "OOM" => Reaction::Close(Fault::OutOfMemory),
-        "NOPERM" | "NOAUTH" | "WRONGPASS" => Reaction::Close(Fault::NotPermitted(said())),
+        "NOPERM" => Reaction::Close(Fault::NotPermitted(said())),
+        "NOAUTH" | "WRONGPASS" => Reaction::Close(Fault::Login(said())),
         "CLUSTERDOWN" => Reaction::Close(Fault::ClusterDown(in_words(detail))),
         // Also BUSY, MISCONF, NOREPLICAS, and words that are not known yet.
         _ => Reaction::Close(Fault::Other(said())),
@@ -166,13 +198,23 @@ mod tests {
             ("LOADING", "Redis is loading", close(Fault::Loading)),
             ("OOM", "command not allowed", close(Fault::OutOfMemory)),
             ("NOPERM", "no", close(Fault::NotPermitted("NOPERM no".into()))),
-            ("NOAUTH", "no", close(Fault::NotPermitted("NOAUTH no".into()))),
+            ("NOAUTH", "no", close(Fault::Login("NOAUTH no".into()))),
+            ("WRONGPASS", "no", close(Fault::Login("WRONGPASS no".into()))),
             ("CLUSTERDOWN", "Hash slot", close(Fault::ClusterDown("Hash slot".into()))),
             ("BUSY", "", close(other("BUSY"))),
             ("MISCONF", "disk", close(other("MISCONF disk"))),
         ] {
             assert_eq!(reaction(code, detail), expected, "{code} {detail}");
         }
+    }
+
+    #[test]
+    fn no_fault_says_the_same_twice() {
+        let down = |why: &str| Fault::ClusterDown(why.to_owned()).to_string();
+        assert_eq!(down("The cluster is down"), "the cluster is down");
+        assert_eq!(down("Hash slot not served"), "the cluster is down: Hash slot not served");
+        let few = Fault::FewReplicas { are: 1, least: 2 };
+        assert_eq!(few.to_string(), "it has 1 replica, and least_replicas is 2");
     }
 
     #[test]

@@ -119,8 +119,7 @@ impl Finder {
             _ => None,
         };
         let Some(address) = address.and_then(|(host, port)| Address::said(host, port)) else {
-            let unknown = format!("the sentinel at {sentinel} does not know {name}");
-            return Err(Fault::Connection(unknown));
+            return Err(named(sentinel)(Fault::UnknownName(name.to_owned())));
         };
         let mut commands = Pipeline::new();
         commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
@@ -257,7 +256,7 @@ impl Finder {
             _ => 0,
         };
         if are < config.least_replicas {
-            return Err(Fault::Replicas { are, needed: config.least_replicas });
+            return Err(Fault::FewReplicas { are, least: config.least_replicas });
         }
         Ok(if config.durable { are.max(found.replicas) } else { 0 })
     }
@@ -282,7 +281,7 @@ pub(crate) fn confirmed(answer: Option<&Value>, replicas: u32) -> Result<(), Fau
 
 /// Says in a fault which other server it is about.
 fn named(address: &Address) -> impl Fn(Fault) -> Fault {
-    move |fault| Fault::Connection(format!("{address}: {fault}"))
+    move |fault| Fault::Of(address.clone(), Box::new(fault))
 }
 
 fn text(value: &Value) -> Option<&str> {

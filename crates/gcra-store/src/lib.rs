@@ -40,13 +40,14 @@
 //! From the bottom up; no module uses one that comes after it:
 //!
 //! * `bucket` (names), `script` and its `record.lua`;
-//! * `config`, `fault` (what is done about each error);
+//! * `config`, `fault` (what is done about each error), `advice` (what an operator can do);
 //! * `bounded` (how much is read), `connection`, `finder` (which servers there are), `lines` (of
 //!   the log);
 //! * `shared` and `message`: what passes between the threads and the task;
 //! * `task` (the servers' end) and `store` (the threads' end);
 //! * `check`: what is wrong with a store, in words; `standing`: what it knows about one bucket.
 
+mod advice;
 mod bounded;
 mod bucket;
 mod check;
@@ -62,8 +63,9 @@ mod standing;
 mod store;
 mod task;
 
+pub use advice::PERMISSIONS;
 pub use bucket::{Bucket, Names};
-pub use check::{Finding, Kind, PERMISSIONS, check};
+pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;
 pub use message::{Answer, Outcome};

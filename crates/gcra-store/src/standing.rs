@@ -6,9 +6,11 @@ use std::sync::Arc;
 use gcra_lease::{Limit, Micros, Record, StoreTime};
 use redis::{Pipeline, Value};
 
+use crate::advice::advice;
 use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::connection::Connector;
+use crate::fault::Fault;
 use crate::finder::{Finder, add_wait, confirmed};
 use crate::script::{self, NotAReply};
 
@@ -75,7 +77,10 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
     let connector = Arc::new(Connector::new(config)?);
     let config = &connector.config;
     let seen = Finder::new(connector.clone()).look(&[]).await.map_err(|fault| {
-        io::Error::other(format!("it is not known where the servers of the store are: {fault}"))
+        let advice = advice(&fault, config);
+        io::Error::other(format!(
+            "it is not known where the servers of the store are: {fault}{advice}"
+        ))
     })?;
     let place = seen.map.owners.get(usize::from(bucket.tag())).map_or(0, |&place| place.into());
     let server = seen.map.servers.get(place).zip(seen.servers.into_iter().nth(place));
@@ -83,8 +88,10 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
         io::Error::other(format!("no server of the cluster has the key {}", bucket.name()))
     })?;
     let address = &found.address;
-    let failed =
-        |fault| io::Error::other(format!("the store at {address} cannot be used: {fault}"));
+    let failed = |fault: Fault| {
+        let advice = advice(&fault, config);
+        io::Error::other(format!("the store at {address} cannot be used: {fault}{advice}"))
+    };
     let (mut connection, replicas) = state.map_err(failed)?;
 
     let mut commands = Pipeline::new();

@@ -13,6 +13,7 @@ use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use crate::advice::advice;
 use crate::bucket::Bucket;
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
@@ -420,7 +421,8 @@ impl Task {
                         0 | 1 => String::new(),
                         times => format!(" (it was lost {times} times since the last warning)"),
                     };
-                    log::warn!("the store at {address} cannot be used: {fault}{often}");
+                    let advice = advice(fault, &self.connector.config);
+                    log::warn!("the store at {address} cannot be used: {fault}{advice}{often}");
                 }
             }
             Ok(Link { replicas, .. }) if server.state.is_err() => {
@@ -473,7 +475,10 @@ impl Task {
             Some(fault) => {
                 let lost = self.fault.is_none();
                 if self.lines.fault(Instant::now(), fault, lost).is_some() {
-                    log::warn!("it is not known where the servers of the store are: {fault}");
+                    let advice = advice(fault, &self.connector.config);
+                    log::warn!(
+                        "it is not known where the servers of the store are: {fault}{advice}"
+                    );
                 }
             }
             None => {

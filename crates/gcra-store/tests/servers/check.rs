@@ -3,7 +3,7 @@
 use gcra_store::{Config, Kind, PERMISSIONS, Password, check};
 
 use crate::host::config;
-use crate::support::{Server, cluster, cluster_url, needs, replica_of, valkey};
+use crate::support::{Server, cluster, cluster_url, needs, replica_of, sentinel_of, valkey};
 
 /// All findings of one kind, one in a line.
 async fn said(config: Config, kind: Kind) -> String {
@@ -24,6 +24,39 @@ async fn a_store_that_is_well() {
     }
     assert_eq!(said(config(&server.url()), Kind::Wrong).await, "");
     assert_eq!(said(config(&server.url()), Kind::Remark).await, "");
+    let mut replicated = config(&server.url());
+    replicated.least_replicas = 1;
+    let remark = "there is only 1 replica, and least_replicas is 1: after a failover the store \
+                  cannot be used until there is another one";
+    assert_eq!(said(replicated, Kind::Remark).await, remark);
+}
+
+#[tokio::test]
+async fn a_server_with_a_password_and_a_sentinel_with_another() {
+    needs!(valkey());
+    let primary = Server::start(&[]);
+    let replica = replica_of(&primary);
+    let sentinel = sentinel_of(&primary, &replica);
+    let of_sentinels = |name: &str| format!("redis+sentinel://{}/{name}", sentinel.address());
+    let wrong = said(config(&of_sentinels("limit")), Kind::Wrong).await;
+    let address = sentinel.address();
+    assert_eq!(
+        wrong,
+        format!(
+            "it is not known where the servers are: {address}: the sentinel does not know a \
+             primary that is called 'limit'"
+        )
+    );
+    let secret = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
+    sentinel.say(&secret);
+    let wrong = said(config(&of_sentinels("store")), Kind::Wrong).await;
+    assert!(wrong.contains("the user or the password is wrong: NOAUTH "), "{wrong}");
+    let cure = "; name the password with sentinel_password_file in [store]";
+    assert!(wrong.ends_with(cure), "{wrong}");
+    replica.say(&["CONFIG", "SET", "requirepass", "secret"]);
+    let wrong = said(config(&replica.url()), Kind::Wrong).await;
+    let cure = "; name the password with password_file or --store-password-file";
+    assert!(wrong.ends_with(cure), "{wrong}");
 }
 
 #[tokio::test]
@@ -41,7 +74,10 @@ async fn each_thing_that_is_wrong() {
     let mut replicated = config(&url);
     replicated.least_replicas = 2;
     let wrong = said(replicated, Kind::Wrong).await;
-    assert!(wrong.contains("0 replicas have confirmed, and 2 must"), "{wrong}");
+    assert!(
+        wrong.contains("it has 0 replicas, and least_replicas is 2; start another one, or"),
+        "{wrong}"
+    );
 
     server.say(&["ACL", "SETUSER", "weak", "on", ">secret", "~*", "+role"]);
     let file = server.directory.path().join("password");
@@ -55,9 +91,22 @@ async fn each_thing_that_is_wrong() {
     assert_eq!(said(weak.clone(), Kind::Wrong).await, "");
     let remarks = said(weak.clone(), Kind::Remark).await;
     assert!(remarks.contains("the user may not use INFO"), "{remarks}");
+    // A command that the script needs; each server has words of its own for that.
+    server.say(&["ACL", "SETUSER", "weak", "-time"]);
+    let wrong = said(weak.clone(), Kind::Wrong).await;
+    assert!(wrong.contains("not permitted") && wrong.contains(PERMISSIONS), "{wrong}");
+    server.say(&["ACL", "SETUSER", "weak", "+time"]);
     std::fs::write(&file, "wrong\n").unwrap();
+    let wrong = said(weak.clone(), Kind::Wrong).await;
+    assert!(wrong.contains("the user or the password is wrong: WRONGPASS"), "{wrong}");
+    let source = format!("; the password is from the file {}", file.display());
+    assert!(wrong.ends_with(&source) && !wrong.contains("wrong\n"), "{wrong}");
+    std::fs::remove_file(&file).unwrap();
+    let wrong = said(weak.clone(), Kind::Wrong).await;
+    assert!(wrong.contains("the user or the password is wrong: the password file "), "{wrong}");
+    weak.password = Password::Variable("GCRA_NO_SUCH_VARIABLE".to_owned());
     let wrong = said(weak, Kind::Wrong).await;
-    assert!(wrong.contains("WRONGPASS") && !wrong.contains("wrong\n"), "{wrong}");
+    assert!(wrong.contains("the variable GCRA_NO_SUCH_VARIABLE has no password"), "{wrong}");
 
     server.say(&["REPLICAOF", "127.0.0.1", "1"]);
     let wrong = said(config(&url), Kind::Wrong).await;

@@ -66,9 +66,7 @@ async fn noperm_and_noauth() {
     server.say(&["CONFIG", "SET", "requirepass", "secret"]);
     let mut stranger = Host::open(config(&server.url()));
     stranger
-        .wait_for_fault(
-            |fault| matches!(fault, Fault::NotPermitted(why) if why.contains("NOAUTH")),
-        )
+        .wait_for_fault(|fault| matches!(fault, Fault::Login(why) if why.contains("NOAUTH")))
         .await;
 }
 

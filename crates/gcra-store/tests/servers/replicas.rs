@@ -47,7 +47,8 @@ async fn a_reply_is_used_when_the_replica_has_confirmed_it() {
     let mut needs_one = config(&primary.url());
     needs_one.least_replicas = 1;
     let mut needs_one = Host::open(needs_one);
-    needs_one.wait_for_fault(fell_back).await;
+    let too_few = Fault::FewReplicas { are: 0, least: 1 };
+    needs_one.wait_for_fault(|fault| *fault == too_few).await;
     replica.restart();
     needs_one.reply_again("key").await;
 }

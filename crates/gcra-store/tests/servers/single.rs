@@ -4,9 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use gcra_lease::Holding;
-use gcra_store::{Away, Certificate, Fault, Names, Outcome, PERMISSIONS, Password, script};
+use gcra_store::{
+    Away, Certificate, Config, Fault, Names, Outcome, PERMISSIONS, Password, check, script,
+};
 
 use crate::host::{Host, config};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
@@ -95,7 +98,7 @@ async fn a_unix_socket_a_database_a_user_and_a_password() {
     let mut config = config(&format!("redis://gcra@127.0.0.1:{}", server.port));
     config.password = Password::File(file.clone());
     let mut host = Host::open(config);
-    host.wait_for_fault(|fault| matches!(fault, Fault::NotPermitted(_))).await;
+    host.wait_for_fault(|fault| matches!(fault, Fault::Login(_))).await;
     assert!(!format!("{:?}", host.store).contains("wrong"));
     std::fs::write(&file, "secret\n").unwrap();
     assert_eq!(host.reply_again("key").await.granted, 1);
@@ -139,6 +142,20 @@ async fn tls_with_an_authority_of_its_own() {
 
     let mut host = Host::open(config(&format!("rediss://127.0.0.1:{port}")));
     host.wait_for_fault(|fault| fault.to_string().contains("certificate")).await;
+    let wrong = async |config: Config| {
+        let findings = check(config).await.unwrap();
+        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
+    };
+    let untrusted = wrong(config(&format!("rediss://127.0.0.1:{port}"))).await;
+    assert!(untrusted.contains(" with ca, or --store-ca"), "{untrusted}");
+    // TLS at one end only.
+    let without = wrong(config(&format!("redis://127.0.0.1:{port}"))).await;
+    assert!(without.ends_with("; if this port has TLS, write rediss:// in the address"));
+    let plain = Server::start(&[]);
+    let mut without = config(&format!("rediss://127.0.0.1:{}", plain.port));
+    without.connect_timeout = Duration::from_millis(300);
+    let without = wrong(without).await;
+    assert!(without.ends_with("; if this port has no TLS, write redis:// in the address"));
 
     // A server that wants to know who connects.
     let port = crate::support::free_port();
@@ -147,7 +164,9 @@ async fn tls_with_an_authority_of_its_own() {
     known.authorities.clone_from(&trusting.authorities);
     let mut host = Host::open(known.clone());
     // (TLS 1.3: it says why only when the connection is open, and the library does not tell.)
-    host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
+    host.wait_for_fault(|fault| *fault == Fault::Closed).await;
+    let wrong = wrong(known.clone()).await;
+    assert!(wrong.contains("; if the server wants a certificate of its clients, name"), "{wrong}");
     let certificate = |chain: &str, key: &str| {
         Some(Certificate { chain: path(chain).into(), key: path(key).into() })
     };
