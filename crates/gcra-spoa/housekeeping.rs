@@ -26,6 +26,9 @@ use crate::duration::{Left, Utc};
 use crate::earlier::Earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
+use crate::policy::sharing::{
+    Sharing, WithoutStore, blocked_without_store, without_store_in_words,
+};
 use crate::policy::store::StoreSettings;
 use crate::policy::{self, Policies, Policy};
 use crate::service_manager::ServiceManager;
@@ -237,7 +240,7 @@ impl Housekeeping {
     /// Looks after what this host holds of shared limits.
     fn follow_leases(&self, reported: &mut Reported) {
         let Some(borrower) = &self.borrower else { return };
-        self.report_store(borrower, &mut reported.store);
+        self.report_store(borrower, reported);
         let Err(error) = borrower.follow(&self.table.load()) else {
             reported.lost_leases_beats = 0;
             return;
@@ -250,7 +253,7 @@ impl Housekeeping {
     }
 
     /// Logs that requests are decided without the store, and what else is wrong with it.
-    fn report_store(&self, borrower: &Borrower, reports: &mut StoreReports) {
+    fn report_store(&self, borrower: &Borrower, reported: &mut Reported) {
         let (store, counts) = (borrower.store(), &borrower.counts);
         let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
             policy.without_store().iter().map(|(_, count)| count).sum()
@@ -264,12 +267,37 @@ impl Housekeeping {
             timed_out: counts.timed_out.load(Ordering::Relaxed),
             evicted: borrower.leases().evictions(),
         };
+        let machines = borrower.hosts(self.table.load().now());
+        if machines > reported.machines {
+            self.warn_about_bursts(machines);
+            reported.machines = machines;
+        }
         let what_happens = || {
             let in_force = self.policies.load();
-            without_store_in_words(&in_force.policies, borrower.hosts(self.table.load().now()))
+            all_without_store(&in_force.policies, machines)
         };
-        for (level, line) in reports.beat(counted, borrower.wait().into(), what_happens) {
+        for (level, line) in reported.store.beat(counted, borrower.wait().into(), what_happens) {
             log::log!(level, "{line}");
+        }
+    }
+
+    /// Warns about the policies that would block without the store, because this many machines
+    /// cannot share a burst.
+    fn warn_about_bursts(&self, machines: u32) {
+        let in_force = self.policies.load();
+        for policy in in_force.policies.without_trials() {
+            let is_closed = |sharing: Sharing| sharing.without_store == WithoutStore::Closed;
+            if policy.shared.is_none_or(is_closed) {
+                continue;
+            }
+            if let Some(requests) = blocked_without_store(policy, machines) {
+                log::warn!(
+                    "policy '{}': without the store, all requests {requests} would be blocked, \
+                     because {machines} machines cannot share a burst of less than {machines}; \
+                     raise the burst",
+                    policy.name
+                );
+            }
         }
     }
 
@@ -636,14 +664,16 @@ struct Reported {
     audit_beats: u32,
     agreement: Agreement,
     store: StoreReports,
+    /// The most machines that were seen to share limits.
+    machines: u32,
 }
 
 /// What the policies that are shared do without the store. `machines` is how many share the
 /// limits.
-fn without_store_in_words(policies: &Policies, machines: u32) -> String {
+fn all_without_store(policies: &Policies, machines: u32) -> String {
     let shared = policies.without_trials();
     let shared = shared.filter_map(|policy| {
-        let words = policy.shared?.without_store.in_words();
+        let words = without_store_in_words(policy, policy.shared?, machines);
         Some(format!("policy '{}': {words}", policy.name))
     });
     let machines = match machines {

@@ -8,7 +8,7 @@ use gcra_table::Quota;
 
 use crate::duration::Exact;
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::{Limit, Policy};
+use crate::policy::{Limit, Policy, Rule};
 
 /// How long a policy is open without the store, unless it is set.
 const DEFAULT_OPEN_FOR: Duration = Duration::from_secs(10);
@@ -72,6 +72,49 @@ impl WithoutStore {
             }
         }
     }
+}
+
+/// What a shared policy does without the store if this many machines share it; 0 if that is not
+/// known.
+pub(crate) fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
+    let first = match sharing.without_store {
+        WithoutStore::Closed => return sharing.without_store.in_words(),
+        WithoutStore::Share => String::new(),
+        WithoutStore::Open { for_ } => {
+            format!("requests are allowed for {}, and then ", Exact(for_))
+        }
+    };
+    let Some(blocked) = blocked_without_store(policy, machines) else {
+        return sharing.without_store.in_words();
+    };
+    let has_share = policy
+        .rules()
+        .map(Rule::limits)
+        .any(|limits| !limits.is_empty() && limits.iter().all(|limit| has_share(limit, machines)));
+    let others = match has_share {
+        true => "; under other limits, each machine allows its share",
+        false => "",
+    };
+    format!(
+        "{first}all requests {blocked} are blocked, because {machines} machines cannot share a \
+         burst of less than {machines}{others}"
+    )
+}
+
+/// The requests that a policy blocks without the store because no machine has a share: "under '1
+/// per second, up to 2 at once'". `None` if there are none.
+pub(crate) fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
+    let mut texts: Vec<_> = policy
+        .limits()
+        .filter(|limit| !has_share(limit, machines))
+        .map(|limit| format!("'{}'", limit.words.text))
+        .collect();
+    texts.dedup();
+    (!texts.is_empty()).then(|| format!("under {}", texts.join(" and ")))
+}
+
+fn has_share(limit: &Limit, machines: u32) -> bool {
+    limit.quota.burst() >= machines
 }
 
 impl Sharing {
@@ -357,6 +400,35 @@ mod tests {
         let said = words("without_store = \"open\"\nopen_for = \"90s\"\n");
         let open = "requests are allowed for 90s, and then each machine allows its share of the";
         assert!(said.contains(&format!("{shared}{open}")), "{said}");
+    }
+
+    #[test]
+    fn a_burst_that_cannot_be_divided_is_named() {
+        let text = format!(
+            "{STORE}[policy.api]\nlimits = \"1/s burst 2\"\nshared = true\n[policy.api.overrides]\n\
+             a = \"5/s\"\n[policy.web]\nmessage = \"web\"\nlimits = \"1/s burst 2\"\nshared = \
+             true\nwithout_store = \"open\"\n[policy.shut]\nmessage = \"shut\"\nlimits = \
+             \"1/s\"\nshared = true\nwithout_store = \"closed\"\n"
+        );
+        let policies = read(&text).unwrap();
+        let words = |machines| {
+            let words = |policy: &Policy| {
+                let sharing = policy.shared.unwrap_or_default();
+                without_store_in_words(policy, sharing, machines)
+            };
+            policies.list.iter().map(words).collect::<Vec<_>>()
+        };
+        let share = "each machine allows its share of the limit".to_owned();
+        let open = format!("requests are allowed for 10s, and then {share}");
+        for machines in [0, 1, 2] {
+            assert_eq!(words(machines), [&share, &open, "requests are blocked"]);
+        }
+        let blocked = "all requests under '1 per second, up to 2 at once' are blocked, because 3 \
+                       machines cannot share a burst of less than 3";
+        let others = format!("{blocked}; under other limits, each machine allows its share");
+        let open = format!("requests are allowed for 10s, and then {blocked}");
+        assert_eq!(words(3), [&others, &open, "requests are blocked"]);
+        assert!(words(6)[0].contains("at once' and '5 per second, up to 5 at once' are blocked"));
     }
 
     #[test]
