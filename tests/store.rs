@@ -98,6 +98,14 @@ fn the_store_of_a_file_is_checked_only_when_that_is_asked_for() {
     let haproxy = command(&["check", path, "--print-haproxy"]).stdout;
     fs::write(&file, policy).unwrap();
     assert_eq!(text(&haproxy), text(&command(&["check", path, "--print-haproxy"]).stdout));
+    // HAProxy waits for longer than the agent does.
+    fs::write(&file, format!("{store}wait = \"1s\"\n{policy}shared = true\n")).unwrap();
+    let patient = command(&["check", path, "--print-haproxy"]).stdout;
+    let timeouts = ["timeout processing 1300ms", "timeout idle 1950ms", "timeout server 3900ms"];
+    for timeout in timeouts {
+        assert!(text(&patient).contains(timeout), "{timeout}: {}", text(&patient));
+    }
+    fs::write(&file, policy).unwrap();
 
     let run = check(&["--config", path]);
     let said = text(&run.stderr);

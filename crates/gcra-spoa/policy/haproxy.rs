@@ -5,6 +5,7 @@
 //! for logins counts every request, nor a sample that is always null.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use spop_agent::Scope;
 
@@ -49,10 +50,26 @@ backend gcra-agents
 impl Policies {
     /// An spoe-agent configuration, and the lines of a haproxy.cfg that go with it.
     pub(crate) fn for_haproxy(&self) -> String {
-        format!("{}{}{BACKEND}", self.spoe_agent(), self.frontend())
+        let processing = self.processing_ms();
+        let server = format!("timeout server {}ms", 3 * processing);
+        let backend = BACKEND.replacen("timeout server 300ms", &server, 1);
+        format!("{}{}{backend}", self.spoe_agent(processing), self.frontend())
     }
 
-    fn spoe_agent(&self) -> String {
+    /// The milliseconds after which HAProxy goes on without an ACK: clearly longer than a request
+    /// may wait for the store.
+    fn processing_ms(&self) -> u64 {
+        const USUAL: u64 = 100;
+        let wait = self.store.as_ref().filter(|_| self.first_shared().is_some());
+        let wait = wait.map_or(Duration::ZERO, |store| store.wait).as_millis();
+        let wait = u64::try_from(wait).unwrap_or(u64::MAX / 8);
+        match wait {
+            0..=50 => USUAL,
+            wait => (wait + wait / 4 + 50).next_multiple_of(10).max(USUAL),
+        }
+    }
+
+    fn spoe_agent(&self, processing: u64) -> String {
         let mut messages: Vec<Message<'_>> = Vec::new();
         for policy in self.without_trials() {
             match messages.iter_mut().find(|message| message.name() == name(policy)) {
@@ -84,15 +101,16 @@ spoe-agent gcra
     use-backend gcra-agents
     option var-prefix gcra
     option set-on-error err
-    timeout processing 100ms
+    timeout processing {processing}ms
     timeout hello 100ms
-    timeout idle 150ms
+    timeout idle {idle}ms
     no option async
     no option send-frag-payload
     log global
     option dontlog-normal
 {sections}",
-            names.join(" ")
+            names.join(" "),
+            idle = processing + processing / 2,
         )
     }
 
