@@ -301,6 +301,13 @@ fn commands_say_what_this_machine_holds() {
     assert_eq!(of_agent[0]["held"][0]["now"], "blocked", "{of_agent}");
     assert_eq!(of_agent[0]["blocked"], true);
 
+    // What is counted under a shared limit is not in the table, so nothing is said about that.
+    let (exempt, status) = said(&table, &["exempt", "192.0.2.77", "--for", "1m"]);
+    let here = "in all agents of this machine within about two seconds; the policy is shared, so \
+                run this on each machine; to end it: ";
+    assert!(exempt.contains(here) && !exempt.contains("does not know"), "{exempt}");
+    assert_eq!(status, Some(0));
+
     let info = json(&table, &["table", "info"]);
     let leases = &info["leases"];
     let count = |what: &str| leases[what].as_u64().unwrap();

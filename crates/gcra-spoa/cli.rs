@@ -104,7 +104,8 @@ struct Args {
     /// What happens while the store cannot be used: share, closed or open [default: share]
     ///
     /// 'share' lets each machine allow its share of the limit, 'closed' blocks requests, and
-    /// 'open' allows them for 10s, and then does as 'share' does.
+    /// 'open' allows them for 10s, and then does as 'share' does. 'open' also allows, at any time,
+    /// each request that stops waiting for a slow store.
     #[arg(long, value_name = "WORD", value_parser = parse_without_store)]
     #[arg(requires = "store", conflicts_with = "config")]
     without_store: Option<WithoutStore>,

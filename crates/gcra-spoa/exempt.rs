@@ -64,10 +64,14 @@ fn begin(
         .map_err(|error| about_network(key, error))?;
     check(inspected, key, &clients)?;
     if inspected.file.is_none() && !clients.iter().any(is_known) {
+        // What is counted under a shared limit is not in the table.
+        let unknown = match inspected.leases {
+            Some(_) => String::new(),
+            None => format!("the table does not know {} yet; ", key.text),
+        };
         print_note(&format!(
-            "the table does not know {} yet; if the agents' --key has a fallback ('else'), exempt \
-             the KEY with else: before the value as well",
-            key.text
+            "{unknown}if the agents' --key has a fallback ('else'), exempt the KEY with else: \
+             before the value as well"
         ));
     }
     let is_used = is_used(&inspected.table);
@@ -85,7 +89,17 @@ fn begin(
             client: inspected.name(&client),
         };
         write(inspected, &exemption)?;
+        // Without a file it is not known which policy the agents have; but they have leases only
+        // if they share it.
+        let is_shared = match inspected.file {
+            Some(_) => policy.shared.is_some(),
+            None => inspected.leases.is_some(),
+        };
         let followed = match is_used {
+            true if is_shared => {
+                "in all agents of this machine within about two seconds; the policy is shared, so \
+                 run this on each machine"
+            }
             true => "in all agents within about two seconds",
             false => "but no agent uses the table now; agents that start on it will follow",
         };
