@@ -77,13 +77,18 @@ impl Stored {
         let Self { owed, lent, free, machines, full_after_ms } = self;
         match (owed, lent) {
             (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
-            _ => format!(
-                "in the store: {} owed, {lent} lent ({}), {free} of {burst} free; nothing is owed \
-                 in {}",
-                Count(owed, "cell", "cells"),
-                Count(machines, "machine has asked lately", "machines have asked lately"),
-                Left(Duration::from_millis(full_after_ms))
-            ),
+            _ => {
+                let mut words = format!(
+                    "in the store: {} owed, {lent} lent ({}), {free} of {burst} free",
+                    Count(owed, "cell", "cells"),
+                    Count(machines, "machine has asked lately", "machines have asked lately"),
+                );
+                if full_after_ms > 0 {
+                    let left = Left(Duration::from_millis(full_after_ms));
+                    words.push_str(&format!("; nothing is owed in {left}"));
+                }
+                words
+            }
         }
     }
 }
@@ -181,5 +186,20 @@ impl Held {
             words.push_str(fault);
         }
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_only_lent_drains_in_no_time_and_nothing_is_said_of_it() {
+        let lent = Stored { lent: 3, free: 7, machines: 1, ..Stored::default() };
+        let words =
+            "in the store: 0 cells owed, 3 lent (1 machine has asked lately), 7 of 10 free";
+        assert_eq!(lent.in_words(10), words);
+        let owed = Stored { owed: 2, full_after_ms: 1_500, ..lent };
+        assert!(owed.in_words(10).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
     }
 }

@@ -17,6 +17,10 @@ pub(crate) struct StoreReports {
     last: Counted,
     /// What was counted when the first request was decided without the store that is away now.
     began: Option<Counted>,
+    /// Beats until the log says again that the store was away between two beats.
+    silent_about_short: u32,
+    /// What was counted before the first time of that kind of which the log says nothing yet.
+    short: Option<Counted>,
     /// Beats until the log says again that requests have stopped waiting, and how many had done so
     /// when it last did.
     silent_about_timed_out: u32,
@@ -64,21 +68,32 @@ impl StoreReports {
                 lines.push((Level::Warn, said));
             }
             // It was away between two beats.
-            None if more && was_away => lines.push((Level::Warn, decided_since(last, now))),
+            None if more && was_away => {
+                self.short.get_or_insert(last);
+            }
             Some(began) if !now.is_away => {
                 self.began = None;
                 lines.push((Level::Info, decided_since(began, now)));
             }
             None | Some(_) => {}
         }
+        self.silent_about_short = self.silent_about_short.saturating_sub(1);
+        if self.silent_about_short == 0
+            && let Some(began) = self.short.take()
+        {
+            lines.push((Level::Warn, decided_since(began, now)));
+            self.silent_about_short = BEATS_BETWEEN;
+        }
         self.silent_about_timed_out = self.silent_about_timed_out.saturating_sub(1);
         if now.timed_out > self.timed_out && self.silent_about_timed_out == 0 {
-            let requests = Count(now.timed_out - self.timed_out, "request has", "requests have");
+            let count = now.timed_out - self.timed_out;
+            let requests = Count(count, "request has", "requests have");
+            let were = if count == 1 { "was" } else { "were" };
             lines.push((
                 Level::Warn,
                 format!(
-                    "{requests} stopped waiting for the store after {}, and were decided without \
-                     it; if that goes on, the store or the network to it is too slow",
+                    "{requests} stopped waiting for the store after {}, and {were} decided \
+                     without it; if that goes on, the store or the network to it is too slow",
                     Exact(wait)
                 ),
             ));
@@ -157,14 +172,27 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_away_again_and_again_for_a_moment_has_a_line_a_minute() {
+        let mut reports = StoreReports::default();
+        let moment = |second| Counted { is_away: false, ..away(second, 2 * second) };
+        let said = "WARN 2 requests were decided without the store in 1000 ms";
+        assert_eq!(beat(&mut reports, moment(1)), [said]);
+        for second in 2..=60 {
+            assert!(beat(&mut reports, moment(second)).is_empty(), "{second}");
+        }
+        let said = "WARN 120 requests were decided without the store in 60 s";
+        assert_eq!(beat(&mut reports, moment(61)), [said]);
+    }
+
+    #[test]
     fn requests_that_stop_waiting_have_a_line_a_minute() {
         let mut reports = StoreReports::default();
         let timed_out = |timed_out| Counted { timed_out, without_store: timed_out, ..NOTHING };
         let said = beat(&mut reports, timed_out(1));
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(
-            said[0].starts_with("WARN 1 request has stopped waiting for the store after 20ms")
-        );
+        assert!(said[0].starts_with(
+            "WARN 1 request has stopped waiting for the store after 20ms, and was decided"
+        ));
         for second in 1..60 {
             assert!(beat(&mut reports, timed_out(1 + second)).is_empty());
         }

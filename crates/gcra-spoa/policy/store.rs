@@ -284,7 +284,8 @@ pub(super) fn store<'t>(
         .take("least_replicas")
         .and_then(|value| reader.number(value, "least_replicas", 0..=MOST_REPLICAS));
     let salt = entries.take("salt_file").and_then(|value| salt(reader, sources, value));
-    reader.no_more_but(entries, |name, _| match name {
+    reader.no_more_but(entries, |name, _| {
+        match name {
         "password" => Some(
             "a password must not stand in this file; write it into a file of its own, and name \
              that with password_file"
@@ -293,10 +294,16 @@ pub(super) fn store<'t>(
         "user" | "username" | "host" | "port" | "database" => Some(format!(
             "'{name}' is part of the address; write url = \"redis://USER@HOST:PORT/DATABASE\""
         )),
+        "salt" => Some(
+            "'salt' is not a setting of the store; write it into a file of its own, and name that \
+             with salt_file"
+                .to_owned(),
+        ),
         "shared" | "without_store" | "open_for" => {
             Some(format!("'{name}' belongs to a policy; write it below its header"))
         }
         _ => None,
+    }
     });
     let usual = StoreSettings::new(url?);
     let settings = StoreSettings {
@@ -486,6 +493,10 @@ mod tests {
             (
                 "url = \"redis://a\"\npassword = \"geheim\"",
                 "3: a password must not stand in this file; write it into a file of its own,",
+            ),
+            (
+                "url = \"redis://a\"\nsalt = \"geheim\"",
+                "3: 'salt' is not a setting of the store; write it into a file of its own, and",
             ),
             ("url = \"redis://a\"\nuser = \"u\"", "3: 'user' is part of the address; write url"),
             (

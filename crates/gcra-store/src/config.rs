@@ -213,6 +213,10 @@ impl Url {
             _ => return Err(UrlError::Scheme),
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_strange = |c: char| "?#".contains(c) || c.is_whitespace() || c.is_control();
+        if hosts.contains('@') || rest.contains(is_strange) {
+            return Err(UrlError::Character);
+        }
         let port = if kind == "sentinel" { 26_379 } else { 6_379 };
         let addresses: Vec<_> =
             hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
@@ -244,6 +248,7 @@ impl Url {
 fn address(text: &str, port: u16) -> Result<Address, UrlError> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or(UrlError::Host)?,
+        None if text.matches(':').count() > 1 => return Err(UrlError::Brackets),
         None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
     };
     let port = match rest.strip_prefix(':') {
@@ -267,6 +272,10 @@ pub enum UrlError {
     Password,
     /// A host or a port is wrong.
     Host,
+    /// An IPv6 address has no brackets.
+    Brackets,
+    /// There is a character that no address has.
+    Character,
     /// There are several hosts.
     OneHost,
     /// The path of the Unix socket is not absolute.
@@ -289,6 +298,13 @@ impl fmt::Display for UrlError {
                  variable of the environment instead"
             }
             Self::Host => "the address of a store needs a host, and a port from 1 to 65535",
+            Self::Brackets => {
+                "an IPv6 address has brackets in the address of a store: redis://[2001:db8::1]:6379"
+            }
+            Self::Character => {
+                "the address of a store has no '?', no '#', no blanks, and one '@' at most; all \
+                 that can be set has a flag or a setting of its own"
+            }
             Self::OneHost => {
                 "several hosts need an address that begins with redis+sentinel:// or \
                  redis+cluster://"
@@ -359,6 +375,13 @@ mod tests {
             ("redis://[::1", UrlError::Host),
             ("redis://[::1]6379", UrlError::Host),
             ("redis://a:0", UrlError::Host),
+            ("redis://::1", UrlError::Brackets),
+            ("redis://2001:db8::1:6379", UrlError::Brackets),
+            ("redis://h?x=1", UrlError::Character),
+            ("redis://h/0?x=1", UrlError::Character),
+            ("redis://h#f", UrlError::Character),
+            ("redis://h ", UrlError::Character),
+            ("redis://u@@h", UrlError::Character),
             ("redis://a,b", UrlError::OneHost),
             ("unix://valkey.sock", UrlError::Path),
             ("redis+sentinel://a", UrlError::Name),
