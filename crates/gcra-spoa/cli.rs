@@ -1326,6 +1326,15 @@ fn in_one_sentence(error: &clap::Error, args: &[OsString]) -> String {
         (ErrorKind::MissingRequiredArgument, _) => {
             let missing: Vec<_> =
                 wrong.iter().map(|arg| plain(arg).replace('|', " or ")).collect();
+            if missing == ["--store URL"]
+                && let Some(flag) = args
+                    .iter()
+                    .filter_map(|arg| arg.to_str())
+                    .find(|arg| arg.starts_with("--store-") || arg.starts_with("--without-store"))
+            {
+                let flag = flag.split('=').next().unwrap_or(flag);
+                return format!("{flag} needs --store URL beside it {help}");
+            }
             // A flag may be needed only because of another flag.
             let here = if missing.iter().all(|arg| arg.starts_with("--")) { " here" } else { "" };
             format!("'{words}' needs {}{here} {help}", missing.join(" and "))
@@ -1382,6 +1391,31 @@ fn instead_of(words: &str, arg: &str) -> Option<String> {
         }
         ("gcra-spoa table resize", slots) if parse_slots(slots).is_ok() => {
             format!("'{slots}' is one argument too many for '{words}'; write --slots {slots}")
+        }
+        ("gcra-spoa store check", address) if address.contains("://") => {
+            // It may have a password in it.
+            format!("an address is one argument too many for '{words}'; write --store URL")
+        }
+        ("gcra-spoa store check", file) if !file.starts_with('-') => {
+            format!("'{file}' is one argument too many for '{words}'; write --config {file}")
+        }
+        (
+            "gcra-spoa" | "gcra-spoa store check",
+            "--strict"
+            | "--salt-file"
+            | "--least-replicas"
+            | "--open-for"
+            | "--certificate"
+            | "--certificate-key"
+            | "--sentinel-password-file"
+            | "--sentinel-password-env",
+        ) => {
+            let setting = flag.trim_start_matches('-').replace('-', "_");
+            let place = if setting == "open_for" { "the policy" } else { "[store]" };
+            format!(
+                "'{flag}' is not a flag of '{words}'; write {setting} below {place} of a file, and \
+                 name the file with --config"
+            )
         }
         _ => return None,
     })
@@ -1878,9 +1912,24 @@ mod tests {
             ("--config x --store-ca c", "--config and --store-ca cannot be given together; leave"),
             ("--config x --store-password-file c", "--config and --store-password-file cannot be"),
             ("--config x --store-password-env C", "--config and --store-password-env cannot be"),
-            ("--rate 1/s --store-wait 20ms", "'gcra-spoa' needs --store URL here"),
-            ("--rate 1/s --without-store open", "'gcra-spoa' needs --store URL here"),
-            ("--rate 1/s --store-password-env C", "'gcra-spoa' needs --store URL here"),
+            ("--rate 1/s --store-wait 20ms", "--store-wait needs --store URL beside it (see"),
+            ("--rate 1/s --store-wait=20ms", "--store-wait needs --store URL beside it (see"),
+            ("--rate 1/s --without-store open", "--without-store needs --store URL beside it"),
+            ("--rate 1/s --store-password-env C", "--store-password-env needs --store URL beside"),
+            (
+                "--rate 1/s --store redis://a --strict",
+                "'--strict' is not a flag of 'gcra-spoa'; write strict below [store] of a file, and \
+                 name the file with --config",
+            ),
+            ("--rate 1/s --salt-file=x", "write salt_file below [store] of a file, and name"),
+            ("store check --least-replicas 2", "write least_replicas below [store] of a file"),
+            ("--rate 1/s --open-for 1s", "write open_for below the policy of a file, and name"),
+            (
+                "store check a.toml",
+                "'a.toml' is one argument too many for 'gcra-spoa store check'; write --config \
+                 a.toml",
+            ),
+            ("store check redis://a", "an address is one argument too many for 'gcra-spoa store"),
             ("--rate deny --store redis://a", "--store has no effect with a rate of deny or unli"),
             (
                 "--rate 9000/s --cost n --store redis://a",
