@@ -446,8 +446,10 @@ impl Screen {
             );
         }
         if let Some(store) = &together.store {
-            let line = Line::from(format!("{:<12} {}", "Store", self.store(store)));
-            lines.push(if store.up { line } else { line.red() });
+            let said = self.store(store);
+            let words: Vec<_> = said.split(' ').map(str::to_owned).collect();
+            let said = wrapped("Store", &words, "", width).into_iter();
+            lines.extend(said.map(|line| if store.up { line } else { line.red() }));
         }
         let Connections { open, accepted, .. } = &together.connections;
         if !is_low {
@@ -1102,6 +1104,15 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         let away = text(&with_store(false), 80, Some(24));
         let said = "\nStore        AWAY for 12 s; a:6379: it is out of memory\n";
         assert!(away.contains(said), "{away}");
+        let mut refused = with_store(false);
+        let why = "192.0.2.7:6379: there is no connection: Connection refused (os error 111)";
+        for store in refused.agents.iter_mut().filter_map(|seen| seen.agent.status.as_mut()) {
+            store.store.as_mut().unwrap().faults = vec![why.to_owned()];
+        }
+        let away = text(&refused, 80, Some(24));
+        let said = "\nStore        AWAY for 12 s; 192.0.2.7:6379: there is no connection: Connection\n             \
+                    refused (os error 111)\n";
+        assert!(away.contains(said), "nothing of it is cut off: {away}");
         let high = text(&with_store(false), 100, Some(40));
         assert!(high.contains("4 requests stopped waiting for the store\n"), "{high}");
         assert!(!text(&screen(), 100, None).contains("Store "));
