@@ -96,7 +96,7 @@ fn the_status_the_metrics_and_the_log_say_when_the_store_is_away() {
     let because = explained["away"]["because"].as_str().unwrap();
     let share = "this machine's share (the limit divided by 1 machine) allows no request yet";
     // For a moment, it may be that another agent of the machine still uses the store.
-    assert!(because == share || because.starts_with("there is no share: "), "{because}");
+    assert!(because == share || because.starts_with("there is no share"), "{because}");
     let blocked = (explained["blocked"].as_bool(), explained["reason"].is_string());
     assert_eq!(blocked, (Some(true), true), "{explained}");
     assert!(metric(&address, "gcra_store_up") < 1.0);

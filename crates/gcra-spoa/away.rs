@@ -15,6 +15,9 @@ use crate::verdict::Reason;
 /// Agents note several times a second that they use the store. One may be stopped for a moment.
 const NOTED_EVERY: Micros = Micros::from_millis(3_000);
 
+/// No share is used for about this time after the store was lost.
+const BEGINS_AFTER: Nanos = Nanos::from_millis(4_000);
+
 /// What happens to a request now that would have to ask the store.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Away {
@@ -49,6 +52,11 @@ impl Away {
                     "there is no share: a burst of {least_burst} cannot be divided by {machines} \
                      machines"
                 ),
+                _ if *away < BEGINS_AFTER => {
+                    "there is no share yet: it begins some seconds after \
+                                              the store was lost"
+                        .to_owned()
+                }
                 _ => "there is no share: the store may be back, or another agent of this machine \
                       uses it"
                     .to_owned(),

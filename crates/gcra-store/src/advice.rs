@@ -22,7 +22,8 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
             (true, Some(_)) => "; does the server trust the certificate of this client?",
         }
         .to_owned(),
-        Fault::NoTls => "; if this port has no TLS, write redis:// in the address".to_owned(),
+        Fault::Connection(why) if why.contains("corrupt message") => no_tls(),
+        Fault::NoTls => no_tls(),
         Fault::Connection(why) if why.contains("UnknownIssuer") => match config.authorities {
             None => "; name the file of the authority that signed its certificate with ca, or \
                      --store-ca"
@@ -61,6 +62,10 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
     }
 }
 
+fn no_tls() -> String {
+    "; if this port has no TLS, write redis:// in the address".to_owned()
+}
+
 /// Where a password comes from that is wrong, or how to name one.
 fn login(password: &Password, setting: &str) -> String {
     match password {
@@ -90,6 +95,8 @@ mod tests {
         assert!(advice(&Fault::Closed, &plain).ends_with("write rediss:// in the address"));
         let mut tls = config("rediss://a");
         assert!(advice(&Fault::NoTls, &tls).ends_with("write redis:// in the address"));
+        let plain = Fault::Connection("received corrupt message of type X".to_owned());
+        assert!(advice(&plain, &tls).ends_with("write redis:// in the address"));
         assert!(advice(&Fault::Closed, &tls).contains("name one with certificate and"));
         let unknown = Fault::Connection("invalid peer certificate: UnknownIssuer".to_owned());
         assert!(advice(&unknown, &tls).ends_with(" with ca, or --store-ca"));

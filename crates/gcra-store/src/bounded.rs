@@ -27,7 +27,7 @@ pub(crate) struct Bound {
     /// How many bytes may be read until something else is sent.
     left: AtomicUsize,
     exceeded: AtomicBool,
-    /// Something came.
+    /// Something was answered.
     answered: AtomicBool,
 }
 
@@ -53,13 +53,17 @@ impl Bound {
         self.exceeded.load(Ordering::Relaxed)
     }
 
-    /// Whether anything came at all.
+    /// Notes that there was an answer.
+    pub(crate) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there was an answer at all.
     pub(crate) fn has_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
 
     fn read(&self, count: usize) -> io::Result<()> {
-        self.answered.fetch_or(count > 0, Ordering::Relaxed);
         let less = |left: usize| left.checked_sub(count);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
             self.exceeded.store(true, Ordering::Relaxed);

@@ -184,6 +184,9 @@ impl Connection {
         // What is late is still to come.
         let answers = timeout_at(until, answers).await.map_err(|_| Fault::Late)?;
         self.bound.answered(most);
+        if answers.is_ok() {
+            self.bound.note_answer();
+        }
         answers.map_err(|error| match self.bound.is_exceeded() {
             true => Fault::Connection(format!(
                 "the connection was closed, because more than {} KiB came; answers to what was \
