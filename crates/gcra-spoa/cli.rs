@@ -1413,8 +1413,8 @@ fn instead_of(words: &str, arg: &str) -> Option<String> {
             let setting = flag.trim_start_matches('-').replace('-', "_");
             let place = if setting == "open_for" { "the policy" } else { "[store]" };
             format!(
-                "'{flag}' is not a flag of '{words}'; write {setting} below {place} of a file, and \
-                 name the file with --config"
+                "'{flag}' is not a flag of '{words}'; write {setting} below {place} of a file, \
+                 and name the file with --config"
             )
         }
         _ => return None,
@@ -1918,8 +1918,8 @@ mod tests {
             ("--rate 1/s --store-password-env C", "--store-password-env needs --store URL beside"),
             (
                 "--rate 1/s --store redis://a --strict",
-                "'--strict' is not a flag of 'gcra-spoa'; write strict below [store] of a file, and \
-                 name the file with --config",
+                "'--strict' is not a flag of 'gcra-spoa'; write strict below [store] of a file, \
+                 and name the file with --config",
             ),
             ("--rate 1/s --salt-file=x", "write salt_file below [store] of a file, and name"),
             ("store check --least-replicas 2", "write least_replicas below [store] of a file"),

@@ -1110,8 +1110,8 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
             store.store.as_mut().unwrap().faults = vec![why.to_owned()];
         }
         let away = text(&refused, 80, Some(24));
-        let said = "\nStore        AWAY for 12 s; 192.0.2.7:6379: there is no connection: Connection\n             \
-                    refused (os error 111)\n";
+        let said = "\nStore        AWAY for 12 s; 192.0.2.7:6379: there is no connection: \
+                    Connection\n             refused (os error 111)\n";
         assert!(away.contains(said), "nothing of it is cut off: {away}");
         let high = text(&with_store(false), 100, Some(40));
         assert!(high.contains("4 requests stopped waiting for the store\n"), "{high}");

@@ -405,8 +405,9 @@ mod tests {
     #[test]
     fn a_burst_that_cannot_be_divided_is_named() {
         let text = format!(
-            "{STORE}[policy.api]\nlimits = \"1/s burst 2\"\nshared = true\n[policy.api.overrides]\n\
-             a = \"5/s\"\n[policy.web]\nmessage = \"web\"\nlimits = \"1/s burst 2\"\nshared = \
+            "{STORE}[policy.api]\nlimits = \"1/s burst 2\"\nshared = true\n\
+             [policy.api.overrides]\na = \"5/s\"\n\
+             [policy.web]\nmessage = \"web\"\nlimits = \"1/s burst 2\"\nshared = \
              true\nwithout_store = \"open\"\n[policy.shut]\nmessage = \"shut\"\nlimits = \
              \"1/s\"\nshared = true\nwithout_store = \"closed\"\n"
         );

@@ -173,8 +173,8 @@ impl Findings {
         if replicas > 0 && replicas == config.least_replicas {
             let (s, are) = if replicas == 1 { ("", "is") } else { ("s", "are") };
             self.remark(format!(
-                "there {are} only {replicas} replica{s}, and least_replicas is {replicas}: after a \
-                 failover the store cannot be used until there is another one"
+                "there {are} only {replicas} replica{s}, and least_replicas is {replicas}: after \
+                 a failover the store cannot be used until there is another one"
             ));
         }
         self.clock(config, &mut connection).await;

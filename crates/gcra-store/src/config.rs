@@ -299,7 +299,8 @@ impl fmt::Display for UrlError {
             }
             Self::Host => "the address of a store needs a host, and a port from 1 to 65535",
             Self::Brackets => {
-                "an IPv6 address has brackets in the address of a store: redis://[2001:db8::1]:6379"
+                "an IPv6 address has brackets in the address of a store: \
+                 redis://[2001:db8::1]:6379"
             }
             Self::Character => {
                 "the address of a store has no '?', no '#', no blanks, and one '@' at most; all \
