@@ -359,6 +359,9 @@ impl<'p> Shared<'p, '_, '_> {
     ) -> Option<Foreseen> {
         let key = LeaseKey::new(limit.key(self.table, self.question.key), limit.quota);
         let loan = self.loan((limit, key))?;
+        if self.borrower.is_starting(&loan) {
+            return None;
+        }
         let since = self.borrower.away_since(self.table, &loan)?;
         let mut now = self.table.reading();
         let away = now.time().saturating_since(since);

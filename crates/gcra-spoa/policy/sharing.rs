@@ -7,6 +7,7 @@ use gcra_lease::{LimitError, MOST_CELLS};
 use gcra_table::Quota;
 
 use crate::duration::Exact;
+use crate::plural::Count;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, Policy, Rule};
 
@@ -15,6 +16,9 @@ const DEFAULT_OPEN_FOR: Duration = Duration::from_secs(10);
 
 /// How long a policy may be open without the store.
 const OPEN_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
+
+/// How many limits a message names.
+const MOST_NAMED: usize = 3;
 
 /// The words for [`WithoutStore`].
 pub(crate) const WORDS: [&str; 3] = ["share", "closed", "open"];
@@ -109,7 +113,13 @@ pub(crate) fn blocked_without_store(policy: &Policy, machines: u32) -> Option<St
         .filter(|limit| !has_share(limit, machines))
         .map(|limit| format!("'{}'", limit.words.text))
         .collect();
+    texts.sort_unstable();
     texts.dedup();
+    // A file may have many overrides.
+    if let more @ 1.. = texts.len().saturating_sub(MOST_NAMED) {
+        texts.truncate(MOST_NAMED);
+        texts.push(Count(more, "other limit", "other limits").to_string());
+    }
     (!texts.is_empty()).then(|| format!("under {}", texts.join(" and ")))
 }
 
@@ -430,6 +440,13 @@ mod tests {
         let open = format!("requests are allowed for 10s, and then {blocked}");
         assert_eq!(words(3), [&others, &open, "requests are blocked"]);
         assert!(words(6)[0].contains("at once' and '5 per second, up to 5 at once' are blocked"));
+        let many = "1 = \"1/s\", 2 = \"2/s\", 3 = \"3/s\", 4 = \"1/s\", 5 = \"5/s\"";
+        let many = many.replace(" =", "a =");
+        let text = format!(
+            "{STORE}[policy.api]\nlimits = \"3/s\"\nshared = true\noverrides = {{ {many} }}\n"
+        );
+        let requests = blocked_without_store(&read(&text).unwrap().list[0], 9).unwrap();
+        assert!(requests.ends_with("up to 3 at once' and 1 other limit"), "{requests}");
     }
 
     #[test]
