@@ -94,11 +94,15 @@ impl Password {
             Self::File(path) => {
                 let text = fs::read_to_string(path)
                     .map_err(about(format!("the password file {}", path.display())))?;
-                Ok(text.lines().next().map(str::to_owned))
+                let password = text.lines().next().filter(|line| !line.is_empty());
+                let empty = || format!("the first line of {} has no password", path.display());
+                password.map(str::to_owned).map(Some).ok_or_else(|| io::Error::other(empty()))
             }
-            Self::Variable(name) => env::var(name)
-                .map(Some)
-                .map_err(|_| io::Error::other(format!("the variable {name} has no password"))),
+            Self::Variable(name) => {
+                env::var(name).ok().filter(|password| !password.is_empty()).map(Some).ok_or_else(
+                    || io::Error::other(format!("the variable {name} has no password")),
+                )
+            }
         }
     }
 }
@@ -417,6 +421,9 @@ mod tests {
         config.password = Password::File(file.path().to_owned());
         assert_eq!(config.password.read().unwrap().as_deref(), Some("secret"));
         assert!(!format!("{config:?}").contains("secret"));
+        fs::write(file.path(), "\nsecret\n").unwrap();
+        let empty = config.password.read().unwrap_err().to_string();
+        assert!(empty.ends_with(" has no password"), "{empty}");
         let missing = Password::File("/nonexistent/password".into()).read().unwrap_err();
         assert!(missing.to_string().starts_with("the password file /nonexistent/password: "));
         let variable = Password::Variable("GCRA_NO_SUCH_VARIABLE".into()).read().unwrap_err();
