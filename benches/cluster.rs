@@ -63,7 +63,8 @@ struct Load {
     is_hot: bool,
 }
 
-const LOADS: [Load; 3] = [
+const LOADS: [Load; 4] = [
+    Load { name: "a hot key far above its limit, 12 000/s", per_second: 4_000, is_hot: true },
     Load { name: "a hot key above its limit, 6000/s", per_second: 2_000, is_hot: true },
     Load { name: "a hot key below its limit, 900/s", per_second: 300, is_hot: true },
     Load { name: "10 000 keys, each seen first, 6000/s", per_second: 2_000, is_hot: false },
