@@ -62,9 +62,14 @@ spoe-message check
         fs::write(file("spoe.conf"), &spoe).unwrap();
         fs::write(file("other.conf"), second).unwrap();
         let folder = directory.path().display();
-        let other = match args.contains("path") {
-            true => String::new(),
-            false => format!("filter spoe engine other config {folder}/other.conf"),
+        // Without a decision of either engine, a request fails.
+        let (other, other_failed) = match args.contains("path") {
+            true => (String::new(), ""),
+            false => (
+                format!("filter spoe engine other config {folder}/other.conf"),
+                "http-request return status 500 content-type text/plain lf-string \
+                 \"err=%[var(txn.other.err)]\" unless { var(txn.other.blocked) -m found }",
+            ),
         };
         let servers: String = servers
             .iter()
@@ -88,6 +93,7 @@ frontend web
     http-request return status 429 if {{ var(txn.gcra.blocked) -m bool }}
     http-request return status 500 content-type text/plain lf-string \
              \"err=%[var(txn.gcra.err)]\" unless {{ var(txn.gcra.blocked) -m found }}
+    {other_failed}
     http-request return status 200
 backend agents
 .if version_atleast(3.1-dev0)
