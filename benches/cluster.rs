@@ -46,12 +46,15 @@ const KEYS: u32 = 10_000;
 enum Way {
     Alone,
     Leases,
+    /// Leases, and the store has been away for a while: each host uses its share.
+    Away,
     Script,
 }
 
-const WAYS: [(Way, &str); 3] = [
+const WAYS: [(Way, &str); 4] = [
     (Way::Alone, "each host alone"),
     (Way::Leases, "leases"),
+    (Way::Away, "leases, store away"),
     (Way::Script, "a script call each"),
 ];
 
@@ -61,14 +64,20 @@ struct Load {
     per_second: u32,
     /// Whether there is one key; otherwise there are [`KEYS`], in another order on each host.
     is_hot: bool,
+    /// Whether to measure it while the store is away, too.
+    away_too: bool,
 }
 
 const LOADS: [Load; 4] = [
-    Load { name: "a hot key far above its limit, 12 000/s", per_second: 4_000, is_hot: true },
-    Load { name: "a hot key above its limit, 6000/s", per_second: 2_000, is_hot: true },
-    Load { name: "a hot key below its limit, 900/s", per_second: 300, is_hot: true },
-    Load { name: "10 000 keys, each seen first, 6000/s", per_second: 2_000, is_hot: false },
+    load("a hot key far above its limit, 12 000/s", 4_000, true, false),
+    load("a hot key above its limit, 6000/s", 2_000, true, true),
+    load("a hot key below its limit, 900/s", 300, true, false),
+    load("10 000 keys, each seen first, 6000/s", 2_000, false, false),
 ];
+
+const fn load(name: &'static str, per_second: u32, is_hot: bool, away_too: bool) -> Load {
+    Load { name, per_second, is_hot, away_too }
+}
 
 /// What one run showed.
 #[derive(Clone, Copy)]
@@ -103,7 +112,9 @@ fn main() {
                 continue;
             }
             for ((way, _), runs) in WAYS.iter().zip(runs) {
-                runs.push(measure(*way, load, seconds));
+                if *way != Way::Away || load.away_too {
+                    runs.push(measure(*way, load, seconds));
+                }
             }
         }
     }
@@ -113,24 +124,33 @@ fn main() {
 
 /// One load on agents and a store of its own.
 fn measure(way: Way, load: &Load, seconds: u32) -> Figures {
-    let store = Server::start(&[]);
+    let mut store = Server::start(&[]);
     let directories: Vec<_> = (0..HOSTS).map(|_| support::directory()).collect();
     let agents: Vec<_> =
         directories.iter().map(|directory| start(way, directory.path(), &store)).collect();
     // What the load does not ask about, so that connections and scripts are there.
     run(&agents, |host| vec![1_000_000 + host; 50], 100);
+    if way == Way::Away {
+        // Hosts are counted only after a while, and shares begin some time after the loss.
+        thread::sleep(Duration::from_secs(9));
+        store.kill();
+        thread::sleep(Duration::from_secs(5));
+    }
 
+    let store = (way != Way::Away).then_some(&store);
     let used = || {
         let agents: Duration = agents.iter().map(|agent| cpu_time(agent.process.id())).sum();
-        [cpu_time(store.id()), agents].map(|time| time.as_secs_f64())
+        let store = store.map_or(Duration::ZERO, |store| cpu_time(store.id()));
+        [store, agents].map(|time| time.as_secs_f64())
     };
+    let calls = || store.map_or(0, calls);
     let idle = Duration::from_millis(400) * seconds;
     let before = used();
     thread::sleep(idle);
     let after = used();
     let idle = [0, 1].map(|of| (after[of] - before[of]) / idle.as_secs_f64());
 
-    let (asks_before, before, start) = (calls(&store), used(), Instant::now());
+    let (asks_before, before, start) = (calls(), used(), Instant::now());
     let count = (load.per_second * seconds) as usize;
     let outcome = run(&agents, |host| keys(load, host, count), load.per_second);
     let (elapsed, after) = (start.elapsed().as_secs_f64(), used());
@@ -140,7 +160,7 @@ fn measure(way: Way, load: &Load, seconds: u32) -> Figures {
     let quantile = |quantile| outcome.latency.value_at_quantile(quantile) as f64 / 1e3;
     Figures {
         allowed_per_second: outcome.allowed as f64 / elapsed,
-        asks: (calls(&store) - asks_before) as f64 / requests,
+        asks: (calls() - asks_before) as f64 / requests,
         store_us,
         agent_us,
         p50_us: quantile(0.5),
@@ -183,7 +203,7 @@ fn start(way: Way, directory: &Path, store: &Server) -> Agent {
     let limit = ["--listen", "127.0.0.1:0", "--rate", &rate, "--burst", &burst];
     let url = store.url();
     let shared = ["--store", &*url];
-    let shared: &[&str] = if way == Way::Leases { &shared } else { &[] };
+    let shared: &[&str] = if way == Way::Alone { &[] } else { &shared };
     Agent::start_with(&directory.join("table"), &[&limit, shared].concat())
 }
 
@@ -231,7 +251,7 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
              | ------------------ | --------: | -----------: | -------: | -------: \
              | -----: | -----: | ---------: |"
         );
-        for ((way, name), of_way) in WAYS.iter().zip(runs) {
+        for ((way, name), of_way) in WAYS.iter().zip(runs).filter(|(_, runs)| !runs.is_empty()) {
             let [p50, p99] = if *way == Way::Alone {
                 // To these the others add something.
                 let of = |of: fn(&Figures) -> f64| format!("{:.0}", median(of_way, of));
@@ -242,7 +262,7 @@ fn print(runs: &[[Vec<Figures>; WAYS.len()]], rounds: usize, seconds: u32, other
             };
             let store_us = median(of_way, |it| it.store_us);
             let full = match way {
-                Way::Alone => "never".to_owned(),
+                Way::Alone | Way::Away => "never".to_owned(),
                 _ => format!("{:.0}/s", 1e6 / store_us),
             };
             println!(

@@ -6,7 +6,7 @@ use gcra_lease::{HostTime, Micros};
 use gcra_table::{Leases, Nanos, Table};
 use serde::{Deserialize, Serialize};
 
-use crate::decide_shared::{Foreseen, Instead};
+use crate::decide_shared::{ForeseenWithoutStore, Instead};
 use crate::duration::{Left, Short};
 use crate::plural::Count;
 use crate::policy::WithoutStore;
@@ -37,8 +37,8 @@ pub(crate) fn is_used(leases: &Leases, table: &Table) -> bool {
 
 impl Away {
     /// What an agent foresees. `least_burst` is that of the policy's limits.
-    pub(crate) fn of_agent(foreseen: &Foreseen, least_burst: u32) -> Self {
-        let Foreseen { away, instead, machines, reason, .. } = foreseen;
+    pub(crate) fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
+        let ForeseenWithoutStore { away, instead, machines, reason, .. } = foreseen;
         let share = format!(
             "this machine's share (the limit divided by {})",
             Count(*machines, "machine", "machines")

@@ -88,7 +88,7 @@ impl Instead {
 
 /// What would be decided about a request without the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreseen {
+pub(crate) struct ForeseenWithoutStore {
     /// For how long the store has been away.
     pub(crate) away: Nanos,
     pub(crate) instead: Instead,
@@ -356,7 +356,7 @@ impl<'p> Shared<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         limit: &'p Limit,
-    ) -> Option<Foreseen> {
+    ) -> Option<ForeseenWithoutStore> {
         let key = LeaseKey::new(limit.key(self.table, self.question.key), limit.quota);
         let loan = self.loan((limit, key))?;
         if self.borrower.is_starting(&loan) {
@@ -378,7 +378,7 @@ impl<'p> Shared<'p, '_, '_> {
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }
         };
-        Some(Foreseen { away, instead, machines, reason, wait })
+        Some(ForeseenWithoutStore { away, instead, machines, reason, wait })
     }
 }
 

@@ -284,27 +284,7 @@ pub(super) fn store<'t>(
         .take("least_replicas")
         .and_then(|value| reader.number(value, "least_replicas", 0..=MOST_REPLICAS));
     let salt = entries.take("salt_file").and_then(|value| salt(reader, sources, value));
-    reader.no_more_but(entries, |name, _| {
-        match name {
-        "password" => Some(
-            "a password must not stand in this file; write it into a file of its own, and name \
-             that with password_file"
-                .to_owned(),
-        ),
-        "user" | "username" | "host" | "port" | "database" => Some(format!(
-            "'{name}' is part of the address; write url = \"redis://USER@HOST:PORT/DATABASE\""
-        )),
-        "salt" => Some(
-            "'salt' is not a setting of the store; write it into a file of its own, and name that \
-             with salt_file"
-                .to_owned(),
-        ),
-        "shared" | "without_store" | "open_for" => {
-            Some(format!("'{name}' belongs to a policy; write it below its header"))
-        }
-        _ => None,
-    }
-    });
+    reader.no_more_but(entries, |name, _| misplaced(name));
     let usual = StoreSettings::new(url?);
     let settings = StoreSettings {
         password,
@@ -323,6 +303,27 @@ pub(super) fn store<'t>(
         reader.warn(at, &remark);
     }
     Some(settings)
+}
+
+/// What to write instead of a setting that `[store]` does not have.
+fn misplaced(name: &str) -> Option<String> {
+    let instead = |setting: &str| {
+        format!(
+            "must not stand in this file; write it into a file of its own, and name that with \
+                 {setting}"
+        )
+    };
+    Some(match name {
+        "password" => format!("a password {}", instead("password_file")),
+        "salt" => format!("the salt {}", instead("salt_file")),
+        "user" | "username" | "host" | "port" | "database" => format!(
+            "'{name}' is part of the address; write url = \"redis://USER@HOST:PORT/DATABASE\""
+        ),
+        "shared" | "without_store" | "open_for" => {
+            format!("'{name}' belongs to a policy; write it below its header")
+        }
+        _ => return None,
+    })
 }
 
 fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
@@ -496,7 +497,7 @@ mod tests {
             ),
             (
                 "url = \"redis://a\"\nsalt = \"geheim\"",
-                "3: 'salt' is not a setting of the store; write it into a file of its own, and",
+                "3: the salt must not stand in this file; write it into a file of its own, and",
             ),
             ("url = \"redis://a\"\nuser = \"u\"", "3: 'user' is part of the address; write url"),
             (
