@@ -194,7 +194,13 @@ fn seventy_agents_are_told() {
     let place = Place::new(FIVE);
     let agents: Vec<_> = (0..70).map(|_| place.agent()).collect();
     fs::write(place.config(), SEVEN).unwrap();
-    let (is_success, said) = place.reload();
+    // On a slow machine so many agents may not all answer within the command's 15 s.
+    let (mut is_success, mut said) = place.reload();
+    for _ in 0..5 {
+        if !is_success && said.contains(" within 15 s") {
+            (is_success, said) = place.reload();
+        }
+    }
     assert!(is_success, "{said}");
     assert_eq!(said, place.in_force(70, 70));
     for (agent, client) in agents.iter().zip(1..) {

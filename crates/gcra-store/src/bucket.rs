@@ -1,6 +1,8 @@
 //! [`Bucket`]: one key under one limit, by the names of what the store keeps for it.
 
+use core::fmt::Write as _;
 use core::time::Duration;
+use std::sync::Arc;
 
 use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros};
 use sha2::{Digest as _, Sha256};
@@ -14,7 +16,7 @@ pub(crate) const TAGS: u16 = 1024;
 /// A name is `{gcra:NNN}:1:POLICY.LIMIT:HASH:NUMBERS`. The 1 is the layout of the record. The hash
 /// has 128 bits, and nothing of the key can be read from it without the salt. NNN is the hash
 /// modulo 1024. The numbers are those of the limit, so hosts with different configurations never
-/// meet on one record.
+/// meet on one record. A name is written when a server is asked, and not before.
 #[derive(Clone)]
 pub struct Names {
     /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and
@@ -32,7 +34,8 @@ impl Names {
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
     /// written into the name as it is.
     #[must_use]
-    pub fn bucket(&self, limit_name: &str, key: &[u8], limit: Limit) -> Bucket {
+    pub fn bucket(&self, limit_name: impl Into<Arc<str>>, key: &[u8], limit: Limit) -> Bucket {
+        let limit_name = limit_name.into();
         let mut hash = self.salted.clone();
         hash.update(limit_name.as_bytes());
         // No UTF-8 has this byte, so two different pairs never become the same bytes.
@@ -40,9 +43,7 @@ impl Names {
         hash.update(key);
         let hash: [u8; 32] = hash.finalize().into();
         let hash = hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
-        let tag = u16::try_from(hash % u128::from(TAGS)).unwrap_or(0);
-        let stem = format!("{}:1:{limit_name}:{hash:032x}:", tag_text(tag));
-        Bucket { name: numbered(&stem, &limit), stem, tag, limit, earlier: None }
+        Bucket { limit_name, hash, limit, earlier: None }
     }
 }
 
@@ -55,11 +56,10 @@ impl std::fmt::Debug for Names {
 /// One key under one limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Bucket {
-    stem: String,
-    name: String,
-    tag: u16,
+    limit_name: Arc<str>,
+    hash: u128,
     limit: Limit,
-    earlier: Option<(String, Limit)>,
+    earlier: Option<Limit>,
 }
 
 impl Bucket {
@@ -67,8 +67,7 @@ impl Bucket {
     /// it, it begins with what the record under the numbers `before` says.
     #[must_use]
     pub fn changed_from(mut self, before: Limit) -> Self {
-        let name = numbered(&self.stem, &before);
-        self.earlier = (name != self.name).then_some((name, before));
+        self.earlier = (numbers(&before) != numbers(&self.limit)).then_some(before);
         self
     }
 
@@ -76,8 +75,7 @@ impl Bucket {
     /// asked. The ask may be ignored, and that is an answer, too.
     pub(crate) fn probe(tag: u16) -> Option<(Self, Ask)> {
         let limit = Limit::new(Duration::from_secs(1), 1).ok()?;
-        let stem = format!("{}:1:probe:", tag_text(tag));
-        let bucket = Self { name: numbered(&stem, &limit), stem, tag, limit, earlier: None };
+        let bucket = Self { limit_name: "probe".into(), hash: tag.into(), limit, earlier: None };
         let ask = Ask {
             host: HostId(0),
             number: AskNumber(0),
@@ -102,27 +100,41 @@ impl Bucket {
     /// Whether it is a bucket of the limit with this name.
     #[must_use]
     pub fn is_of(&self, limit_name: &str) -> bool {
-        self.stem.split(':').nth(3) == Some(limit_name)
+        *self.limit_name == *limit_name
     }
 
     /// The key of its record in the store.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> String {
+        self.name_under(&self.limit)
     }
 
     /// NNN.
     #[must_use]
-    pub(crate) const fn tag(&self) -> u16 {
-        self.tag
+    pub(crate) fn tag(&self) -> u16 {
+        u16::try_from(self.hash % u128::from(TAGS)).unwrap_or(0)
     }
 
-    pub(crate) fn earlier(&self) -> Option<(&str, &Limit)> {
-        self.earlier.as_ref().map(|(name, limit)| (name.as_str(), limit))
+    /// The numbers before the latest change, with the key of the record under these.
+    pub(crate) fn earlier(&self) -> Option<(String, &Limit)> {
+        self.earlier.as_ref().map(|limit| (self.name_under(limit), limit))
+    }
+
+    fn name_under(&self, limit: &Limit) -> String {
+        let Self { limit_name, hash, .. } = self;
+        let [burst, cell, bits, longest, ceiling] = numbers(limit);
+        let tag = tag_text(self.tag());
+        let mut name =
+            format!("{tag}:1:{limit_name}:{hash:032x}:{burst}-{cell:x}-{bits}-{longest:x}");
+        if ceiling != burst {
+            // Writing to a string never fails.
+            let _ = write!(name, "-{ceiling}");
+        }
+        name
     }
 
     pub(crate) fn epoch(&self) -> String {
-        format!("{}:epoch", tag_text(self.tag))
+        format!("{}:epoch", tag_text(self.tag()))
     }
 }
 
@@ -132,14 +144,11 @@ pub(crate) fn tag_text(tag: u16) -> String {
     format!("{{gcra:{tag:03}}}")
 }
 
-fn numbered(stem: &str, limit: &Limit) -> String {
-    let [burst, bits] = [limit.burst(), limit.fraction_bits()];
-    let cell = limit.cells(1).0;
-    let mut name = format!("{stem}{burst}-{cell:x}-{bits}-{:x}", limit.longest_validity().0);
-    if limit.ceiling() != burst {
-        name += &format!("-{}", limit.ceiling());
-    }
-    name
+/// What two limits with one record have in common.
+fn numbers(limit: &Limit) -> [u64; 5] {
+    let [burst, bits, ceiling] =
+        [limit.burst(), limit.fraction_bits(), limit.ceiling()].map(u64::from);
+    [burst, limit.cells(1).0, bits, limit.longest_validity().0, ceiling]
 }
 
 #[cfg(test)]
@@ -164,7 +173,7 @@ mod tests {
     fn salt_name_key_and_numbers_each_make_another_bucket() {
         let names = Names::new(b"");
         let name = |names: &Names, limit_name: &str, key: &[u8], limit| {
-            names.bucket(limit_name, key, limit).name().to_owned()
+            names.bucket(limit_name, key, limit).name()
         };
         let mut all = vec![
             name(&names, "api.second", b"1", limit(20)),

@@ -7,12 +7,11 @@ use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
 use crate::advice::advice;
-use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, in_words};
 use crate::finder::Finder;
-use crate::script;
+use crate::script::{self, By};
 
 /// One thing that [`check`] has found out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -213,9 +212,7 @@ async fn slowest(
     let mut slowest = core::time::Duration::ZERO;
     for _ in 0..10 {
         let mut commands = Pipeline::new();
-        let (bucket, ask) = Bucket::probe(tag).ok_or(Fault::Late)?;
-        let command = script::command(&bucket, &ask, false, script::By::Text);
-        commands.add_command(command.ok_or(Fault::Late)?);
+        commands.add_command(script::probe(tag, By::Text).ok_or(Fault::Late)?);
         let start = Instant::now();
         connection.send(&commands, config.timeout).await?;
         slowest = slowest.max(start.elapsed());

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
-use crate::bucket::{Bucket, TAGS, tag_text};
+use crate::bucket::{TAGS, tag_text};
 use crate::config::{Address, Place};
 use crate::connection::{Connection, Connector, fault_of};
 use crate::fault::Fault;
@@ -215,9 +215,7 @@ impl Finder {
     ) -> Result<(), Fault> {
         let config = &self.connector.config;
         let mut commands = Pipeline::new();
-        let probe =
-            Bucket::probe(tag).and_then(|(bucket, ask)| script::command(&bucket, &ask, false, by));
-        commands.add_command(probe.ok_or(Fault::Late)?);
+        commands.add_command(script::probe(tag, by).ok_or(Fault::Late)?);
         add_wait(&mut commands, replicas, config.timeout);
         let answers = connection.send_until(&commands, Instant::now() + config.timeout).await?;
         match answers.first() {

@@ -31,7 +31,7 @@ pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis
     };
     let earlier = bucket.earlier();
     command.arg(1 + usize::from(earlier.is_some()) + usize::from(strict)).arg(bucket.name());
-    if let Some((name, _)) = earlier {
+    if let Some((name, _)) = &earlier {
         command.arg(name);
     }
     if strict {
@@ -48,8 +48,14 @@ pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis
     }
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
-    command.arg(earlier.map(|(_, limit)| self::numbers(limit)).unwrap_or_default());
+    command.arg(earlier.map(|(_, before)| self::numbers(before)).unwrap_or_default());
     Some(command)
+}
+
+/// The command that finds out whether a server does what an ask needs.
+pub(crate) fn probe(tag: u16, by: By) -> Option<redis::Cmd> {
+    let (bucket, ask) = Bucket::probe(tag)?;
+    command(&bucket, &ask, false, by)
 }
 
 /// How a command names the script.

@@ -28,6 +28,13 @@ impl KeyHasher {
 pub struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
+    /// The hash as a number. It has the secret key of the table in it, so it must not be shown.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
     /// What the slot of the key's bucket under a quota holds. Never 0, which marks slots that were
     /// never used.
     #[inline]

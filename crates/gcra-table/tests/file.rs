@@ -306,9 +306,16 @@ fn a_missing_directory_and_a_full_or_read_only_file_system_are_errors() {
     }
 }
 
+/// What starts the program of these tests again. tests/aarch64 names a script that does it in
+/// qemu.
+fn this_program() -> std::path::PathBuf {
+    std::env::var_os("GCRA_TEST_PROGRAM")
+        .map_or_else(|| std::env::current_exe().unwrap(), Into::into)
+}
+
 /// What a child that opens the table says, started by `sh -c SETUP; exec CHILD`.
 fn child_under(setup: &str, path: &Path, slots: u64) -> String {
-    let binary = std::env::current_exe().unwrap();
+    let binary = this_program();
     let script =
         format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
     let mut shell = Command::new("sh");
@@ -392,7 +399,7 @@ fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
     let script =
         format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
     let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).stderr(Stdio::null());
+    shell.args(["-c", &script]).arg(this_program()).stderr(Stdio::null());
     shell.env("inside", &script).env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", "64");
     let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
     said.contains("inside").then_some(said)
@@ -823,7 +830,7 @@ fn resizing_child() {
 /// Begins to resize `table` to 128 slots in another process, and returns when it waits for the
 /// others to notice.
 fn begin_resize(table: &Table, path: &Path, notice_ms: u64) -> KillOnDrop {
-    let child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(this_program())
         .args(["--exact", "resizing_child", "--nocapture", "--test-threads=1"])
         .env("GCRA_TABLE_RESIZE", path)
         .env("GCRA_TABLE_NOTICE_MS", notice_ms.to_string())
@@ -1225,7 +1232,7 @@ fn child() {
 }
 
 fn start_child(path: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    Command::new(this_program())
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env("GCRA_TABLE_CHILD", path)
         .stdout(Stdio::piped())
@@ -1275,6 +1282,8 @@ fn up_to_512_processes_are_listed_and_more_of_them_work() {
 
     others.truncate(256);
     assert_eq!(looker.processes().len(), 257);
+    // On a slow machine it may be 5 s since they did; a new one takes the place of a silent one.
+    others.iter().chain([&looker]).for_each(Table::beat);
     let last = open(&path).0;
     assert_eq!((looker.processes().len(), last.unlisted_beats()), (258, 6));
 }
@@ -1303,7 +1312,7 @@ fn fifty_processes_race_for_a_new_table_a_hundred_times() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut children: Vec<_> = (0..PROCESSES)
         .map(|_| {
-            Command::new(std::env::current_exe().unwrap())
+            Command::new(this_program())
                 .args(["--exact", "racing_child", "--nocapture", "--test-threads=1"])
                 .env("GCRA_TABLE_RACE", "1")
                 .stdin(Stdio::piped())
@@ -1354,7 +1363,7 @@ fn a_live_table_that_is_cut_ends_its_processes_and_is_refused_afterwards() {
 
     let (_directory, path) = place();
     drop(open(&path));
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = Command::new(this_program())
         .args(["--exact", "racing_child", "--nocapture", "--test-threads=1"])
         .env("GCRA_TABLE_RACE", "1")
         .env("GCRA_TABLE_CUT", "1")

@@ -377,7 +377,12 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
         sent += written.unwrap();
         assert!(sent < 200 << 20, "the agent takes everything");
     }
-    let answered = served.counters.snapshot().notifies;
+    // A slow machine may still be at what was sent.
+    let mut answered = 0;
+    while answered != served.counters.snapshot().notifies {
+        answered = served.counters.snapshot().notifies;
+        sleep(Duration::from_millis(500)).await;
+    }
     other.send(&notify(1, b"")).await;
     assert!(matches!(other.next().await, Sent::Ack(1, 1, _)), "others are served");
     sleep(Duration::from_millis(100)).await;
@@ -499,11 +504,14 @@ fn a_worker_that_is_stuck_is_noticed() {
         agent.run(NonZeroUsize::new(2).unwrap(), &[address], stopped)
     });
     let client = async {
-        while !path.exists() {
-            sleep(Duration::from_millis(5)).await;
-        }
+        // The path is there a moment before the socket listens.
+        let _first = loop {
+            match tokio::net::UnixStream::connect(&path).await {
+                Ok(first) => break first,
+                Err(_) => sleep(Duration::from_millis(5)).await,
+            }
+        };
         // Connections go to the workers in turn, and the second worker is not the main thread.
-        let _first = tokio::net::UnixStream::connect(&path).await.unwrap();
         let mut second = tokio::net::UnixStream::connect(&path).await.unwrap();
         second.write_all(&[hello(16380, None), notify(1, b"")].concat()).await.unwrap();
         while counters.silent() < Duration::from_millis(1500) {

@@ -7,7 +7,7 @@ use crate::support::{SLOTS, Server, cluster, cluster_url, id, needs, valkey};
 
 /// Which node has the slot of this key.
 fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
-    let name = Names::new(b"").bucket("p.l", key.as_bytes(), host.limit).name().to_owned();
+    let name = Names::new(b"").bucket("p.l", key.as_bytes(), host.limit).name();
     let slot = nodes[0].say(&["CLUSTER", "KEYSLOT", &name]);
     let slot: u16 = slot.trim_start_matches(':').trim().parse().unwrap();
     let count = u16::try_from(nodes.len()).unwrap();
@@ -51,7 +51,7 @@ async fn slots_that_move() {
     let (from, slot) = owner(&nodes, &host, "key");
     let to = 1 - from;
     let (from_id, to_id) = (id(&nodes[from]), id(&nodes[to]));
-    let name = Names::new(b"").bucket("p.l", b"key", host.limit).name().to_owned();
+    let name = Names::new(b"").bucket("p.l", b"key", host.limit).name();
 
     // ASK: the slot is on its way, and the record is not at the old place.
     nodes[to].say(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
@@ -70,7 +70,7 @@ async fn slots_that_move() {
     let earlier = gcra_lease::Limit::new(std::time::Duration::from_secs(1), 5).unwrap();
     let bucket = Names::new(b"").bucket("p.l", b"key", host.limit).changed_from(earlier);
     let sent = host.sent(1);
-    let before_name = Names::new(b"").bucket("p.l", b"key", earlier).name().to_owned();
+    let before_name = Names::new(b"").bucket("p.l", b"key", earlier).name();
     nodes[from].say(&["SET", &before_name, "x"]);
     host.line.submit(vec![(bucket, sent)]).unwrap();
     let answers = host.answers(1).await;

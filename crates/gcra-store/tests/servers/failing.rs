@@ -132,9 +132,9 @@ async fn something_else_under_the_name_of_a_record() {
     let server = Server::start(&[]);
     let mut host = Host::ready(config(&server.url())).await;
     let name = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
-    server.say(&["LPUSH", name.name(), "x"]);
+    server.say(&["LPUSH", &name.name(), "x"]);
     assert_eq!(host.ask("key").await, Outcome::Void);
-    server.say(&["SET", name.name(), "short"]);
+    server.say(&["SET", &name.name(), "short"]);
     assert_eq!(host.ask("key").await, Outcome::Void, "an error in the script");
     host.reply("another").await;
     assert!(host.store.health().is_well());

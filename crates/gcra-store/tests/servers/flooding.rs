@@ -1,14 +1,11 @@
 //! A server that sends more than any answer needs, and answers that are as long as they can be.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gcra_store::{Kind, Names, Outcome, Standing, check};
 
+use crate::fake::serve;
 use crate::host::{Host, config};
 
 const MIB: usize = 1 << 20;
@@ -21,33 +18,6 @@ const FLOODS: [(&[u8], &[u8]); 5] = [
     (b"*2147483647\r\n", b":1\r\n"),
     (b"", b"+OK\r\n"),
 ];
-
-/// A server that answers with what `answer` returns for what it read, and then closes the
-/// connection if there is nothing. It counts the bytes that it could send.
-fn server(answer: impl Fn(&str, u16) -> Vec<u8> + Send + 'static) -> (u16, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let sent = Arc::new(AtomicUsize::new(0));
-    let count = sent.clone();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut bytes = [0; 65_536];
-            while let Ok(length @ 1..) = stream.read(&mut bytes) {
-                let answer = answer(&String::from_utf8_lossy(&bytes[..length]), port);
-                let mut rest = answer.as_slice();
-                while let Ok(written @ 1..) = stream.write(rest) {
-                    count.fetch_add(written, Ordering::Relaxed);
-                    rest = &rest[written..];
-                }
-                if !rest.is_empty() {
-                    break;
-                }
-            }
-        }
-    });
-    (port, sent)
-}
 
 fn flood((once, again): (&[u8], &[u8])) -> Vec<u8> {
     [once, &again.repeat(64 * MIB / again.len())].concat()
@@ -70,7 +40,7 @@ fn is_told(what: (&[u8], &[u8]), said: &str) -> bool {
 #[tokio::test]
 async fn a_look_that_is_flooded_ends_soon_and_is_told() {
     for what in FLOODS {
-        let (port, sent) = server(move |_, _| flood(what));
+        let (port, sent) = serve(move |_, _| flood(what));
         let mut config = config(&format!("redis://127.0.0.1:{port}"));
         let findings = check(config.clone()).await.unwrap();
         let [finding] = &findings[..] else { panic!("{findings:?}") };
@@ -88,7 +58,7 @@ async fn a_look_that_is_flooded_ends_soon_and_is_told() {
 #[tokio::test]
 async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
     for what in FLOODS {
-        let (port, sent) = server(move |text, _| well(text).unwrap_or_else(|| flood(what)));
+        let (port, sent) = serve(move |text, _| well(text).unwrap_or_else(|| flood(what)));
         let mut config = config(&format!("redis://127.0.0.1:{port}"));
         config.look_every = Duration::from_secs(100);
         let mut host = Host::ready(config.clone()).await;
@@ -106,7 +76,7 @@ async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
 /// Each slot by itself, as a cluster says it that was cut into the smallest parts.
 #[tokio::test]
 async fn the_longest_map_of_a_cluster_is_read() {
-    let (port, _) = server(|text, port| {
+    let (port, _) = serve(|text, port| {
         if !text.contains("SLOTS") {
             return well(text).unwrap_or_default();
         }
@@ -123,21 +93,21 @@ async fn the_longest_map_of_a_cluster_is_read() {
 #[tokio::test]
 async fn words_of_a_server_are_short_and_printable() {
     let error = || format!("-ERR \x1b[31m{}\r\n", "e".repeat(40_000)).into_bytes();
-    let (port, _) = server(move |_, _| error());
+    let (port, _) = serve(move |_, _| error());
     let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert!(finding.text.contains("it says ERR ?[31meee"), "{finding:?}");
     assert!(finding.text.len() < 300, "{}", finding.text.len());
 
     // What is no answer at all is shown by the library.
-    let (port, _) = server(|_, _| format!("${}\r\n", "\x1b".repeat(40_000)).into_bytes());
+    let (port, _) = serve(|_, _| format!("${}\r\n", "\x1b".repeat(40_000)).into_bytes());
     let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert!(finding.text.len() < 400, "{}", finding.text.len());
     assert!(!finding.text.contains('\x1b'), "{finding:?}");
 
     // Versions, and other values of INFO.
-    let (port, _) = server(|text, _| {
+    let (port, _) = serve(|text, _| {
         let info =
             format!("valkey_version:\x1b{0}\r\nmaxmemory_policy:\x1b{0}", "v".repeat(9_999));
         let info = format!("${}\r\n{info}\r\n", info.len());
@@ -157,7 +127,7 @@ async fn words_of_a_server_are_short_and_printable() {
 #[tokio::test]
 async fn a_host_that_is_not_a_name_is_not_looked_for() {
     for host in ["\x1b[31m".to_owned(), "h".repeat(256), "a b".to_owned()] {
-        let (port, _) = server(move |text, port| {
+        let (port, _) = serve(move |text, port| {
             let address = format!("${}\r\n{host}\r\n", host.len());
             let port = if text.contains("GET-MASTER") {
                 format!("$5\r\n{port:05}\r\n")

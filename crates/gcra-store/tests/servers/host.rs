@@ -13,6 +13,7 @@ use crate::support::PATIENCE;
 pub fn config(url: &str) -> Config {
     let mut config = Config::new(Url::parse(url).unwrap());
     config.timeout = Duration::from_secs(20);
+    config.slow = Duration::from_secs(20);
     config.connect_timeout = Duration::from_secs(20);
     config.look_every = Duration::from_millis(100);
     config

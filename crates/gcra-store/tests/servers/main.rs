@@ -13,6 +13,7 @@ mod check;
 mod cluster;
 mod cost;
 mod failing;
+mod fake;
 mod flooding;
 mod host;
 mod policed;

@@ -267,7 +267,7 @@ fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
     let url = cluster_url(&primaries);
     let replicas = add_replicas(&primaries);
     // {gcra:...} of the key that the hosts ask for.
-    let name = Names::new(b"").bucket("p.l", b"key", limit()).name().to_owned();
+    let name = Names::new(b"").bucket("p.l", b"key", limit()).name();
     let slot = primaries[0].say(&["CLUSTER", "KEYSLOT", &name]);
     let slot: usize = slot.trim_start_matches(':').trim().parse().unwrap();
     let place = (slot / (16_384 / 3)).min(2);

@@ -124,5 +124,5 @@ async fn sentinels_tell_which_server_is_the_primary_now() {
     assert_eq!((reply.granted, reply.hosts), (1, 1));
     let record = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
     // The first ask and the second one are fresh, so what the first was granted counts as spent.
-    assert!(replica.say(&["GETRANGE", record.name(), "8", "15"]) != "$8\r\n\0\0\0\0\0\0\0\0\r\n");
+    assert!(replica.say(&["GETRANGE", &record.name(), "8", "15"]) != "$8\r\n\0\0\0\0\0\0\0\0\r\n");
 }

@@ -1,6 +1,5 @@
 //! One server: ways to reach it, and how asks travel.
 
-use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
@@ -11,6 +10,7 @@ use gcra_store::{
     Away, Certificate, Config, Fault, Names, Outcome, PERMISSIONS, Password, check, script,
 };
 
+use crate::fake::serve;
 use crate::host::{Host, config};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
 
@@ -268,30 +268,21 @@ fn answers(
     behind: &'static str,
     answer: impl Fn(usize) -> Vec<u8> + Send + 'static,
 ) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        let mut asked = 0;
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut bytes = [0; 65_536];
-            while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
-                let answer = if text.contains("ROLE") {
-                    format!("*3\r\n$6\r\nmaster\r\n:0\r\n{replicas}").into_bytes()
-                } else if text.contains(":probe:") {
-                    format!("$0\r\n\r\n{behind}").into_bytes()
-                } else {
-                    asked += 1;
-                    answer(asked)
-                };
-                if stream.write_all(&answer).is_err() {
-                    break;
-                }
-            }
+    let mut asked = 0;
+    let (port, _) = serve(move |command, _| {
+        if command.starts_with("ROLE") {
+            format!("*3\r\n$6\r\nmaster\r\n:0\r\n{replicas}").into_bytes()
+        } else if command.contains(":probe:") {
+            format!("$0\r\n\r\n{behind}").into_bytes()
+        } else if command.starts_with("WAIT") {
+            // Its answer is behind that to the command in front of it.
+            Vec::new()
+        } else {
+            asked += 1;
+            answer(asked)
         }
     });
-    url
+    format!("redis://127.0.0.1:{port}")
 }
 
 /// A server whose clock says this much more in one reply after the other.

@@ -65,7 +65,7 @@ async fn what_is_owed_and_lent_is_read_and_cleared() {
         assert_eq!((before.owed, before.lent, before.hosts, before.free), (5, 7, 3, 8));
         assert_eq!(standing(&config, &bucket).await, Some([0, 0, 0, 20]));
         assert_eq!(ask(&mut host, &bucket, 1, 20, 0).await, 20);
-        assert!(server.say(&["PTTL", bucket.name()]).starts_with(':'), "it is not kept for ever");
+        assert!(server.say(&["PTTL", &bucket.name()]).starts_with(':'), "it is not kept for ever");
         assert_eq!(server.say(&["ACL", "LOG"]), "*0\r\n", "nothing else was tried");
     }
 }
@@ -98,7 +98,7 @@ async fn a_strict_store_that_lost_its_memory_says_what_it_supposes_until_it_is_c
     assert_eq!(standing(&config, &bucket).await, None, "nothing was asked for, no memory began");
     let lost = |standing: Option<[u32; 4]>| standing == Some([4, 0, 0, 0]);
     assert_eq!(ask(&mut host, &bucket, 1, 1, 0).await, 0);
-    server.say(&["DEL", bucket.name()]);
+    server.say(&["DEL", &bucket.name()]);
     assert!(lost(standing(&config, &bucket).await), "a burst, and the validity in part");
     Standing::clear(config.clone(), &bucket).await.unwrap();
     assert_eq!(ask(&mut host, &bucket, 1, 3, 0).await, 3);
@@ -117,7 +117,7 @@ async fn what_is_wrong_is_said_in_words() {
         read
     };
     let store = format!("the store at 127.0.0.1:{}", server.port);
-    server.say(&["LPUSH", bucket.name(), "x"]);
+    server.say(&["LPUSH", &bucket.name(), "x"]);
     let said = error(&config).await;
     assert!(said.starts_with(&format!("{store} cannot be used: it says WRONGTYPE ")), "{said}");
     let mut weak = config.clone();
@@ -125,10 +125,10 @@ async fn what_is_wrong_is_said_in_words() {
     let said = error(&weak).await;
     let replicas = "it has 0 replicas, and least_replicas is 1; start another one, or set";
     assert!(said.starts_with(&format!("{store} cannot be used: {replicas}")), "{said}");
-    server.say(&["SET", bucket.name(), "short"]);
+    server.say(&["SET", &bucket.name(), "short"]);
     let said = error(&config).await;
     assert_eq!(said, format!("what {store} has under {} is not a record", bucket.name()));
-    assert_eq!(server.say(&["GET", bucket.name()]), "$5\r\nshort\r\n", "nothing is changed");
+    assert_eq!(server.say(&["GET", &bucket.name()]), "$5\r\nshort\r\n", "nothing is changed");
     drop(server);
     let said = error(&config).await;
     let there = "cannot be used: there is no connection: ";

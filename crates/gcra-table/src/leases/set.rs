@@ -175,6 +175,12 @@ impl Shared {
         Micros(u64::from(ago) * TENTH)
     }
 
+    /// The same for the part that was used last.
+    pub(super) fn any_part_used_ago(&self, now: HostTime) -> Micros {
+        let ago = (0..self.used.len()).map(|part| self.part_used_ago(part, now));
+        ago.min().unwrap_or(Micros(u64::MAX))
+    }
+
     /// Notes that the store is away now, and how many hosts there were when it went away.
     pub(super) fn see_away(&self, hosts: u32, now: HostTime) {
         self.away.store(u64::from(tenths(now)) << 32 | u64::from(hosts), Ordering::Relaxed);
@@ -187,12 +193,6 @@ impl Shared {
         let away = self.away.load(Ordering::Relaxed);
         let ago = u64::from(tenths(now).wrapping_sub((away >> 32) as u32)) * TENTH;
         (away > 0 && ago <= within.0).then_some(away as u32)
-    }
-
-    /// The same for the part that was used last.
-    pub(super) fn any_part_used_ago(&self, now: HostTime) -> Micros {
-        let ago = (0..self.used.len()).map(|part| self.part_used_ago(part, now));
-        ago.min().unwrap_or(Micros(u64::MAX))
     }
 
     /// The largest number that was drawn.
