@@ -17,7 +17,7 @@ use tokio::time::timeout;
 /// What an answer has at most, that of an agent that nobody asks.
 const LARGEST: usize = 64 * 1024;
 
-const STARTS: [&str; 16] = [
+const STARTS: [&str; 23] = [
     "GET / HTTP/1.1\r\n",
     "GET /metrics HTTP/1.1\r\n",
     "GET /status HTTP/1.0\r\n",
@@ -28,6 +28,13 @@ const STARTS: [&str; 16] = [
     "CONNECT h:80 HTTP/1.1\r\n",
     "OPTIONS * HTTP/1.1\r\n",
     "GET /nowhere HTTP/1.1\r\n",
+    "GET /page.js HTTP/1.1\r\n",
+    "GET /live?all HTTP/1.1\r\n",
+    "GET /history HTTP/1.1\r\n",
+    "GET /explain?key=a%2C1 HTTP/1.1\r\n",
+    "POST /actions/forgive HTTP/1.1\r\n",
+    "POST /actions/exempt HTTP/1.1\r\n",
+    "POST /actions/observe?own HTTP/1.1\r\n",
     "GET / HTTP/2.0\r\n",
     "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "GET /\r\n",
@@ -36,7 +43,7 @@ const STARTS: [&str; 16] = [
     "GET ",
 ];
 
-const HEADERS: [&str; 13] = [
+const HEADERS: [&str; 16] = [
     "Host: h\r\n",
     "Host: localhost\r\n",
     "Content-Length: 5\r\n",
@@ -46,6 +53,9 @@ const HEADERS: [&str; 13] = [
     "Connection: keep-alive\r\n",
     "Connection: close\r\n",
     "Upgrade: websocket\r\nConnection: upgrade\r\n",
+    "Authorization: Bearer fuzz-fuzz-fuzz-fuzz\r\n",
+    "Content-Type: application/json\r\n",
+    "Content-Length: 22\r\n\r\n{\"key\": \"192.0.2.1\"}  ",
     "x: \r\n y\r\n",
     "A:",
     ": a\r\n",

@@ -1,0 +1,62 @@
+//! How fast logs are read: `cargo bench -p haproxy-log --bench read -- LOG...`
+//!
+//! For each number of threads and some selections of fields it prints lines and bytes per second.
+//! README.md of this crate says what other tools need for the same file.
+
+use std::time::Instant;
+
+use haproxy_log::{Format, Input, Options, Progress, read};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let paths: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let Some(first) = paths.first() else {
+        println!("no log given; see examples/generate.rs");
+        return Ok(());
+    };
+    let format = Format::guess(&Input::file(first).sample()?).ok_or("unknown format")?;
+    println!("{}: {}", paths.join(" "), format.name());
+    for fields in [&[][..], &["ci"], &["ci", "method", "path"]] {
+        let Ok(selection) = format.select(fields) else { continue };
+        for threads in [1, 0] {
+            let inputs: Vec<Input> = paths.iter().map(Input::file).collect();
+            let options = Options { threads, ..Options::default() };
+            let progress = Progress::new();
+            let mut sum = 0_u64;
+            let (begin, worked) = (Instant::now(), processor_seconds());
+            let outcome = read(&inputs, &selection, &options, &progress, &mut |entry| {
+                sum = sum.wrapping_add(entry.at.unsigned_abs());
+                for field in entry.fields.iter().flatten() {
+                    sum = sum.wrapping_add(field.len() as u64);
+                }
+            })?;
+            let worked = processor_seconds() - worked;
+            let took = begin.elapsed().as_secs_f64();
+            #[allow(clippy::cast_precision_loss, reason = "for people")]
+            let (lines, bytes) = (outcome.lines as f64, progress.bytes() as f64);
+            println!(
+                "fields {fields:?}, threads {}: {:.2} s, {:.2} million lines/s, {:.2} GB/s \
+                 (processor {worked:.2} s = {:.0} ns for each line; {} requests, {} late, sum \
+                 {sum:x})",
+                if threads == 0 { "all".to_owned() } else { threads.to_string() },
+                took,
+                lines / took / 1e6,
+                bytes / took / 1e9,
+                worked / lines * 1e9,
+                outcome.entries,
+                outcome.late,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What the process has used of the processors, in seconds (Linux). On a busy machine this says
+/// more than the clock.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: f64 =
+        after_name.split(' ').skip(12).take(2).filter_map(|n| n.parse::<f64>().ok()).sum();
+    ticks / 100.0
+}

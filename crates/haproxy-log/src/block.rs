@@ -1,0 +1,208 @@
+//! Some whole lines of a log: cut off, and read.
+
+use std::io::{self, Read};
+
+use memchr::{memchr, memrchr};
+
+use crate::bad::{BadKind, excerpt};
+use crate::line::{Lines, Parsed, Values};
+
+/// The bytes of a block. A worker's cache holds it.
+pub(crate) const BLOCK: usize = 256 << 10;
+
+/// Cuts a log into blocks of whole lines. Where it cuts depends on the text alone, not on how much
+/// a read gives.
+pub(crate) struct Cutter {
+    reader: Box<dyn Read + Send>,
+    /// The beginning of a line that the last block did not have whole.
+    begun: Vec<u8>,
+    /// The block that is read has no beginning of a line: the line before is too long.
+    within: bool,
+    block: usize,
+}
+
+/// The lines of a block.
+pub(crate) struct Text {
+    pub(crate) bytes: Vec<u8>,
+    /// The log ends with this block.
+    pub(crate) last: bool,
+    /// Why it ends, if not by its end.
+    pub(crate) error: Option<io::Error>,
+    /// The block begins with the rest of a line that is too long.
+    within: bool,
+}
+
+impl Cutter {
+    pub(crate) fn new(reader: Box<dyn Read + Send>, max_line: usize) -> Self {
+        Self { reader, begun: Vec::new(), within: false, block: BLOCK.max(2 * max_line) }
+    }
+
+    /// The next block. `bytes` is a buffer to use again.
+    pub(crate) fn next(&mut self, mut bytes: Vec<u8>) -> Text {
+        bytes.clear();
+        bytes.append(&mut self.begun);
+        let mut filled = bytes.len();
+        bytes.resize(self.block, 0);
+        let within = self.within;
+        let mut error = None;
+        let mut last = false;
+        while filled < bytes.len() {
+            match self.reader.read(&mut bytes[filled..]) {
+                Ok(0) => {
+                    last = true;
+                    break;
+                }
+                Ok(count) => filled += count,
+                Err(failed) if failed.kind() == io::ErrorKind::Interrupted => {}
+                Err(failed) => {
+                    error = Some(failed);
+                    last = true;
+                    break;
+                }
+            }
+        }
+        bytes.truncate(filled);
+        if last && error.is_none() {
+            return Text { bytes, last, error, within };
+        }
+        // A line that an error cut off is not one.
+        match memrchr(b'\n', &bytes) {
+            Some(end) => {
+                if error.is_none() {
+                    self.begun.extend_from_slice(&bytes[end + 1..]);
+                }
+                bytes.truncate(end + 1);
+                self.within = false;
+            }
+            None if error.is_none() => self.within = true,
+            None => bytes.clear(),
+        }
+        Text { bytes, last, error, within }
+    }
+}
+
+/// A request of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    pub(crate) at: i64,
+    /// Counted from 0, in the order of the lines.
+    pub(crate) number: u32,
+    /// Counted from 0 in the block.
+    pub(crate) line: u32,
+}
+
+/// The bad lines of one kind in a block.
+#[derive(Debug, Clone)]
+pub(crate) struct Bad {
+    pub(crate) kind: BadKind,
+    pub(crate) count: u64,
+    /// The first, counted from 0 in the block.
+    pub(crate) line: u64,
+    pub(crate) excerpt: String,
+}
+
+/// What the lines of a block are.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    /// Requests in the order of time, then of lines.
+    pub(crate) items: Vec<Item>,
+    pub(crate) values: Values,
+    pub(crate) lines: u64,
+    pub(crate) truncated: u64,
+    pub(crate) bad: Vec<Bad>,
+}
+
+impl Block {
+    /// Reads the lines of a block.
+    pub(crate) fn read(text: &Text, parser: &mut Lines<'_>, max_line: usize) -> Self {
+        let mut block = Self::default();
+        block.items.reserve(text.bytes.len() / 160);
+        let mut rest = text.bytes.as_slice();
+        let mut within = text.within;
+        while !rest.is_empty() {
+            let end = memchr(b'\n', rest);
+            let line = &rest[..end.unwrap_or(rest.len())];
+            rest = &rest[line.len() + usize::from(end.is_some())..];
+            if within {
+                // Its beginning was counted.
+                within = false;
+                block.lines += u64::from(end.is_some() || text.last);
+                continue;
+            }
+            block.line(line, parser, max_line);
+            // A line that goes on in the next block is counted there.
+            block.lines += u64::from(end.is_some() || text.last);
+        }
+        if within && text.last && text.bytes.is_empty() {
+            block.lines += 1;
+        }
+        block.items.sort_unstable_by_key(|item| (item.at, item.number));
+        block.items.shrink_to_fit();
+        block.values.shrink();
+        block
+    }
+
+    #[inline]
+    fn line(&mut self, line: &[u8], parser: &mut Lines<'_>, max_line: usize) {
+        let parsed = if line.len() > max_line {
+            Parsed::Bad(BadKind::TooLong)
+        } else {
+            parser.parse(line, &mut self.values)
+        };
+        match parsed {
+            Parsed::Entry { at, whole } => {
+                // A block has fewer lines than bytes, and fewer bytes than 4 GiB.
+                let number = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
+                let at_line = u32::try_from(self.lines).unwrap_or(u32::MAX);
+                self.items.push(Item { at, number, line: at_line });
+                self.truncated += u64::from(!whole);
+            }
+            Parsed::Bad(kind) => self.bad(kind, line),
+            Parsed::Empty => {}
+        }
+    }
+
+    #[cold]
+    fn bad(&mut self, kind: BadKind, line: &[u8]) {
+        match self.bad.iter_mut().find(|bad| bad.kind == kind) {
+            Some(bad) => bad.count += 1,
+            None => {
+                let excerpt = excerpt(line);
+                self.bad.push(Bad { kind, count: 1, line: self.lines, excerpt });
+            }
+        }
+    }
+
+    /// Keeps the requests from this one on, in memory of their size.
+    pub(crate) fn keep_from(&mut self, first: usize, fields: usize) {
+        let mut items = Vec::with_capacity(self.items.len() - first);
+        let mut values = Values::default();
+        for item in &self.items[first..] {
+            let from = item.number as usize * fields;
+            for number in from..from + fields {
+                values.copy(self.values.get(number));
+            }
+            let number = u32::try_from(items.len()).unwrap_or(u32::MAX);
+            items.push(Item { number, ..*item });
+        }
+        self.items = items;
+        self.values = values;
+    }
+
+    /// The bytes that this takes.
+    pub(crate) fn size(&self) -> usize {
+        self.items.len() * size_of::<Item>() + self.values.size()
+    }
+
+    /// A time that the lines of this block are about, which a few wrong dates do not change.
+    pub(crate) fn middle(&self) -> Option<i64> {
+        self.items.get(self.items.len() / 2).map(|item| item.at)
+    }
+}
+
+impl Text {
+    /// The log cannot be opened.
+    pub(crate) fn failed(error: io::Error) -> Self {
+        Self { bytes: Vec::new(), last: true, error: Some(error), within: false }
+    }
+}

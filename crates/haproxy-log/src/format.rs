@@ -1,0 +1,551 @@
+//! A format of log lines, and a choice of its fields.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::compile::{Node, Source, Value, compile};
+use crate::line::{Lines, Parsed, Values};
+use crate::part::{Decode, Part};
+use crate::scan::{SPANS, Scanner};
+use crate::time::Time;
+
+/// A format of log lines, compiled once.
+#[derive(Debug, Clone)]
+pub struct Format {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    fields: Vec<Field>,
+    kind: Kind,
+    time: String,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text {
+        scanner: Scanner,
+        values: Vec<Value>,
+        time: Time<usize>,
+    },
+    Json {
+        /// The names whose values can be the date, the best first.
+        times: Vec<String>,
+    },
+}
+
+/// A field that a format has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    name: String,
+}
+
+impl Field {
+    /// What [`Format::select`] asks for: HAProxy's name without the '%' ("ci"), a sample
+    /// expression ("req.hdr(host)"), a name in parentheses of the log-format, or the name in a
+    /// JSON object.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The log-formats that HAProxy has names for, and those of this project.
+const HTTP: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
+                    %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r";
+const HTTPS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
+                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[fc_err]/%[ssl_fc_err,hex]/\
+                     %[ssl_c_err]/%[ssl_c_ca_err]/%[ssl_fc_is_resumed] %[ssl_fc_sni]/%sslv/%sslc";
+const TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq";
+const CLF: &str = "%{+Q}o %{-Q}ci - - [%trg] %r %ST %B \"\" \"\" %cp %ms %ft %b %s %TR %Tw %Tc \
+                   %Tr %Ta %tsc %ac %fc %bc %sc %rc %sq %bq %CC %CS %hrl %hsl";
+const TCP_CLF: &str = "%{+Q}o %{-Q}ci - - [%T] \"TCP \" 000 %B \"\" \"\" %cp %ms %ft %b %s %Th \
+                       %Tw %Tc %Tt %U %ts-- %ac %fc %bc %sc %rc %sq %bq \"\" \"\" ";
+const SHIPPED: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
+                       %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r blocked=%[var(txn.gcra.blocked)] \
+                       policy=%[var(txn.gcra.policy)] reason=%[var(txn.gcra.reason)] \
+                       retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
+const SHIPPED_COST: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
+                            %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r cost=%[var(txn.cost)] \
+                            blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
+                            reason=%[var(txn.gcra.reason)] \
+                            retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
+const SHIPPED_TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq \
+                           blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
+                           reason=%[var(sess.gcra.reason)] \
+                           retry_after=%[var(sess.gcra.retry_after)] err=%[var(txn.gcra.err)]";
+/// What people add to the HTTP and TCP formats, at their ends or before the request.
+const MORE: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
+                    %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[more]";
+const MORE_TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq \
+                        %[more]";
+
+/// Where JSON logs have their date, the most exact first.
+const JSON_TIMES: &[&str] = &[
+    "request_date",
+    "tr",
+    "@timestamp",
+    "timestamp",
+    "time",
+    "ts",
+    "date",
+    "datetime",
+    "accept_date",
+    "t",
+    "time_iso8601",
+    "time_local",
+    "trg",
+    "trl",
+    "T",
+    "Tl",
+    "Ts",
+    "start_time",
+    "timestamp_ms",
+    "time_ms",
+    "epoch",
+];
+
+/// Names of sample fetches for what a log has under another name.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("src", "ci"),
+    ("src_port", "cp"),
+    ("dst", "fi"),
+    ("dst_port", "fp"),
+    ("method", "HM"),
+    ("path", "HPO"),
+    ("url", "HU"),
+    ("status", "ST"),
+    ("fe_name", "f"),
+    ("be_name", "b"),
+    ("srv_name", "s"),
+    ("unique-id", "ID"),
+];
+
+/// How much of a sample is looked at.
+const SAMPLE_LINES: usize = 2000;
+
+impl Format {
+    /// Compiles a log-format string of HAProxy 2.6 to 3.4, with quotes and backslashes of the
+    /// configuration file already taken away. A whole `log-format "..."` line is fine, too.
+    ///
+    /// `%{+json}o` makes it a format of JSON objects, whose fields have the names in parentheses.
+    ///
+    /// # Errors
+    /// The string is not a log-format, it has no date, two of its values have nothing between
+    /// them, or its lines are CBOR.
+    pub fn compile(log_format: &str) -> Result<Self, FormatError> {
+        let string = without_configuration(log_format);
+        Self::named("the given log-format", &string)
+    }
+
+    fn named(name: &str, string: &str) -> Result<Self, FormatError> {
+        let compiled = compile(string)?;
+        let values: Vec<Value> = compiled
+            .nodes
+            .iter()
+            .filter_map(|node| match node {
+                Node::Value(value) => Some(value.clone()),
+                _ => None,
+            })
+            .collect();
+        let time = Time::choose(&values).ok_or_else(|| {
+            FormatError::new(
+                "it has no date: add %tr (or, for TCP, %t) to the log-format".to_owned(),
+            )
+        })?;
+        let mut names = Vec::new();
+        if compiled.json {
+            let date = values.get(time.date).and_then(|value| value.given.clone());
+            let named = values.iter().filter_map(|value| value.given.clone());
+            names.extend(named);
+            let times = date.into_iter().chain(JSON_TIMES.iter().map(|&time| time.to_owned()));
+            let kind = Kind::Json { times: times.collect() };
+            return Ok(Self::new(name, names, kind, time.words(&values)));
+        }
+        for value in &values {
+            names.push(value.given.clone().unwrap_or_else(|| value.source.name().to_owned()));
+        }
+        for value in &values {
+            for &(derived, ..) in derived(value) {
+                names.push(derived.to_owned());
+            }
+        }
+        let words = time.words(&values);
+        let scanner = Scanner::new(&compiled.nodes)?;
+        Ok(Self::new(name, names, Kind::Text { scanner, values, time }, words))
+    }
+
+    fn new(name: &str, names: Vec<String>, kind: Kind, time: String) -> Self {
+        let mut fields: Vec<Field> = Vec::with_capacity(names.len());
+        for name in names {
+            if !fields.iter().any(|field| field.name == name) {
+                fields.push(Field { name });
+            }
+        }
+        Self { inner: Arc::new(Inner { name: name.to_owned(), fields, kind, time }) }
+    }
+
+    /// A format of the constants above, which compile (a test compiles them).
+    fn constant(name: &str, string: &str) -> Self {
+        Self::named(name, string).unwrap_or_else(|_| Self::json())
+    }
+
+    /// The default HTTP format, of `option httplog`.
+    pub fn http() -> Self {
+        Self::constant("the HTTP format", HTTP)
+    }
+
+    /// The HTTPS format, of `option httpslog`.
+    pub fn https() -> Self {
+        Self::constant("the HTTPS format", HTTPS)
+    }
+
+    /// The default TCP format, of `option tcplog`.
+    pub fn tcp() -> Self {
+        Self::constant("the TCP format", TCP)
+    }
+
+    /// The format of `option httplog clf`. Where request and response headers are captured, `hrl`
+    /// has both: their lists cannot be told apart.
+    pub fn clf() -> Self {
+        Self::constant("the CLF format", CLF)
+    }
+
+    /// Lines that are JSON objects. A name in a nested object is written as `outer.inner`, and any
+    /// name can be selected. The date is looked for under the usual names ("timestamp", "time",
+    /// "tr", ...).
+    pub fn json() -> Self {
+        Self::json_of(Vec::new(), None)
+    }
+
+    /// Lines that are JSON objects, whose date has this name.
+    pub fn json_with_time(name: &str) -> Self {
+        Self::json_of(Vec::new(), Some(name))
+    }
+
+    fn json_of(names: Vec<String>, time: Option<&str>) -> Self {
+        let words = match time {
+            Some(name) => format!("the date \"{name}\""),
+            None => "the first date of the usual names".to_owned(),
+        };
+        let times = match time {
+            Some(name) => vec![name.to_owned()],
+            None => JSON_TIMES.iter().map(|&name| name.to_owned()).collect(),
+        };
+        Self::new("JSON", names, Kind::Json { times }, words)
+    }
+
+    /// The formats that `guess` knows, the most particular first. The last one is JSON.
+    fn known() -> &'static [Self] {
+        static KNOWN: OnceLock<Vec<Format>> = OnceLock::new();
+        KNOWN.get_or_init(|| {
+            vec![
+                Self::http(),
+                Self::constant("the log-format of gcra-spoa", SHIPPED),
+                Self::constant("the log-format of gcra-spoa with costs", SHIPPED_COST),
+                Self::https(),
+                Self::tcp(),
+                Self::constant("the log-format of gcra-spoa for TCP", SHIPPED_TCP),
+                Self::clf(),
+                Self::constant("the CLF format for TCP", TCP_CLF),
+                Self::constant("the HTTP format with more at its end", MORE),
+                Self::constant("the TCP format with more at its end", MORE_TCP),
+                Self::json(),
+            ]
+        })
+    }
+
+    /// The known format that the most of these lines have, if there is one. `sample` is the
+    /// beginning of a log, see [`Input::sample`](crate::Input::sample).
+    pub fn guess(sample: &[u8]) -> Option<Self> {
+        let mut best: Option<(usize, Self)> = None;
+        for format in Self::known() {
+            let selection = format.select(&[]).ok()?;
+            let mut lines = Lines::new(&selection, 0);
+            let mut values = Values::default();
+            let fits = |line: &&[u8]| {
+                matches!(lines.parse(line, &mut values), Parsed::Entry { whole: true, .. })
+            };
+            let count = sample_lines(sample).filter(fits).count();
+            if count > best.as_ref().map_or(0, |(most, _)| *most) {
+                best = Some((count, format.clone()));
+            }
+        }
+        match best {
+            Some((_, format)) if matches!(format.inner.kind, Kind::Text { .. }) => Some(format),
+            _ => Self::guess_json(sample),
+        }
+    }
+
+    /// JSON, whose date has a usual name or is the first.
+    fn guess_json(sample: &[u8]) -> Option<Self> {
+        let dates = crate::line::json_dates(sample_lines(sample));
+        let rank = |name: &String| {
+            let last = name.rsplit('.').next().unwrap_or_default();
+            JSON_TIMES.iter().position(|&time| time == last).unwrap_or(JSON_TIMES.len())
+        };
+        let time = dates.iter().min_by_key(|&name| rank(name))?;
+        Some(Self::json_of(crate::line::json_names(sample_lines(sample)), Some(time)))
+    }
+
+    /// What to call this format in a sentence: "the HTTP format".
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The fields that a line has, and those that can be taken from them. Of captured headers, the
+    /// first is listed ("hr.0"), and the others can be selected as well. For JSON, they are known
+    /// if the format was guessed.
+    pub fn fields(&self) -> &[Field] {
+        &self.inner.fields
+    }
+
+    /// Which date of a line [`Entry::at`](crate::Entry::at) is: "the request date (%tr)".
+    pub fn time(&self) -> &str {
+        &self.inner.time
+    }
+
+    /// Selects the fields that [`read`](crate::read()) gives for each request: by a name of
+    /// [`Format::fields`], with or without '%', or by that of a sample fetch with the same value
+    /// ("src", "path", "query", "host").
+    ///
+    /// # Errors
+    /// The format does not have one of the fields, or there are more than 200.
+    pub fn select(&self, names: &[&str]) -> Result<Selection, UnknownField> {
+        let unknown = |name: &str| UnknownField { name: name.to_owned() };
+        if names.len() > 200 {
+            return Err(unknown(names[200]));
+        }
+        let reader = match &self.inner.kind {
+            Kind::Json { times } => {
+                let bytes = |name: &&str| name.as_bytes().to_vec();
+                Reader::Json(JsonReader {
+                    names: names.iter().map(bytes).collect(),
+                    times: times.iter().map(|name| name.as_bytes().to_vec()).collect(),
+                })
+            }
+            Kind::Text { scanner, values, time } => {
+                let mut kept = Kept { scanner: scanner.clone(), values: Vec::new() };
+                let time = time.map(&mut |value| kept.keep(value));
+                let request = values
+                    .iter()
+                    .position(|value| matches!(value.source, Source::Alias("r" | "HM" | "HU")))
+                    .map(|value| kept.keep(value));
+                let mut slots = Vec::new();
+                for name in names {
+                    let (value, part) = find(values, name).ok_or_else(|| unknown(name))?;
+                    let decode = Decode::of(&values[value]);
+                    slots.push(Slot { span: kept.keep(value), part, decode });
+                }
+                if kept.values.len() > SPANS {
+                    return Err(unknown(names.last().copied().unwrap_or_default()));
+                }
+                let (scanner, spans) = (kept.scanner.fused(), kept.values.len());
+                Reader::Text(TextReader { scanner, spans, time, request, slots })
+            }
+        };
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        Ok(Selection { names, reader })
+    }
+}
+
+/// The values whose spans are wanted.
+struct Kept {
+    scanner: Scanner,
+    values: Vec<usize>,
+}
+
+impl Kept {
+    fn keep(&mut self, value: usize) -> u8 {
+        let known = self.values.iter().position(|&kept| kept == value);
+        let at = known.unwrap_or_else(|| {
+            self.values.push(value);
+            self.values.len() - 1
+        });
+        let span = u8::try_from(at).unwrap_or(u8::MAX);
+        self.scanner.keep(value, span);
+        span
+    }
+}
+
+/// The value and the part of it that a name means.
+fn find(values: &[Value], name: &str) -> Option<(usize, Part)> {
+    let given = |value: &Value| value.given.as_deref() == Some(name);
+    if let Some(value) = values.iter().position(given) {
+        return Some((value, Part::Whole));
+    }
+    let name = name.strip_prefix('%').unwrap_or(name);
+    let expression = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let plain = expression.unwrap_or(name);
+    if let Some(value) = values.iter().position(|value| value.source.name() == plain) {
+        return Some((value, Part::Whole));
+    }
+    if let Some((outer, number)) = name.split_once('.')
+        && let Ok(number) = number.parse()
+        && let Some(value) = values.iter().position(|value| value.source.name() == outer)
+    {
+        match outer {
+            "hr" | "hs" => return Some((value, Part::Header(number))),
+            "hrl" | "hsl" => return Some((value, Part::Listed(number))),
+            _ => {}
+        }
+    }
+    for (at, value) in values.iter().enumerate() {
+        for &(derived, part) in derived(value) {
+            if derived == name {
+                return Some((at, part));
+            }
+        }
+    }
+    let (_, other) = OTHER_NAMES.iter().find(|(other, _)| *other == name)?;
+    find(values, other)
+}
+
+/// The fields that can be taken from a value.
+fn derived(value: &Value) -> &'static [(&'static str, Part)] {
+    match value.source {
+        Source::Alias("r") => &[
+            ("HM", Part::Method),
+            ("HU", Part::Uri),
+            ("HP", Part::UriPath),
+            ("HPO", Part::Path),
+            ("HQ", Part::MarkedQuery),
+            ("HV", Part::Version),
+            ("query", Part::Query),
+            ("host", Part::Host),
+        ],
+        Source::Alias("HU") => &[
+            ("HP", Part::PathOfUri),
+            ("HPO", Part::PathOnlyOfUri),
+            ("HQ", Part::MarkedQueryOfUri),
+            ("query", Part::QueryOfUri),
+            ("host", Part::HostOfUri),
+        ],
+        Source::Alias("HP") => &[("HPO", Part::PathOnlyOfUri), ("host", Part::HostOfUri)],
+        Source::Alias("HQ") => &[("query", Part::QueryOfUri)],
+        Source::Alias("ft") => &[("f", Part::Frontend)],
+        Source::Alias("hr") => &[("hr.0", Part::Header(0))],
+        Source::Alias("hs") => &[("hs.0", Part::Header(0))],
+        Source::Alias("hrl") => &[("hrl.0", Part::Listed(0))],
+        Source::Alias("hsl") => &[("hsl.0", Part::Listed(0))],
+        _ => &[],
+    }
+}
+
+/// The lines of a sample, without the last if it may not be whole.
+fn sample_lines(sample: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let whole = memchr::memrchr(b'\n', sample).map_or(sample, |end| &sample[..end]);
+    whole.split(|&byte| byte == b'\n').take(SAMPLE_LINES)
+}
+
+/// A log-format string, also if it is given as a line of HAProxy's configuration.
+fn without_configuration(text: &str) -> String {
+    let trimmed = text.trim();
+    let line = trimmed.strip_prefix("log-format").filter(|rest| rest.starts_with([' ', '\t']));
+    let argument = line.unwrap_or(trimmed).trim();
+    for quote in ['"', '\''] {
+        let inside = argument.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+        if let Some(inside) = inside
+            && (line.is_some() || !inside.contains(quote))
+        {
+            return if quote == '"' { without_backslashes(inside) } else { inside.to_owned() };
+        }
+    }
+    if line.is_some() || argument.contains("\\ ") || argument.contains("\\\"") {
+        return without_backslashes(argument);
+    }
+    argument.to_owned()
+}
+
+/// Takes away the backslashes that HAProxy's configuration needs.
+fn without_backslashes(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => out.extend(characters.next()),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A format, and which of its fields are wanted.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    names: Vec<String>,
+    pub(crate) reader: Reader,
+}
+
+impl Selection {
+    /// The names of the selected fields, in the order of [`Entry::fields`](crate::Entry::fields).
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Reader {
+    Text(TextReader),
+    Json(JsonReader),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TextReader {
+    pub(crate) scanner: Scanner,
+    pub(crate) spans: usize,
+    pub(crate) time: Time<u8>,
+    /// The span that is `<BADREQ>` where no request came.
+    pub(crate) request: Option<u8>,
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// A selected field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) span: u8,
+    pub(crate) part: Part,
+    pub(crate) decode: Decode,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct JsonReader {
+    pub(crate) names: Vec<Vec<u8>>,
+    pub(crate) times: Vec<Vec<u8>>,
+}
+
+/// Why a log-format string cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormatError {
+    message: String,
+}
+
+impl FormatError {
+    pub(crate) fn new(message: String) -> Self {
+        Self { message }
+    }
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the log-format cannot be used: {}", self.message)
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// A format does not have a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownField {
+    /// The name that was asked for.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the log has no field '{}'", self.name)
+    }
+}
+
+impl std::error::Error for UnknownField {}

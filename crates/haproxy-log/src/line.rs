@@ -1,0 +1,385 @@
+//! One line of a log: its time and its selected fields, or why it has none.
+
+use memchr::memchr;
+
+use crate::bad::{BadKind, classify};
+use crate::date::{Dates, SECOND};
+use crate::format::{JsonReader, Reader, Selection, TextReader};
+use crate::json::{self, NotJson};
+use crate::part::Decode;
+use crate::prefix;
+use crate::scan::{Mismatch, Span};
+
+/// What a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    /// A request at this time. If it is not whole, the line ends within a text.
+    Entry {
+        at: i64,
+        whole: bool,
+    },
+    Bad(BadKind),
+    Empty,
+}
+
+/// The values of many lines: all bytes one after the other, and where each ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Values {
+    pub(crate) bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+/// The bit of an end that says that there is no value.
+const ABSENT: u32 = 1 << 31;
+
+impl Values {
+    /// Appends a value. A block of lines has less than 2 GiB.
+    #[inline]
+    fn push(&mut self, value: Option<&[u8]>, decode: Decode) {
+        let flag = match value {
+            Some(value) if !is_absent(value) => {
+                decode.append(value, &mut self.bytes);
+                0
+            }
+            _ => ABSENT,
+        };
+        self.end(flag);
+    }
+
+    /// Gives back the memory that is not used.
+    pub(crate) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
+    /// Appends a value of other values.
+    pub(crate) fn copy(&mut self, value: Option<&[u8]>) {
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.end(if value.is_some() { 0 } else { ABSENT });
+    }
+
+    #[inline]
+    fn end(&mut self, flag: u32) {
+        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(0) | flag);
+    }
+
+    /// The value with this number.
+    #[inline]
+    pub(crate) fn get(&self, number: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(number)?;
+        if end & ABSENT != 0 {
+            return None;
+        }
+        let start = match number.checked_sub(1) {
+            Some(before) => self.ends.get(before)? & !ABSENT,
+            None => 0,
+        };
+        self.bytes.get(start as usize..end as usize)
+    }
+
+    /// The bytes that this takes.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.ends.len() * 4
+    }
+}
+
+/// What HAProxy writes where it has no value.
+#[inline]
+fn is_absent(value: &[u8]) -> bool {
+    match value {
+        b"" | b"-" => true,
+        [b'<', ..] => matches!(value, b"<NOSRV>" | b"<BADREQ>" | b"<none>"),
+        _ => false,
+    }
+}
+
+/// Where messages can begin: after at most that many words.
+const PREFIX_WORDS: usize = 24;
+
+/// Reads the lines of a log.
+#[derive(Debug)]
+pub(crate) struct Lines<'a> {
+    reader: &'a Reader,
+    dates: Dates,
+    spans: Vec<Span>,
+    /// Where the last message began.
+    from: usize,
+    path: Vec<u8>,
+    /// A line that was the string of a JSON object.
+    inner: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(selection: &'a Selection, utc_offset: i32) -> Self {
+        let spans = match &selection.reader {
+            Reader::Text(text) => text.spans,
+            Reader::Json(json) => json.names.len(),
+        };
+        Self {
+            reader: &selection.reader,
+            dates: Dates::new(utc_offset),
+            spans: vec![Span::NONE; spans],
+            from: 0,
+            path: Vec::new(),
+            inner: Vec::new(),
+        }
+    }
+
+    /// Reads a line, and appends the values of its selected fields if it is a request.
+    #[inline]
+    pub(crate) fn parse(&mut self, line: &[u8], values: &mut Values) -> Parsed {
+        let mut line = line;
+        while let [rest @ .., b'\r' | b'\n' | b' '] = line {
+            line = rest;
+        }
+        if line.first() == Some(&0) {
+            // A file that was cut to nothing under its writer begins with NULs.
+            line = &line[line.iter().position(|&byte| byte != 0).unwrap_or(line.len())..];
+        }
+        line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+        if line.is_empty() {
+            return Parsed::Empty;
+        }
+        match self.reader {
+            Reader::Text(text) => self.text(text, line, values),
+            Reader::Json(json) => self.json(json, line, values),
+        }
+    }
+
+    #[inline]
+    fn text(&mut self, reader: &TextReader, line: &[u8], values: &mut Values) -> Parsed {
+        if line[0] == b'{'
+            && let Some(parsed) = self.wrapped(reader, line, values)
+        {
+            return parsed;
+        }
+        // Mostly the prefix is as long as the last one.
+        if reader.scanner.is_weak() {
+            self.from = prefix::length(line);
+        }
+        let from = self.from;
+        if (from == 0 || line.get(from - 1) == Some(&b' ') || reader.scanner.is_weak())
+            && from <= line.len()
+            && let Ok(whole) = reader.scanner.scan(line, from, &mut self.spans)
+        {
+            return self.entry(reader, line, whole, values);
+        }
+        self.text_slowly(reader, line, values)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn text_slowly(&mut self, reader: &TextReader, line: &[u8], values: &mut Values) -> Parsed {
+        let mut furthest = Mismatch { ended: false, parts: 0 };
+        let base = prefix::priority(line);
+        for from in word_starts(line) {
+            let from = from.max(base);
+            match reader.scanner.scan(line, from, &mut self.spans) {
+                Ok(whole) => {
+                    self.from = from;
+                    return self.entry(reader, line, whole, values);
+                }
+                Err(mismatch) if mismatch.parts > furthest.parts => furthest = mismatch,
+                Err(_) => {}
+            }
+        }
+        if let Some(parsed) = self.wrapped(reader, line, values) {
+            return parsed;
+        }
+        Parsed::Bad(classify(line, furthest))
+    }
+
+    /// A line that is the string of a JSON object, as Docker and journald export it.
+    fn wrapped(
+        &mut self,
+        reader: &TextReader,
+        line: &[u8],
+        values: &mut Values,
+    ) -> Option<Parsed> {
+        let brace = memchr(b'{', &line[..line.len().min(512)])?;
+        if line.get(brace + 1) != Some(&b'"') {
+            return None;
+        }
+        let mut inner = std::mem::take(&mut self.inner);
+        let mut path = std::mem::take(&mut self.path);
+        inner.clear();
+        let mut take = |name: &[u8], found: json::Found| {
+            if inner.is_empty() && matches!(name, b"log" | b"MESSAGE" | b"message" | b"msg") {
+                json::unescape(found.span.of(line).unwrap_or_default(), &mut inner);
+            }
+        };
+        let is_json = json::walk(line, brace, &mut path, &mut take).is_ok();
+        self.path = path;
+        let message = inner.trim_ascii();
+        let mut parsed = None;
+        if is_json && !message.is_empty() {
+            for from in word_starts(message) {
+                if let Ok(whole) = reader.scanner.scan(message, from, &mut self.spans) {
+                    parsed = Some(self.entry(reader, message, whole, values));
+                    break;
+                }
+            }
+            let unknown = Mismatch { ended: false, parts: 0 };
+            parsed = parsed.or_else(|| Some(Parsed::Bad(classify(message, unknown))));
+        }
+        self.inner = inner;
+        parsed
+    }
+
+    /// The request whose spans were found.
+    #[inline]
+    fn entry(
+        &mut self,
+        reader: &TextReader,
+        line: &[u8],
+        whole: bool,
+        values: &mut Values,
+    ) -> Parsed {
+        let spans = &self.spans;
+        let value = |place: u8| spans.get(usize::from(place)).and_then(|span| span.of(line));
+        let Some(at) = reader.time.of(&mut self.dates, value) else {
+            let cut = !whole && value(reader.time.date).is_none();
+            return Parsed::Bad(if cut { BadKind::Truncated } else { BadKind::Date });
+        };
+        if reader.request.and_then(value) == Some(b"<BADREQ>") {
+            return Parsed::Bad(BadKind::NoRequest);
+        }
+        for slot in &reader.slots {
+            let part = value(slot.span).and_then(|value| slot.part.of(value));
+            values.push(part, slot.decode);
+        }
+        Parsed::Entry { at, whole }
+    }
+
+    fn json(&mut self, reader: &JsonReader, line: &[u8], values: &mut Values) -> Parsed {
+        let start = memchr(b'{', &line[..line.len().min(512)]);
+        let Some(start) = start else {
+            return Parsed::Bad(classify(line, Mismatch { ended: false, parts: 0 }));
+        };
+        self.spans.fill(Span::NONE);
+        let mut escaped = [false; 256];
+        let mut best: Option<(usize, i64)> = None;
+        let mut has_date = false;
+        let mut bad_request = false;
+        let (spans, dates) = (&mut self.spans, &mut self.dates);
+        let mut each = |name: &[u8], found: json::Found| {
+            for (at, wanted) in reader.names.iter().enumerate() {
+                if wanted == name {
+                    spans[at] = found.span;
+                    escaped[at & 255] = found.escaped;
+                }
+            }
+            bad_request |= found.span.of(line) == Some(b"<BADREQ>");
+            let rank = reader.times.iter().position(|time| time == name);
+            if let Some(rank) = rank
+                && best.is_none_or(|(known, _)| rank <= known)
+            {
+                has_date = true;
+                let text = found.span.of(line).unwrap_or_default();
+                if let Some(at) = json_date(dates, text, found.escaped) {
+                    best = Some((rank, at));
+                }
+            }
+        };
+        match json::walk(line, start, &mut self.path, &mut each) {
+            Ok(()) => {}
+            Err(NotJson::Ended) => return Parsed::Bad(BadKind::Truncated),
+            Err(NotJson::Differs) => {
+                return Parsed::Bad(classify(line, Mismatch { ended: false, parts: 0 }));
+            }
+        }
+        let Some((_, at)) = best else {
+            return Parsed::Bad(if has_date { BadKind::Date } else { BadKind::Unknown });
+        };
+        if bad_request {
+            return Parsed::Bad(BadKind::NoRequest);
+        }
+        for (number, span) in self.spans.iter().enumerate() {
+            match span.of(line) {
+                Some(value) if escaped[number & 255] => {
+                    json::unescape(value, &mut values.bytes);
+                    values.end(0);
+                }
+                value => values.push(value, Decode::Plain),
+            }
+        }
+        Parsed::Entry { at, whole: true }
+    }
+}
+
+/// A date in a JSON object. Numbers that would be a moment of other centuries are something else:
+/// a duration, a port.
+fn json_date(dates: &mut Dates, text: &[u8], escaped: bool) -> Option<i64> {
+    const SINCE_2000: std::ops::Range<i64> = 946_684_800 * SECOND..4_102_444_800 * SECOND;
+    let at = if escaped {
+        // HAProxy writes '/' with a backslash.
+        let mut plain = Vec::with_capacity(text.len());
+        json::unescape(text, &mut plain);
+        dates.any(&plain)
+    } else {
+        dates.any(text)
+    };
+    at.filter(|at| SINCE_2000.contains(at))
+}
+
+/// The names whose values are dates in most of these JSON objects, in the order in which they come
+/// first.
+pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let (mut dates, mut path) = (Dates::new(0), Vec::new());
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    let mut objects = 0;
+    for line in lines {
+        let line = line.trim_ascii();
+        let Some(start) = memchr(b'{', &line[..line.len().min(512)]) else { continue };
+        let mut each = |name: &[u8], found: json::Found| {
+            let text = found.span.of(line).unwrap_or_default();
+            // A number of seconds has ten digits.
+            if text.len() < 10 || json_date(&mut dates, text, found.escaped).is_none() {
+                return;
+            }
+            let name = String::from_utf8_lossy(name);
+            match counts.iter().position(|(known, _)| *known == name) {
+                Some(at) => counts[at].1 += 1,
+                None if counts.len() < 100 => counts.push((name.into_owned(), 1)),
+                None => {}
+            }
+        };
+        objects += usize::from(json::walk(line, start, &mut path, &mut each).is_ok());
+    }
+    counts.retain(|&(_, count)| count * 2 > objects);
+    counts.into_iter().map(|(name, _)| name).collect()
+}
+
+/// Where a message can begin: at the first words of a line.
+fn word_starts(line: &[u8]) -> impl Iterator<Item = usize> {
+    let mut next = Some(0);
+    let starts = std::iter::from_fn(move || {
+        let start = next.filter(|&start| start < line.len())?;
+        next = memchr(b' ', &line[start..]).map(|space| {
+            let spaces = line[start + space..].iter().take_while(|&&byte| byte == b' ');
+            start + space + spaces.count()
+        });
+        Some(start)
+    });
+    starts.take(PREFIX_WORDS + 1)
+}
+
+/// The names in JSON objects, in the order in which they come first.
+pub(crate) fn json_names<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut path = Vec::new();
+    for line in lines {
+        let line = line.trim_ascii();
+        let Some(start) = memchr(b'{', &line[..line.len().min(512)]) else { continue };
+        let mut found = Vec::new();
+        let mut each = |name: &[u8], _| found.push(String::from_utf8_lossy(name).into_owned());
+        if json::walk(line, start, &mut path, &mut each).is_ok() {
+            for name in found {
+                if names.len() < 1000 && !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+    }
+    names
+}

@@ -1,0 +1,222 @@
+//! Puts the requests of blocks into the order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::bad::{BadKind, BadLine};
+use crate::block::Block;
+use crate::read::{Entry, Options, Outcome};
+
+/// When the next request of a run is, and what decides between equal times: the input, then the
+/// order of blocks. The last is the place of the run.
+type Key = (i64, usize, u64, usize);
+
+/// A block, whose requests are in the order of time.
+struct Run {
+    block: Block,
+    /// How many of its requests were passed on.
+    next: usize,
+    /// How many bytes one request takes.
+    each: usize,
+    input: usize,
+    /// The number of the block's first line.
+    line: u64,
+}
+
+/// The requests that were read and not passed on yet.
+pub(crate) struct Merge<'a> {
+    fields: usize,
+    window: i64,
+    memory: usize,
+    each: &'a mut dyn FnMut(&Entry<'_>),
+    runs: Vec<Option<Run>>,
+    free: Vec<usize>,
+    /// Runs none of whose requests is the next one yet.
+    pending: BinaryHeap<Reverse<Key>>,
+    /// The other runs: those whose times overlap now.
+    active: BinaryHeap<Reverse<Key>>,
+    /// The bytes of the requests that are held.
+    held: usize,
+    /// How many blocks came.
+    blocks: u64,
+    /// How many lines of each input came.
+    lines: Vec<u64>,
+    outcome: Outcome,
+    /// For each kind of bad lines, the input of the first one.
+    bad_inputs: Vec<usize>,
+    /// How far all inputs had come when requests were passed on last.
+    reached: i64,
+    behind: i64,
+}
+
+impl Run {
+    /// Gives back the memory of requests that were passed on, once they are most of the block: a
+    /// single request that lies far ahead must not hold all the others.
+    fn shrink(&mut self, fields: usize) {
+        let count = self.block.items.len();
+        if count >= 64 && self.next < count && self.next >= count / 4 * 3 {
+            self.block.keep_from(self.next, fields);
+            self.next = 0;
+        }
+    }
+}
+
+impl<'a> Merge<'a> {
+    pub(crate) fn new(
+        fields: usize,
+        options: &Options,
+        each: &'a mut dyn FnMut(&Entry<'_>),
+    ) -> Self {
+        Self {
+            fields,
+            window: i64::try_from(options.window.as_micros()).unwrap_or(i64::MAX),
+            memory: options.memory,
+            each,
+            runs: Vec::new(),
+            free: Vec::new(),
+            pending: BinaryHeap::new(),
+            active: BinaryHeap::new(),
+            held: 0,
+            blocks: 0,
+            lines: Vec::new(),
+            outcome: Outcome::default(),
+            bad_inputs: Vec::new(),
+            reached: i64::MIN,
+            behind: 0,
+        }
+    }
+
+    /// Takes the next block of an input.
+    pub(crate) fn add(&mut self, input: usize, name: &str, block: Block) {
+        if self.lines.len() <= input {
+            self.lines.resize(input + 1, 0);
+        }
+        let line = self.lines[input];
+        self.lines[input] += block.lines;
+        self.outcome.lines += block.lines;
+        self.outcome.truncated += block.truncated;
+        for bad in &block.bad {
+            self.bad(input, name, bad.kind, bad.count, line + bad.line + 1, &bad.excerpt);
+        }
+        let mut next = 0;
+        if let Some(passed) = self.outcome.last {
+            next = block.items.partition_point(|item| item.at < passed);
+            self.outcome.late += next as u64;
+            if next > 0 {
+                let reached = self.reached.max(passed);
+                self.behind = self.behind.max(reached.saturating_sub(block.items[0].at));
+            }
+        }
+        let Some(first) = block.items.get(next).map(|item| item.at) else { return };
+        let each = block.size() / block.items.len();
+        self.held += each * (block.items.len() - next);
+        let mut run = Run { block, next, each, input, line };
+        run.shrink(self.fields);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.runs[place] = Some(run);
+                place
+            }
+            None => {
+                self.runs.push(Some(run));
+                self.runs.len() - 1
+            }
+        };
+        self.pending.push(Reverse((first, input, self.blocks, place)));
+        self.blocks += 1;
+    }
+
+    fn bad(&mut self, input: usize, name: &str, kind: BadKind, count: u64, line: u64, text: &str) {
+        let bad = &mut self.outcome.bad;
+        let first = BadLine { kind, count, file: name.to_owned(), line, excerpt: text.to_owned() };
+        match bad.iter_mut().zip(&mut self.bad_inputs).find(|(bad, _)| bad.kind == kind) {
+            Some((bad, known)) => {
+                let count = bad.count + count;
+                // Blocks of an input come in their order, inputs do not.
+                if input < *known {
+                    *known = input;
+                    *bad = first;
+                }
+                bad.count = count;
+            }
+            None => {
+                bad.push(first);
+                self.bad_inputs.push(input);
+            }
+        }
+    }
+
+    /// Passes on what lies before the window, whose end all inputs have reached, and what does not
+    /// fit the memory.
+    pub(crate) fn pass_on(&mut self, reached: i64) {
+        let limit = if reached == i64::MAX {
+            reached
+        } else {
+            self.reached = reached;
+            reached.saturating_sub(self.window)
+        };
+        self.pass_on_before(limit, self.memory);
+    }
+
+    fn pass_on_before(&mut self, limit: i64, memory: usize) {
+        loop {
+            while let Some(&Reverse(key)) = self.pending.peek()
+                && self.active.peek().is_none_or(|&Reverse(first)| key < first)
+            {
+                self.pending.pop();
+                self.active.push(Reverse(key));
+            }
+            let Some(Reverse((at, input, order, place))) = self.active.pop() else { return };
+            if at >= limit && self.held <= memory {
+                self.active.push(Reverse((at, input, order, place)));
+                return;
+            }
+            let bound = [self.active.peek(), self.pending.peek()];
+            let bound =
+                bound.into_iter().flatten().map(|Reverse(key)| (key.0, key.1, key.2)).min();
+            let bound = bound.unwrap_or((i64::MAX, usize::MAX, u64::MAX));
+            let Some(run) = self.runs.get_mut(place).and_then(Option::as_mut) else { return };
+            let start = run.next;
+            let mut fields: Vec<Option<&[u8]>> = Vec::with_capacity(self.fields);
+            let mut count = 0;
+            for item in &run.block.items[start..] {
+                let within = item.at < limit || self.held > memory;
+                if count > 0 && (!within || (item.at, input, order) > bound) {
+                    break;
+                }
+                fields.clear();
+                let first = item.number as usize * self.fields;
+                fields.extend((first..first + self.fields).map(|at| run.block.values.get(at)));
+                let line = run.line + u64::from(item.line) + 1;
+                (self.each)(&Entry { at: item.at, fields: &fields, input: run.input, line });
+                self.held -= run.each;
+                self.outcome.last = Some(item.at);
+                count += 1;
+            }
+            self.outcome.first = self.outcome.first.or(Some(at));
+            self.outcome.entries += count as u64;
+            run.next += count;
+            run.shrink(self.fields);
+            match run.block.items.get(run.next) {
+                Some(item) => self.active.push(Reverse((item.at, input, order, place))),
+                None => {
+                    self.runs[place] = None;
+                    self.free.push(place);
+                }
+            }
+        }
+    }
+
+    /// Passes on all that is left.
+    pub(crate) fn finish(mut self) -> Outcome {
+        self.pass_on_before(i64::MAX, 0);
+        self.outcome.bad.sort_by_key(|bad| bad.kind);
+        if self.behind > 0 {
+            let micros = u64::try_from(self.behind).unwrap_or(u64::MAX);
+            self.outcome.behind = Some(Duration::from_micros(micros));
+        }
+        debug_assert_eq!(self.held, 0);
+        self.outcome
+    }
+}

@@ -1,0 +1,46 @@
+//! Reads logs that are in memory.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    missing_docs,
+    reason = "each test uses a part of it"
+)]
+
+use std::io::Cursor;
+
+use haproxy_log::{Format, Input, Options, Outcome, Progress, read};
+
+pub type Values = Vec<Option<String>>;
+
+/// The requests of a log and the values of some fields.
+pub fn all(format: &Format, log: &[u8], names: &[&str]) -> (Vec<(i64, Values)>, Outcome) {
+    let options = Options { threads: 2, ..Options::default() };
+    with(format, log, names, &options)
+}
+
+pub fn with(
+    format: &Format,
+    log: &[u8],
+    names: &[&str],
+    options: &Options,
+) -> (Vec<(i64, Values)>, Outcome) {
+    let mut requests = Vec::new();
+    let selection = format.select(names).unwrap();
+    let input = Input::stream("the log", Cursor::new(log.to_vec()));
+    let outcome = read(&[input], &selection, options, &Progress::new(), &mut |entry| {
+        let text =
+            |value: &Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+        requests.push((entry.at, entry.fields.iter().map(text).collect()));
+    })
+    .unwrap();
+    (requests, outcome)
+}
+
+/// The request of a single line.
+pub fn one(format: &Format, line: &str, names: &[&str]) -> (i64, Values) {
+    let (mut requests, outcome) = all(format, line.as_bytes(), names);
+    assert_eq!(requests.len(), 1, "{line:?} {outcome:#?}");
+    requests.remove(0)
+}
