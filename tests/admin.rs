@@ -15,9 +15,9 @@ use std::{fs, thread};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
-use support::admin::{ADMIN, get, send, start, status};
+use support::admin::{ADMIN, Answer, get, send, start, status};
 use support::spop::Spop;
-use support::{Agent, directory, find_promtool, needs, promtool, wait_until};
+use support::{Agent, Process, directory, find_promtool, needs, promtool, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<std::net::IpAddr>().unwrap())
@@ -133,7 +133,8 @@ fn a_table_that_is_removed_in_use_is_told_everywhere() {
     said(&old, "removed");
     said(&other, "removed");
     assert_eq!(scrape(&old_admin)["gcra_table_detached"], 1.0);
-    assert_eq!(status(&old_admin)["table"]["detached"], true);
+    // The answer for all agents is one of the last moments.
+    wait_until("/status says it", || status(&old_admin)["table"]["detached"] == true);
     assert_eq!(allowed(&other), 0, "the agents on the old file still share the limit");
 
     let (new, new_admin) = start(&table, &["--rate", "5/h"]);
@@ -468,6 +469,215 @@ fn what_is_told_is_told_under_known_names_only() {
     let absolute =
         send(&admin, b"GET http://evil.example.com/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(absolute.status, 421);
+}
+
+/// A browser may load what the agent serves, and nothing else.
+#[test]
+fn the_page_is_protected_and_small() {
+    let directory = directory();
+    let (_agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let mut bytes = 0;
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/page.css", "text/css"),
+        ("/page.js", "text/javascript"),
+        ("/icon.svg", "image/svg+xml"),
+    ] {
+        let Answer { status, head, body } = get(&admin, path);
+        assert_eq!(status, 200, "{path}");
+        assert!(head.contains(&format!("content-type: {kind}")), "{head}");
+        for header in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+        ] {
+            assert!(head.contains(header), "{path}: {header}: {head}");
+        }
+        assert!(!head.contains("unsafe"), "{head}");
+        // What such a policy would refuse.
+        for refused in ["style=\"", "onclick=", "<style", "innerHTML"] {
+            assert!(!body.contains(refused), "{path}: {refused}");
+        }
+        bytes += body.len();
+    }
+    assert!(bytes < 100_000, "{bytes}");
+    let answer = get(&admin, "/status");
+    assert!(answer.head.contains("x-content-type-options: nosniff"), "{answer:?}");
+}
+
+#[test]
+fn the_page_has_the_last_minutes_and_the_log_in_json() {
+    let directory = directory();
+    let (agent, admin) =
+        start(&directory.path().join("table"), &["--rate", "10/h", "--key", "ip"]);
+    let mut spop = Spop::connect(&agent.address);
+    let json = |path: &str| serde_json::from_str::<Json>(&get(&admin, path).body).unwrap();
+    let counted = || {
+        let history = json("/history");
+        let policy = &history["policies"][0];
+        let sum = |outcome: &str| {
+            policy[outcome].as_array().into_iter().flatten().filter_map(Json::as_u64).sum::<u64>()
+        };
+        (sum("allowed"), sum("blocked"))
+    };
+    // The slot in which the agent was started has no numbers.
+    wait_until("a slot is full", || {
+        json("/history")["agents"].as_array().is_some_and(|agents| agents.contains(&1.into()))
+    });
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 13), 10);
+    wait_until("they are in the history", || counted() == (10, 3));
+    let live = json("/live?all");
+    assert_eq!(live["status"]["policies"][0]["decisions"]["blocked"], 3);
+    assert_eq!(live["configuration"]["policies"][0]["observes"], false);
+    let wait = &live["status"]["policies"][0]["top_blocked"][0]["wait_ms"];
+    assert!((300_000..=360_000).contains(&wait.as_u64().unwrap()), "{wait}");
+    let events = json("/events");
+    let events = events.as_array().unwrap();
+    let has =
+        |text: &str| events.iter().any(|event| event["text"].as_str().unwrap().contains(text));
+    assert!(has("admin on http://") && has("created"), "{events:#?}");
+    assert_eq!(events[0]["pid"], agent.process.id());
+
+    let explained = json("/explain?key=192.0.2.1");
+    assert_eq!(explained[0]["blocked"], true, "{explained:#?}");
+    assert!(
+        explained[0]["words"].as_str().unwrap().contains("a request now is blocked; the next")
+    );
+    for (key, sentence) in [
+        ("10.0.0.777", "10.0.0.777"),
+        ("a,b,c", "3 parts"),
+        ("sk_l%E2%80%A6(24)", "shortened name"),
+    ] {
+        let answer = get(&admin, &format!("/explain?key={key}"));
+        assert!(answer.status == 400 && answer.body.contains(sentence), "{key}: {answer:?}");
+    }
+    let two = get(&admin, "/explain?message=check&key=192.0.2.1");
+    assert_eq!(two.status, 400, "{two:?}");
+}
+
+fn post(admin: &str, path: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {admin}\r\nContent-Length: {length}\r\n\
+         Content-Type: application/json\r\n{headers}\r\n{body}"
+    );
+    send(admin, request.as_bytes())
+}
+
+#[test]
+fn without_a_token_nothing_is_done() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let (_agent, admin) = start(&table, &["--rate", "10/h"]);
+    for path in ["/actions/forgive", "/actions/exempt", "/actions/observe", "/actions/observe?own"]
+    {
+        let answer = post(&admin, path, "Authorization: Bearer correct-horse-battery\r\n", "{}");
+        assert!(answer.status == 403 && answer.body.starts_with("actions are off"), "{answer:?}");
+        assert_eq!(get(&admin, path).status, 405);
+    }
+    assert_eq!(get(&admin, "/actions").body, "{\"on\":false}\n");
+
+    let token = directory.path().join("token");
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    let mut agent = Process::start(
+        "gcra-spoa",
+        Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(["--rate", "1/s", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .arg("--admin-actions")
+            .arg(&token)
+            .arg("--table")
+            .arg(directory.path().join("other")),
+    );
+    assert!(!agent.wait().success());
+    assert!(agent.lines().iter().any(|line| line.contains("chmod o-r")), "{:?}", agent.lines());
+}
+
+#[test]
+fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = directory();
+    let (table, token) = (directory.path().join("table"), directory.path().join("token"));
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let flags = ["--rate", "10/h", "--key", "key", "--admin-actions", token.to_str().unwrap()];
+    let (agent, admin) = start(&table, &flags);
+    let (other, _) = start(&table, &flags);
+    let (mut spop, key) =
+        (Spop::connect(&agent.address), [("key", Value::from("sk_live_1234567"))]);
+    assert_eq!(spop.allowed(&key, 11), 10);
+    let right = "Authorization: Bearer correct-horse-battery\r\n";
+    let act = |action: &str, headers: &str, body: &str| {
+        post(&admin, &format!("/actions/{action}"), headers, body)
+    };
+    let body = "{\"key\": \"sk_live_1234567\"}";
+    for (status, headers) in [
+        (401, String::new()),
+        (401, "Authorization: Bearer correct-horse-batterz\r\n".to_owned()),
+        (403, format!("{right}Origin: http://evil.example\r\n")),
+        (403, format!("{right}Origin: null\r\n")),
+        (403, format!("{right}Sec-Fetch-Site: same-site\r\n")),
+    ] {
+        assert_eq!(act("forgive", &headers, body).status, status, "{headers}");
+    }
+    assert!(spop.is_blocked(&key), "nothing was done");
+    assert_eq!(act("forgive", right, "{}").status, 400);
+    assert_eq!(act("forgive", right, &"x".repeat(10_000)).status, 400);
+    assert_eq!(act("forgive", right, "{\"key\": \"10.0.0.777\"}").status, 422);
+    let own = format!("{right}Origin: http://{admin}\r\nSec-Fetch-Site: same-origin\r\n");
+    let done = act("forgive", &own, body);
+    assert!(done.status == 200 && done.body.contains("was forgiven"), "{done:?}");
+    assert_eq!(spop.allowed(&key, 11), 10);
+
+    let done = act("exempt", right, body);
+    assert!(done.body.contains("exempt for 1h"), "{done:?}");
+    wait_until("it is exempt", || !spop.is_blocked(&key));
+    let done = act("exempt", right, "{\"key\": \"sk_live_1234567\", \"for_seconds\": 0}");
+    assert!(done.body.contains("no longer exempt"), "{done:?}");
+    wait_until("it is limited", || spop.is_blocked(&key));
+
+    let done = act("observe", right, "{\"policy\": \"default\"}");
+    assert!(done.body.contains("in 2 of 2 agents"), "{done:?}");
+    assert!(!spop.is_blocked(&key) && !Spop::connect(&other.address).is_blocked(&key));
+    // Another agent can be without actions, and is named.
+    let (_without, _) = start(&table, &["--rate", "10/h", "--key", "key"]);
+    let done = act("observe", right, "{\"policy\": \"default\", \"observe\": false}");
+    let Answer { body, .. } = &done;
+    assert!(body.contains("blocks requests again, in 2 of 3 agents"), "{done:?}");
+    assert!(body.contains("did not follow: actions are off"), "{done:?}");
+    assert!(body.contains("\"whole\":false"), "{done:?}");
+    assert!(spop.is_blocked(&key) && Spop::connect(&other.address).is_blocked(&key));
+    let forged = "{\"policy\": \"default\", \"at_ms\": 1, \"proof\": \"00\"}";
+    assert_eq!(act("observe?own", "", forged).status, 403);
+
+    let log = agent.process.lines().join("\n");
+    for said in ["was cleared: an action", "is exempt for 1h: an action", "only observes from now"]
+    {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    assert!(log.contains("by 127.0.0.1:"), "{log}");
+    assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
+}
+
+/// As many clients as there may be, that ask for the most and read nothing.
+#[test]
+fn stuck_viewers_cost_little_and_hurt_nobody() {
+    let directory = directory();
+    let (agent, admin) = start(&directory.path().join("table"), &["--rate", "10/h"]);
+    let mut spop = Spop::connect(&agent.address);
+    let stuck: Vec<_> = (0..2_000)
+        .filter_map(|_| {
+            let mut stream = TcpStream::connect(&admin).ok()?;
+            stream.write_all(b"GET /live?all HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
+            Some(stream)
+        })
+        .collect();
+    assert!(stuck.len() > 200, "{}", stuck.len());
+    assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]));
+    wait_until("a viewer that reads is answered", || get(&admin, "/live").status == 200);
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.process.id())).unwrap().count();
+    assert!(open < 100, "{open} open files");
 }
 
 #[test]

@@ -63,11 +63,15 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     let get = |keys: &[&str]| answer(&table, &[&["get"], &limit[..], keys].concat());
     assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 24 min\n");
     let blocked = get(&["192.0.2.2"]);
-    assert!(
-        blocked.starts_with("192.0.2.2: blocked; the next request is allowed in 6.0 min"),
-        "{blocked}"
-    );
-    assert!(blocked.ends_with(" min, all 10 again in 60 min\n"), "{blocked}");
+    // Six minutes, and an hour, less what has passed on a slow machine.
+    let starts = |minutes| {
+        blocked.starts_with(&format!(
+            "192.0.2.2: blocked; the next request is allowed in {minutes} min"
+        ))
+    };
+    assert!(["6.0", "5.9", "5.8", "5.7"].into_iter().any(starts), "{blocked}");
+    let ends = |minutes| blocked.ends_with(&format!(" min, all 10 again in {minutes} min\n"));
+    assert!((57..=60).any(ends), "{blocked}");
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     let none = |key: &str| {
         format!(
@@ -115,7 +119,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
     assert_eq!(shown(&keys[0]), ("\"192.0.2.1\"".to_owned(), false, Some(6)));
     assert_eq!(shown(&keys[1]), ("\"192.0.2.2\"".to_owned(), true, Some(0)));
-    assert!((350_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
+    assert!((300_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
 
     let info = json(&table, &["info"]).remove(0);
     assert_eq!(
@@ -312,17 +316,25 @@ fn an_interrupted_resize_is_named_until_it_is_finished() {
     let mut spop = Spop::connect(&agent.address);
     let args = [("ip", ip("192.0.2.1"))];
     assert_eq!(spop.allowed(&args, 5), 3);
-    let mut resize = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-        .args(["table", "resize", "--slots", "8192", "--table", table.to_str().unwrap()])
-        .spawn()
-        .unwrap();
-    wait_until("it has begun", || json(&table, &["info"])[0]["being_resized"] == true);
-    resize.kill().unwrap();
-    resize.wait().unwrap();
+    // On a slow machine a resize may be finished before it is killed.
+    let is_interrupted = |slots: &&str| {
+        let mut resize = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(["table", "resize", "--slots", slots, "--table", table.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        wait_until("it has begun", || {
+            json(&table, &["info"])[0]["being_resized"] == true
+                || resize.try_wait().unwrap().is_some()
+        });
+        resize.kill().unwrap();
+        resize.wait().unwrap();
+        answer(&table, &["info"]).contains("was interrupted")
+    };
+    let slots = ["8192", "16384", "32768", "65536"].into_iter().find(is_interrupted).unwrap();
 
     let finish = format!(
-        "a resize to 8192 slots was interrupted; finish it: 'gcra-spoa table resize --table {} \
-         --slots 8192'",
+        "a resize to {slots} slots was interrupted; finish it: 'gcra-spoa table resize --table {} \
+         --slots {slots}'",
         table.display()
     );
     assert!(answer(&table, &["info"]).contains(&finish));
@@ -341,7 +353,7 @@ fn an_interrupted_resize_is_named_until_it_is_finished() {
     });
     assert_eq!(spop.allowed(&args, 5), 0, "decisions go on");
 
-    answer(&table, &["resize", "--slots", "8192"]);
+    answer(&table, &["resize", "--slots", slots]);
     assert!(!answer(&table, &["info"]).contains("interrupted"));
     assert!(answer(&table, &["check"]).contains("no fault"));
     assert!(answer(&table, &["reset", "192.0.2.1"]).contains("was forgiven"));

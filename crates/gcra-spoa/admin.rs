@@ -1,14 +1,14 @@
-//! The HTTP server of `--admin`: metrics, status and health for operators.
+//! The HTTP server of `--admin`: the live page, metrics, status, health and actions for operators.
 //!
 //! It runs on a thread of its own, so that no scrape delays a decision. Everything is bounded: the
 //! number of connections, one request on each, its bytes, and its time. Bodies of requests are not
-//! read.
+//! read, but those of actions.
 //!
 //! No connection waits for a place. When all places are taken, the address that has most of them
 //! loses its oldest connection to the new one. So slow clients cannot keep others out: a client
 //! that sends its request at once is answered before others can take its place. The answers that
-//! cost more than a few words, /metrics and /status, are made for one client at a time, and
-//! clients that want the status of all agents share one answer (`agents.rs`).
+//! cost more than a few words are made for one client at a time, and clients that want the status
+//! or the history of all agents share one answer (`agents.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,9 +20,11 @@ use std::{io, thread};
 
 use anyhow::{Context as _, anyhow};
 use arc_swap::ArcSwap;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -33,11 +35,13 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::agents::Agents;
+use crate::actions::{self, Action, Actions, Refused};
+use crate::agents::{Agents, Own, Wanted};
 use crate::explain::{SharedSources, explain_all};
 use crate::in_force::InForce;
 use crate::key::NamedValue;
 use crate::metrics;
+use crate::page;
 use crate::status::Watched;
 
 /// How many connections there are at once.
@@ -59,10 +63,23 @@ const MAX_HEADERS: usize = 64;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The most bytes of an action's body.
+const MAX_BODY: usize = 4096;
+
+/// How long a client may take for the body of an action.
+const BODY_PATIENCE: Duration = Duration::from_secs(2);
+
 const PATHS: &str = "\
+/          a live page for browsers, about all agents of the table
 /metrics   counters and gauges, for Prometheus
 /status    the same for all agents of the table, and the heaviest clients, in JSON
-/explain   what is decided about ?message=NAME&arg=ARG=VALUE&arg=... and why, in JSON
+/history   what was decided in the last ten minutes, by all agents of the table, in JSON
+/events    the last lines of the log of all agents of the table, in JSON
+/live      what the page shows: status, history, events and policies, in JSON
+/explain   what is decided about ?message=NAME&arg=ARG=VALUE&arg=..., or about the client with
+           ?key=KEY, and why, in JSON
+/actions   whether there are actions, in JSON; POST to /actions/forgive, /actions/exempt and
+           /actions/observe, with --admin-actions
 /healthz   200 while the agent works
 /readyz    200 while the agent should get requests, 503 while it is starting or leaving
 ";
@@ -119,6 +136,7 @@ pub(crate) struct Answering {
     watched: Arc<Watched>,
     policies: Arc<ArcSwap<InForce>>,
     agents: Agents,
+    actions: Actions,
     /// The host names for which requests are answered, in lower case.
     names: Vec<String>,
     /// The permit for one expensive answer at a time.
@@ -130,15 +148,15 @@ impl Answering {
     /// `table` is the path of the table.
     pub(crate) fn new(
         mut names: Vec<String>,
-        watched: Watched,
+        watched: Arc<Watched>,
         policies: Arc<ArcSwap<InForce>>,
         table: PathBuf,
+        actions: Actions,
     ) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
-        let watched = Arc::new(watched);
         let agents = Agents::new(watched.clone(), table);
-        Self { watched, policies, agents, names, costly: Semaphore::new(1) }
+        Self { watched, policies, agents, actions, names, costly: Semaphore::new(1) }
     }
 }
 
@@ -178,7 +196,8 @@ async fn serve(listener: TcpListener, answering: Answering) {
             Ok((stream, peer)) => {
                 places.free_one();
                 // A client that takes longer gets no answer.
-                let conversation = timeout(PATIENCE, converse(stream, answering.clone()));
+                let conversation =
+                    timeout(PATIENCE, converse(stream, Some(peer), answering.clone()));
                 let task = tokio::spawn(async move {
                     if let Ok(Err(error)) = conversation.await {
                         log::debug!("a request to --admin failed: {error}");
@@ -197,7 +216,7 @@ async fn serve(listener: TcpListener, answering: Answering) {
     }
 }
 
-/// Answers the one request of a connection.
+/// Answers the one request of a connection from `peer`, if that is known.
 ///
 /// # Errors
 ///
@@ -205,11 +224,12 @@ async fn serve(listener: TcpListener, answering: Answering) {
 /// answer as it took at once.
 pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
+    peer: Option<SocketAddr>,
     answering: Arc<Answering>,
 ) -> hyper::Result<()> {
     let service = service_fn(|request| {
         let answering = answering.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &answering).await) }
+        async move { Ok::<_, Infallible>(answer(request, peer, &answering).await) }
     });
     http1::Builder::new()
         .keep_alive(false)
@@ -225,11 +245,24 @@ pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    peer: Option<SocketAddr>,
+    answering: &Answering,
+) -> Response<Full<Bytes>> {
     let watched = &answering.watched;
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    let action = Action::of(request.uri().path());
+    let is_right = match action {
+        Some(_) => *request.method() == Method::POST,
+        None => matches!(*request.method(), Method::GET | Method::HEAD),
+    };
+    if !is_right {
+        let (allowed, said) = match action {
+            Some(_) => ("POST", "only POST\n"),
+            None => ("GET, HEAD", "only GET and HEAD\n"),
+        };
+        let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, said);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         return response;
     }
     let health = |complaint: Option<String>| match complaint {
@@ -247,16 +280,21 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
         "/readyz" => return health(watched.excuse()),
         _ => {}
     }
-    if let Some(unknown) = unknown_host(request, &answering.names) {
+    if let Some(unknown) = unknown_host(&request, &answering.names) {
         let said = format!(
             "'{unknown}' is not a known name of this agent: ask by IP address, as localhost or \
              by the name of the machine, or start the agent with --admin-host {unknown}\n"
         );
         return respond(StatusCode::MISDIRECTED_REQUEST, TEXT, said);
     }
+    if let Some(action) = action {
+        return act(action, request, peer, answering).await;
+    }
+    if let Some(file) = page::file(request.uri().path()) {
+        return page::protect(respond(StatusCode::OK, file.kind, file.content));
+    }
     let json = "application/json";
     match (request.uri().path(), request.uri().query()) {
-        ("/", _) => respond(StatusCode::OK, TEXT, PATHS),
         ("/metrics", _) => {
             watched.scan().await;
             // The semaphore is never closed.
@@ -282,12 +320,70 @@ async fn answer(request: &Request<Incoming>, answering: &Answering) -> Response<
                 Err(mistake) => respond(StatusCode::BAD_REQUEST, TEXT, format!("{mistake}\n")),
             }
         }
-        ("/status", _) => respond(StatusCode::OK, json, answering.agents.status().await),
+        // As for /status?own.
+        ("/live", Some(query @ ("own" | "own&all"))) => {
+            let _permit = answering.costly.acquire().await;
+            let wanted = if query == "own" { Wanted::Recent } else { Wanted::All };
+            match serde_json::to_vec(&Own::of(watched, wanted)) {
+                Ok(own) => respond(StatusCode::OK, json, own),
+                Err(error) => failed(&error),
+            }
+        }
+        ("/status", _) => {
+            respond(StatusCode::OK, json, answering.agents.answer(Wanted::Status).await.status)
+        }
+        ("/history", _) => {
+            respond(StatusCode::OK, json, answering.agents.answer(Wanted::All).await.history)
+        }
+        ("/events", _) => {
+            respond(StatusCode::OK, json, answering.agents.answer(Wanted::All).await.events)
+        }
+        ("/live", query) => {
+            let wanted = if query == Some("all") { Wanted::All } else { Wanted::Recent };
+            respond(StatusCode::OK, json, answering.agents.answer(wanted).await.live)
+        }
+        ("/actions", _) => {
+            let on = answering.actions.are_on();
+            respond(StatusCode::OK, json, format!("{{\"on\":{on}}}\n"))
+        }
         _ => respond(
             StatusCode::NOT_FOUND,
             TEXT,
             format!("not found; these paths exist:\n\n{PATHS}"),
         ),
+    }
+}
+
+/// Does what a request asks for, if it may.
+async fn act(
+    action: Action,
+    request: Request<Incoming>,
+    peer: Option<SocketAddr>,
+    answering: &Answering,
+) -> Response<Full<Bytes>> {
+    let is_order = request.uri().query() == Some("own");
+    let by = actions::who(peer);
+    let done = async {
+        answering.actions.check(request.headers(), is_order, &by)?;
+        let body = timeout(BODY_PATIENCE, Limited::new(request.into_body(), MAX_BODY).collect());
+        let body = match body.await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => {
+                return Err(Refused(400, format!("the body is unreadable: {error}")));
+            }
+            Err(_) => return Err(Refused(408, "the body did not come in time".to_owned())),
+        };
+        let _permit = answering.costly.acquire().await;
+        let done = answering.actions.act(action, &body, is_order, &by).await?;
+        serde_json::to_vec(&done).map_err(|error| Refused(500, error.to_string()))
+    };
+    match done.await {
+        Ok(done) => respond(StatusCode::OK, "application/json", done),
+        Err(Refused(status, said)) => {
+            log::debug!("an action of {by} was refused: {said}");
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+            respond(status, TEXT, format!("{said}\n"))
+        }
     }
 }
 
@@ -298,12 +394,16 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     let mut args = Vec::<NamedValue>::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
+            "key" if message.is_none() && args.is_empty() => {
+                let explained = answering.actions.explain_key(&value)?;
+                return serde_json::to_vec(&explained).map_err(|error| error.to_string());
+            }
             "message" if message.is_none() => message = Some(value),
             "arg" => args.push(value.parse()?),
             _ => {
                 return Err(
                     "write /explain?message=NAME&arg=ARG=VALUE, with one message at most, \
-                            and an arg for each of its args"
+                            and an arg for each of its args, or /explain?key=KEY"
                         .to_owned(),
                 );
             }
@@ -362,6 +462,8 @@ fn respond(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // What is JSON or text is never a script or a page, whatever is in it.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -385,6 +487,9 @@ mod tests {
         let (asked, answered, read) =
             tokio::join!(ask, admin.converse(stream), from_agent.read_to_string(&mut answer));
         assert!(asked.is_ok() && answered && read.is_ok(), "{asked:?}, {read:?}");
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("/metrics"), "{answer:?}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("</html>\n"),
+            "{answer:?}"
+        );
     }
 }

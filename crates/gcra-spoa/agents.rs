@@ -1,25 +1,29 @@
 //! The agents of a table: what the table says about each, and what each answers about itself.
 //!
-//! `/status` of one agent tells about all of them. It asks the others at the admin addresses in
-//! the table, all at the same time. Whatever is at these addresses, the time and the memory that
-//! this takes are bounded, and however many clients ask, the agents are asked twice a second at
-//! most.
+//! `/status` and `/live` of one agent tell about all of them. It asks the others at the admin
+//! addresses in the table, all at the same time. Whatever is at these addresses, the time and the
+//! memory that this takes are bounded. However many clients ask, the agents are asked for their
+//! status twice a second at most, and once a second for what the live page shows.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use gcra_table::Process;
+use gcra_table::{Exemption, Process};
 use hyper::body::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use crate::ask::{Budget, ask};
+use crate::events::{self, Event};
 use crate::halt::stopped_long_ago;
+use crate::history::{self, Past};
 use crate::listed::{is_this_process, pid_namespace};
+use crate::policy::{Policies, Policy};
+use crate::stats::lock;
 use crate::status::{Status, Watched};
 use crate::together::Together;
 
@@ -39,8 +43,40 @@ const LITTLE_PATIENCE: Duration = Duration::from_millis(200);
 /// for each policy.
 const MOST_BYTES: usize = 16 << 20;
 
-/// How old an answer may be that is given again.
-const MAX_AGE: Duration = Duration::from_millis(500);
+/// What is asked of the agents.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wanted {
+    Status,
+    /// Also the last half minute, and what happened in it.
+    Recent,
+    /// Also all that is kept of the last minutes.
+    All,
+}
+
+impl Wanted {
+    /// The path where an agent answers about itself.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Status => "/status?own",
+            Self::Recent => "/live?own",
+            Self::All => "/live?own&all",
+        }
+    }
+
+    /// How old an answer may be that is given again.
+    fn max_age(self) -> Duration {
+        Duration::from_millis(if self == Self::Status { 500 } else { 1_000 })
+    }
+
+    /// How many slots of the history are in an answer.
+    fn slots(self) -> usize {
+        match self {
+            Self::Status => 0,
+            Self::Recent => history::RECENT,
+            Self::All => history::SLOTS,
+        }
+    }
+}
 
 /// An agent of the table.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -74,38 +110,169 @@ struct Everything {
     agents: Vec<Agent>,
 }
 
+/// What an agent says about itself for the live pages of all agents.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Own {
+    pub(crate) status: Status,
+    pub(crate) past: Past,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Own {
+    pub(crate) fn of(watched: &Watched, wanted: Wanted) -> Self {
+        let mut events = events::of_this_process();
+        if wanted == Wanted::Recent {
+            let since = events::now_ms().saturating_sub(RECENT_MS);
+            events.retain(|event| event.at_ms >= since);
+        }
+        Self { status: watched.status(), past: watched.past(wanted.slots()), events }
+    }
+}
+
+/// How long the events of a short answer go back.
+const RECENT_MS: u64 = 1_000 * history::STEP * history::RECENT as u64;
+
+/// An answer to clients.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    /// What `/status` says.
+    pub(crate) status: Bytes,
+    /// What `/history` says, unless only the status was wanted.
+    pub(crate) history: Bytes,
+    /// What `/events` says, unless only the status was wanted.
+    pub(crate) events: Bytes,
+    /// What `/live` says, unless only the status was wanted.
+    pub(crate) live: Bytes,
+}
+
+/// What was counted by all agents of a table, with what is needed to read it.
+#[derive(Serialize)]
+struct History {
+    step_seconds: u64,
+    /// When the first slot began, in seconds since 1970.
+    start_seconds: f64,
+    #[serde(flatten)]
+    past: Past,
+}
+
+/// What is in force in this agent, in words.
+#[derive(Default, Serialize)]
+struct InWords {
+    #[serde(flatten, serialize_with = "serialize_shared")]
+    policies: Arc<PoliciesInWords>,
+    exemptions: Vec<ExemptionInWords>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct PoliciesInWords {
+    policies: Vec<PolicyInWords>,
+    /// The store and the variables.
+    rest: Vec<String>,
+}
+
+fn serialize_shared<S: Serializer>(it: &Arc<PoliciesInWords>, to: S) -> Result<S::Ok, S::Error> {
+    it.as_ref().serialize(to)
+}
+
+/// The words about policies that were needed last, and the policies. It takes long to count long
+/// lists of overrides.
+type Described = std::sync::Mutex<(Weak<Policies>, Arc<PoliciesInWords>)>;
+
+#[derive(Debug, Serialize)]
+struct PolicyInWords {
+    name: String,
+    /// Whether it blocks no request.
+    observes: bool,
+    /// Whether that is so because of an action.
+    switched: bool,
+    /// What it is for, and a line for each fact.
+    lines: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ExemptionInWords {
+    client: String,
+    /// `None` if no policy is in force that it is for.
+    policy: Option<String>,
+    left_ms: u64,
+}
+
+impl PoliciesInWords {
+    fn of(all: &Policies) -> Self {
+        let policy = |policy: &Policy| PolicyInWords {
+            name: policy.name.to_string(),
+            observes: policy.observes,
+            switched: all.switched.contains(&policy.name),
+            lines: policy.lines(all).iter().map(|line| line.trim_start().to_owned()).collect(),
+        };
+        Self {
+            policies: all.without_trials().take(MOST_POLICIES).map(policy).collect(),
+            rest: all.rest_in_words(),
+        }
+    }
+}
+
+impl InWords {
+    fn of(watched: &Watched, described: &Described) -> Self {
+        let Some(in_force) = watched.in_force() else { return Self::default() };
+        let (all, table) = (&in_force.policies, watched.table());
+        let mut described = lock(described);
+        // The weak reference keeps the address from being used again.
+        if !std::ptr::eq(described.0.as_ptr(), Arc::as_ptr(all)) {
+            *described = (Arc::downgrade(all), PoliciesInWords::of(all).into());
+        }
+        let policies = described.1.clone();
+        let exemption = |exemption: &Exemption| ExemptionInWords {
+            client: exemption.client.clone(),
+            policy: all
+                .without_trials()
+                .find(|policy| policy.is_meant_by(exemption))
+                .map(|policy| policy.name.to_string()),
+            left_ms: exemption.until.saturating_since(table.now()).millis_ceil(),
+        };
+        Self { policies, exemptions: in_force.exemptions.iter().map(exemption).collect() }
+    }
+}
+
+/// How many policies are described.
+const MOST_POLICIES: usize = 100;
+
 /// The agents, as one of them sees them.
 #[derive(Debug)]
 pub(crate) struct Agents {
     watched: Arc<Watched>,
     /// The path of the table.
     path: PathBuf,
-    latest: Mutex<Latest>,
+    /// The latest answers: the status, and those for the live page.
+    latest: [Mutex<Latest>; 3],
+    described: Arc<Described>,
 }
 
 #[derive(Debug, Default)]
 struct Latest {
-    answer: Option<(Instant, Bytes)>,
+    answer: Option<(Instant, Answer)>,
     /// The work that makes the next answer. It goes on when the client that wanted it has gone.
-    work: Option<JoinHandle<(Instant, Bytes)>>,
+    work: Option<JoinHandle<(Instant, Answer)>>,
 }
 
 impl Agents {
     pub(crate) fn new(watched: Arc<Watched>, path: PathBuf) -> Self {
-        Self { watched, path, latest: Mutex::default() }
+        Self { watched, path, latest: Default::default(), described: Arc::default() }
     }
 
-    /// What `/status` answers.
-    pub(crate) async fn status(&self) -> Bytes {
-        let mut latest = self.latest.lock().await;
+    /// What is answered now. Clients that come at the same time share an answer.
+    pub(crate) async fn answer(&self, wanted: Wanted) -> Answer {
+        let mut latest = self.latest[wanted as usize].lock().await;
         // Work that no client has waited for to the end may have ended long ago.
         for _ in 0..2 {
             if let Some((at, answer)) = &latest.answer
-                && at.elapsed() < MAX_AGE
+                && at.elapsed() < wanted.max_age()
             {
                 return answer.clone();
             }
-            let gather = || tokio::spawn(everything(self.watched.clone(), self.path.clone()));
+            let (watched, path) = (self.watched.clone(), self.path.clone());
+            let described = self.described.clone();
+            let gather = || tokio::spawn(everything(watched, path, described, wanted));
             let answer = latest.work.get_or_insert_with(gather).await;
             latest.work = None;
             latest.answer = answer.ok();
@@ -116,7 +283,12 @@ impl Agents {
 }
 
 /// The answer, and when it was made.
-async fn everything(watched: Arc<Watched>, path: PathBuf) -> (Instant, Bytes) {
+async fn everything(
+    watched: Arc<Watched>,
+    path: PathBuf,
+    described: Arc<Described>,
+    wanted: Wanted,
+) -> (Instant, Answer) {
     watched.scan().await;
     let own = watched.status();
     let table = watched.table();
@@ -124,21 +296,52 @@ async fn everything(watched: Arc<Watched>, path: PathBuf) -> (Instant, Bytes) {
     let listed = spawn_blocking(move || (table.processes(), stopped_long_ago(&table, &path)));
     let (alive, stopped) = listed.await.unwrap_or_default();
     let mut agents = agents(&own, &alive, &stopped);
-    ask_all(&own, &mut agents).await;
+    let (mut pasts, mut events) = ask_all(&own, &mut agents, wanted).await;
     // Again, because the others may have taken a second.
-    let own = watched.status();
+    let own = Own::of(&watched, wanted);
+    pasts.insert(0, own.past);
+    events.push(own.events);
+    let own = own.status;
     if let Some(me) = agents.first_mut() {
         me.status = Some(own.clone());
     }
+    let table = watched.table();
+    let since_boot = Duration::from(table.since_boot(table.now()));
+    let now_ms = events::now_ms();
     // On another thread, because the others may have said a lot.
     let add_up = move || {
         let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
         let everything = Everything { own, together, agents };
-        // It has no maps with keys that are not strings, so this does not fail.
-        serde_json::to_vec(&everything).unwrap_or_default()
+        // There are no maps with keys that are not strings, so this does not fail.
+        let status: Bytes = serde_json::to_vec(&everything).unwrap_or_default().into();
+        if wanted == Wanted::Status {
+            return Answer { status, ..Answer::default() };
+        }
+        let past = Past::sum(pasts.iter(), wanted.slots());
+        let start = Duration::from_secs(past.first.saturating_mul(history::STEP));
+        let start = Duration::from_millis(now_ms).saturating_sub(since_boot.saturating_sub(start));
+        let history =
+            History { step_seconds: history::STEP, start_seconds: start.as_secs_f64(), past };
+        let history = serde_json::to_vec(&history).unwrap_or_default();
+        let events = serde_json::to_vec(&events::merged(events.into_iter())).unwrap_or_default();
+        let configuration = InWords::of(&watched, &described);
+        let configuration = serde_json::to_vec(&configuration).unwrap_or_default();
+        let parts: [(&str, &[u8]); 4] = [
+            ("configuration", &configuration),
+            ("history", &history),
+            ("events", &events),
+            ("status", &status),
+        ];
+        let mut live = format!("{{\"now_ms\":{now_ms}").into_bytes();
+        for (name, json) in parts {
+            live.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            live.extend_from_slice(json);
+        }
+        live.push(b'}');
+        Answer { status, history: history.into(), events: events.into(), live: live.into() }
     };
     let answer = spawn_blocking(add_up).await.unwrap_or_default();
-    (Instant::now(), answer.into())
+    (Instant::now(), answer)
 }
 
 /// What the table says about its agents. The one that answers comes first.
@@ -187,8 +390,13 @@ fn why_silent(process: &Process, is_stopped: bool) -> Option<&'static str> {
     }
 }
 
-/// Asks the agents that have an admin address, all at the same time.
-async fn ask_all(own: &Status, agents: &mut [Agent]) {
+/// Asks the agents that have an admin address, all at the same time. Returns the histories and
+/// the events of those that answered.
+async fn ask_all(
+    own: &Status,
+    agents: &mut [Agent],
+    wanted: Wanted,
+) -> (Vec<Past>, Vec<Vec<Event>>) {
     let budget = Arc::new(Budget::new(MOST_BYTES));
     let mut questions = JoinSet::new();
     for (place, agent) in agents.iter_mut().enumerate() {
@@ -204,9 +412,20 @@ async fn ask_all(own: &Status, agents: &mut [Agent]) {
         let patience = if is_silent { LITTLE_PATIENCE } else { PATIENCE };
         let budget = budget.clone();
         questions.spawn(async move {
-            (place, ask::<Status>(address, "/status?own", patience, &budget).await)
+            let answer = match wanted {
+                Wanted::Status => {
+                    let status = ask::<Status>(address, wanted.path(), patience, &budget).await;
+                    status.map(|status| (status, None))
+                }
+                Wanted::Recent | Wanted::All => {
+                    let own = ask::<Own>(address, wanted.path(), patience, &budget).await;
+                    own.map(|Own { status, past, events }| (status, Some((past, events))))
+                }
+            };
+            (place, answer)
         });
     }
+    let (mut pasts, mut events) = (Vec::new(), Vec::new());
     let mut known = HashSet::from([own.identity()]);
     // One answer for each question.
     while let Some(answer) = questions.join_next().await {
@@ -214,17 +433,27 @@ async fn ask_all(own: &Status, agents: &mut [Agent]) {
         let Some(agent) = agents.get_mut(place) else { continue };
         let Some(address) = agent.admin else { continue };
         match answer {
-            Ok(status) if status.pid != agent.pid || status.table.id != own.table.id => {
+            Ok((status, _)) if status.pid != agent.pid || status.table.id != own.table.id => {
                 agent.why = Some(elsewhere(address, &status));
             }
             // Two containers can have the same process ids and addresses.
-            Ok(status) if !known.insert(status.identity()) => {
+            Ok((status, _)) if !known.insert(status.identity()) => {
                 agent.why = Some(elsewhere(address, &status));
             }
-            Ok(status) => agent.status = Some(status.bounded()),
+            Ok((status, more)) => {
+                agent.status = Some(status.bounded());
+                if let Some((past, said)) = more {
+                    pasts.push(past);
+                    // It says what it likes about others, and its own process id is known.
+                    events.push(
+                        said.into_iter().map(|event| Event { pid: agent.pid, ..event }).collect(),
+                    );
+                }
+            }
             Err(why) => agent.why = Some(why),
         }
     }
+    (pasts, events)
 }
 
 fn elsewhere(address: SocketAddr, status: &Status) -> String {
@@ -261,11 +490,13 @@ mod tests {
         let agents = Agents::new(Arc::new(watched), PathBuf::new());
         tokio::select! {
             biased;
-            _ = agents.status() => panic!("it takes more than one poll"),
+            _ = agents.answer(Wanted::Status) => panic!("it takes more than one poll"),
             () = std::future::ready(()) => {}
         }
-        sleep(2 * MAX_AGE).await;
-        let answer: Status = serde_json::from_slice(&agents.status().await).unwrap();
-        assert!(answer.uptime_seconds > 1.5 * MAX_AGE.as_secs_f64(), "{answer:?}");
+        let max_age = Wanted::Status.max_age();
+        sleep(2 * max_age).await;
+        let answer = agents.answer(Wanted::Status).await.status;
+        let answer: Status = serde_json::from_slice(&answer).unwrap();
+        assert!(answer.uptime_seconds > 1.5 * max_age.as_secs_f64(), "{answer:?}");
     }
 }

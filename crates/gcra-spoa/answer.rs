@@ -52,6 +52,11 @@ pub(crate) struct Standings<'p> {
 }
 
 impl<'p> Standings<'p> {
+    /// What each limit said, as far as the header fields list it.
+    pub(crate) fn listed(&self) -> &[Standing<'p>] {
+        &self.listed
+    }
+
     /// Adds what a limit of a policy said.
     pub(crate) fn add(&mut self, standing: Standing<'p>, observes: bool) {
         match (observes, self.are_enforced) {

@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::visible::printable_json;
+use crate::version;
+use crate::visible::{is_hidden, printable_json};
 
 /// How many bytes may be read in all. Several questions can share it.
 #[derive(Debug)]
@@ -42,7 +43,9 @@ pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
     budget: &Budget,
 ) -> Result<T, String> {
     let is_connected = AtomicBool::new(false);
-    let answer = match timeout(patience, get(address, path, budget, &is_connected)).await {
+    // With HTTP/1.0 the connection ends after the answer.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    let answer = match timeout(patience, send(address, &request, budget, &is_connected)).await {
         Ok(answer) => answer?,
         Err(_) => {
             let also = match is_connected.into_inner() {
@@ -57,6 +60,44 @@ pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
     let parse = move || parse(&answer, address, &path);
     // On another thread: the answer may be long, and this thread has other things to do.
     spawn_blocking(parse).await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+/// The longest answer to an order, in bytes.
+const MOST_OF_ORDER: usize = 16 << 10;
+
+/// Sends JSON to another agent, which does what it says.
+///
+/// # Errors
+///
+/// Why it has not, in words.
+pub(crate) async fn order(
+    address: SocketAddr,
+    path: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<(), String> {
+    let request = format!(
+        "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let (budget, is_connected) = (Budget::new(MOST_OF_ORDER), AtomicBool::new(false));
+    let answer = timeout(patience, send(address, &request, &budget, &is_connected)).await;
+    let answer = answer
+        .map_err(|_| format!("no answer from {address} within {} ms", patience.as_millis()))??;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    match head.get(9..12) {
+        Some("200") => Ok(()),
+        _ => {
+            let line = body.lines().next().unwrap_or_default();
+            let line: String = line.chars().filter(|c| !is_hidden(*c)).take(200).collect();
+            Err(match line.is_empty() {
+                true => format!("{address} is not the --admin address of an agent"),
+                false => line,
+            })
+        }
+    }
 }
 
 /// Reads an answer with its head.
@@ -80,7 +121,7 @@ fn parse<T: DeserializeOwned>(
                 return Err(format!(
                     "the {path} of {address} is not that of gcra-spoa {}; if an agent of another \
                      version answers there, use the 'gcra-spoa' of that version",
-                    env!("CARGO_PKG_VERSION")
+                    version::NUMBER
                 ));
             }
             not_an_agent(&format!("its {path} is not JSON"))
@@ -103,9 +144,9 @@ fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Option<serde_json::E
 }
 
 /// A whole answer, with its head.
-async fn get(
+async fn send(
     address: SocketAddr,
-    path: &str,
+    request: &str,
     budget: &Budget,
     is_connected: &AtomicBool,
 ) -> Result<Vec<u8>, String> {
@@ -117,8 +158,6 @@ async fn get(
     };
     let mut stream = TcpStream::connect(reachable(address)).await.map_err(failed)?;
     is_connected.store(true, Ordering::Relaxed);
-    // With HTTP/1.0 the connection ends after the answer.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     // Ends at the latest when the budget is used up.
@@ -204,7 +243,7 @@ mod tests {
                  sends no whole answer",
             ),
         ] {
-            let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
+            let expected = expected.replace("VERSION", version::NUMBER);
             assert_eq!(said(answer).await, expected);
         }
     }

@@ -25,6 +25,7 @@ use spop_agent::{Message, Value};
 
 use crate::policy::{Part, Policy};
 use crate::verdict::Outcome;
+use crate::version;
 
 /// The first words of a file, with the version of its format.
 pub(crate) const MAGIC: &str = "# gcra-spoa audit 1";
@@ -122,7 +123,7 @@ fn open(path: &PathBuf) -> anyhow::Result<File> {
         "{separator}{MAGIC} boot={} booted={booted_ns} pid={} version={}\n",
         boot.trim(),
         std::process::id(),
-        env!("CARGO_PKG_VERSION")
+        version::NUMBER
     );
     file.write_all(line.as_bytes())?;
     Ok(file)

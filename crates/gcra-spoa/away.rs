@@ -18,6 +18,9 @@ const NOTED_EVERY: Micros = Micros::from_millis(3_000);
 /// No share is used for about this time after the store was lost.
 const BEGINS_AFTER: Nanos = Nanos::from_millis(4_000);
 
+const NO_SHARE_YET: &str =
+    "there is no share yet: it begins some seconds after the store was lost";
+
 /// What happens to a request now that would have to ask the store.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Away {
@@ -52,11 +55,7 @@ impl Away {
                     "there is no share: a burst of {least_burst} cannot be divided by {machines} \
                      machines"
                 ),
-                _ if *away < BEGINS_AFTER => {
-                    "there is no share yet: it begins some seconds after \
-                                              the store was lost"
-                        .to_owned()
-                }
+                _ if *away < BEGINS_AFTER => NO_SHARE_YET.to_owned(),
                 _ => "there is no share: the store may be back, or another agent of this machine \
                       uses it"
                     .to_owned(),

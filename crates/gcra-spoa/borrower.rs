@@ -26,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::borrower::due::{Due, What};
 use crate::borrower::outage::{HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
+use crate::duration::nanoseconds;
 use crate::policy::store::StoreSettings;
 use crate::table_error::TableError;
 
@@ -150,6 +151,7 @@ impl Borrower {
         settings: &StoreSettings,
         now: Time,
     ) -> Self {
+        let micros = |time: Duration| Micros(nanoseconds(time) / 1_000);
         let parts = line.asker().store().parts();
         // If the host used the store not long ago, and then no more, the store may be on its way
         // back from an outage.
@@ -402,7 +404,7 @@ impl Borrower {
     pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<(Quota, Time)> {
         let (now, outage) = (table.now(), self.outage(loan)?);
         let part = self.part(loan);
-        let missed = Nanos::from(micros(self.store().missed_ago(part)));
+        let missed = Nanos(nanoseconds(self.store().missed_ago(part)));
         let used = self.leases().part_used_ago(part, HostTime::from(now)).into();
         // At that moment a full burst may be owed.
         let from = outage.shares_from(now, loan.shares_after?, missed, used)?;
@@ -529,7 +531,7 @@ impl Borrower {
             outage.note(is_away, now, || self.known_hosts(now));
             if outage.is_over(now.saturating_add(SAID_EARLIER), Nanos::ZERO) {
                 leases.use_part(part, HostTime::from(now));
-            } else if outage.hosts() > 0 {
+            } else {
                 hosts = hosts.max(outage.hosts());
             }
         }
@@ -562,8 +564,4 @@ impl Borrower {
         !self.is_away(table, &loan)
             && self.send(table, &leases, now, loan, wish) == Asking::UnderWay
     }
-}
-
-fn micros(time: Duration) -> Micros {
-    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

@@ -31,7 +31,9 @@ use crate::policy::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_var
 use crate::policy::variables::Answers;
 use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
 use crate::rate_flags::RateFlags;
+use crate::replay::{Target, WantedArg, WantedMessage};
 use crate::table_error;
+use crate::version;
 
 /// The flags that make the one policy of an agent without a file.
 #[derive(Clone, Debug, clap::Args)]
@@ -79,7 +81,7 @@ pub(crate) struct LimitFlags {
 /// same table file share one limit, and what clients owe is kept when agents are restarted or
 /// killed.
 #[derive(Debug, Parser)]
-#[command(name = "gcra-spoa", version, max_term_width = 80)]
+#[command(name = "gcra-spoa", version = version::WORDS, max_term_width = 80)]
 #[command(after_help = AFTER_SHORT_HELP, after_long_help = AFTER_HELP)]
 #[command(
     subcommand_negates_reqs = true,
@@ -228,8 +230,9 @@ struct Args {
 
     /// Serve metrics and status over HTTP at this address [default: not served]
     ///
-    /// The paths are /metrics, /status, /healthz and /readyz. There is no authentication, so use
-    /// an address that only operators can reach.
+    /// A browser finds a live page there, docs/PAGE.md. For programs there are /metrics, /status,
+    /// /history, /events, /explain, /healthz and /readyz. There is no authentication, so use an
+    /// address that only operators can reach.
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
     admin: Option<SocketAddr>,
 
@@ -247,6 +250,14 @@ struct Args {
         value_parser = parse_host
     )]
     admin_host: Vec<String>,
+
+    /// Allow actions on the page of --admin to clients with the token in this file [default: none]
+    ///
+    /// They can clear what a client owes, exempt a client for a while, and make a policy only
+    /// observe. The first line of the file is the token, at least 16 characters, and other users
+    /// must not be able to read it. It is read when the agent starts.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_actions: Option<PathBuf>,
 
     /// Write each decision to this file [default: not written]
     ///
@@ -297,6 +308,13 @@ enum Command {
     /// Print how logs, top and /status name a client
     #[command(after_help = NAME_HELP)]
     Name(Name),
+    /// Say what limits would have done to the requests in HAProxy's logs
+    ///
+    /// Every request is decided by the code that agents decide with, at the time that the log
+    /// has for it. Nothing is changed.
+    #[command(after_help = REPLAY_HELP, override_usage = "gcra-spoa replay --config FILE \
+        [OPTIONS] <LOG>...")]
+    Replay(Replay),
     /// Check what agents have allowed, by the files of --audit, against a limit
     ///
     /// The exit status is 1 if more was allowed, and 2 if the files have no decisions.
@@ -639,6 +657,86 @@ pub(crate) struct Audit {
     pub(crate) json: bool,
 }
 
+/// Which logs to replay, and by which limits.
+#[derive(Debug, clap::Args)]
+#[group(id = "what", required = true, multiple = true, args = ["config", "rate", "suggest"])]
+pub(crate) struct Replay {
+    /// HAProxy's logs; '-' is standard input
+    ///
+    /// They may be compressed with gzip or zstd, and come in any order: their lines are sorted by
+    /// time.
+    #[arg(value_name = "LOG", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The file with the policies that decide
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
+    pub(crate) config: Option<PathBuf>,
+    /// A second file, to say what changes against it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
+    #[command(flatten)]
+    limit: LimitFlags,
+    /// Suggest limits for clients with this key: ip, or several args as in --key
+    ///
+    /// It works without --config, too.
+    #[arg(long, value_name = "key=ARG,…")]
+    pub(crate) suggest: Option<String>,
+    /// What a suggested limit may touch: fewer than this share of clients, or '0.1% of requests'
+    /// [default: 0.1%]
+    #[arg(long, value_name = "SHARE", value_parser = Target::parse, requires = "suggest")]
+    pub(crate) target: Option<Target>,
+    /// Which field of the log gives an arg: ip=%ci, key=%hr.0; see below
+    ///
+    /// The flag may be given several times.
+    #[arg(long, value_name = "ARG=FIELD", value_parser = WantedArg::parse)]
+    pub(crate) map: Vec<WantedArg>,
+    /// The names of the captured request headers, in the order of haproxy.cfg, so that they are
+    /// found by name
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) captures: Vec<String>,
+    /// The spoe-message that HAProxy sends about each request: NAME, 'NAME if ARG' or 'NAME
+    /// unless ARG' [default: all messages of the file]
+    ///
+    /// The flag may be given several times.
+    #[arg(long, value_name = "NAME", value_parser = WantedMessage::parse)]
+    pub(crate) message: Vec<WantedMessage>,
+    /// The log-format of haproxy.cfg, or http, https, tcp, clf or json [default: found by the
+    /// first lines]
+    #[arg(long, value_name = "STRING")]
+    pub(crate) log_format: Option<String>,
+    /// The time zone of dates that name none, such as +01:00 [default: UTC]
+    #[arg(long, value_name = "OFFSET", default_value = "+00:00", hide_default_value = true)]
+    #[arg(value_parser = parse_utc_offset, allow_hyphen_values = true)]
+    pub(crate) utc_offset: i32,
+    /// How long before a request that ended earlier another one may have begun, from 1s to 7d
+    /// [default: 1h]
+    ///
+    /// HAProxy writes a line when a request ends, and lines are sorted by when requests began.
+    #[arg(long, value_name = "TIME", value_parser = parse_window, allow_hyphen_values = true)]
+    pub(crate) window: Option<Duration>,
+    /// How many buckets are remembered, 16 bytes each [default: 4194304]
+    #[arg(long, value_name = "N", value_parser = parse_slots)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) slots: Option<Slots>,
+    /// Write a page with pictures, which needs nothing else, to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Replay {
+    /// Whether the command line has a limit.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.limit.rate.is_some()
+    }
+
+    /// The policies of the flags. The error is a sentence.
+    pub(crate) fn flags(&self) -> Result<Policies, String> {
+        policies_of_flags(&self.limit, None, Answers::blocked_only())
+    }
+}
+
 /// Which policies the clients belong to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Of {
@@ -887,6 +985,25 @@ Exit status: 0 if no more was allowed than the limit, 1 if more was, or
 decisions are missing, 2 if a file cannot be read or there are no decisions,
 and for wrong usage.";
 
+const REPLAY_HELP: &str = "\
+FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
+(the first captured request header), a name of --captures, or the expression in
+%[...]; 'path' and 'method' are found in %r. In a JSON log it is a name. Behind
+it may be the converter ipmask(32,64), or the type ip, int or str. Instead of a
+field it can be a constant: str:gold, int64:1 or null:. Args that are not named
+are found by their names, and the report says how.
+
+Examples:
+  gcra-spoa replay --rate 100/s --burst 20 /var/log/haproxy.log
+  gcra-spoa replay --config new.toml --against old.toml haproxy.log*.gz
+  gcra-spoa replay --suggest key=ip --html report.html haproxy.log
+  gcra-spoa replay --config new.toml --map key=hr.0 --json haproxy.log
+  journalctl -u haproxy -o cat | gcra-spoa replay --config new.toml -
+
+docs/REPLAY.md says what the report means, and what a log cannot know. Exit
+status: 0 if requests were replayed, 1 if something failed, 2 for wrong usage
+and for logs of another format.";
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -910,6 +1027,8 @@ pub(crate) enum Task {
     StoreCheck { store: StoreSource, json: bool },
     /// To check what agents have allowed.
     Audit(Audit),
+    /// To say what limits would have done.
+    Replay(Box<Replay>),
 }
 
 const AFTER_SHORT_HELP: &str = "\
@@ -1028,8 +1147,15 @@ pub(crate) struct Config {
     pub(crate) buffers: usize,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_hosts: Vec<String>,
+    /// The file with the token of actions.
+    pub(crate) admin_actions: Option<PathBuf>,
     /// The file of each decision.
     pub(crate) audit: Option<PathBuf>,
+}
+
+/// The command line, with its help.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
@@ -1061,6 +1187,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
             Ok(Task::StoreCheck { store, json })
         }
         Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
+        Some(Command::Replay(replay)) => Ok(Task::Replay(Box::new(replay))),
         None => Config::from_parsed(parsed)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
@@ -1151,6 +1278,7 @@ impl Config {
             buffers: args.buffers,
             admin: args.admin,
             admin_hosts: args.admin_host,
+            admin_actions: args.admin_actions,
             audit: args.audit,
         })
     }
@@ -1538,6 +1666,33 @@ fn parse_slots(text: &str) -> Result<Slots, String> {
             Slots::MAX
         )
     })
+}
+
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
+    duration::parse(text).filter(|time| range.contains(time)).ok_or_else(|| {
+        format!(
+            "'{text}' is not a time from 1s to 7d; write a whole number and a unit, such as 1h"
+        )
+    })
+}
+
+/// `+01:00` in seconds east of UTC.
+fn parse_utc_offset(text: &str) -> Result<i32, String> {
+    let wrong = || {
+        format!("'{text}' is not a time zone; write hours and minutes east of UTC, such as +01:00")
+    };
+    let sign = match text.as_bytes().first() {
+        Some(b'+') => 1,
+        Some(b'-') => -1,
+        _ => return Err(wrong()),
+    };
+    let digits = text[1..].replace(':', "");
+    let (true, Ok(number @ 0..=1459)) = (digits.len() == 4, digits.parse::<i32>()) else {
+        return Err(wrong());
+    };
+    let (hours, minutes) = (number / 100, number % 100);
+    if minutes < 60 { Ok(sign * (hours * 3600 + minutes * 60)) } else { Err(wrong()) }
 }
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
@@ -2031,6 +2186,14 @@ mod tests {
             ("--rate 1/s --drain -5s", "--drain: '-5s' is not a time from 0s to 5m"),
             ("--rate 1/s --busy-poll -5us", "--busy-poll: '-5us' is not a time from 0us to 1s"),
             ("exempt --for -1h 192.0.2.1", "--for: '-1h' is not a time from 10s to 7d"),
+            ("replay --rate 1/s --window 1ms x", "--window: '1ms' is not a time from 1s to 7d"),
+            ("replay --rate 1/s --utc-offset CET x", "'CET' is not a time zone; write hours and"),
+            ("replay --rate 1/s --utc-offset +2500 x", "'+2500' is not a time zone"),
+            ("replay --suggest ip --target 0 x", "'0' is not a share, such as 0.1%"),
+            ("replay --rate 1/s --map ip x", "--map: 'ip' is not ARG=FIELD, such as ip=%ci"),
+            ("replay x.log", "'gcra-spoa replay' needs --config FILE or --rate COUNT/PERIOD or"),
+            ("replay --rate 1/s --config x.toml x", "--rate and --config cannot be given togeth"),
+            ("replay --rate 1/s", "'gcra-spoa replay' needs LOG"),
             ("--rate 1/s --listen unix:/x --socket-mode -1", "--socket-mode: '-1' is not a mode"),
             (
                 "--rate 1/s --cost ip=src",
@@ -2076,6 +2239,7 @@ mod tests {
             ("--rate 1/s --admin :9101", "':9101' has no IP address"),
             ("--rate 1/s --admin localhost", "'localhost' has no port"),
             ("--rate 1/s --admin-host a.example", "needs --admin IP:PORT here"),
+            ("--rate 1/s --admin-actions token", "needs --admin IP:PORT here"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a.example:9101", "without a port"),
             ("--rate 1/s --admin 127.0.0.1:0 --admin-host a,,b", "--admin-host needs a value"),
             ("--rate 1/s --listen unix:/x --socket-mode 0666x", "'0666x' is not a mode"),

@@ -120,6 +120,28 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect()
 }
 
+/// Adds a text behind a heading to `out`, in lines of at most `width` where words allow it. Lines
+/// after the first begin with `indent` spaces.
+pub(crate) fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: &mut String) {
+    let mut line = heading.to_owned();
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && length(&line) + 1 + length(word) > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
 /// In characters: all texts here are in Latin letters, and others come out a little wrong.
 pub(crate) fn length(text: &str) -> usize {
     text.chars().count()

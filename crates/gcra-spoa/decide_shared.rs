@@ -14,6 +14,7 @@ use spop_agent::Message;
 use crate::answer::{Standing, Standings};
 use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide;
+use crate::duration::nanoseconds;
 use crate::in_force::InForce;
 use crate::message_key::key_bytes;
 use crate::policy::sharing::lent;
@@ -255,8 +256,7 @@ impl<'p> Shared<'p, '_, '_> {
             WithoutStore::Share => Some(Nanos::ZERO),
             WithoutStore::Closed => None,
             WithoutStore::Open { for_ } => {
-                let for_ = Nanos(u64::try_from(for_.as_nanos()).unwrap_or(u64::MAX));
-                Some(for_.saturating_sub(OPEN_IS_OVER_EARLIER))
+                Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
             }
         };
         Some(Loan { key, limit: lent_limit, bucket, quota: limit.quota, shares_after })
@@ -391,5 +391,5 @@ pub(crate) fn bucket_of(
     message: &Message<'_>,
 ) -> Option<Bucket> {
     let key = key_bytes(policy, message);
-    Some(names.bucket(&limit.label, &key, lent(limit.quota).ok()?))
+    Some(names.bucket(limit.label.clone(), &key, lent(limit.quota).ok()?))
 }

@@ -96,7 +96,8 @@ fn write_short(f: &mut fmt::Formatter<'_>, ns: u64, divided: fn(u64, u64) -> u64
     }
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+/// At most [`u64::MAX`].
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -62,7 +62,9 @@ fn begin(
     let clients = inspected
         .clients(of.policy.as_deref(), key, Wanted::All, is_known)
         .map_err(|error| about_network(key, error))?;
-    check(inspected, key, &clients)?;
+    if let Some(note) = check(inspected, key, &clients)? {
+        print_note(&note);
+    }
     if inspected.file.is_none() && !clients.iter().any(is_known) {
         // What is counted under a shared limit is not in the table.
         let unknown = match inspected.leases {
@@ -123,7 +125,7 @@ fn only_value(key: &Key) -> Option<(&str, Part)> {
 }
 
 /// An error about a KEY, with what to do instead if it is a network.
-fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
     match only_value(key) {
         Some((net, Part::Net(_))) => anyhow!(WrongUsage(format!(
             "{error}; an exemption is for one client: for the network {net}, write an override \
@@ -134,9 +136,13 @@ fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Fails if the exemption can help no client: no agent has the policy, or the policy counts
-/// addresses and the key is a string. Notes that it may be so.
-fn check(inspected: &Inspected, key: &Key, clients: &[Client]) -> anyhow::Result<()> {
-    let Some(file) = inspected.file.as_deref().map(Path::display) else { return Ok(()) };
+/// addresses and the key is a string. The note says that it may be so.
+pub(crate) fn check(
+    inspected: &Inspected,
+    key: &Key,
+    clients: &[Client],
+) -> anyhow::Result<Option<String>> {
+    let Some(file) = inspected.file.as_deref().map(Path::display) else { return Ok(None) };
     if let Some(client) = clients.first()
         && clients.iter().all(|client| inspected.is_unknown_policy(client))
     {
@@ -147,9 +153,9 @@ fn check(inspected: &Inspected, key: &Key, clients: &[Client]) -> anyhow::Result
             inspected.policy(client).name
         );
     }
-    let Some((text, Part::String(_))) = only_value(key) else { return Ok(()) };
+    let Some((text, Part::String(_))) = only_value(key) else { return Ok(None) };
     if text.starts_with(VALUE) || text.starts_with("strhex:") {
-        return Ok(());
+        return Ok(None);
     }
     let is_for_addresses = |client: &&Client| inspected.policy(client).is_for_addresses();
     let has_fallback = |client: &Client| inspected.policy(client).key.names().count() > 1;
@@ -162,13 +168,13 @@ fn check(inspected: &Inspected, key: &Key, clients: &[Client]) -> anyhow::Result
             inspected.policy(client).name
         )));
     }
-    if !clients.iter().any(|client| has_bucket(inspected, client)) {
-        print_note(&format!(
+    let is_unknown = !clients.iter().any(|client| has_bucket(inspected, client));
+    Ok(is_unknown.then(|| {
+        format!(
             "the table does not know '{text}', which is a string; if the policy counts addresses, \
              write an address"
-        ));
-    }
-    Ok(())
+        )
+    }))
 }
 
 /// Ends the exemptions of the clients that a key means. Where there is none, it ends those that
@@ -182,7 +188,11 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         None => true,
     });
     let found = inspected
-        .clients_to_change(of.policy.as_deref(), key, |client| is_exempt(inspected, client));
+        .clients_to_change(of.policy.as_deref(), key, |client| is_exempt(inspected, client))
+        .map(|(clients, notes)| {
+            notes.iter().for_each(|note| print_note(note));
+            clients
+        });
     let clients = found.as_deref().unwrap_or_default();
     let is_of = |exemption: &Exemption, client: &Client| {
         inspected.policy(client).is_meant_by(exemption) && exemption.key == client.question.key
@@ -289,7 +299,7 @@ fn in_json(
     })
 }
 
-fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
+pub(crate) fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
     let policy = inspected.policy(client);
     let is_ours = |exemption: &Exemption| {
         policy.is_meant_by(exemption) && exemption.key == client.question.key
@@ -297,12 +307,12 @@ fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
     inspected.table.exemptions().iter().any(is_ours)
 }
 
-fn nanos(time: Duration) -> Nanos {
+pub(crate) fn nanos(time: Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Writes an exemption in the place of what was said about its client before.
-fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
+pub(crate) fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
     let table = &inspected.table;
     let path = inspected.path.display();
     match table.exempt(exemption) {

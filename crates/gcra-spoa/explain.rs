@@ -304,8 +304,7 @@ pub(crate) fn decided(
     let mut client = String::new();
     write_client(&mut client, policy, question.key, Some(message.clone()));
     let exempt = exempt_for(in_force, table, question);
-    let trial = policy.trial.filter(|_| exempt.is_none() && !question.rule.is_override());
-    let trial = trial.map(|trial| said(Question { policy: trial, ..question }));
+    let trial = question.of_trial(policy).filter(|_| exempt.is_none()).map(said);
     let on_trial = trial.as_ref().is_some_and(|said| said.verdict.would_block());
     let is_limited = exempt.is_none();
     let reason = verdict.reason.or(trial.as_ref().and_then(|said| said.verdict.reason));

@@ -38,7 +38,8 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         false => command.store().map_err(WrongUsage)?,
     };
     let store = settings.map(InStore::new).transpose()?;
-    let shared = SharedSources { leases: leases.as_ref(), store: store.as_ref(), borrower: None };
+    let shared =
+        SharedSources { leases: leases.as_deref(), store: store.as_ref(), borrower: None };
     let explain_with = |args: &[NamedValue]| {
         explain_all(in_force, table, shared, message.as_deref(), args).map_err(WrongUsage)
     };
@@ -85,7 +86,7 @@ fn is_known(explanation: &Explanation) -> bool {
 }
 
 /// Adds the list that the override comes from.
-fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
+pub(crate) fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     let Explanation { policy: Some(name), decided: Some(decided), .. } = explanation else {
         return;
     };

@@ -47,6 +47,8 @@ const NAMED_FROM: u64 = 3;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct HeavyClient {
     pub(crate) client: String,
+    /// The hash of its key under one of the policies that have counted it.
+    pub(crate) key: KeyHash,
     pub(crate) requests: u64,
 }
 
@@ -95,7 +97,7 @@ pub(crate) struct Found {
 /// policies with other keys, but the same name.)
 #[derive(Debug)]
 pub(crate) struct Clients {
-    by_name: HashMap<String, Estimate>,
+    by_name: HashMap<String, (KeyHash, Estimate)>,
     /// These are all the clients, and all their requests.
     complete: bool,
 }
@@ -110,16 +112,17 @@ impl Clients {
     /// Adds what one thread has counted.
     pub(crate) fn add(&mut self, heaviest: &Heaviest, window: Window) {
         self.complete &=
-            heaviest.collect(window, |name, estimate| match self.by_name.get_mut(name) {
-                Some(known) => known.add(estimate),
-                None => drop(self.by_name.insert(name.to_owned(), estimate)),
+            heaviest.collect(window, |key, name, estimate| match self.by_name.get_mut(name) {
+                Some((_, known)) => known.add(estimate),
+                None => drop(self.by_name.insert(name.to_owned(), (key, estimate))),
             });
     }
 
     /// Puts the clients in order, and leaves out those of which too little is known.
     pub(crate) fn found(&self) -> Found {
-        let heavy = |(client, estimate): (&String, &Estimate)| HeavyClient {
+        let heavy = |(client, (key, estimate)): (&String, &(KeyHash, Estimate))| HeavyClient {
             client: client.clone(),
+            key: *key,
             requests: estimate.at_least(),
         };
         let mut heaviest: Vec<_> = self.by_name.iter().map(heavy).collect();
@@ -206,13 +209,17 @@ impl Heaviest {
 
     /// Calls `each` once for each client of each sketch. Returns whether these were all the
     /// clients and all their requests.
-    pub(crate) fn collect(&self, window: Window, mut each: impl FnMut(&str, Estimate)) -> bool {
+    pub(crate) fn collect(
+        &self,
+        window: Window,
+        mut each: impl FnMut(KeyHash, &str, Estimate),
+    ) -> bool {
         let sketches = self.lock();
         let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
         let mut complete = true;
         for sketch in wanted.into_iter().flatten() {
-            for entry in &sketch.entries {
-                each(&entry.name, entry.own);
+            for (key, entry) in sketch.clients.iter().zip(&sketch.entries) {
+                each(*key, &entry.name, entry.own);
             }
             complete &= sketch.complete;
         }
@@ -311,7 +318,7 @@ mod tests {
                 });
             }
         }
-        let complete = heaviest.collect(Window::Now, |name, estimate| {
+        let complete = heaviest.collect(Window::Now, |_, name, estimate| {
             assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
@@ -428,6 +435,6 @@ mod tests {
         let reading = heaviest.lock();
         heaviest.offer(table.hash(b"a"), |_| panic!("sampled"));
         drop(reading);
-        heaviest.collect(Window::Now, |_, _| panic!("there is no client"));
+        heaviest.collect(Window::Now, |_, _, _| panic!("there is no client"));
     }
 }

@@ -16,9 +16,10 @@ use arc_swap::ArcSwap;
 use gcra_table::{Evictions, Exemption, Name, Profile, ReloadAnswer, Table, Time};
 use spop_agent::Counters;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::actions::Order;
 use crate::agreement::{self, Agreement};
 use crate::audit::Audit;
 use crate::borrower::{Background, Borrower};
@@ -61,6 +62,8 @@ pub(crate) struct Housekeeping {
     pub(crate) manager: Arc<ServiceManager>,
     /// The limits that are shared with other hosts.
     pub(crate) borrower: Option<Arc<Borrower>>,
+    /// What actions of `--admin` order.
+    pub(crate) orders: mpsc::Receiver<Order>,
 }
 
 /// How often the loop looks whether the table asks for a reload.
@@ -116,7 +119,7 @@ impl Housekeeping {
         manager.stopping();
     }
 
-    async fn keep(self, mut hangup: Signal) {
+    async fn keep(mut self, mut hangup: Signal) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reported =
@@ -133,6 +136,8 @@ impl Housekeeping {
         loop {
             tokio::select! {
                 _ = hangup.recv() => wanted = true,
+                // Without --admin no order ever comes.
+                Some(order) = self.orders.recv() => self.follow_order(order),
                 found = finished(&mut work) => {
                     let asked = work.take().and_then(|work| work.asked);
                     let outcome = match found {
@@ -207,6 +212,7 @@ impl Housekeeping {
     fn beat(&self, reported: &mut Reported) {
         self.table.load().beat();
         self.stats.beat();
+        self.remember();
         self.follow(reported);
         self.introduce();
         self.compare_limits(reported);
@@ -218,6 +224,14 @@ impl Housekeeping {
         self.follow_audit(reported);
         self.follow_leases(reported);
         self.manager.retry();
+    }
+
+    /// Takes note of what was counted in the last second.
+    fn remember(&self) {
+        let table = self.table.load();
+        let since_boot = table.since_boot(table.now()).into();
+        let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
+        self.stats.remember(since_boot, &self.counters.snapshot(), unmatched);
     }
 
     /// Warns when another worker than that of the housekeeping is stuck.
@@ -339,6 +353,25 @@ impl Housekeeping {
             Count(now.open, "connection", "connections"),
             Count(now.notifies, "NOTIFY", "NOTIFYs")
         )
+    }
+
+    /// Makes a policy only observe, or no longer, as an action has ordered.
+    fn follow_order(&self, Order { policy, observe, done }: Order) {
+        let in_force = self.policies.load();
+        let next = in_force.policies.observing(&policy, observe).map(|changed| {
+            let table = self.table.load();
+            changed.map(|policies| in_force.replaced_by(policies, &self.stats, &table))
+        });
+        let followed = next.map(|next| {
+            let is_changed = next.is_some();
+            if let Some(next) = next {
+                self.policies.store(Arc::new(next));
+                self.introduce();
+            }
+            is_changed
+        });
+        // The client may be gone.
+        let _ = done.send(followed);
     }
 
     /// Tells the other agents of the table about this one.

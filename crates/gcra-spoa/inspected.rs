@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::bail;
 use gcra_table::{Leases, Quota, Registered, Table};
@@ -31,11 +32,11 @@ use crate::written_message::WrittenMessage;
 
 /// A table, and the policies by which the command looks at it.
 pub(crate) struct Inspected {
-    pub(crate) table: Table,
+    pub(crate) table: Arc<Table>,
     pub(crate) path: PathBuf,
-    pub(crate) in_force: InForce,
+    pub(crate) in_force: Arc<InForce>,
     /// What the machine holds of shared limits, if there is anything.
-    pub(crate) leases: Option<Leases>,
+    pub(crate) leases: Option<Arc<Leases>>,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
     /// Whether the policies are all that agents have, and not only a rate.
@@ -130,12 +131,18 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
 }
 
 /// The leases beside a table, if there are any. A note says so if they cannot be opened.
-fn leases_of(table: &Table) -> Option<Leases> {
-    Leases::inspect(table).unwrap_or_else(|error| {
+fn leases_of(table: &Table) -> Option<Arc<Leases>> {
+    Leases::inspect(table).map(|leases| leases.map(Arc::new)).unwrap_or_else(|error| {
         let error = TableError(error);
         print_note(&format!("what this machine holds of shared limits is not known: {error}"));
         None
     })
+}
+
+/// A table, with what would be in force if an agent started now with these policies.
+fn with_policies(table: Table, policies: Policies) -> (Arc<Table>, Arc<InForce>) {
+    let in_force = InForce::if_started(policies, &table);
+    (Arc::new(table), Arc::new(in_force))
 }
 
 /// Says so if no agent uses the table.
@@ -175,7 +182,7 @@ impl Inspected {
             Some(_) => policies,
             None => shaped(shared_as_agents_do(policies, &table), keys),
         };
-        let in_force = InForce::if_started(policies, &table);
+        let (table, in_force) = with_policies(table, policies);
         let is_whole = file.is_some() || keys.is_empty();
         let leases = leases_of(&table);
         let file = file.map(Path::to_owned);
@@ -188,9 +195,21 @@ impl Inspected {
 
     /// The table with the policies that were read from a file, whatever its agents have.
     pub(crate) fn of_file(table: Table, path: PathBuf, policies: Policies, file: &Path) -> Self {
-        let in_force = InForce::if_started(policies, &table);
+        let (table, in_force) = with_policies(table, policies);
         let leases = leases_of(&table);
         Self { table, path, in_force, leases, file: Some(file.to_owned()), is_whole: true }
+    }
+
+    /// What an agent itself has. The keys of a client are those of its policies, whether they come
+    /// from a file or from its flags; `source` names that in sentences.
+    pub(crate) fn of_agent(
+        table: Arc<Table>,
+        path: PathBuf,
+        in_force: Arc<InForce>,
+        leases: Option<Arc<Leases>>,
+        source: &str,
+    ) -> Self {
+        Self { table, path, in_force, leases, file: Some(source.into()), is_whole: true }
     }
 
     /// The clients that this key means in the policy with this name; without a name, in each
@@ -239,7 +258,7 @@ impl Inspected {
 
     /// As [`clients`](Self::clients) of those that the table knows, for commands that change what
     /// they owe: without the network that HAProxy may cut an address to, because other clients
-    /// share it. Notes on standard error which KEY is meant then.
+    /// share it. The notes say which KEY is meant then.
     ///
     /// # Errors
     ///
@@ -249,25 +268,27 @@ impl Inspected {
         policy: Option<&str>,
         key: &Key,
         is_known: impl Fn(&Client) -> bool,
-    ) -> anyhow::Result<Vec<Client>> {
+    ) -> anyhow::Result<(Vec<Client>, Vec<String>)> {
         let known = self.clients(policy, key, Wanted::Known, is_known)?;
         let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(|client| client.is_cut);
         // Agents without a file group nothing, so HAProxy does.
         if cut.is_empty() || (self.file.is_none() && rest.is_empty()) {
-            return Ok(if rest.is_empty() { cut } else { rest });
+            return Ok((if rest.is_empty() { cut } else { rest }, Vec::new()));
         }
-        for client in cut.iter().filter(|_| self.file.is_some()) {
+        let note = |client: &Client| {
             let written = client.message().map(|it| written_key(self.policy(client), &it));
-            print_note(&format!(
+            format!(
                 "the table also knows {0}, which other clients share; if HAProxy cuts addresses \
                  to their /64 network (ipmask(32,64)), that is the KEY to write",
                 written.unwrap_or_default()
-            ));
-        }
-        match rest.is_empty() {
-            true => self.clients(policy, key, Wanted::Known, |_| false),
-            false => Ok(rest),
-        }
+            )
+        };
+        let notes = cut.iter().filter(|_| self.file.is_some()).map(note).collect();
+        let clients = match rest.is_empty() {
+            true => self.clients(policy, key, Wanted::Known, |_| false)?,
+            false => rest,
+        };
+        Ok((clients, notes))
     }
 
     /// For each policy that is meant, every client that a key can mean.

@@ -3,6 +3,7 @@
 //!
 //! `README.md` beside this file lists the modules in reading order.
 
+mod actions;
 mod admin;
 mod agents;
 mod agreement;
@@ -21,12 +22,14 @@ mod decide_shared;
 mod deciding;
 mod duration;
 mod earlier;
+mod events;
 mod exempt;
 mod explain;
 mod explain_command;
 mod halt;
 mod heaviest;
 mod held;
+mod history;
 mod housekeeping;
 mod in_force;
 mod in_store;
@@ -40,6 +43,7 @@ mod metrics;
 mod name;
 mod named_parts;
 mod output;
+mod page;
 mod plural;
 mod policy;
 mod question;
@@ -47,6 +51,7 @@ mod rate_flags;
 mod redact;
 mod reload;
 mod remembering;
+mod replay;
 #[cfg(test)]
 mod scenarios;
 mod screen;
@@ -56,6 +61,7 @@ mod status;
 mod store_command;
 mod store_reports;
 mod store_status;
+mod suggest;
 mod table_commands;
 mod table_error;
 mod table_keys;
@@ -65,8 +71,10 @@ mod together;
 mod top;
 mod undecided;
 mod verdict;
+mod version;
 mod visible;
 mod waiting_request;
+mod waits;
 mod watch;
 mod written_message;
 mod written_net;
@@ -81,7 +89,9 @@ use arc_swap::ArcSwap;
 use gcra_table::{Opened, Table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits, Sockets};
+use tokio::sync::mpsc;
 
+use crate::actions::{Actions, Token};
 use crate::admin::Answering;
 use crate::audit::Audit;
 use crate::borrower::Borrower;
@@ -107,6 +117,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Name(name)) => name::run(&name),
         Ok(Task::StoreCheck { store, json }) => store_command::run(store, json),
         Ok(Task::Audit(audit)) => audit_command::run(&audit),
+        Ok(Task::Replay(command)) => replay::run(&command),
         Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
@@ -120,6 +131,9 @@ pub fn run() -> ExitCode {
 /// answered beside them.
 const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 
+/// How many orders of actions may wait for the housekeeping.
+const MOST_ORDERS: usize = 8;
+
 fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let (policies, file) = match config.policies.read() {
         Ok(read) => read,
@@ -129,9 +143,10 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     // Before the table is created: an agent whose address is taken leaves nothing behind.
     let sockets = Sockets::bind(&config.listen, config.socket_access)?;
     let admin = config.admin.map(admin::bind).transpose()?;
+    let token = config.admin_actions.as_deref().map(Token::read).transpose()?;
     let (table, opened) =
         Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
-    let version = env!("CARGO_PKG_VERSION");
+    let version = version::WORDS;
     match &file {
         None => {
             let policy = &policies.list[0];
@@ -192,6 +207,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .max_buffered_bytes(config.buffers)
         .drain(config.drain)
         .busy_poll(config.busy_poll);
+    let (orders, receiver) = mpsc::channel(MOST_ORDERS);
     let mut housekeeping = Housekeeping {
         table: table.clone(),
         path: config.table.clone(),
@@ -206,12 +222,17 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),
         borrower,
+        orders: receiver,
     };
     if let Some(listener) = admin {
         let policies = housekeeping.policies.clone();
         let watched = Watched::new(table.clone(), agent.counters(), undecided, stats)
             .with_store(policies.clone(), housekeeping.borrower.clone());
-        let answering = Answering::new(config.admin_hosts, watched, policies, config.table);
+        let watched = Arc::new(watched);
+        let actions =
+            Actions::new(watched.clone(), policies.clone(), config.table.clone(), token, orders);
+        let answering =
+            Answering::new(config.admin_hosts, watched, policies, config.table, actions);
         housekeeping.admin = Some(admin::start(listener, answering)?);
     }
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;

@@ -8,7 +8,10 @@ use std::{env, fs};
 use env_logger::{Builder, Env};
 use log::Level;
 
-/// Starts logging. `RUST_LOG` chooses the levels.
+use crate::events::{self, Kept};
+
+/// Starts logging. `RUST_LOG` chooses the levels that are written; those for `/events` are kept in
+/// any case.
 pub(crate) fn start() {
     let mut builder = Builder::from_env(Env::default().default_filter_or("info"));
     builder.format_target(false);
@@ -18,7 +21,12 @@ pub(crate) fn start() {
             writeln!(line, "<{}>{}", priority(record.level()), record.args())
         });
     }
-    builder.init();
+    let logger = builder.build();
+    let most = logger.filter().max(events::LEVEL);
+    // It fails only if there is a log already.
+    if log::set_boxed_logger(Box::new(Kept(logger))).is_ok() {
+        log::set_max_level(most);
+    }
 }
 
 /// Whether standard error leads to the journal (systemd.exec(5)).

@@ -5,7 +5,7 @@ use spop_agent::{Message, Value};
 
 use crate::in_force::{Hashing, InForce};
 use crate::message_key::{hash_exact, hash_key};
-use crate::policy::RuleAt;
+use crate::policy::{Policy, RuleAt};
 
 /// What has to be decided about a message.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,13 @@ pub(crate) enum Unanswerable {
 }
 
 impl Question {
+    /// The question to the trial of its policy. An override has no trial.
+    #[inline]
+    pub(crate) fn of_trial(self, policy: &Policy) -> Option<Self> {
+        let trial = policy.trial.filter(|_| !self.rule.is_override())?;
+        Some(Self { policy: trial, ..self })
+    }
+
     /// Finds the policy for a message, and its key and its cost.
     #[inline(always)]
     pub(crate) fn new(

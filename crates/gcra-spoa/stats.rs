@@ -15,8 +15,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
+use spop_agent::Snapshot;
 
 use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Window};
+use crate::history::{Counted, History, Past};
 use crate::plural::Count;
 use crate::verdict::Outcome;
 
@@ -218,6 +220,8 @@ pub(crate) struct Stats {
     pub(crate) reloads: Reloads,
     /// How many agents of the table have other limits than this one.
     pub(crate) differing: AtomicU64,
+    /// What the last minutes were like.
+    history: Mutex<History>,
 }
 
 /// How often the configuration was read again.
@@ -241,6 +245,7 @@ impl Stats {
             last_beat: AtomicU64::new(0),
             reloads: Reloads::default(),
             differing: AtomicU64::new(0),
+            history: Mutex::default(),
         }
     }
 
@@ -283,6 +288,24 @@ impl Stats {
             }
         }
         minutes.iter().filter_map(Minute::in_words).collect()
+    }
+
+    /// Takes note of what was counted until now, for [`past`](Self::past). `since_boot` is how long
+    /// the machine has been running, and `unmatched` how many messages had no policy.
+    pub(crate) fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
+        let each = self.policies().into_iter();
+        let counted = Counted {
+            policies: each.map(|(name, policy)| (name, policy.counts())).collect(),
+            notifies: snapshot.notifies,
+            unmatched,
+            latency: snapshot.latency.buckets,
+        };
+        lock(&self.history).beat(since_boot, &counted);
+    }
+
+    /// What was counted in the last `most` slots of the last minutes.
+    pub(crate) fn past(&self, since_boot: Duration, most: usize) -> Past {
+        lock(&self.history).past(since_boot, most)
     }
 
     /// How much time is in [`Window::Now`].
@@ -370,7 +393,7 @@ impl Minute {
             _ => "",
         };
         let most = match found.heaviest.first() {
-            Some(HeavyClient { client, requests }) => {
+            Some(HeavyClient { client, requests, .. }) => {
                 let policies = self.policies_that_know(client);
                 format!("most came from {client}: {about}{} ({policies})", counted(*requests))
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Guard};
-use gcra_table::{Evictions, LeaseCounts, Leases, Name, Occupancy, Table};
+use gcra_table::{Evictions, KeyHash, LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
@@ -17,12 +17,15 @@ use tokio::sync::Mutex;
 use crate::agreement::differing;
 use crate::borrower::Borrower;
 use crate::heaviest::{Found, HeavyClient, Window};
+use crate::history::Past;
 use crate::in_force::InForce;
 use crate::listed::is_this_process;
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
 use crate::store_status::StoreStatus;
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
+use crate::version;
+use crate::waits;
 
 /// How many of the heaviest clients are listed.
 pub(crate) const TOP: usize = 20;
@@ -129,6 +132,10 @@ pub(crate) struct Client {
     pub(crate) requests: u64,
     /// The same divided by the length of the window.
     pub(crate) per_second: f64,
+    /// How long it takes until a request of it is allowed, if it is over a limit now. Only where
+    /// clients are listed because they were blocked, or would have been.
+    #[serde(default)]
+    pub(crate) wait_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -240,6 +247,17 @@ impl Watched {
         self.table.load_full()
     }
 
+    /// The policies, if they are known.
+    pub(crate) fn in_force(&self) -> Option<Guard<Arc<InForce>>> {
+        self.policies.as_ref().map(|policies| policies.load())
+    }
+
+    /// What was counted in the last `most` slots of the last minutes.
+    pub(crate) fn past(&self, most: usize) -> Past {
+        let table = self.table.load();
+        self.stats.past(table.since_boot(table.now()).into(), most)
+    }
+
     /// Everything, now, with the table as it was last [scanned](Self::scan).
     pub(crate) fn status(&self) -> Status {
         let scan = *lock(&self.latest_scan);
@@ -248,7 +266,7 @@ impl Watched {
         let reloads = &self.stats.reloads;
         let since_epoch = self.stats.started().duration_since(UNIX_EPOCH).unwrap_or_default();
         Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: version::NUMBER.to_owned(),
             pid: std::process::id(),
             state: word(self.stats.readiness()).to_owned(),
             start_time_seconds: since_epoch.as_secs_f64(),
@@ -281,15 +299,19 @@ impl Watched {
 
     fn policies(&self, window: Duration) -> Vec<Policy> {
         let in_force = self.policies.as_ref().map(|policies| policies.load());
-        let sharing_of = |name: &str| {
+        let policy_of = |name: &str| {
             let mut list = in_force.as_ref()?.policies.list.iter();
-            list.find(|policy| *policy.name == *name)?.shared
+            list.find(|policy| *policy.name == *name)
         };
+        let (table, leases) = (self.table.load(), self.leases());
+        let leases = leases.as_ref().map(|leases| &***leases);
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
             let [blocked, would_block, allowed] =
                 [Outcome::Blocked, Outcome::WouldBlock, Outcome::Allowed]
                     .map(|outcome| stats.heaviest(outcome, Window::Now));
-            let sharing = sharing_of(&name);
+            let known = policy_of(&name);
+            let sharing = known.and_then(|policy| policy.shared);
+            let wait = |key| waits::wait(&table, leases, known?, key);
             let without_store = stats.without_store();
             // What was counted stays when a policy is no longer shared.
             let was_shared = without_store.iter().any(|(_, count)| *count > 0);
@@ -304,9 +326,9 @@ impl Watched {
                     would_block: would_block.complete,
                     allowed: allowed.complete,
                 },
-                top_blocked: top(blocked, window),
-                top_would_block: top(would_block, window),
-                top_allowed: top(allowed, window),
+                top_blocked: top(blocked, window, wait),
+                top_would_block: top(would_block, window, wait),
+                top_allowed: top(allowed, window, |_| None),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
@@ -408,10 +430,10 @@ fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Stri
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
-fn top(found: Found, window: Duration) -> Vec<Client> {
-    let client = |HeavyClient { client, requests }| {
+fn top(found: Found, window: Duration, wait: impl Fn(KeyHash) -> Option<Nanos>) -> Vec<Client> {
+    let client = |HeavyClient { client, key, requests }| {
         let per_second = float(requests) / window.as_secs_f64();
-        Client { client, requests, per_second }
+        Client { client, requests, per_second, wait_ms: wait(key).map(Nanos::millis_ceil) }
     };
     found.heaviest.into_iter().take(TOP).map(client).collect()
 }

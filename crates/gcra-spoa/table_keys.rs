@@ -89,9 +89,9 @@ fn no_bucket(remembering: Option<&Remembering>) -> String {
     remembering.map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket)
 }
 
-fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
+pub(crate) fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
-    let shared = SharedSources { leases: leases.as_ref(), ..SharedSources::default() };
+    let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
     let decided =
         |message: Message<'_>| decided(in_force, table, shared, client.question, &message);
     client.message().map(decided)
@@ -223,48 +223,97 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let store = settings.map(InStore::new).transpose()?;
     let (mut found, mut has_shared, mut has_failed) = (false, false, false);
     for key in keys {
-        let is_known = |client: &Client| {
-            has_bucket(&inspected, client)
-                || decide(&inspected, client)
-                    .is_some_and(|decided| decided.held.iter().any(|held| held.known))
-        };
-        for client in inspected.clients_to_change(of.policy.as_deref(), key, is_known)? {
-            let shown = inspected.shown(&client, key);
-            if is_shared(&inspected, &client) {
-                let store = store.as_ref().ok_or_else(no_store)?;
-                has_shared = true;
-                match clear_in_store(&inspected, store, &client, key, &shown) {
-                    Ok((outputs, was_there)) => {
-                        found |= was_there;
-                        print(at.json, outputs)?;
-                    }
-                    // What other policies keep on this machine is cleared all the same.
-                    Err(error) => {
-                        let policy = &inspected.policy(&client).name;
-                        print_note(&format!(
-                            "{error}; what {shown} owes under policy '{policy}' was not cleared"
-                        ));
-                        has_failed = true;
-                    }
-                }
-                continue;
+        let cleared = clear(&inspected, of.policy.as_deref(), key, store.as_ref(), |said| {
+            match said {
+                Said::Note(note) => print_note(&note),
+                Said::Outputs(outputs) => print(at.json, outputs)?,
             }
-            let cleared = Buckets::of(&inspected, &client).clear(&inspected)?;
-            found |= !cleared.is_empty();
-            let remembering = remembering.as_ref();
-            let outputs =
-                cleared_in_words(&inspected, &client, key, &shown, &cleared, remembering);
-            print(at.json, outputs)?;
-        }
+            Ok(())
+        })?;
+        found |= !cleared.clients.is_empty();
+        has_shared |= cleared.has_shared;
+        has_failed |= cleared.has_failed;
     }
     if has_shared && !has_failed {
-        print_note(
-            "machines may still spend cells that they hold, and one that the store told to come \
-             back later blocks for up to 60 s more; an exemption on each machine ('gcra-spoa \
-             exempt') has an effect at once",
-        );
+        print_note(MACHINES_HOLD);
     }
     Ok(if found && !has_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is said when a client's debt under a shared limit was cleared.
+pub(crate) const MACHINES_HOLD: &str = "machines may still spend cells that they hold, and one \
+                                       that the store told to come back later blocks for up to \
+                                       60 s more; an exemption on each machine ('gcra-spoa \
+                                       exempt') has an effect at once";
+
+/// What is said while clearing what a key's clients owe.
+pub(crate) enum Said {
+    Note(String),
+    Outputs(Vec<Output>),
+}
+
+/// What came of clearing what a key's clients owe.
+#[derive(Debug, Default)]
+pub(crate) struct Cleared {
+    /// Whether the store was asked.
+    pub(crate) has_shared: bool,
+    /// Whether the store could not be asked about some of it.
+    pub(crate) has_failed: bool,
+    /// The clients of which there was anything, each by its name in logs and its policy.
+    pub(crate) clients: Vec<(String, String)>,
+}
+
+/// Clears what the clients owe that a key means. `say` gets each sentence at once.
+///
+/// # Errors
+///
+/// The key is not one of the policies, there is no store for a shared limit, or the table is being
+/// resized.
+pub(crate) fn clear(
+    inspected: &Inspected,
+    policy: Option<&str>,
+    key: &Key,
+    store: Option<&InStore>,
+    mut say: impl FnMut(Said) -> anyhow::Result<()>,
+) -> anyhow::Result<Cleared> {
+    let remembering = Remembering::of(&inspected.table);
+    let is_known = |client: &Client| {
+        has_bucket(inspected, client)
+            || decide(inspected, client)
+                .is_some_and(|decided| decided.held.iter().any(|held| held.known))
+    };
+    let (clients, notes) = inspected.clients_to_change(policy, key, is_known)?;
+    notes.into_iter().try_for_each(|note| say(Said::Note(note)))?;
+    let mut all = Cleared::default();
+    for client in clients {
+        let shown = inspected.shown(&client, key);
+        let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
+        if is_shared(inspected, &client) {
+            let store = store.ok_or_else(no_store)?;
+            all.has_shared = true;
+            match clear_in_store(inspected, store, &client, key, &shown) {
+                Ok((outputs, was_there)) => {
+                    all.clients.extend(was_there.then(cleared_one));
+                    say(Said::Outputs(outputs))?;
+                }
+                // What other policies keep on this machine is cleared all the same.
+                Err(error) => {
+                    let policy = &inspected.policy(&client).name;
+                    say(Said::Note(format!(
+                        "{error}; what {shown} owes under policy '{policy}' was not cleared"
+                    )))?;
+                    all.has_failed = true;
+                }
+            }
+            continue;
+        }
+        let cleared = Buckets::of(inspected, &client).clear(inspected)?;
+        all.clients.extend((!cleared.is_empty()).then(cleared_one));
+        let remembering = remembering.as_ref();
+        let outputs = cleared_in_words(inspected, &client, key, &shown, &cleared, remembering);
+        say(Said::Outputs(outputs))?;
+    }
+    Ok(all)
 }
 
 /// The flags of the agents, if they have no file and share their limit.

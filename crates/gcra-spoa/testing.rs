@@ -11,7 +11,9 @@ use arc_swap::ArcSwap;
 use gcra_table::{KeyHash, Slots, Table};
 use spop_agent::{Agent, Handler, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 
+use crate::actions::{Actions, Token};
 use crate::admin::Answering;
 use crate::cli::{self, Task};
 use crate::in_force::InForce;
@@ -29,6 +31,12 @@ use crate::verdict::Outcome;
 /// Each mistake, as `FILE:LINE: what is wrong`.
 pub fn read_config(path: &Path, text: &str) -> Result<[String; 2], Vec<String>> {
     file::parse(path, text).map(|policies| [policies.in_words(), policies.for_haproxy()])
+}
+
+/// The command line, for what is written about it.
+#[must_use]
+pub fn command() -> clap::Command {
+    cli::command()
 }
 
 /// An agent with the daemon's limiter, by the flags of a command line without `--config`, on a
@@ -67,19 +75,19 @@ impl Admin {
         let policies =
             Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
         let table = Arc::new(ArcSwap::from_pointee(table));
-        let watched = Watched::new(table, agent.counters(), Arc::default(), stats);
-        Some(Self(Arc::new(Answering::new(
-            Vec::new(),
-            watched,
-            policies,
-            Path::new("fuzz").into(),
-        ))))
+        let watched = Arc::new(Watched::new(table, agent.counters(), Arc::default(), stats));
+        let path = Path::new("fuzz");
+        let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
+        // Orders of actions lead nowhere, because there is no housekeeping.
+        let (orders, _) = mpsc::channel(1);
+        let actions = Actions::new(watched.clone(), policies.clone(), path.into(), token, orders);
+        Some(Self(Arc::new(Answering::new(Vec::new(), watched, policies, path.into(), actions))))
     }
 
     /// Answers the one request of a connection, as the daemon does but without its time limit.
     /// Returns whether the request could be read and answered.
     pub async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> bool {
-        crate::admin::converse(stream, self.0.clone()).await.is_ok()
+        crate::admin::converse(stream, None, self.0.clone()).await.is_ok()
     }
 }
 

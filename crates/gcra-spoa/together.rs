@@ -48,13 +48,16 @@ impl Together {
     }
 }
 
+/// The requests, the rate and the wait of a client.
+type OfClient = (u64, f64, Option<u64>);
+
 /// One policy in several agents.
 #[derive(Default)]
 struct Sum<'a> {
     agents: usize,
     decisions: BTreeMap<String, u64>,
-    /// The lists in the order blocked, would block, allowed: requests and rate by name.
-    lists: [BTreeMap<&'a str, (u64, f64)>; 3],
+    /// The lists in the order blocked, would block, allowed.
+    lists: [BTreeMap<&'a str, OfClient>; 3],
     /// By list: some agent has left clients out.
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
@@ -76,20 +79,23 @@ impl<'a> Sum<'a> {
             self.is_cut[at] |= lists[at].len() >= TOP;
         }
         for (sum, list) in self.lists.iter_mut().zip(lists) {
-            for Client { client, requests, per_second } in list {
-                let (all, rate) = sum.entry(client).or_default();
+            for Client { client, requests, per_second, wait_ms } in list {
+                let (all, rate, wait) = sum.entry(client).or_default();
                 add(all, *requests);
                 *rate += per_second;
+                // All agents look at one table, at slightly different times.
+                *wait = (*wait).max(*wait_ms);
             }
         }
     }
 
     fn sum(self, name: &str) -> Policy {
         let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
-            let client = |(client, (requests, per_second)): (&str, _)| Client {
+            let client = |(client, (requests, per_second, wait_ms)): (&str, _)| Client {
                 client: client.to_owned(),
                 requests,
                 per_second,
+                wait_ms,
             };
             let mut clients: Vec<_> = list.into_iter().map(client).collect();
             // Clients with equally many requests stay in the order of their names.
@@ -212,6 +218,7 @@ mod tests {
             client: format!("192.0.2.{number}"),
             requests: 1,
             per_second: 0.01,
+            wait_ms: None,
         };
         b.policies[0].top_blocked = (0..TOP).map(client).collect();
         let sum = Together::of([&a, &b]);

@@ -18,12 +18,19 @@ impl Policies {
     pub(crate) fn in_words(&self) -> String {
         let mut lines: Vec<_> =
             self.without_trials().flat_map(|policy| policy.lines(self)).collect();
+        lines.extend(self.rest_in_words());
+        lines.join("\n")
+    }
+
+    /// The store and the variables, a line each.
+    pub(crate) fn rest_in_words(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         let Answers { scope, blocked, others } = &self.answers;
         let names = [*blocked].into_iter().chain(others.iter().map(|var| var.name()));
         let names: Vec<_> = names.map(|name| name.as_str().to_owned()).collect();
         lines.extend(self.store.iter().map(|store| format!("store: {}", store.in_words())));
         lines.push(format!("variables, in the scope {}: {}", scope.as_str(), names.join(", ")));
-        lines.join("\n")
+        lines
     }
 }
 
@@ -43,7 +50,7 @@ impl Policy {
     }
 
     /// Everything about the policy: what it is for, and below that a line for each fact.
-    fn lines(&self, all: &Policies) -> Vec<String> {
+    pub(crate) fn lines(&self, all: &Policies) -> Vec<String> {
         let mut words = format!("policy '{}'", self.name);
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));

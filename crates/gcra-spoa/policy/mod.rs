@@ -26,6 +26,7 @@ pub(crate) mod variables;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
@@ -62,6 +63,8 @@ pub(crate) struct Policies {
     pub(crate) text_digest: u64,
     /// A digest of their limits, which other agents can compare with their own. Never 0.
     pub(crate) limits_digest: u64,
+    /// The names of the policies that only observe because an action of `--admin` said so.
+    pub(crate) switched: Vec<Box<str>>,
 }
 
 /// Which of a policy's rules is the one for a key: that of an override, or the policy's own.
@@ -86,7 +89,7 @@ impl RuleAt {
 ///
 /// The compiler names every place where a new field has to be considered: they build a policy or
 /// take it apart, and name all fields.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Box<str>,
     /// The name of the message that it is for; `None` for all messages.
@@ -242,7 +245,7 @@ pub(crate) struct LimitPlace {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Limit {
     /// The name in header fields and in logs.
-    pub(crate) label: Box<str>,
+    pub(crate) label: Arc<str>,
     /// Separates the buckets of this limit from those of other limits with the same key. It is
     /// made from the names of the policy and the limit; it is 0 for the limit of the flags. (The
     /// table itself separates the buckets of different quotas.)
@@ -295,7 +298,7 @@ pub(crate) struct Penalty {
 }
 
 /// Rules for some values of the key, by address and by value: places in a list of rules.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Overrides {
     pub(crate) rules: Vec<Rule>,
     /// What each rule is from, for sentences: the files of lists, and "overrides".
@@ -448,7 +451,43 @@ impl Policies {
             files,
             text_digest,
             limits_digest,
+            switched: Vec::new(),
         }
+    }
+
+    /// The same policies, of which the one with this name only observes until the next reload, or
+    /// no longer does because of an earlier call. `None` if that changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// There is no such policy, or it is not because of a call that it observes. The error is a
+    /// sentence.
+    pub(crate) fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
+        let mut list = self.list.clone();
+        let Some(policy) = list.iter_mut().find(|it| *it.name == *name && !it.is_trial) else {
+            let names: Vec<_> = self.without_trials().map(|policy| &*policy.name).collect();
+            return Err(format!("there is no policy '{name}'; there are {}", names.join(", ")));
+        };
+        let is_switched = self.switched.iter().any(|switched| **switched == *name);
+        if policy.observes == observes {
+            return Ok(None);
+        }
+        if !observes && !is_switched {
+            return Err(format!(
+                "policy '{name}' observes because its file says so; change its mode there, and \
+                 reload"
+            ));
+        }
+        policy.observes = observes;
+        let mut switched = self.switched.clone();
+        match observes {
+            true => switched.push(name.into()),
+            false => switched.retain(|switched| **switched != *name),
+        }
+        // No text says this, so the next reload puts the file in force even if it is the same.
+        let changed = Self::new(list, self.answers.clone(), self.files.clone(), 0);
+        let (store, warnings) = (self.store.clone(), self.warnings.clone());
+        Ok(Some(Self { store, warnings, warning_count: self.warning_count, switched, ..changed }))
     }
 
     /// The same answers with other policies, which were not read from any text.

@@ -1514,3 +1514,33 @@ fn a_file_that_is_no_text_says_so() {
         assert!(policy.override_for(value).is_some(), "{value:?}");
     }
 }
+
+#[test]
+fn a_policy_can_be_switched_to_observe_and_back() {
+    let text = "\
+[policy.api]
+message = \"check\"
+key = [\"ip\"]
+limits = \"10/s burst 20\"
+[policy.api.overrides]
+\"192.0.2.0/24\" = \"1/s\"
+[policy.trial]
+message = \"trial\"
+key = [\"ip\"]
+limits = \"1/s\"
+mode = \"observe\"
+";
+    let policies = file::parse(Path::new("f"), text).unwrap();
+    let switched = policies.observing("api", true).unwrap().unwrap();
+    assert!(switched.list[0].observes && !policies.list[0].observes);
+    assert_eq!(switched.list[0].overrides, policies.list[0].overrides);
+    assert_ne!(switched.limits_digest, policies.limits_digest, "other agents notice");
+    assert_ne!(switched.text_digest, policies.text_digest, "a reload ends it");
+    assert_eq!(switched.switched.iter().map(|name| &**name).collect::<Vec<_>>(), ["api"]);
+    assert!(switched.observing("api", true).unwrap().is_none(), "it does already");
+    let back = switched.observing("api", false).unwrap().unwrap();
+    assert_eq!((back.limits_digest, back.switched.len()), (policies.limits_digest, 0));
+    let said = policies.observing("nosuch", true).unwrap_err();
+    assert_eq!(said, "there is no policy 'nosuch'; there are api, trial");
+    assert!(policies.observing("trial", false).unwrap_err().contains("its file says so"));
+}

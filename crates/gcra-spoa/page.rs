@@ -1,0 +1,52 @@
+//! The live page: files that are a part of the program, and the headers that protect it.
+//!
+//! The page, its style, its script and its icon are files of their own, so that the policy of what
+//! a browser may load needs no exceptions: everything comes from the agent itself, and nothing is
+//! inline. The script sets what it shows as text, never as HTML.
+
+use hyper::Response;
+use hyper::header::{
+    CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
+
+/// A file of the page.
+pub(crate) struct File {
+    pub(crate) kind: &'static str,
+    pub(crate) content: &'static str,
+}
+
+/// The file of the page at this path.
+pub(crate) fn file(path: &str) -> Option<File> {
+    let (kind, content) = match path {
+        "/" => ("text/html; charset=utf-8", include_str!("page/index.html")),
+        "/page.css" => ("text/css; charset=utf-8", include_str!("page/page.css")),
+        "/page.js" => ("text/javascript; charset=utf-8", include_str!("page/page.js")),
+        "/icon.svg" => ("image/svg+xml", include_str!("page/icon.svg")),
+        _ => return None,
+    };
+    Some(File { kind, content })
+}
+
+/// What a browser may do with the page: load the files beside it and ask the agent, and nothing
+/// else. No other page may frame it, and no address of it is told to another server.
+const HEADERS: [(HeaderName, &str); 6] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src \
+         'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'",
+    ),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
+];
+
+/// Adds these headers.
+pub(crate) fn protect<B>(mut response: Response<B>) -> Response<B> {
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,714 @@
+// The live page. It asks the agent for /live every two seconds, keeps the slots of the last ten
+// minutes, and shows them. Whatever comes from outside (names of clients and policies, lines of
+// the log) is only ever set as text.
+
+const EVERY = 2000, PATIENCE = 6000, MOST_EVENTS = 400, NOW_SLOTS = 2;
+// How many slots are on display: two, five or ten minutes, as there are.
+const WIDTHS = [60, 150, 300];
+let WIDTH = WIDTHS[0];
+const $ = (id) => document.getElementById(id);
+const SVG = 'http://www.w3.org/2000/svg';
+
+function make(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name === 'text') element.textContent = value;
+    else if (name === 'on') element.addEventListener('click', value);
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child));
+  return element;
+}
+function svg(tag, props = {}, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(props)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+// Only what has changed, so that nothing flickers and no selection is lost.
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+function mark(element, name, value) {
+  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+}
+
+// Numbers and times in words.
+const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
+const compact = new Intl.NumberFormat('en', { maximumSignificantDigits: 3, notation: 'compact' });
+function rate(n) {
+  if (n === null || !isFinite(n)) return '–';
+  if (n === 0) return '0';
+  if (n < 0.01) return '<0.01';
+  return n >= 100000 ? compact.format(n) : n >= 100 ? whole.format(n) : short.format(n);
+}
+function count(n, one, many) {
+  return `${whole.format(n)} ${n === 1 ? one : many}`;
+}
+function time(ms) {
+  if (ms === null || ms === undefined) return '–';
+  if (ms < 1000) return `${whole.format(ms)} ms`;
+  if (ms < 10000) return `${short.format(ms / 1000)} s`;
+  const s = Math.round(ms / 1000);
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min`;
+  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+}
+const up = ({ uptime_seconds: seconds }) => seconds < 60 ? `${Math.round(seconds)} s` : time(seconds * 1000);
+function micros(us) {
+  if (us < 1000) return `${short.format(us)} µs`;
+  return us < 1e6 ? `${short.format(us / 1000)} ms` : `${short.format(us / 1e6)} s`;
+}
+const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+const day = new Intl.DateTimeFormat('en-GB', { day: '2-digit', month: 'short' });
+const at = (ms) => clock.format(new Date(ms));
+
+// What is known. A slot that the agent no longer knows, because it was restarted, stays.
+const known = { slots: new Map(), step: 2, last: -1, lastAt: 0, agents: 1, events: new Map() };
+let live = null, heard = 0, actions = false, token = '', started = null, needsAll = true;
+
+function learn(answer) {
+  const { history } = answer;
+  const { first, policies } = history;
+  const end = first + history.agents.length;
+  // The machine was started anew.
+  if (known.last > end + 10) { known.slots.clear(); known.last = -1; }
+  history.agents.forEach((agents, i) => {
+    const had = known.slots.get(first + i);
+    if (agents === 0 || (had && had.agents > agents)) return;
+    const slot = { agents, notifies: history.notifies[i], latency: history.latency[i], all: [0, 0, 0, 0], of: new Map() };
+    for (const p of policies) {
+      const four = [p.allowed[i], p.would_block[i], p.blocked[i], p.undecided[i]];
+      if (four.some((n) => n > 0)) slot.of.set(p.name, four);
+      if (!p.name.endsWith('.observe')) four.forEach((n, k) => { slot.all[k] += n; });
+    }
+    // What a trial would block is among what its policy has allowed.
+    for (const p of policies.filter((p) => p.name.endsWith('.observe'))) {
+      const would = Math.min(p.would_block[i], slot.all[0]);
+      slot.all[0] -= would;
+      slot.all[1] += would;
+    }
+    known.slots.set(first + i, slot);
+  });
+  if (history.agents.length > 0) {
+    known.step = history.step_seconds;
+    known.last = Math.max(known.last, end - 1);
+    known.lastAt = (history.start_seconds + history.agents.length * history.step_seconds) * 1000;
+  }
+  for (const number of known.slots.keys()) if (number <= known.last - 2 * WIDTHS.at(-1)) known.slots.delete(number);
+  for (const event of answer.events) known.events.set(`${event.pid} ${event.number} ${event.at_ms}`, event);
+  if (known.events.size > MOST_EVENTS) {
+    const old = [...known.events].sort((a, b) => a[1].at_ms - b[1].at_ms);
+    for (const [id] of old.slice(0, known.events.size - MOST_EVENTS)) known.events.delete(id);
+  }
+  known.agents = answer.status.together.agents;
+}
+
+// The slots on display, the latest last; null where nothing is known.
+function shown() {
+  const late = heard ? Math.max(0, Math.floor((performance.now() - heard) / 1000 / known.step) - 1) : 0;
+  const end = known.last + late;
+  const first = Math.min(...known.slots.keys());
+  WIDTH = WIDTHS.find((width) => first > end - width) ?? WIDTHS.at(-1);
+  return Array.from({ length: WIDTH }, (_, i) => known.slots.get(end - WIDTH + 1 + i) ?? null);
+}
+function latest(read) {
+  const last = [];
+  for (let n = known.last; n > known.last - NOW_SLOTS; n--) if (known.slots.has(n)) last.push(known.slots.get(n));
+  return last.length ? last.reduce((sum, slot) => sum + read(slot), 0) / last.length / known.step : null;
+}
+function quantile(buckets, part) {
+  const all = buckets.reduce((a, b) => a + b, 0);
+  if (!all) return null;
+  let sum = 0;
+  for (let i = 0; i < buckets.length; i++) {
+    sum += buckets[i];
+    // The same rule as that of `gcra-spoa top`.
+    if (sum >= part * all) return 2 ** i;
+  }
+  return null;
+}
+
+// A plot over the last ten minutes. `series` are areas on top of each other, or lines.
+class Plot {
+  constructor(box, title, { series, lines = false, height = 190, small = false }) {
+    Object.assign(this, { box, title, series, lines, height, small, top: 0, cursor: null, data: [] });
+    this.svg = svg('svg', { role: 'slider', tabindex: 0, 'aria-label': `${title}, the last minutes`, 'aria-valuemin': 0, 'aria-valuemax': WIDTH - 1, 'aria-valuenow': WIDTH - 1, 'aria-valuetext': 'nothing yet', 'aria-orientation': 'horizontal', height });
+    this.parts = {};
+    for (const name of ['gaps', 'grid', 'areas', 'over']) this.svg.append(this.parts[name] = svg('g'));
+    this.paths = series.map(({ css }) => {
+      const path = svg('path', { class: css });
+      this.parts.areas.append(path);
+      return path;
+    });
+    this.gap = svg('path', { class: 'gap' });
+    this.parts.gaps.append(this.gap);
+    this.readout = make('p', { class: 'readout' });
+    box.append(this.svg, this.readout);
+    if (!small) {
+      this.rows = make('tbody');
+      this.details = make('details', {}, make('summary', { text: 'As a table' }),
+        make('table', {}, make('caption', { text: `${title}: averages of each minute`, class: 'hint' }),
+          make('thead', {}, make('tr', {}, make('th', { scope: 'col', text: 'Minute from' }), ...series.map((s) => make('th', { scope: 'col', class: 'num', text: s.name })))), this.rows));
+      this.details.addEventListener('toggle', () => this.fillTable());
+      box.append(this.details);
+    }
+    const point = (event) => {
+      const { left } = this.svg.getBoundingClientRect();
+      this.move(Math.floor((event.clientX - left - this.left) / this.step));
+    };
+    this.svg.addEventListener('pointermove', point);
+    this.svg.addEventListener('pointerdown', point);
+    this.svg.addEventListener('pointerleave', () => this.move(null));
+    this.svg.addEventListener('blur', () => this.move(null));
+    this.svg.addEventListener('keydown', (event) => {
+      const from = this.cursor ?? WIDTH - 1;
+      const to = { ArrowLeft: from - 1, ArrowRight: from + 1, PageUp: from - 30, PageDown: from + 30, Home: 0, End: WIDTH - 1 }[event.key];
+      if (event.key === 'Escape') this.move(null);
+      else if (to === undefined) return;
+      else this.move(to);
+      event.preventDefault();
+    });
+    this.width = 0;
+    new ResizeObserver(() => {
+      const width = Math.floor(box.clientWidth);
+      if (width && width !== this.width) { this.width = width; this.draw(); }
+    }).observe(box);
+  }
+  // `values(slot)` are the numbers of a slot, one for each series.
+  update(slots, values) {
+    this.slots = slots;
+    this.data = slots.map((slot) => slot && values(slot));
+    mark(this.svg, 'aria-valuemax', WIDTH - 1);
+    if (this.cursor >= WIDTH) this.cursor = null;
+    if (this.width) this.draw();
+    this.fillTable();
+  }
+  scale() {
+    const highest = Math.max(...this.data.map((v) => v ? (this.lines ? Math.max(...v.map((n) => n ?? 0)) : v.reduce((a, b) => a + b, 0)) : 0));
+    if (this.lines) return Math.max(10, Math.ceil(Math.log2(Math.max(1, highest)) / 2) * 2);
+    const power = 10 ** Math.floor(Math.log10(Math.max(highest, 1)));
+    const next = [1, 2, 3, 4, 6, 8, 10].map((n) => n * power).find((n) => n >= highest);
+    // It shrinks only if much of the plot would be empty, so that it does not jump.
+    return next > this.top || highest < this.top * .35 ? next : this.top;
+  }
+  draw() {
+    const { width, height } = this;
+    this.left = this.small ? 34 : 46;
+    const bottom = 18, high = height - bottom - 8, wide = width - this.left - 2;
+    this.step = wide / WIDTH;
+    this.top = this.scale();
+    mark(this.svg, 'viewBox', `0 0 ${width} ${height}`);
+    const x = (i) => (this.left + i * this.step).toFixed(1);
+    const y = this.lines
+      ? (us) => (8 + high - Math.min(1, Math.log2(Math.max(1, us)) / this.top) * high).toFixed(1)
+      : (n) => (8 + high - n / this.top * high).toFixed(1);
+    const grid = [];
+    const line = (value, label) => {
+      grid.push(svg('line', { class: 'grid', x1: this.left, x2: width - 2, y1: y(value), y2: y(value) }));
+      grid.push(svg('text', { x: this.left - 6, y: +y(value) + 4, 'text-anchor': 'end' }, label));
+    };
+    if (this.lines) for (let p = 0; p <= this.top; p += this.top > 12 ? 6 : 5) line(2 ** p, micros(p >= 20 ? 1e6 : p >= 10 ? 1000 * 2 ** (p - 10) : 2 ** p));
+    else for (const part of this.small ? [0, 1] : [0, .5, 1]) line(this.top * part, compact.format(this.top * part));
+    const all = WIDTH * known.step / 60, marks = width < 520 ? 2 : all === 5 ? 5 : 4;
+    for (let n = marks; n > 0; n--) {
+      const m = all * n / marks;
+      const label = m < 2 && m % 1 ? `−${m * 60} s` : `−${m} min`;
+      grid.push(svg('text', { x: x(WIDTH - m * 60 / known.step), y: height - 3, 'text-anchor': n === marks ? 'start' : 'middle' }, label));
+    }
+    grid.push(svg('text', { x: width - 2, y: height - 3, 'text-anchor': 'end' }, 'now'));
+    if (this.data.every((v) => !v)) grid.push(svg('text', { class: 'none', x: width / 2, y: height / 2 }, 'nothing counted yet'));
+    this.parts.grid.replaceChildren(...grid);
+    // Where agents are missing that are here now.
+    let gaps = '';
+    (this.slots ?? []).forEach((slot, i) => {
+      if (slot && slot.agents < known.agents) gaps += `M${x(i)} 8H${x(i + 1)}V${8 + high}H${x(i)}z`;
+    });
+    mark(this.gap, 'd', gaps);
+    this.paths.forEach((path, s) => mark(path, 'd', this.lines ? this.linePath(s, x, y) : this.areaPath(s, x, y)));
+    this.drawCursor();
+  }
+  areaPath(s, x, y) {
+    const below = (v) => v.slice(0, s).reduce((a, b) => a + b, 0);
+    let path = '';
+    for (let i = 0; i < WIDTH;) {
+      if (!this.data[i] || !this.data[i][s]) { i++; continue; }
+      let from = i, up = '', down = '';
+      while (i < WIDTH && this.data[i] && this.data[i][s]) {
+        const low = below(this.data[i]);
+        up += `${i === from ? 'M' : 'L'}${x(i)} ${y(low + this.data[i][s])}H${x(i + 1)}`;
+        down = `L${x(i + 1)} ${y(low)}H${x(i)}` + down;
+        i++;
+      }
+      path += `${up}${down}z`;
+    }
+    return path;
+  }
+  linePath(s, x, y) {
+    let path = '', pen = 'M';
+    this.data.forEach((v, i) => {
+      if (!v || v[s] === null) { pen = 'M'; return; }
+      path += `${pen}${x(i)} ${y(v[s])}H${x(i + 1)}`;
+      pen = 'L';
+    });
+    return path;
+  }
+  move(to) {
+    this.cursor = to === null ? null : Math.max(0, Math.min(WIDTH - 1, to));
+    this.drawCursor();
+  }
+  words(i) {
+    const v = this.data[i], slot = this.slots?.[i];
+    if (!v) return 'nothing is known';
+    const numbers = this.series.map((s, n) => v[n] === null ? null : `${s.show(v[n])} ${s.name}`).filter(Boolean);
+    if (slot.agents < known.agents) numbers.push(`by ${slot.agents} of ${known.agents} agents`);
+    return numbers.join(', ') || 'no requests';
+  }
+  drawCursor() {
+    const i = this.cursor ?? WIDTH - 1;
+    const when = known.lastAt - (WIDTH - 1 - i) * known.step * 1000 - known.step * 1000;
+    const words = `${known.lastAt ? at(when) : ''} ${this.words(i)}`.trim();
+    const over = [];
+    if (this.cursor !== null) {
+      const x = this.left + (i + .5) * this.step;
+      over.push(svg('line', { class: 'cursor', x1: x, x2: x, y1: 6, y2: this.height - 18 }));
+    }
+    this.parts.over.replaceChildren(...over);
+    say(this.readout, this.cursor === null ? '' : words);
+    // The time changes with each look; without a cursor that would only be noise.
+    if (this.cursor !== null || document.activeElement !== this.svg) {
+      mark(this.svg, 'aria-valuenow', i);
+      mark(this.svg, 'aria-valuetext', words);
+    }
+  }
+  fillTable() {
+    if (!this.details?.open) return;
+    const per = 60 / known.step, rows = [];
+    for (let from = WIDTH - per; from >= 0; from -= per) {
+      const part = this.data.slice(from, from + per).filter(Boolean);
+      const cell = (s, n) => {
+        const all = part.map((v) => v[n]).filter((v) => v !== null);
+        if (!all.length) return '–';
+        return s.show(this.lines ? Math.max(...all) : all.reduce((a, b) => a + b, 0) / all.length);
+      };
+      rows.push(make('tr', {}, make('th', { scope: 'row', text: at(known.lastAt - (WIDTH - from) * known.step * 1000) }), ...this.series.map((s, n) => make('td', { class: 'num', text: cell(s, n) }))));
+    }
+    this.rows.replaceChildren(...rows);
+  }
+}
+
+const perSecond = (n) => `${rate(n)}/s`;
+const AREAS = [
+  { name: 'blocked', css: 's-blocked', show: perSecond },
+  { name: 'would block', css: 's-would', show: perSecond },
+  { name: 'allowed', css: 's-allowed', show: perSecond },
+];
+const LINES = [
+  { name: 'half', css: 'line l-p50', show: (us) => `≤ ${micros(us)}` },
+  { name: '99 of 100', css: 'line l-p99', show: (us) => `≤ ${micros(us)}` },
+];
+// Requests that would be blocked were allowed, so they are shown as a part of these.
+function areas([allowed, would, blocked]) {
+  return [blocked, would, allowed].map((n) => n / known.step);
+}
+const traffic = new Plot($('p-traffic'), 'Decisions of all policies', { series: AREAS, height: 190 });
+const latency = new Plot($('p-latency'), 'Time to answer', { series: LINES, lines: true, height: 110 });
+
+// What needs attention, most urgent first.
+function troubles({ status }) {
+  const out = [], { together } = status;
+  const bad = (text) => out.push(['bad', text]), warn = (text) => out.push(['', text]);
+  const silent = status.agents.filter((agent) => agent.why);
+  for (const agent of silent.slice(0, 3)) bad(`Agent ${agent.pid}: ${agent.why}.`);
+  if (silent.length > 3) bad(`${count(silent.length - 3, 'more agent does', 'more agents do')} not answer.`);
+  const other = status.agents.filter((agent) => agent.same_limits === false);
+  if (other.length) bad(`${count(other.length, 'agent has', 'agents have')} other limits than this one (${other.map((a) => a.pid).join(', ')}); compare their flags and files.`);
+  if (together.store && !together.store.up) bad(`The store is away${together.store.away_seconds ? ` for ${time(together.store.away_seconds * 1000)}` : ''}. ${together.store.faults[0] ?? ''}`);
+  if (status.table.detached) bad('The file of the table was removed or replaced: agents that start now use another table.');
+  if (together.notifies.handler_panics) bad(`${count(together.notifies.handler_panics, 'panic', 'panics')} since the start; please report this.`);
+  if (status.state === 'leaving') warn('This agent is leaving.');
+  if (status.table.evictions) warn(`The table is too small: ${count(status.table.evictions, 'bucket', 'buckets')} evicted, ${time(status.table.forgiven_seconds * 1000)} of debts forgiven, since the table was made. Give it more slots with 'gcra-spoa table resize'.`);
+  const refused = together.config_reloads.refused ?? 0;
+  if (refused) warn(`A configuration was refused ${refused === 1 ? 'once' : `${whole.format(refused)} times`} since the start; see the events.`);
+  const undecided = together.policies.reduce((sum, p) => sum + (p.decisions.undecided ?? 0), 0);
+  if (undecided) warn(`${count(undecided, 'message', 'messages')} got no decision, because a key or a cost was missing or wrong.`);
+  if (together.unmatched) warn(`${count(together.unmatched, 'message', 'messages')} had no policy.`);
+  return out;
+}
+function showTroubles(list) {
+  const box = $('alerts');
+  // A live region that is not touched says nothing.
+  list.forEach(([kind, text], i) => {
+    const css = `alert ${kind}`.trim();
+    const one = box.children[i] ?? box.appendChild(make('p'));
+    mark(one, 'class', css);
+    say(one, text);
+  });
+  while (box.children.length > list.length) box.lastChild.remove();
+}
+
+function fillFacts(box, facts) {
+  const wanted = facts.filter(([, value]) => value !== null);
+  wanted.forEach(([name, value], i) => {
+    const dt = box.children[2 * i] ?? box.appendChild(make('dt'));
+    const dd = box.children[2 * i + 1] ?? box.appendChild(make('dd'));
+    say(dt, name);
+    say(dd, value);
+  });
+  while (box.children.length > 2 * wanted.length) box.lastChild.remove();
+}
+// Rows of cells: a string, or a node-making function with a text by which it is known.
+function fillRows(body, rows, columns, none) {
+  if (rows.length === 0 && none) rows = [{ none: true, cells: [none] }];
+  rows.forEach((row, r) => {
+    const tr = body.children[r] ?? body.appendChild(make('tr'));
+    mark(tr, 'class', row.none ? 'none' : '');
+    row.cells.forEach((cell, c) => {
+      const td = tr.children[c] ?? tr.appendChild(make('td'));
+      const { text, css = '', key } = typeof cell === 'string' ? { text: cell } : cell;
+      mark(td, 'class', css);
+      if (row.none) mark(td, 'colspan', columns); else td.removeAttribute('colspan');
+      if (key === undefined) say(td, text);
+      else if (td.firstElementChild?.textContent !== text) {
+        td.replaceChildren(make('button', { class: 'plain mono', type: 'button', text, title: 'Look this client up', on: () => lookUp(td.dataset.key).then(() => $('look').scrollIntoView({ block: 'nearest' })) }));
+      }
+      if (key !== undefined) td.dataset.key = key; else delete td.dataset.key;
+    });
+    while (tr.children.length > row.cells.length) tr.lastChild.remove();
+  });
+  while (body.children.length > rows.length) body.lastChild.remove();
+}
+// A shortened name leads to no key, so it is no button.
+function clientCell(name) {
+  return name.includes('…') || name === '' ? { text: name || '(no key)', css: 'mono' } : { text: name, key: name };
+}
+function clients(together, list) {
+  return together.policies.flatMap((policy) => policy[list].map((client) => ({ ...client, policy })))
+    .sort((a, b) => b.requests - a.requests).slice(0, 12);
+}
+// After a touch or a click an element keeps the hover or the focus, and nobody is in it.
+const hovers = matchMedia('(hover: hover)');
+const held = (table) => (hovers.matches && table.matches(':hover')) || table.querySelector(':focus-visible') !== null;
+function showClients({ together, window_seconds: seconds }) {
+  const span = `last ${Math.round(seconds)} s`;
+  const about = (which) => together.policies.every((p) => p.top_is_exact[which]) ? span : `about, ${span}`;
+  for (const [id, list, which] of [['blocked', 'top_blocked', 'blocked'], ['would', 'top_would_block', 'would_block']]) {
+    const rows = clients(together, list).filter((c) => c.requests > 0);
+    if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some((p) => p.decisions.would_block);
+    const table = $(`l-${id}`);
+    if (held(table)) { say($(`n-${id}`), 'held while you are in it'); continue; }
+    say($(`n-${id}`), about(which));
+    fillRows(table.tBodies[0], rows.map((c) => ({ cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: c.wait_ms ? time(c.wait_ms) : 'none', css: c.wait_ms ? 'num' : 'num zero' }] })), 5, 'none');
+  }
+  const table = $('l-allowed');
+  if (held(table)) return say($('n-allowed'), 'held while you are in it');
+  say($('n-allowed'), about('allowed'));
+  const rows = clients(together, 'top_allowed').map((c) => {
+    const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
+    const known = blocked || (c.policy.top_is_exact.blocked && c.policy.top_blocked.length < 20);
+    return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: known ? whole.format(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
+  });
+  fillRows(table.tBodies[0], rows, 5, 'none');
+}
+
+const cards = new Map();
+function card(name) {
+  if (cards.has(name)) return cards.get(name);
+  const it = { title: make('h3', { text: name }), tag: make('span', { class: 'tag' }), nums: make('p', { class: 'nums' }), lines: make('ul'), box: make('div', { class: 'plot' }) };
+  it.button = make('button', { type: 'button', hidden: '', on: () => switchMode(name, it.observes) });
+  it.root = make('article', { class: 'card policy' }, make('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, it.button);
+  it.root.dataset.policy = name;
+  $('policies').append(it.root);
+  it.plot = new Plot(it.box, `Decisions of policy ${name}`, { series: AREAS, height: 96, small: true });
+  cards.set(name, it);
+  return it;
+}
+function showPolicies({ configuration, status: { together } }, slots) {
+  const words = new Map(configuration.policies.map((policy) => [policy.name, policy]));
+  const names = [...new Set([...words.keys(), ...together.policies.map((p) => p.name)])];
+  for (const name of names) {
+    const it = card(name), policy = words.get(name), sums = together.policies.find((p) => p.name === name);
+    const isTrial = name.endsWith('.observe');
+    it.observes = policy?.observes ?? false;
+    const mode = policy ? (policy.switched ? 'observes, by an action' : policy.observes ? 'observes' : 'blocks') : isTrial ? 'trial' : 'no longer in force';
+    say(it.tag, mode);
+    mark(it.tag, 'class', policy && !policy.observes ? 'tag' : 'tag observe');
+    const d = sums?.decisions ?? {};
+    const undecided = d.undecided ? `, ${whole.format(d.undecided)} undecided` : '';
+    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed, ${whole.format(d.blocked ?? 0)} blocked${d.would_block ? `, ${whole.format(d.would_block)} would block` : ''}${undecided}`);
+    // The first line says the name and the message again.
+    const lines = policy ? [policy.lines[0].replace(/^policy '[^']*'(, )?/, ''), ...policy.lines.slice(1)].filter(Boolean) : [];
+    lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(make('li')), line));
+    while (it.lines.children.length > lines.length) it.lines.lastChild.remove();
+    it.button.hidden = !actions || !policy || (policy.observes && !policy.switched);
+    say(it.button, policy?.switched ? 'Block again' : 'Only observe…');
+    it.plot.update(slots, (slot) => areas(slot.of.get(name) ?? [0, 0, 0]));
+  }
+  for (const [name, it] of cards) if (!names.includes(name)) { it.root.remove(); cards.delete(name); }
+  configuration.rest.forEach((line, i) => say($('rest').children[i] ?? $('rest').appendChild(make('p', { class: 'hint' })), line));
+  while ($('rest').children.length > configuration.rest.length) $('rest').lastChild.remove();
+  $('s-exempt').hidden = configuration.exemptions.length === 0;
+  fillRows($('exempt').tBodies[0], configuration.exemptions.map((e) => ({ cells: [clientCell(e.client), e.policy ?? '–', { text: time(e.left_ms), css: 'num' }] })), 3);
+}
+
+function showHealth({ status }) {
+  const { table, together } = status, { notifies, connections, store } = together;
+  const live = table.states.live ?? 0, idle = table.states.idle ?? 0;
+  const fill = table.slots ? live / table.slots : 0;
+  const percent = (n) => `${n > 0 && n < .001 ? '<0.1' : (n * 100).toFixed(1)} %`;
+  say($('t-fill'), percent(fill));
+  say($('t-slots'), `of ${compact.format(table.slots)} slots live`);
+  $('m-live').style.width = `${fill * 100}%`;
+  mark($('meter'), 'aria-valuenow', (fill * 100).toFixed(1));
+  mark($('meter'), 'class', fill > .6 ? 'meter full' : 'meter');
+  const ended = Object.entries(connections.protocol_errors).filter(([, n]) => n > 0);
+  fillFacts($('health'), [
+    ['Slots', whole.format(table.slots)],
+    ['Live (owe something)', whole.format(live)],
+    ['Idle (free for any client)', whole.format(idle)],
+    ['Evicted', whole.format(table.evictions)],
+    ['Debts forgiven by that', time(table.forgiven_seconds * 1000)],
+    ['Connections open', whole.format(connections.open)],
+    ['Connections accepted', whole.format(connections.accepted)],
+    ['NOTIFYs answered', whole.format(notifies.answered)],
+    ['Shed', notifies.shed ? whole.format(notifies.shed) : null],
+    ['Overdue', notifies.overdue ? whole.format(notifies.overdue) : null],
+    ['Waiting for the store', store ? whole.format(notifies.waiting) : null],
+    ['Connections refused', connections.accept_errors ? whole.format(connections.accept_errors) : null],
+    ['Protocol errors', ended.length ? ended.map(([s, n]) => `${whole.format(n)} × ${s}`).join(', ') : null],
+  ]);
+  $('s-store').hidden = !store;
+  if (!store) return;
+  const answer = store.replies ? micros(store.answer_seconds / store.replies * 1e6) : '–';
+  fillFacts($('store'), [
+    ['State', store.up ? 'used' : 'AWAY'],
+    ['Away, all times together', time(store.away_seconds_total * 1000)],
+    ['Asks', whole.format(store.asks)],
+    ['Mean time of a reply', answer],
+    ['Requests that wait', whole.format(store.waiting)],
+    ['Stopped waiting', whole.format(store.timed_out)],
+    ['Cells held', whole.format(store.leases.held_cells)],
+    ['Keys with cells', `${whole.format(store.leases.states.in_use ?? 0)} of ${whole.format(store.leases.entries)}`],
+    ['Machines seen', store.leases.machines ? whole.format(store.leases.machines) : 'not known'],
+    ...store.faults.map((fault) => ['Fault', fault]),
+  ]);
+}
+function showAgents({ status }) {
+  fillRows($('agents').tBodies[0], status.agents.map((agent) => {
+    const s = agent.status;
+    const name = `${agent.pid}${agent.this_agent ? ' (this one)' : ''}${agent.admin ? ` ${agent.admin}` : ''}`;
+    const state = agent.same_limits === false ? 'other limits' : s ? s.state : 'no answer';
+    return { cells: [name, { text: state, css: state === 'serving' ? 'nowrap' : 'nowrap blocked' }, { text: s ? up(s) : '–', css: 'num' }, { text: s ? whole.format(s.notifies.answered) : '–', css: 'num' }] };
+  }), 4);
+}
+function showEvents(severalAgents) {
+  const only = $('only-warnings').checked;
+  const all = [], open = new Map();
+  for (const e of [...known.events.values()].sort((a, b) => a.at_ms - b.at_ms || a.pid - b.pid || a.number - b.number)) {
+    if (only && e.level === 'info') continue;
+    // Lines that begin with a space belong to the one before.
+    const before = open.get(e.pid);
+    if (e.text.startsWith(' ') && before && before.level === e.level) { before.text += `\n${e.text}`; continue; }
+    open.set(e.pid, { ...e });
+    all.unshift(open.get(e.pid));
+  }
+  const list = $('events'), signature = `${only} ${severalAgents} ${all.length} ${all[0]?.pid} ${all[0]?.number} ${all[0]?.text.length}`;
+  if (list.dataset.signature === signature) return;
+  list.dataset.signature = signature;
+  const today = day.format(new Date());
+  list.replaceChildren(...(all.length ? all.map((e) => {
+    const when = new Date(e.at_ms), date = day.format(when);
+    return make('li', { class: e.level === 'info' ? '' : e.level === 'warn' ? 'warn' : 'error' },
+      make('time', { datetime: isFinite(when) ? when.toISOString() : '', text: date === today ? at(when) : `${date} ${at(when)}` }),
+      e.level === 'info' ? null : make('span', { class: 'lv', text: e.level === 'warn' ? 'warning' : 'error' }),
+      severalAgents ? make('span', { class: 'hint', text: `${e.pid} ` }) : null, document.createTextNode(e.text));
+  }) : [make('li', { text: only ? 'no warnings' : 'none' })]));
+}
+
+function show() {
+  const { status } = live, { together } = status;
+  const answered = together.agents, all = status.agents.length;
+  say($('version'), status.version);
+  const agents = all === 1 ? '1 agent' : answered === all ? `${all} agents` : `${answered} of ${all} agents answer`;
+  say($('state'), `${agents}, ${status.state}, up ${up(status)}`);
+  const slots = shown();
+  const now = [2, 1, 0].map((k) => latest((slot) => slot.all[k]));
+  const [blocked, would, allowed] = now;
+  say($('t-allowed'), rate(allowed));
+  say($('t-blocked'), rate(blocked));
+  say($('t-would'), rate(would));
+  const sum = blocked + allowed + would;
+  say($('t-share'), blocked ? `requests/s, ${short.format(blocked / sum * 100)} %` : 'requests/s');
+  say($('t-notifies'), rate(latest((slot) => slot.notifies)));
+  const recent = slots.slice(-30).filter(Boolean);
+  const sums = recent.reduce((all, slot) => { slot.latency.forEach((n, i) => { all[i] = (all[i] ?? 0) + n; }); return all; }, []);
+  const [p50, p99] = [.5, .99].map((part) => quantile(Array.from(sums, (n) => n ?? 0), part));
+  say($('t-p99'), p99 === null ? '–' : `≤ ${micros(p99)}`);
+  say($('t-p50'), p50 === null ? '99 %' : `99 %; half ≤ ${micros(p50)}`);
+  document.title = blocked >= .5 ? `${rate(blocked)}/s blocked – gcra-spoa` : 'gcra-spoa';
+  traffic.update(slots, (slot) => areas(slot.all));
+  latency.update(slots, (slot) => [.5, .99].map((part) => quantile(slot.latency, part)));
+  showTroubles(troubles(live));
+  showClients(status);
+  showPolicies(live, slots);
+  showHealth(live);
+  showAgents(live);
+  showEvents(all > 1);
+}
+function showLink(state, text) {
+  mark($('link'), 'data-state', state);
+  say($('link-text'), text);
+  document.body.classList.toggle('stale', state === 'lost');
+}
+
+async function get(path, options = {}) {
+  const stop = new AbortController(), timer = setTimeout(() => stop.abort(), PATIENCE);
+  try {
+    return await fetch(path, { cache: 'no-store', credentials: 'omit', redirect: 'error', signal: stop.signal, ...options });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+async function sentence(answer) {
+  return (await answer.text()).trim().slice(0, 2000) || `the agent answered with status ${answer.status}`;
+}
+async function look() {
+  const all = needsAll || !heard || performance.now() - heard > 20000;
+  const answer = await get(all ? 'live?all' : 'live');
+  if (!answer.ok) throw new Error(await sentence(answer));
+  live = await answer.json();
+  needsAll = false;
+  const restarted = started !== null && started !== live.status.start_time_seconds;
+  if (started === null || restarted) {
+    started = live.status.start_time_seconds;
+    // An agent that was started again may have other flags and other events.
+    if (restarted) needsAll = true;
+    actions = (await (await get('actions')).json()).on === true;
+    say($('acts'), actions ? 'Actions are on.' : 'Actions are off (--admin-actions).');
+  }
+  heard = performance.now();
+  learn(live);
+  show();
+  showLink('live', 'live');
+}
+let timer = 0, looking = false;
+async function again() {
+  clearTimeout(timer);
+  if (document.hidden || looking) return;
+  looking = true;
+  const began = performance.now();
+  try {
+    await look();
+  } catch (error) {
+    const since = heard ? `for ${time(performance.now() - heard)}` : '';
+    showLink('lost', `no answer ${since}`.trim());
+    const why = error.name === 'AbortError' ? 'it took too long' : error.message;
+    showTroubles([['bad', heard ? `The agent does not answer. What is shown is from ${at(known.lastAt)}.` : `The agent does not answer: ${why}`]]);
+    if (live) { const slots = shown(); traffic.update(slots, (slot) => areas(slot.all)); }
+  } finally {
+    looking = false;
+    timer = setTimeout(again, Math.max(500, EVERY - (performance.now() - began)));
+  }
+}
+document.addEventListener('visibilitychange', again);
+$('only-warnings').addEventListener('change', () => showEvents((live?.status.agents.length ?? 1) > 1));
+
+// Looking a client up.
+const isKnown = (one) => one.blocked || one.would_block || one.exempt_ms !== null || one.limits.some((limit) => limit.bucket || limit.carried_over) || one.held.some((held) => held.known);
+let asked = 0;
+async function lookUp(text, keep) {
+  $('key').value = text;
+  const mine = ++asked, box = $('found');
+  let found = [], mistake = '';
+  try {
+    const answer = await get(`explain?${new URLSearchParams({ key: text })}`);
+    if (answer.ok) found = await answer.json();
+    else mistake = await sentence(answer);
+  } catch {
+    mistake = 'The agent does not answer.';
+  }
+  // A later question was faster.
+  if (mine !== asked) return;
+  if (!keep) $('done').replaceChildren();
+  if (mistake) return box.replaceChildren(make('p', { class: 'alert bad', text: mistake }));
+  found.sort((a, b) => isKnown(b) - isKnown(a));
+  box.replaceChildren(...found.map((one) => {
+    const [first, ...more] = one.words.split('\n');
+    const verdict = first.replace(/^.*? decides: /, '');
+    const tag = one.exempt_ms ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
+    const act = actions ? make('p', { class: 'buttons' },
+      make('button', { type: 'button', text: 'Forgive its debt…', on: () => forgive(text, one) }),
+      one.exempt_ms
+        ? make('button', { type: 'button', text: 'End its exemption…', on: () => exempt(text, one, 0) })
+        : make('button', { type: 'button', text: 'Exempt for an hour…', on: () => exempt(text, one, 3600) })) : null;
+    const facts = make('ul', {}, ...more.map((line) => make('li', { text: line.trim() })));
+    return make('div', { class: 'answer' },
+      make('div', { class: 'head' }, make('strong', { text: one.policy ?? 'no policy' }), make('span', { class: tag[1], text: tag[0] })),
+      make('p', { class: 'verdict', text: verdict.charAt(0).toUpperCase() + verdict.slice(1) + '.' }),
+      ...(isKnown(one) ? [facts, act] : [make('details', {}, make('summary', { text: 'No bucket: not seen lately' }), facts, act)]));
+  }));
+  if (!found.length) box.replaceChildren(make('p', { class: 'hint', text: 'No policy counts by such a key.' }));
+}
+$('look').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const text = $('key').value.trim();
+  if (text) lookUp(text);
+});
+
+// Actions, if there are any. Each is asked about once more.
+const dialog = $('ask');
+let todo = null;
+function ask(title, text, yes, path, body, then) {
+  todo = { path, body, then };
+  say($('ask-title'), title);
+  say($('ask-text'), text);
+  say($('ask-yes'), yes);
+  $('ask-token').hidden = token !== '';
+  $('token').value = '';
+  dialog.showModal();
+  (token ? $('ask-yes') : $('token')).focus();
+}
+$('ask-no').addEventListener('click', () => dialog.close());
+$('ask-form').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  if (!token) token = $('token').value.trim();
+  $('token').value = '';
+  $('ask-yes').disabled = true;
+  const { path, body, then } = todo;
+  let kind = 'bad', said;
+  try {
+    const answer = await get(path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json', Authorization: `Bearer ${token}` } });
+    if (answer.ok) {
+      const done = await answer.json();
+      [kind, said] = [done.whole ? 'good' : '', done.said.join('. ') + '.'];
+    } else {
+      if (answer.status === 401) token = '';
+      said = await sentence(answer);
+    }
+  } catch {
+    said = 'The agent does not answer; it is not known whether this was done.';
+  }
+  $('ask-yes').disabled = false;
+  dialog.close();
+  // Agents follow an exemption within about two seconds.
+  if (then) { await then(); setTimeout(() => { if ($('key').value === body.key) then(true); }, 2200); }
+  $('done').replaceChildren(make('p', { class: `alert ${kind}`.trim(), text: said }));
+  $('done').scrollIntoView({ block: 'nearest' });
+  again();
+});
+const client = (one) => one.client || 'this client';
+function forgive(key, one) {
+  ask('Forgive its debt', `What ${client(one)} owes under the policy '${one.policy}' is cleared, in all agents: it has its full burst at once.`, 'Forgive', 'actions/forgive', { key, policy: one.policy }, (keep) => lookUp(key, keep));
+}
+function exempt(key, one, seconds) {
+  if (seconds) ask('Exempt it for an hour', `${client(one)} is not limited by the policy '${one.policy}' for an hour, in all agents.`, 'Exempt', 'actions/exempt', { key, policy: one.policy, for_seconds: seconds }, (keep) => lookUp(key, keep));
+  else ask('End its exemption', `${client(one)} is limited by the policy '${one.policy}' again.`, 'End it', 'actions/exempt', { key, policy: one.policy, for_seconds: 0 }, (keep) => lookUp(key, keep));
+}
+function switchMode(policy, observes) {
+  if (observes) ask('Block again', `The policy '${policy}' blocks requests again, in all agents.`, 'Block again', 'actions/observe', { policy, observe: false });
+  else ask('Only observe', `The policy '${policy}' counts and charges, and blocks no request, in all agents, until the next reload.`, 'Only observe', 'actions/observe', { policy, observe: true });
+}
+
+again();

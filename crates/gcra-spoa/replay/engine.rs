@@ -1,0 +1,155 @@
+//! Decides requests of a log as an agent does, at the times of the log: the same policies, the
+//! same code, and a table of its own, whose clock goes by the log.
+
+use std::io;
+use std::num::NonZeroUsize;
+
+use gcra_table::{Evictions, KeyHash, ManualClock, Nanos, Reading, Slots, Table, Time};
+use spop_agent::Message;
+
+use crate::answer::{Standing, Standings};
+use crate::counting::write_client;
+use crate::decide::decide;
+use crate::in_force::InForce;
+use crate::policy::variables::Var;
+use crate::policy::{Limit, Policies, Policy};
+use crate::question::{Question, Unanswerable};
+use crate::stats::Stats;
+use crate::verdict::Verdict;
+
+/// The last moment of a table's clock that a replay gets to: 36 years after the beginning.
+const LAST: Time = Time(1 << 60);
+
+/// Policies that decide about requests of the past.
+pub(crate) struct Engine {
+    table: Table,
+    clock: ManualClock,
+    in_force: InForce,
+    /// The latest moment that was decided about, in microseconds since 1970.
+    latest: Option<i64>,
+    /// The policies that machines share. They are decided as if one bucket held all of the limit.
+    shared: Vec<String>,
+}
+
+/// What one policy says about a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<'s, 'p> {
+    pub(crate) verdict: Verdict,
+    pub(crate) key: KeyHash,
+    /// What its limits said, in their order; empty if the rule is not made of limits.
+    pub(crate) standings: &'s [Standing<'p>],
+}
+
+/// What all policies say about a message together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decided {
+    pub(crate) verdict: Verdict,
+    /// The key of the policy that gave the verdict.
+    pub(crate) key: KeyHash,
+}
+
+impl Engine {
+    /// Makes one with an empty table of this size.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the table.
+    pub(crate) fn new(mut policies: Policies, slots: Slots) -> io::Result<Self> {
+        let mut shared = Vec::new();
+        for policy in &mut policies.list {
+            if policy.shared.take().is_some() && !policy.is_trial {
+                shared.push(policy.name.to_string());
+            }
+        }
+        // With another variable to set, each decision says what each limit says.
+        policies.answers.others = vec![Var::RetryAfterMs];
+        let (table, clock) = Table::with_manual_clock(slots)?;
+        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        Ok(Self { table, clock, in_force, latest: None, shared })
+    }
+
+    pub(crate) fn policies(&self) -> &[Policy] {
+        &self.in_force.policies.list
+    }
+
+    pub(crate) fn shared(&self) -> &[String] {
+        &self.shared
+    }
+
+    pub(crate) fn evictions(&self) -> Evictions {
+        self.table.evictions()
+    }
+
+    pub(crate) fn slots(&self) -> u64 {
+        self.table.slots().get().into()
+    }
+
+    /// The question about a message. Its buckets are on their way from memory.
+    #[inline]
+    pub(crate) fn question(&self, message: &Message<'_>) -> Result<Question, Unanswerable> {
+        let question = Question::new(&self.in_force, &self.table, message)?;
+        let prefetch = |limits: &[Limit]| {
+            for limit in limits {
+                self.table.prefetch(limit.key(&self.table, question.key), limit.quota);
+            }
+        };
+        let policy = &self.policies()[question.policy];
+        prefetch(policy.rule(question.rule).limits());
+        if let Some(trial) = policy.trial {
+            prefetch(self.policies()[trial].rule.limits());
+        }
+        Ok(question)
+    }
+
+    /// Lets the time go on to this moment, in microseconds since 1970. A moment in the past counts
+    /// as the latest one.
+    pub(crate) fn advance_to(&mut self, at: i64) {
+        let by = self.latest.map_or(0, |latest| at.saturating_sub(latest));
+        if let Ok(by @ 1..) = u64::try_from(by) {
+            // A log with a wrong date must not take the clock to where a table's time ends.
+            let most = LAST.saturating_since(self.clock.now());
+            self.clock.advance(Nanos(by.saturating_mul(1_000)).min(most));
+        }
+        self.latest = Some(self.latest.map_or(at, |latest| latest.max(at)));
+    }
+
+    /// Decides about a message now, and charges its cells. `step` is called for the policy and for
+    /// its trial, if it has one.
+    pub(crate) fn decide(
+        &self,
+        question: Question,
+        message: &Message<'_>,
+        mut step: impl FnMut(Step<'_, '_>),
+    ) -> Decided {
+        let mut ask = |question: Question| {
+            let mut now = Reading::at(self.clock.now());
+            let mut standings = Standings::default();
+            let verdict = decide(
+                &self.table,
+                &mut now,
+                &self.in_force,
+                question,
+                Some(&mut standings),
+                || Some(message.clone()),
+            );
+            step(Step { verdict, key: question.key, standings: standings.listed() });
+            verdict
+        };
+        let mut verdict = ask(question);
+        if let Some(trial) = question.of_trial(&self.policies()[question.policy]) {
+            verdict = verdict.and(ask(trial));
+        }
+        Decided { verdict, key: question.key }
+    }
+
+    /// Writes the name of the client of a message, as logs and `top` write it.
+    pub(crate) fn write_client(
+        &self,
+        name: &mut String,
+        policy: usize,
+        key: KeyHash,
+        message: &Message<'_>,
+    ) {
+        write_client(name, &self.policies()[policy], key, Some(message.clone()));
+    }
+}

@@ -1,0 +1,314 @@
+//! From what was counted to the report.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gcra_table::Nanos;
+use haproxy_log::{Format, Outcome};
+
+use crate::duration::Left;
+use crate::plural::Count;
+use crate::policy::{Limit, Policy};
+use crate::rate_flags::RateFlags;
+use crate::replay::mapping::Described;
+use crate::replay::report::{
+    Against, Bad, Blocked, ClientTimeline, Configuration, LimitReport, LogAnswers, NewlyBlocked,
+    Peak, PolicyReport, Reasons, Report, Timeline, Total,
+};
+use crate::replay::side::{Replaying, Side};
+use crate::replay::tally::{HitClient, PolicyTally, Tally};
+use crate::suggest::{Suggestions, f64_from};
+use crate::version;
+
+/// How many clients a report lists.
+const MOST_LISTED: usize = 50;
+
+/// Everything that was found.
+pub(crate) struct Findings<'f> {
+    pub(crate) files: Vec<String>,
+    pub(crate) format: &'f Format,
+    pub(crate) outcome: Outcome,
+    pub(crate) replaying: Option<&'f Replaying>,
+    pub(crate) described: Described,
+    pub(crate) log_answers: Option<LogAnswers>,
+    pub(crate) suggestions: Option<Suggestions>,
+    pub(crate) seconds: f64,
+}
+
+impl Findings<'_> {
+    pub(crate) fn report(self) -> Report {
+        let empty = Tally::default();
+        let new = self.replaying.map(|replaying| &replaying.new);
+        let old = self.replaying.and_then(|replaying| replaying.old.as_ref());
+        let tally = new.map_or(&empty, |new| &new.tally);
+        let notes = self.notes();
+        let cannot_know = self.cannot_know();
+        let against = self.replaying.and_then(against);
+        let Self { files, format, outcome, described, log_answers, .. } = self;
+        let Self { suggestions, seconds, .. } = self;
+        let policies = new.map_or(Vec::new(), policies);
+        let hit = tally.most_hit(MOST_LISTED, |client| client.hit);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Report {
+            version: 1,
+            program: format!("gcra-spoa {}", version::WORDS),
+            made: now.as_secs(),
+            files,
+            format: format.name().to_owned(),
+            time: format.time().to_owned(),
+            mapping: described.mapped,
+            messages: described.messages,
+            configuration: Configuration {
+                new: new.map(|new| new.name.clone()),
+                old: old.map(|old| old.name.clone()),
+            },
+            notes,
+            cannot_know,
+            lines: outcome.lines,
+            requests: outcome.entries,
+            bad: outcome.bad.iter().map(bad).collect(),
+            late: outcome.late,
+            truncated: outcome.truncated,
+            first: outcome.first.map(seconds_of),
+            last: outcome.last.map(seconds_of),
+            total: total(tally),
+            against,
+            log_answers,
+            timeline: timeline(tally, old.is_some()),
+            most_blocked: match new {
+                Some(new) => hit.into_iter().map(|client| blocked(new, client)).collect(),
+                None => Vec::new(),
+            },
+            policies,
+            suggest: suggestions,
+            seconds,
+            lines_per_second: f64_from(outcome.lines) / seconds.max(1e-6),
+        }
+    }
+
+    /// What has to be known about the numbers.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.described.notes.clone();
+        let sides = self.replaying.into_iter().flat_map(|replaying| {
+            [Some(&replaying.new), replaying.old.as_ref()].into_iter().flatten()
+        });
+        for side in sides {
+            let name = &side.name;
+            for policy in side.engine.shared() {
+                notes.push(format!(
+                    "machines share the limits of policy '{policy}' of {name}; they are decided \
+                     here as if one bucket held all of each, so the log must be that of all \
+                     machines"
+                ));
+            }
+            let evictions = side.engine.evictions();
+            if evictions.evicted_live > 0 {
+                notes.push(format!(
+                    "the table was too small for {name}: what {} owed was forgotten, {} in all; \
+                     write more --slots than {}",
+                    Count(evictions.evicted_live, "client", "clients"),
+                    Left(Duration::from_nanos(evictions.forgiven.get())),
+                    side.engine.slots()
+                ));
+            }
+            if side.tally.has_forgotten {
+                notes.push(format!(
+                    "there were too many clients to follow all of them ({name}): the requests and \
+                     peaks of clients in the list count from when they came back at last"
+                ));
+            }
+            if !side.tally.clients.is_exact() {
+                notes.push(format!("numbers of clients ({name}) are off by about 0.1 %"));
+            }
+        }
+        if self.outcome.late > 0 {
+            let behind = self.outcome.behind.unwrap_or_default();
+            notes.push(format!(
+                "{} left out, because they began too long before others that were already \
+                 counted, up to {}; write a longer --window than that",
+                Count(self.outcome.late, "request was", "requests were"),
+                Left(behind)
+            ));
+        }
+        if self.outcome.truncated > 0 {
+            notes.push(format!(
+                "{} cut in the log, and args from what is missing have no value",
+                Count(self.outcome.truncated, "line is", "lines are")
+            ));
+        }
+        notes
+    }
+
+    /// What a replay cannot know.
+    fn cannot_know(&self) -> Vec<String> {
+        [
+            "whether HAProxy asked about each request: rules and the 'event' line of the \
+             spoe-message can leave some out (monitor-uri, an 'if' condition), and this counts \
+             them all",
+            "what clients would have done: one that is blocked may come back sooner, later or \
+             never, and the log has what it did without these limits",
+            "the time of a request to less than the log's resolution: requests at the same moment \
+             are decided in the order of the log",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+}
+
+fn against(replaying: &Replaying) -> Option<Against> {
+    let Replaying { new, old, changes, .. } = replaying;
+    let newly = |client: HitClient| NewlyBlocked {
+        policy: policy_name(new, client.policy),
+        requests: client.newly,
+        client: client.name,
+    };
+    let clients = new.tally.most_hit(MOST_LISTED, |client| client.newly);
+    Some(Against {
+        total: total(&old.as_ref()?.tally),
+        newly_blocked: changes.newly_blocked,
+        newly_allowed: changes.newly_allowed,
+        newly_would_block: changes.newly_would_block,
+        clients_newly_blocked: changes.clients_newly_blocked.count(),
+        clients_newly_allowed: changes.clients_newly_allowed.count(),
+        most_newly_blocked: clients.into_iter().map(newly).collect(),
+    })
+}
+
+fn total(tally: &Tally) -> Total {
+    let totals = tally.totals;
+    Total {
+        allowed: totals.allowed,
+        blocked: totals.blocked,
+        would_block: totals.would_block,
+        undecided: totals.undecided,
+        unmatched: totals.unmatched,
+        clients: tally.clients.count(),
+        clients_blocked: tally.clients_blocked.count(),
+        clients_would_block: tally.clients_would_block.count(),
+    }
+}
+
+fn bad(bad: &haproxy_log::BadLine) -> Bad {
+    Bad {
+        kind: bad.kind.to_string(),
+        count: bad.count,
+        file: bad.file.clone(),
+        line: bad.line,
+        excerpt: bad.excerpt.clone(),
+    }
+}
+
+fn policy_name(side: &Side, place: usize) -> String {
+    side.engine.policies().get(place).map(|policy| policy.name.to_string()).unwrap_or_default()
+}
+
+fn policies(side: &Side) -> Vec<PolicyReport> {
+    let pairs = side.engine.policies().iter().zip(&side.tally.policies);
+    pairs.map(|(policy, tally)| policy_report(policy, tally)).collect()
+}
+
+/// A number of requests that were blocked: as blocked, or as would block.
+fn split(observes: bool, hit: u64) -> (u64, u64) {
+    if observes { (0, hit) } else { (hit, 0) }
+}
+
+fn policy_report(policy: &Policy, tally: &PolicyTally) -> PolicyReport {
+    let (blocked, would_block) = split(policy.observes, tally.hit);
+    let own = policy.rule.limits().len();
+    let limits = policy.limits().zip(&tally.limits).enumerate();
+    // Of overrides, only those that denied something: there may be thousands.
+    let limits = limits.filter(|(place, (_, tally))| *place < own || tally.hit > 0);
+    let limits = limits.map(|(place, (limit, tally))| {
+        let (blocked, would_block) = split(policy.observes, tally.hit);
+        LimitReport {
+            name: limit.label.to_string(),
+            limit: short_limit(limit),
+            is_override: place >= own,
+            blocked,
+            would_block,
+            worst_wait: seconds_of_wait(tally.worst_wait),
+        }
+    });
+    PolicyReport {
+        name: policy.name.to_string(),
+        in_words: policy.in_words(),
+        key: key_in_words(policy),
+        mode: if policy.observes { "observe" } else { "enforce" },
+        observes: policy.observes,
+        allowed: tally.allowed,
+        blocked,
+        would_block,
+        undecided: tally.undecided,
+        reasons: Reasons { limit: tally.by_limit, oversize: tally.oversize, denied: tally.denied },
+        clients: tally.clients.count(),
+        clients_blocked: tally.clients_hit.count(),
+        clients_exact: tally.clients.is_exact(),
+        limits: limits.collect(),
+    }
+}
+
+/// "100/s burst 20", as it is written in a file, or in words where no simple rate is the same.
+fn short_limit(limit: &Limit) -> String {
+    match RateFlags::of(limit.quota) {
+        Some(flags) => flags.to_string().replace("--rate ", "").replace(" --burst ", " burst "),
+        None => limit.words.text.to_string(),
+    }
+}
+
+/// "ip,path".
+fn key_in_words(policy: &Policy) -> String {
+    let names = policy.key.args.iter().map(|arg| String::from_utf8_lossy(&arg.name).into_owned());
+    let names: Vec<_> = names.collect();
+    if names.is_empty() { "all args".to_owned() } else { names.join(",") }
+}
+
+fn timeline(tally: &Tally, has_other: bool) -> Timeline {
+    let series = |place: usize| tally.series.iter().map(|sums| sums[place]).collect();
+    Timeline {
+        start: tally.steps.start(),
+        step: tally.steps.seconds(),
+        allowed: series(0),
+        blocked: series(1),
+        would_block: series(2),
+        blocked_before: has_other.then(|| series(3)),
+    }
+}
+
+fn blocked(side: &Side, client: HitClient) -> Blocked {
+    let policy = side.engine.policies().get(client.policy);
+    let observes = policy.is_some_and(|policy| policy.observes);
+    let (blocked, would_block) = split(observes, client.hit);
+    let limit = client.worst_limit.and_then(|place| policy?.limits().nth(place));
+    let length = side.tally.series.len();
+    let (mut allowed_steps, mut blocked_steps) = (vec![0; length], vec![0; length]);
+    for (place, [allowed, blocked]) in client.steps {
+        if let (Some(all), Some(hit)) =
+            (allowed_steps.get_mut(place), blocked_steps.get_mut(place))
+        {
+            *all += allowed;
+            *hit += blocked;
+        }
+    }
+    Blocked {
+        policy: policy_name(side, client.policy),
+        client: client.name,
+        requests: client.requests,
+        blocked,
+        would_block,
+        newly_blocked: client.newly,
+        first_blocked: client.first,
+        last_blocked: client.last,
+        worst_wait: seconds_of_wait(client.worst_wait),
+        limit: limit.map(|limit| limit.label.to_string()),
+        peak: Peak { per_second: client.peak },
+        timeline: ClientTimeline { allowed: allowed_steps, blocked: blocked_steps },
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact")]
+fn seconds_of(microseconds: i64) -> f64 {
+    microseconds as f64 / 1e6
+}
+
+fn seconds_of_wait(wait: Nanos) -> f64 {
+    f64_from(wait.get()) / 1e9
+}

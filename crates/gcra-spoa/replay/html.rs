@@ -1,0 +1,123 @@
+//! The page of a report: one file that needs nothing else, and lets nothing of the log become
+//! markup or script.
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+const TEMPLATE: &str = include_str!("report.html");
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+
+/// The page of a report, from its JSON.
+///
+/// The policy in it allows this style and this script, by their digests, and nothing else: no
+/// other script, no picture, no font, no connection, no form.
+pub(crate) fn page(report: &Value) -> String {
+    let policy = format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        source(STYLE),
+        source(SCRIPT)
+    );
+    let data = embedded(report);
+    let mut page = String::with_capacity(data.len() + 64 * 1024);
+    // In one pass, so that nothing that is put in is read as a placeholder.
+    for (at, piece) in TEMPLATE.split("{{").enumerate() {
+        let (name, rest) =
+            if at == 0 { ("", piece) } else { piece.split_once("}}").unwrap_or_default() };
+        page.push_str(match name {
+            "policy" => &policy,
+            "style" => STYLE,
+            "script" => SCRIPT,
+            "report" => &data,
+            _ => "",
+        });
+        page.push_str(rest);
+    }
+    page
+}
+
+/// JSON that ends no script element and begins no comment in it. All of these characters can only
+/// be in strings, where the escapes mean the same.
+fn embedded(report: &Value) -> String {
+    let json = report.to_string();
+    let mut text = String::with_capacity(json.len() + json.len() / 16);
+    for char in json.chars() {
+        match char {
+            '<' => text.push_str("\\u003c"),
+            '>' => text.push_str("\\u003e"),
+            '&' => text.push_str("\\u0026"),
+            '\u{2028}' => text.push_str("\\u2028"),
+            '\u{2029}' => text.push_str("\\u2029"),
+            char => text.push(char),
+        }
+    }
+    text
+}
+
+/// How a Content-Security-Policy names an inline style or script.
+fn source(text: &str) -> String {
+    format!("'sha256-{}'", base64(&Sha256::digest(text)))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits =
+            (0..3).fold(0, |bits, at| bits << 8 | usize::from(*three.get(at).unwrap_or(&0)));
+        for at in 0..4 {
+            let digit = DIGITS[bits >> (18 - 6 * at) & 63];
+            text.push(if at <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn base64_of_rfc_4648() {
+        let words = ["", "f", "fo", "foo", "foob", "fooba", "foobar"];
+        let written = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+        assert_eq!(words.map(|word| base64(word.as_bytes())), written);
+    }
+
+    #[test]
+    fn the_page_is_small_and_whole() {
+        let page = page(&json!({"version": 1}));
+        assert!(page.len() < 60_000, "{}", page.len());
+        assert!(!page.contains("{{"), "a placeholder is left");
+        for part in [STYLE, SCRIPT, r#">{"version":1}</script>"#] {
+            assert!(page.contains(part));
+        }
+        // The digest of what stands between the tags, and not of something near it.
+        let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
+        assert!(page.contains(&source(style)));
+        assert!(!STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains('<'));
+        assert!(!SCRIPT.contains("</script") && !SCRIPT.contains("innerHTML"));
+    }
+
+    /// Texts that would end the element of the data, or begin another.
+    const HOSTILE: &str =
+        concat!(r"(</script>|<!--|-->|\{\{script\}\}", r"|[&<>\u{2028}]|\PC|.){0,40}",);
+
+    proptest! {
+        /// Whatever a log says, it stays in the element of the data, and arrives unchanged.
+        #[test]
+        fn nothing_of_a_log_gets_out(text in HOSTILE) {
+            let report = json!({"client": text, "files": [{ &text: 1 }]});
+            let page = page(&report);
+            let begin = r#"<script type="application/json" id="report">"#;
+            let (_, rest) = page.split_once(begin).unwrap();
+            let (data, rest) = rest.split_once("</script>").unwrap();
+            let harmful = data.contains(['<', '>', '&', '\u{2028}', '\u{2029}']);
+            prop_assert!(!harmful);
+            prop_assert_eq!(serde_json::from_str::<Value>(data).unwrap(), report);
+            prop_assert!(rest.starts_with("\n<script>\"use strict\""), "{}", &rest[..40]);
+        }
+    }
+}

@@ -1,0 +1,718 @@
+//! From the fields of a log line to the messages that HAProxy has sent about the request.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use haproxy_log::{Field, Format};
+use spop_agent::{BufferFull, Message, Value};
+use spop_codec::haproxy::NotifyWriter;
+use spop_codec::{Frame, FrameId, decode};
+
+use crate::key::Part;
+use crate::policy::{Policies, Policy};
+use crate::replay::report::Mapped;
+use crate::visible::quoted;
+
+/// The message of an agent without a file, whose policy is for all messages.
+const ANY_MESSAGE: &str = "check";
+
+/// The most bytes of frames that are written at a time. Lines are never that long.
+const LONGEST: usize = 1 << 24;
+
+/// Fields that mean the same, HAProxy's own name first. JSON logs have names of all kinds.
+const SAME: [&[&str]; 11] = [
+    &["ci", "src", "ip", "client_ip", "clientip", "remote_addr", "src_ip", "client_addr"],
+    &["cp", "src_port", "client_port", "port"],
+    &["HM", "method", "http_method", "request_method"],
+    &["path", "HPO", "HP", "http_path", "request_path"],
+    &["HU", "url", "uri", "pathq", "http_uri", "request_uri"],
+    &["ST", "status", "status_code", "http_status", "http_status_code"],
+    &["ft", "f", "frontend", "fe_name", "frontend_name"],
+    &["b", "backend", "be_name", "backend_name"],
+    &["s", "server", "srv_name", "server_name"],
+    &["fi", "dst", "frontend_ip"],
+    &["fp", "dst_port", "frontend_port"],
+];
+
+/// Args of messages that are most likely the client's address.
+const ADDRESSES: [&str; 8] = ["ip", "src", "addr", "address", "client", "source", "net", "ip6"];
+
+/// Fields that are addresses, and those that are integers.
+const ADDRESS_FIELDS: [&str; 6] = ["ci", "fi", "bi", "si", "src", "dst"];
+const INTEGER_FIELDS: [&str; 12] =
+    ["cp", "fp", "bp", "sp", "ST", "B", "U", "rt", "src_port", "dst_port", "bytes", "status"];
+
+/// An arg of a message, and where its value comes from.
+#[derive(Debug, PartialEq)]
+struct Arg {
+    name: String,
+    source: Source,
+}
+
+#[derive(Debug, PartialEq)]
+enum Source {
+    /// The field at this place in the selection.
+    Field {
+        place: usize,
+        kind: Kind,
+        mask: Option<(u8, u8)>,
+    },
+    Constant(Part),
+}
+
+/// The type that HAProxy gives to a value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Address,
+    Integer,
+    String,
+}
+
+/// One of the messages about each request.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    name: String,
+    /// Whether it is sent only if an arg has a value, or only if it has none: the place of the
+    /// arg.
+    only: Option<(Arg, bool)>,
+    args: Vec<Arg>,
+}
+
+/// A message of `--message`: `NAME`, `NAME if ARG` or `NAME unless ARG`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct WantedMessage {
+    name: String,
+    /// The arg, and whether it has to have a value.
+    only: Option<(String, bool)>,
+}
+
+impl WantedMessage {
+    /// Reads it. The error is a sentence.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let (name, only) = match words[..] {
+            [name] => (name, None),
+            [name, "if", arg] => (name, Some((arg.to_owned(), true))),
+            [name, "unless", arg] => (name, Some((arg.to_owned(), false))),
+            _ => {
+                return Err(format!(
+                    "'{text}' is not NAME, 'NAME if ARG' or 'NAME unless ARG', such as 'by-key \
+                     if key'"
+                ));
+            }
+        };
+        Ok(Self { name: name.to_owned(), only })
+    }
+}
+
+/// An arg of `--map`, and where its value comes from: `ARG=SOURCE`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct WantedArg {
+    name: String,
+    source: String,
+}
+
+impl WantedArg {
+    /// Reads it. The error is a sentence.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, source)) if !name.is_empty() && !source.is_empty() => {
+                Ok(Self { name: name.to_owned(), source: source.to_owned() })
+            }
+            _ => Err(format!(
+                "'{text}' is not ARG=FIELD, such as ip=%ci or key=%hr.0; write the arg of the \
+                 message before the field of the log that gives its value"
+            )),
+        }
+    }
+}
+
+/// The fields of a log's format, and those of them that are wanted.
+#[derive(Debug)]
+pub(crate) struct Fields<'f> {
+    format: &'f Format,
+    known: Vec<&'f str>,
+    /// The names of the captured request headers, in the order in which they are captured.
+    captures: &'f [String],
+    /// The names of the fields that are wanted, in the order of the values of a line.
+    pub(crate) selected: Vec<String>,
+}
+
+impl<'f> Fields<'f> {
+    pub(crate) fn new(format: &'f Format, captures: &'f [String]) -> Self {
+        let known = format.fields().iter().map(Field::name).collect();
+        Self { format, known, captures, selected: Vec::new() }
+    }
+
+    /// The field with this name, or with another name for the same.
+    fn find(&self, name: &str) -> Option<String> {
+        let exact = |name: &str| self.known.iter().find(|known| **known == name);
+        let by_name = |name: &str| {
+            exact(name)
+                .or_else(|| self.known.iter().find(|known| known.eq_ignore_ascii_case(name)))
+        };
+        let same = || SAME.iter().find(|names| names.contains(&name));
+        let same = || same()?.iter().find_map(|name| by_name(name));
+        let found = || exact(name).or_else(same).or_else(|| by_name(name));
+        self.captured(name).or_else(|| Some((*found()?).to_owned()))
+    }
+
+    /// The field of the captured header with this name, or with the name in `req.hdr(NAME)`.
+    fn captured(&self, name: &str) -> Option<String> {
+        let fetched = name.strip_prefix("req.").and_then(|rest| {
+            let (fetch, header) = rest.strip_suffix(')')?.split_once('(')?;
+            ["hdr", "fhdr", "hdr_ip"].contains(&fetch).then_some(header)
+        });
+        let header = fetched.unwrap_or(name);
+        let is_it = |capture: &String| is_same_header(capture, header);
+        let field = format!("hr.{}", self.captures.iter().position(is_it)?);
+        self.format.select(&[&field]).is_ok().then_some(field)
+    }
+
+    /// The place of a field among the selected ones.
+    fn select(&mut self, field: &str) -> usize {
+        let place = self.selected.iter().position(|selected| selected == field);
+        place.unwrap_or_else(|| {
+            self.selected.push(field.to_owned());
+            self.selected.len() - 1
+        })
+    }
+
+    /// The place of the field that an operator has named. Of some formats more can be selected
+    /// than they list.
+    fn select_written(&mut self, name: &str) -> Option<(String, usize)> {
+        let is_there = || self.format.select(&[name]).is_ok();
+        let field = self.find(name).or_else(|| is_there().then(|| name.to_owned()))?;
+        let place = self.select(&field);
+        Some((field, place))
+    }
+
+    /// Selects a field that is there under one of its names.
+    pub(crate) fn select_if_known(&mut self, name: &str) -> Option<usize> {
+        let field = self.find(name)?;
+        Some(self.select(&field))
+    }
+
+    fn format(&self) -> &'f str {
+        self.format.name()
+    }
+
+    /// The names of all fields, for sentences.
+    fn in_words(&self) -> String {
+        match self.known.is_empty() {
+            true => "the names in its lines".to_owned(),
+            false => self.known.join(", "),
+        }
+    }
+}
+
+/// From the values of a line to the messages about its request.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    messages: Vec<Asked>,
+    /// The frames with the messages of some requests, and where each ends.
+    frames: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// What a mapping says about itself.
+#[derive(Debug, Default)]
+pub(crate) struct Described {
+    pub(crate) mapped: Vec<Mapped>,
+    pub(crate) messages: Vec<String>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Mapping {
+    /// Finds for each arg that the policies need the field that gives it. The error is a sentence.
+    pub(crate) fn new(
+        policies: &Policies,
+        messages: &[WantedMessage],
+        args: &[WantedArg],
+        fields: &mut Fields<'_>,
+        described: &mut Described,
+    ) -> Result<Self, String> {
+        let known = known_messages(policies);
+        let is_for_all = policies.list.iter().any(|policy| policy.message.is_none());
+        for WantedMessage { name, .. } in messages {
+            if !is_for_all && !known.contains(name) {
+                return Err(format!(
+                    "no policy is for the message '{name}'; there are policies for {}",
+                    known.join(", ")
+                ));
+            }
+        }
+        let wanted: Vec<_> = match messages {
+            [] => {
+                let wanted = |name: &String| WantedMessage { name: name.clone(), only: None };
+                known.iter().map(wanted).collect()
+            }
+            messages => messages.to_vec(),
+        };
+        let mut asked = Vec::new();
+        let mut first_error = None;
+        for message in &wanted {
+            match Asked::new(message, policies, args, fields, described) {
+                Ok(message) => asked.push(message),
+                Err(sentence) if wanted.len() == 1 || !messages.is_empty() => {
+                    return Err(sentence);
+                }
+                Err(sentence) => {
+                    described.note(format!(
+                        "no request is asked about as the message '{}': {sentence}",
+                        message.name
+                    ));
+                    first_error = first_error.or(Some(sentence));
+                }
+            }
+        }
+        if let (true, Some(sentence)) = (asked.is_empty(), first_error) {
+            return Err(sentence);
+        }
+        if messages.is_empty() && asked.len() > 1 {
+            let names: Vec<_> = asked.iter().map(|asked| asked.name.as_str()).collect();
+            described.note(format!(
+                "each request is asked about as each of the messages {}; if HAProxy sends only \
+                 some of them, name those with --message",
+                names.join(", ")
+            ));
+        }
+        for message in &asked {
+            if !described.messages.contains(&message.name) {
+                described.messages.push(message.name.clone());
+            }
+        }
+        Ok(Self { messages: asked, frames: vec![0; 16_384], ends: Vec::new() })
+    }
+
+    /// Writes the messages about a request with these values, behind those that are written.
+    #[inline]
+    pub(crate) fn write(&mut self, values: &[Option<&[u8]>]) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        let end = loop {
+            match write_messages(&self.messages, values, &mut self.frames[start..]) {
+                Ok(length) => break start + length,
+                // More than lines can have.
+                Err(BufferFull) if self.frames.len() >= LONGEST => break start,
+                Err(BufferFull) => self.frames.resize(self.frames.len() * 2, 0),
+            }
+        };
+        self.ends.push(end);
+    }
+
+    /// The messages about the request that was written at this place.
+    #[inline]
+    pub(crate) fn messages(&self, place: usize) -> impl Iterator<Item = Message<'_>> {
+        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
+        let end = self.ends.get(place).copied().unwrap_or(0);
+        let frame = self.frames.get(start.unwrap_or(0)..end).unwrap_or_default();
+        let notify = match decode(frame, u32::MAX) {
+            Ok(Some((Frame::Notify(notify), _))) => Some(notify),
+            _ => None,
+        };
+        notify.into_iter().flat_map(|notify| notify.messages())
+    }
+
+    /// Forgets the messages that are written.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+    }
+
+    /// Whether the same messages are written for each line.
+    pub(crate) fn writes_as(&self, other: &Self) -> bool {
+        self.messages == other.messages
+    }
+}
+
+fn write_messages(
+    messages: &[Asked],
+    values: &[Option<&[u8]>],
+    frame: &mut [u8],
+) -> Result<usize, BufferFull> {
+    let mut writer = NotifyWriter::new(frame, FrameId { stream: 1, frame: 1 })?;
+    for Asked { name, only, args } in messages {
+        if let Some((arg, has_value)) = only
+            && (arg.source.value(values) != Value::Null) != *has_value
+        {
+            continue;
+        }
+        writer.message(name.as_bytes())?;
+        for Arg { name, source } in args {
+            writer.arg(name.as_bytes(), source.value(values))?;
+        }
+    }
+    Ok(writer.finish())
+}
+
+impl Source {
+    #[inline]
+    fn value<'a>(&'a self, values: &[Option<&'a [u8]>]) -> Value<'a> {
+        match self {
+            Self::Constant(part) => part.value(),
+            Self::Field { place, kind, mask } => match values.get(*place) {
+                Some(Some(bytes)) => kind.value(bytes, *mask),
+                _ => Value::Null,
+            },
+        }
+    }
+
+    fn in_words(&self, fields: &Fields<'_>) -> String {
+        match self {
+            Self::Constant(part) => part.to_string(),
+            Self::Field { place, kind: _, mask } => {
+                let field = fields.selected.get(*place).map(String::as_str).unwrap_or_default();
+                match mask {
+                    None => field.to_owned(),
+                    Some((v4, v6)) => format!("{field},ipmask({v4},{v6})"),
+                }
+            }
+        }
+    }
+}
+
+impl Kind {
+    #[inline]
+    fn value(self, bytes: &[u8], mask: Option<(u8, u8)>) -> Value<'_> {
+        match self {
+            Self::String => Value::String(bytes),
+            Self::Integer => {
+                let text = str::from_utf8(bytes).ok();
+                let integer = text.and_then(|text| text.trim_start_matches('+').parse().ok());
+                integer.map_or(Value::Null, Value::Int64)
+            }
+            // HAProxy has no address where the text is none, as for a client on a Unix socket.
+            Self::Address => match (address(bytes), mask) {
+                (Some(IpAddr::V4(ip)), Some((v4, _))) => Value::Ipv4(masked_v4(ip, v4)),
+                (Some(IpAddr::V6(ip)), Some((_, v6))) => Value::Ipv6(masked_v6(ip, v6)),
+                (Some(ip), None) => ip.into(),
+                (None, _) => Value::Null,
+            },
+        }
+    }
+}
+
+#[inline]
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let bytes = match bytes {
+        [b'[', inner @ .., b']'] => inner,
+        bytes => bytes,
+    };
+    str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+fn masked_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    (u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)).into()
+}
+
+fn masked_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    (u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0)).into()
+}
+
+/// The messages that the policies are for, each once, in the order of the file.
+fn known_messages(policies: &Policies) -> Vec<String> {
+    let mut names = Vec::new();
+    for policy in policies.without_trials() {
+        let name = policy.message.as_deref().map(String::from_utf8_lossy);
+        let name = name.map_or_else(|| ANY_MESSAGE.to_owned(), |name| name.into_owned());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// An arg that policies read.
+struct Needed<'p> {
+    name: &'p str,
+    policy: &'p Policy,
+    /// Whether nothing can be decided without it.
+    is_required: bool,
+    is_cost: bool,
+}
+
+/// The args that the policies for a message read, each once.
+fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
+    let mut needed: Vec<Needed<'p>> = Vec::new();
+    let is_for = |policy: &&Policy| {
+        policy.message.as_deref().is_none_or(|name| *name == *message.as_bytes())
+    };
+    for policy in policies.without_trials().filter(is_for) {
+        let mut add = |name: &'p [u8], is_required: bool, is_cost: bool| {
+            let Ok(name) = str::from_utf8(name) else { return };
+            match needed.iter_mut().find(|needed| needed.name == name) {
+                Some(known) => known.is_required |= is_required,
+                None => needed.push(Needed { name, policy, is_required, is_cost }),
+            }
+        };
+        for arg in &policy.key.args {
+            add(&arg.name, !arg.has_fallback(), false);
+            arg.fallbacks.iter().for_each(|name| add(name, false, false));
+        }
+        policy.when.iter().for_each(|when| add(&when.arg, true, false));
+        policy.cost.iter().for_each(|cost| add(cost, false, true));
+    }
+    needed
+}
+
+/// Whether the key of a policy for this message is all args.
+fn takes_all(policies: &Policies, message: &str) -> bool {
+    policies.without_trials().any(|policy| {
+        policy.key.args.is_empty()
+            && policy.message.as_deref().is_none_or(|name| *name == *message.as_bytes())
+    })
+}
+
+impl Asked {
+    fn new(
+        message: &WantedMessage,
+        policies: &Policies,
+        wanted: &[WantedArg],
+        fields: &mut Fields<'_>,
+        described: &mut Described,
+    ) -> Result<Self, String> {
+        let WantedMessage { name, only } = message;
+        let is_by_file = policies.list.iter().any(|policy| policy.message.is_some());
+        let needed = needed(policies, name);
+        let mut args = Vec::new();
+        if takes_all(policies, name) {
+            // The key is all args of the message, in their order: those that are written.
+            let of_needed = |name: &str| needed.iter().find(|needed| needed.name == name);
+            for WantedArg { name, source } in wanted {
+                let source = written(name, source, of_needed(name), fields)?;
+                args.push(Arg { name: name.clone(), source });
+            }
+            if wanted.is_empty() {
+                let source = guessed("ip", None, is_by_file, fields).ok_or_else(|| {
+                    format!(
+                        "no field of {} is known to be the client's address; write --map \
+                         ip=FIELD, where FIELD is one of {}",
+                        fields.format(),
+                        fields.in_words()
+                    )
+                })?;
+                args.push(Arg { name: "ip".to_owned(), source });
+            }
+        }
+        for needed in &needed {
+            if args.iter().any(|arg: &Arg| arg.name == needed.name) {
+                continue;
+            }
+            let by_flag = wanted.iter().find(|arg| arg.name == needed.name);
+            let source = match by_flag {
+                Some(WantedArg { name, source }) => {
+                    Some(written(name, source, Some(needed), fields)?)
+                }
+                None => guessed(needed.name, Some(needed), is_by_file, fields),
+            };
+            match source {
+                Some(source) => args.push(Arg { name: needed.name.to_owned(), source }),
+                None if needed.is_required => return Err(no_field(needed, fields)),
+                None if needed.is_cost => described.note(format!(
+                    "no field of {} gives the cost '{}' of policy '{}', so each request costs 1; \
+                     --map {}=FIELD names a field",
+                    fields.format(),
+                    needed.name,
+                    needed.policy.name,
+                    needed.name
+                )),
+                None => described.note(format!(
+                    "no field of {} gives the arg '{}' of policy '{}', so it has no value; --map \
+                     {}=FIELD names a field",
+                    fields.format(),
+                    needed.name,
+                    needed.policy.name,
+                    needed.name
+                )),
+            }
+        }
+        let only = match only {
+            None => None,
+            Some((name, has_value)) => {
+                let needed = needed.iter().find(|needed| needed.name == name);
+                let source = match wanted.iter().find(|arg| arg.name == *name) {
+                    Some(WantedArg { name, source }) => written(name, source, needed, fields)?,
+                    None => guessed(name, needed, is_by_file, fields).ok_or_else(|| {
+                        format!(
+                            "no field of {} gives the arg '{name}' of --message; write --map \
+                             {name}=FIELD, where FIELD is one of {}",
+                            fields.format(),
+                            fields.in_words()
+                        )
+                    })?,
+                };
+                Some((Arg { name: name.clone(), source }, *has_value))
+            }
+        };
+        for arg in args.iter().chain(only.iter().map(|(arg, _)| arg)) {
+            let mapped = Mapped { arg: arg.name.clone(), field: arg.source.in_words(fields) };
+            if !described.mapped.contains(&mapped) {
+                described.mapped.push(mapped);
+            }
+        }
+        Ok(Self { name: name.clone(), only, args })
+    }
+}
+
+impl Described {
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Says which args of `--map` no message has.
+    pub(crate) fn note_unused(&mut self, args: &[WantedArg]) {
+        for WantedArg { name, .. } in args {
+            if !self.mapped.iter().any(|mapped| mapped.arg == *name) {
+                self.note(format!("no policy uses the arg '{name}' of --map"));
+            }
+        }
+    }
+}
+
+fn no_field(needed: &Needed<'_>, fields: &Fields<'_>) -> String {
+    let Needed { name, policy, .. } = needed;
+    let arg = quoted(name);
+    format!(
+        "no field of {} gives the arg '{name}', which policy '{}' needs; write --map {arg}=FIELD, \
+         where FIELD is one of {}, or --map {arg}=null: if the requests have none",
+        fields.format(),
+        policy.name,
+        fields.in_words()
+    )
+}
+
+/// Whether two names are the same header: case does not matter, and args are often written with
+/// underscores.
+fn is_same_header(one: &str, other: &str) -> bool {
+    let plain = |name: &str| name.to_ascii_lowercase().replace('_', "-");
+    plain(one) == plain(other)
+}
+
+/// The source of an arg for which none is written, if there is a field that is most likely it.
+fn guessed(
+    arg: &str,
+    needed: Option<&Needed<'_>>,
+    is_by_file: bool,
+    fields: &mut Fields<'_>,
+) -> Option<Source> {
+    let is_it = |known: &&&str| **known == arg;
+    let exact = || fields.known.iter().find(is_it).map(|field| (*field).to_owned());
+    let exact = fields.captured(arg).or_else(exact);
+    let is_address = ADDRESSES.contains(&arg);
+    let field = exact.or_else(|| match is_address {
+        true => fields.find("ci").or_else(|| fields.find(arg)),
+        false => fields.find(arg),
+    })?;
+    let kind = kind_of(arg, &field, needed);
+    let place = fields.select(&field);
+    // The shipped configurations for agents without a file cut addresses, because the agent does
+    // not group them then.
+    let mask = (kind == Kind::Address && !is_by_file).then_some((32, 64));
+    Some(Source::Field { place, kind, mask })
+}
+
+/// The source that is written for an arg. The error is a sentence.
+fn written(
+    arg: &str,
+    text: &str,
+    needed: Option<&Needed<'_>>,
+    fields: &mut Fields<'_>,
+) -> Result<Source, String> {
+    const TYPES: [&str; 9] =
+        ["str:", "strhex:", "int32:", "uint32:", "int64:", "uint64:", "bool:", "hex:", "null:"];
+    if TYPES.iter().any(|kind| text.starts_with(kind)) {
+        return text.parse().map(Source::Constant);
+    }
+    let bare = bare_name(text);
+    let mut parts = split_outside_brackets(text).into_iter();
+    let (found, mut converters) = match fields.find(bare) {
+        Some(field) => {
+            let place = fields.select(&field);
+            (Some((field, place)), Vec::new().into_iter())
+        }
+        None => {
+            let name = bare_name(parts.next().unwrap_or_default());
+            (fields.select_written(name), parts.collect::<Vec<_>>().into_iter())
+        }
+    };
+    let (field, place) = found.ok_or_else(|| no_such_field(arg, text, fields))?;
+    let (mut kind, mut mask) = (kind_of(arg, &field, needed), None);
+    for converter in converters.by_ref() {
+        match converter {
+            "ip" | "addr" => kind = Kind::Address,
+            "int" => kind = Kind::Integer,
+            "str" => kind = Kind::String,
+            other => {
+                let inner = other.strip_prefix("ipmask(").and_then(|it| it.strip_suffix(')'));
+                let numbers = inner.map(|inner| inner.split_once(',').unwrap_or((inner, "128")));
+                let prefix = |text: &str| text.trim().parse::<u8>().ok();
+                let prefixes = numbers.and_then(|(v4, v6)| {
+                    Some((prefix(v4).filter(|v4| *v4 <= 32)?, prefix(v6).filter(|v6| *v6 <= 128)?))
+                });
+                let Some(prefixes) = prefixes else {
+                    return Err(format!(
+                        "'{other}' in --map {arg}={text} is not a converter that replay knows; \
+                         write ipmask(32,64), ip, int or str"
+                    ));
+                };
+                (kind, mask) = (Kind::Address, Some(prefixes));
+            }
+        }
+    }
+    Ok(Source::Field { place, kind, mask })
+}
+
+fn no_such_field(arg: &str, text: &str, fields: &Fields<'_>) -> String {
+    let name = bare_name(split_outside_brackets(text).first().copied().unwrap_or_default());
+    format!(
+        "{} has no field '{name}' for --map {arg}={text}; write one of {}, or a constant such as \
+         str:gold",
+        fields.format(),
+        fields.in_words()
+    )
+}
+
+/// `ci` of `%ci`, `%{+Q}ci` and `ci`, and `src` of `%[src]`.
+fn bare_name(text: &str) -> &str {
+    let Some(rest) = text.strip_prefix('%') else { return text };
+    let rest = match rest.strip_prefix('{') {
+        Some(flags) => flags.split_once('}').map_or(rest, |(_, rest)| rest),
+        None => rest,
+    };
+    rest.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(rest)
+}
+
+/// The parts of a text between commas that are outside of brackets.
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_usize);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// The type that HAProxy most likely gives to an arg with the value of this field.
+fn kind_of(arg: &str, field: &str, needed: Option<&Needed<'_>>) -> Kind {
+    let is_of = |fields: &[&str]| fields.contains(&field);
+    let names = SAME.iter().find(|names| names.contains(&field)).map_or("", |names| names[0]);
+    let for_addresses = needed.is_some_and(|needed| {
+        needed.policy.is_for_addresses() && needed.policy.key.args.len() <= 1 && !needed.is_cost
+    });
+    match () {
+        () if is_of(&ADDRESS_FIELDS) || ADDRESS_FIELDS.contains(&names) => Kind::Address,
+        () if needed.is_some_and(|needed| needed.is_cost) => Kind::Integer,
+        () if is_of(&INTEGER_FIELDS) || INTEGER_FIELDS.contains(&names) => Kind::Integer,
+        () if for_addresses || ADDRESSES.contains(&arg) => Kind::Address,
+        () => Kind::String,
+    }
+}

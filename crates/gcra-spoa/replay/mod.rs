@@ -1,0 +1,248 @@
+//! `gcra-spoa replay`: what limits would have done to the requests of HAProxy's logs.
+
+mod distinct;
+mod engine;
+mod findings;
+mod html;
+mod log_answers;
+mod mapping;
+mod progress;
+mod report;
+mod side;
+mod suggesting;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod words;
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use haproxy_log::{Format, Input, Options, Outcome, Progress};
+
+use crate::cli::Replay;
+use crate::output::{Output, WrongUsage, print};
+use crate::replay::findings::Findings;
+use crate::replay::log_answers::AnswersOfLog;
+use crate::replay::mapping::{Described, Fields, Mapping};
+pub(crate) use crate::replay::mapping::{WantedArg, WantedMessage};
+use crate::replay::side::{Configured, Replaying, Side};
+use crate::replay::suggesting::Suggesting;
+pub(crate) use crate::replay::suggesting::Target;
+use crate::visible::{Visible, visible_lines};
+
+/// Replays the logs, prints what was found, and returns the exit status.
+///
+/// # Errors
+///
+/// A file cannot be read, or the command line does not fit the log.
+pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let new = Configured::new(command)?;
+    if let (None, Some(_)) = (&new, &command.against) {
+        let sentence =
+            "--against has no effect without other limits; write --config or --rate, too";
+        return Err(WrongUsage(sentence.to_owned()).into());
+    }
+    let old = command.against.as_deref().map(Configured::by_file).transpose()?;
+    let suggested = command.suggest.as_deref().map(suggesting::policies_of).transpose();
+    let suggested = suggested.map_err(WrongUsage)?;
+    let inputs = inputs(&command.files)?;
+    let format = format(command, &inputs)?;
+    let mut fields = Fields::new(&format, &command.captures);
+    let mut described = Described::default();
+    let mut mapping = |policies: &_, messages: &_| {
+        Mapping::new(policies, messages, &command.map, &mut fields, &mut described)
+            .map_err(WrongUsage)
+    };
+    let side = |configured: Configured, mapping| Side::new(configured, mapping, command.slots);
+    let new =
+        new.map(|new| Ok::<_, WrongUsage>((mapping(&new.policies, &command.message[..])?, new)));
+    let old =
+        old.map(|old| Ok::<_, WrongUsage>((mapping(&old.policies, &command.message[..])?, old)));
+    let suggested = suggested.map(|it| Ok::<_, WrongUsage>((mapping(&it, &[])?, it)));
+    let (new, old, suggested) = (new.transpose()?, old.transpose()?, suggested.transpose()?);
+    let new = new.map(|(mapping, new)| side(new, mapping)).transpose()?;
+    let old = old.map(|(mapping, old)| side(old, mapping)).transpose()?;
+    let mut replaying = new.map(|new| Replaying::new(new, old));
+    let suggesting = command.suggest.as_deref().zip(suggested);
+    let suggesting = suggesting.map(|(key, (mapping, policies))| {
+        Suggesting::new(key, command.target, policies, mapping, &mut fields)
+    });
+    let mut suggesting = suggesting.transpose()?;
+    described.messages.retain(|message| message != suggesting::MESSAGE);
+    described.note_unused(&command.map);
+    let mut answers = AnswersOfLog::new(&mut fields);
+    let names: Vec<_> = fields.selected.iter().map(String::as_str).collect();
+    let selection = format
+        .select(&names)
+        .map_err(|error| WrongUsage(format!("{} has no field '{}'", format.name(), error.name)))?;
+
+    // Before the work, so that a wrong path costs no time.
+    let page =
+        command.html.as_deref().map(|file| create_page(file, &command.files)).transpose()?;
+    let progress = Progress::new();
+    let mut options = Options { utc_offset: command.utc_offset, ..Options::default() };
+    options.window = command.window.unwrap_or(options.window);
+    let outcome = shown_while(&progress, || {
+        haproxy_log::read(&inputs, &selection, &options, &progress, &mut |entry| {
+            answers.count(entry.fields);
+            if let Some(suggesting) = &mut suggesting {
+                suggesting.add(entry.at, entry.fields);
+            }
+            if let Some(replaying) = &mut replaying {
+                replaying.add(entry.at, entry.fields);
+            }
+        })
+    });
+    let outcome = outcome.map_err(|error| anyhow::anyhow!("{error}"))?;
+    if let Some(replaying) = &mut replaying {
+        replaying.decide_all();
+    }
+    if outcome.entries == 0 {
+        return Err(no_requests(&outcome, &format, &inputs));
+    }
+    let findings = Findings {
+        files: inputs.iter().map(|input| input.name().to_owned()).collect(),
+        format: &format,
+        outcome,
+        replaying: replaying.as_ref(),
+        described,
+        log_answers: answers.found(),
+        suggestions: suggesting.map(Suggesting::finish),
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    let report = findings.report();
+    let json = serde_json::to_value(&report).context("could not write the report")?;
+    if let (Some(mut page), Some(file)) = (page, &command.html) {
+        let written = page.write_all(html::page(&json).as_bytes());
+        written.with_context(|| format!("could not write {}", file.display()))?;
+    }
+    print(command.json, [Output { words: report.in_words(width()), json }])?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Creates the file of the page.
+fn create_page(file: &Path, logs: &[PathBuf]) -> anyhow::Result<File> {
+    let real = fs::canonicalize(file).ok();
+    let is_it = |log: &PathBuf| real.is_some() && fs::canonicalize(log).ok() == real;
+    if logs.iter().any(is_it) {
+        let file = file.display();
+        return Err(
+            WrongUsage(format!("--html {file} is one of the logs; write another file")).into()
+        );
+    }
+    File::create(file).with_context(|| format!("could not create {}", file.display()))
+}
+
+/// The columns of the terminal, or those of a file.
+fn width() -> usize {
+    let size = ratatui::crossterm::terminal::size().ok();
+    size.filter(|_| io::stdout().is_terminal()).map_or(80, |(width, _)| width.into())
+}
+
+/// The logs of the command line.
+fn inputs(files: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+    let is_stdin = |file: &&PathBuf| file.as_os_str() == "-";
+    if files.iter().filter(is_stdin).count() > 1 {
+        return Err(
+            WrongUsage("'-' is given twice, and standard input can be read once".into()).into()
+        );
+    }
+    let input = |file: &PathBuf| match is_stdin(&file) {
+        true => Input::stdin(),
+        false => Input::file(file),
+    };
+    Ok(files.iter().map(input).collect())
+}
+
+/// The format of the logs: the one that is written, or the one that the first log with lines has.
+fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
+    if let Some(text) = &command.log_format {
+        return Ok(match &**text {
+            "http" => Format::http(),
+            "https" => Format::https(),
+            "tcp" => Format::tcp(),
+            "clf" => Format::clf(),
+            "json" => Format::json(),
+            text => Format::compile(text)
+                .map_err(|error| WrongUsage(format!("--log-format: {error}")))?,
+        });
+    }
+    let Some((name, sample)) = first_sample(inputs)? else {
+        let names: Vec<_> = inputs.iter().map(Input::name).collect();
+        anyhow::bail!("{} has no lines", names.join(", "));
+    };
+    Format::guess(&sample).ok_or_else(|| {
+        let line = sample.split(|byte| *byte == b'\n').find(|line| !line.is_empty());
+        let line = excerpt(line.unwrap_or_default());
+        WrongUsage(format!(
+            "the lines of {name} have none of the formats that replay knows (HAProxy's HTTP, \
+             HTTPS, TCP and CLF formats, that of the shipped configurations, and JSON): the first \
+             is '{line}'; write the log-format of haproxy.cfg with --log-format"
+        ))
+        .into()
+    })
+}
+
+/// The beginning of the first log that is not empty, with its name.
+fn first_sample(inputs: &[Input]) -> anyhow::Result<Option<(&str, Vec<u8>)>> {
+    for input in inputs {
+        let name = input.name();
+        let sample = input.sample().with_context(|| format!("cannot read {}", Visible(name)))?;
+        if !sample.is_empty() {
+            return Ok(Some((name, sample)));
+        }
+    }
+    Ok(None)
+}
+
+/// The beginning of a line, for a sentence.
+fn excerpt(line: &[u8]) -> String {
+    const MOST: usize = 100;
+    let text = String::from_utf8_lossy(line);
+    let cut: String = text.trim_end().chars().take(MOST).collect();
+    let more = if cut.len() < text.trim_end().len() { "…" } else { "" };
+    format!("{}{more}", visible_lines(&cut))
+}
+
+/// Why nothing could be replayed.
+fn no_requests(outcome: &Outcome, format: &Format, inputs: &[Input]) -> anyhow::Error {
+    let names: Vec<_> = inputs.iter().map(Input::name).collect();
+    let names = names.join(", ");
+    match outcome.bad.iter().max_by_key(|bad| bad.count) {
+        None => anyhow::anyhow!("{names} has no lines"),
+        Some(bad) => WrongUsage(format!(
+            "no line of {names} is a request in {}: {}:{} is '{}' ({}); write the log-format of \
+             haproxy.cfg with --log-format",
+            format.name(),
+            bad.file,
+            bad.line,
+            bad.excerpt,
+            bad.kind
+        ))
+        .into(),
+    }
+}
+
+/// Does the work, and shows on a terminal how far it has come.
+fn shown_while<T>(progress: &Progress, work: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return work();
+    }
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let shown = scope.spawn(|| progress::show(progress, &is_done));
+        let done = work();
+        is_done.store(true, Ordering::Relaxed);
+        shown.thread().unpark();
+        done
+    })
+}

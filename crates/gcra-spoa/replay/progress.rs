@@ -1,0 +1,85 @@
+//! How far a replay has come, on a terminal.
+
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haproxy_log::Progress;
+
+use crate::duration::Left;
+use crate::suggest::f64_from;
+
+/// How often it is shown anew.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Shows one line on standard error until the work is done, and clears it then.
+pub(crate) fn show(progress: &Progress, is_done: &AtomicBool) {
+    let started = Instant::now();
+    // The work that is done at once needs no line.
+    thread::park_timeout(PERIOD);
+    while !is_done.load(Ordering::Relaxed) {
+        let line = line(progress.bytes(), progress.total_bytes(), progress.lines(), started);
+        write(&format!("\r{line}\x1b[K"));
+        thread::park_timeout(PERIOD);
+    }
+    write("\r\x1b[K");
+}
+
+/// That a terminal does not take the line is no reason to stop.
+fn write(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+fn line(bytes: u64, total: u64, lines: u64, started: Instant) -> String {
+    in_words(bytes, total, lines, started.elapsed())
+}
+
+/// " 43 %, 1.2 M lines/s, 12 s left".
+fn in_words(bytes: u64, total: u64, lines: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(0.001);
+    let rate = per_second(lines, seconds);
+    if total == 0 {
+        return format!("{} lines, {rate} lines/s", short(f64_from(lines)));
+    }
+    let share = f64_from(bytes.min(total)) / f64_from(total);
+    let left = match share > 0.0 {
+        true => Duration::try_from_secs_f64(seconds * (1.0 - share) / share).unwrap_or_default(),
+        false => return format!("  0 %, {rate} lines/s"),
+    };
+    format!("{:3.0} %, {rate} lines/s, {} left", share * 100.0, Left(whole_seconds(left)))
+}
+
+fn per_second(count: u64, seconds: f64) -> String {
+    short(f64_from(count) / seconds)
+}
+
+/// Digits of seconds only, because the last ones change with each line.
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs().max(1))
+}
+
+/// "1.2 M" of 1234567.
+pub(crate) fn short(number: f64) -> String {
+    match number {
+        n if n >= 1e9 => format!("{:.1} G", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} M", n / 1e6),
+        n if n >= 1e4 => format!("{:.0} k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_how_fast_and_how_long() {
+        let second = Duration::from_secs(1);
+        assert_eq!(in_words(250, 1_000, 2_500_000, second), " 25 %, 2.5 M lines/s, 3.0 s left");
+        assert_eq!(in_words(0, 1_000, 0, second), "  0 %, 0 lines/s");
+        assert_eq!(in_words(5, 0, 20_000, 2 * second), "20 k lines, 10 k lines/s");
+        assert_eq!(in_words(2_000, 1_000, 100, second), "100 %, 100 lines/s, 1000 ms left");
+    }
+}

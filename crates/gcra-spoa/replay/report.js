@@ -1,0 +1,1309 @@
+"use strict";
+// Draws a report of `gcra-spoa replay`. Text from the log only ever becomes text: nothing here
+// writes markup.
+const report = JSON.parse(document.getElementById("report").textContent);
+const main = document.getElementById("main");
+
+// ---- Words and numbers
+
+const grouped = new Intl.NumberFormat("en-US", {maximumFractionDigits: 0});
+/** "4 210", with narrow spaces. */
+const number = (n) => grouped.format(n || 0).replaceAll(",", "\u202f");
+const count = (n, one, several) => `${number(n)} ${n === 1 ? one : several}`;
+const requests = (n) => count(n, "request", "requests");
+const clients = (n) => count(n, "client", "clients");
+
+/** Two digits that count: a few of many are not none, and all but a few are not all. */
+function percent(part, whole) {
+  if (!whole || !part) return "0\u202f%";
+  const share = (100 * part) / whole;
+  if (part === whole) return "100\u202f%";
+  if (share < 0.01) return "<\u202f0.01\u202f%";
+  if (share > 99.99) return ">\u202f99.99\u202f%";
+  if (share > 99) return `${(Math.floor(share * 100) / 100).toFixed(2)}\u202f%`;
+  return `${share.toFixed(share < 1 ? 2 : 1)}\u202f%`;
+}
+/** A rate per second, in a unit that needs no small fractions. */
+function rate(perSecond) {
+  const digits = (n) => (n >= 100 ? number(Math.round(n)) : String(+n.toPrecision(2)));
+  return perSecond >= 1 || perSecond === 0
+    ? `${digits(perSecond)}/s`
+    : `${digits(perSecond * 60)}/min`;
+}
+function duration(seconds) {
+  const s = seconds || 0;
+  if (s > 0 && s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;
+  if (s < 100) return `${+s.toFixed(s < 10 ? 1 : 0)} s`;
+  const minutes = Math.round(s / 60);
+  if (minutes < 120) return `${minutes} min`;
+  const hours = Math.round(s / 3600);
+  return hours < 72 ? `${hours} h` : `${Math.round(hours / 24)} days`;
+}
+/** The length of a bin: "minute", "15 minutes". */
+function period(seconds) {
+  for (const [unit, size] of [
+    ["day", 86400],
+    ["hour", 3600],
+    ["minute", 60],
+    ["second", 1],
+  ]) {
+    if (seconds % size === 0) {
+      const n = seconds / size;
+      return n === 1 ? unit : `${n} ${unit}s`;
+    }
+  }
+  return `${seconds} s`;
+}
+const two = (n) => String(n).padStart(2, "0");
+const months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
+const utc = (seconds) => new Date(seconds * 1000);
+const day = (d) => `${d.getUTCDate()} ${months[d.getUTCMonth()]}`;
+const clock = (d) => `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}`;
+const clockSeconds = (d) => `${clock(d)}:${two(d.getUTCSeconds())}`;
+function when(seconds) {
+  const d = utc(seconds);
+  return `${day(d)} ${d.getUTCFullYear()} ${clockSeconds(d)}`;
+}
+/** `whole` in words, of which `part` is so much. */
+const withShare = (words, part, whole) => `${words} (${percent(part, whole)})`;
+const sum = (list) => (list || []).reduce((total, n) => total + n, 0);
+const largest = (list) => (list || []).reduce((most, n) => Math.max(most, n), 0);
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+/** A sentence in which names of settings are between backticks. */
+const sentence = (text) =>
+  capital(/[.!?]$/.test(text) ? text : `${text}.`)
+    .split("`")
+    .map((part, at) => (at % 2 ? html("code", {}, part) : part));
+const bullets = (sentences) =>
+  html(
+    "ul",
+    {},
+    sentences.map((words) => html("li", {}, sentence(words))),
+  );
+
+// ---- Elements
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== undefined && value !== null) element.setAttribute(name, value);
+  }
+  for (const child of children.flat(3)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+const html = (tag, attributes, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) =>
+  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+/** Text from the log, which must not turn the text around it. */
+const logged = (text) => html("bdi", {}, text);
+let ids = 0;
+
+function section(title, lead, ...children) {
+  const id = `section-${++ids}`;
+  const made = html(
+    "section",
+    {"aria-labelledby": id},
+    html("h2", {id}, title),
+    lead && html("p", {class: "lead"}, lead),
+    children,
+  );
+  main.append(made);
+  return made;
+}
+
+/**
+ * A table. A column is [heading, cell of a row, class]; the first one names the row.
+ */
+function table(caption, columns, rows, tall) {
+  const cell = ([, value, kind], row, at) =>
+    html(at ? "td" : "th", {class: kind || null, scope: at ? null : "row"}, value(row));
+  return html(
+    "div",
+    {
+      class: tall ? "scroll tall" : "scroll",
+      tabindex: 0,
+      role: "group",
+      "aria-label": caption,
+    },
+    html(
+      "table",
+      {},
+      html("caption", {class: "hidden"}, caption),
+      html(
+        "thead",
+        {},
+        html(
+          "tr",
+          {},
+          columns.map(([heading, , kind]) =>
+            html("th", {class: kind === "n" ? "n" : null, scope: "col"}, heading),
+          ),
+        ),
+      ),
+      html(
+        "tbody",
+        {},
+        rows.map((row) =>
+          html(
+            "tr",
+            {},
+            columns.map((column, at) => cell(column, row, at)),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+/** The numbers of a plot. They are written when they are first asked for. */
+function behind(caption, columns, rows) {
+  const made = html("details", {class: "behind"}, html("summary", {}, "Show as a table"));
+  made.addEventListener("toggle", () => {
+    if (made.open && made.children.length === 1) {
+      made.append(table(caption, columns, rows(), true));
+    }
+  });
+  return made;
+}
+
+function legend(entries) {
+  const key = (kind) =>
+    svg(
+      "svg",
+      {width: 18, height: 11, "aria-hidden": "true"},
+      kind.startsWith("curve") || kind === "before" || kind === "target"
+        ? svg("line", {x1: 0, x2: 18, y1: 6, y2: 6, class: kind})
+        : svg("rect", {width: 18, height: 11, rx: 2, class: kind}),
+    );
+  return html(
+    "ul",
+    {class: "legend"},
+    entries.map(([kind, words]) => html("li", {}, key(kind), words)),
+  );
+}
+
+// ---- Scales
+
+/** Round numbers from 0 on that reach `most`: at most about `wanted` of them. */
+function ticks(most, wanted) {
+  const rough = Math.max(most, 1) / wanted;
+  const decade = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(1, [1, 2, 5, 10].find((s) => s * decade >= rough) * decade);
+  const list = [];
+  for (let at = 0; at <= most + step * 0.999 && list.length < 20; at += step) list.push(at);
+  return list;
+}
+/** A number on an axis to `most`, in words that stay short and have one unit if they can. */
+function short(n, most = n) {
+  const units = [
+    [1e9, 1e9, "G"],
+    [1e6, 1e6, "M"],
+    [1e5, 1e3, "k"],
+  ];
+  const [, size, unit] = units.find(([from]) => most >= from) || [];
+  return n && unit ? `${+(n / size).toPrecision(3)}\u202f${unit}` : number(n);
+}
+/** From an interval to pixels. */
+const linear = (from, to, low, high) => (value) =>
+  low + (to > from ? (value - from) / (to - from) : 0) * (high - low);
+
+const timeSteps = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+  172800, 604800, 1209600, 2419200, 4838400, 9676800, 31536000,
+];
+
+/** Moments at which the time axis is labelled: whole minutes, hours, days. */
+function timeTicks(from, to, wanted) {
+  const step = timeSteps.find((s) => (to - from) / s <= wanted) || 31536000 * 5;
+  const list = [];
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) list.push(at);
+  return {step, list};
+}
+
+/** A plot that is drawn as wide as it is shown, and again when that changes. */
+function plot(draw) {
+  const place = html("div", {class: "plot"});
+  let drawn = 0;
+  const redraw = () => {
+    const width = Math.round(place.clientWidth);
+    if (width > 0 && width !== drawn) {
+      drawn = width;
+      place.querySelector("svg")?.remove();
+      place.prepend(draw(width, place));
+    }
+  };
+  new ResizeObserver(redraw).observe(place);
+  return place;
+}
+
+/**
+ * Lets the pointer and the arrow keys walk over the positions of a plot. `spots` is a function to
+ * the list of {x, words: [title, line, ...]} of the drawing that is shown.
+ */
+function explore(place, name, spots, height) {
+  const tip = html("div", {class: "tip", hidden: ""});
+  let at = -1;
+  place.append(tip);
+  fill(
+    place,
+    {
+      role: "slider",
+      tabindex: 0,
+      "aria-label": name,
+      "aria-valuemin": 0,
+      "aria-valuenow": 0,
+      "aria-valuetext": "The arrow keys walk through the plot.",
+    },
+    [],
+  );
+  const hide = () => {
+    tip.hidden = true;
+    place.querySelector(".cursor")?.setAttribute("visibility", "hidden");
+  };
+  const show = (next) => {
+    const list = spots();
+    if (!list.length) return;
+    at = Math.max(0, Math.min(list.length - 1, next));
+    const {x, words} = list[at];
+    tip.replaceChildren(
+      html("b", {}, words[0]),
+      ...words.slice(1).map((line) => html("div", {}, line)),
+    );
+    tip.hidden = false;
+    const left =
+      x + 14 + tip.offsetWidth > place.clientWidth ? x - 14 - tip.offsetWidth : x + 14;
+    tip.style.transform = `translate(${Math.max(0, Math.round(left))}px, ${height ?? 8}px)`;
+    const cursor = place.querySelector(".cursor");
+    if (cursor) fill(cursor, {x1: x, x2: x, visibility: "visible"}, []);
+    fill(
+      place,
+      {
+        "aria-valuemax": list.length - 1,
+        "aria-valuenow": at,
+        "aria-valuetext": words.join(", "),
+      },
+      [],
+    );
+  };
+  place.addEventListener("pointermove", (event) => {
+    const x = event.clientX - place.getBoundingClientRect().left;
+    let best = 0;
+    spots().forEach((spot, i, all) => {
+      if (Math.abs(spot.x - x) < Math.abs(all[best].x - x)) best = i;
+    });
+    show(best);
+  });
+  place.addEventListener("pointerleave", hide);
+  place.addEventListener("blur", hide);
+  place.addEventListener("keydown", (event) => {
+    const page = Math.max(1, Math.round(spots().length / 10));
+    const to = {
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      ArrowDown: at - 1,
+      ArrowUp: at + 1,
+      PageUp: at + page,
+      PageDown: at - page,
+      Home: 0,
+      End: Infinity,
+    }[event.key];
+    if (event.key === "Escape") hide();
+    if (to === undefined) return;
+    event.preventDefault();
+    show(to);
+  });
+}
+
+// ---- Over time
+
+/** The timeline in bins that are wide enough to see: [start, sums of each series]. */
+function binned(timeline, series, most) {
+  const {start, step} = timeline;
+  const length = Math.max(0, ...series.map((list) => (list || []).length));
+  const size =
+    timeSteps.find((s) => s % step === 0 && (length * step) / s <= most) ||
+    step * Math.max(1, Math.ceil(length / most));
+  const begin = Math.floor(start / size) * size;
+  const bins = [];
+  for (let at = 0; at < length; at++) {
+    const bin = Math.floor((start + at * step - begin) / size);
+    while (bins.length <= bin) bins.push(series.map(() => 0));
+    series.forEach((list, i) => (bins[bin][i] += (list || [])[at] || 0));
+  }
+  return {begin, size, bins};
+}
+
+/** "21 Nov 12:05 to 12:10". */
+function span(begin, size) {
+  const from = utc(begin);
+  const to = utc(begin + size);
+  if (size % 86400 === 0)
+    return size === 86400 ? day(from) : `${day(from)} to ${day(utc(begin + size - 1))}`;
+  const words = size % 60 ? clockSeconds : clock;
+  if (size === 1) return `${day(from)} ${words(from)}`;
+  return `${day(from)} ${words(from)} to ${words(to)}`;
+}
+
+/** The outline of columns without gaps, for the `value` of each bin. */
+function steps(bins, x, y, value, base) {
+  let path = "";
+  bins.forEach((bin, at) => {
+    const level = y(value(bin)).toFixed(1);
+    path +=
+      `${at ? "L" : base === undefined ? "M" : `M${x(0)},${base}L`}${x(at).toFixed(1)},${level}` +
+      `L${x(at + 1).toFixed(1)},${level}`;
+  });
+  return base === undefined ? path : `${path}L${x(bins.length).toFixed(1)},${base}Z`;
+}
+
+function overTime() {
+  const {timeline} = report;
+  if (!timeline || !(timeline.allowed || []).length) return;
+  const has = {
+    would: sum(timeline.would_block) > 0,
+    before: Boolean(timeline.blocked_before),
+  };
+  const series = [
+    timeline.allowed,
+    timeline.blocked,
+    timeline.would_block,
+    timeline.blocked_before,
+  ];
+  const isAnyBlocked = series.slice(1).some((list) => sum(list) > 0);
+  let spots = [];
+  const draw = (width) => {
+    const {begin, size, bins} = binned(timeline, series, Math.max(20, (width - 60) / 4));
+    const left = 58;
+    const right = width - 10;
+    const x = linear(0, bins.length, left, right);
+    const time = linear(begin, begin + size * bins.length, left, right);
+    const panels = [
+      {
+        top: 24,
+        height: 160,
+        value: (bin) => bin[0],
+        title: `Allowed requests per ${period(size)}`,
+      },
+    ];
+    if (isAnyBlocked) {
+      panels.push({
+        top: 222,
+        height: 110,
+        value: (bin) => Math.max(bin[1] + bin[2], bin[3]),
+        title: `${
+          has.would && !sum(timeline.blocked)
+            ? "Requests that would be blocked"
+            : "Blocked requests"
+        } per ${period(size)}`,
+      });
+    }
+    const bottom = panels.at(-1).top + panels.at(-1).height;
+    const picture = svg("svg", {
+      viewBox: `0 0 ${width} ${bottom + 24}`,
+      "aria-hidden": "true",
+    });
+    const axis = timeTicks(begin, begin + size * bins.length, Math.max(2, (right - left) / 95));
+    for (const at of axis.list) {
+      const d = utc(at);
+      const isDay = at % 86400 === 0;
+      const words =
+        isDay || axis.step >= 86400 ? day(d) : axis.step % 60 ? clockSeconds(d) : clock(d);
+      const place = time(at);
+      picture.append(
+        ...panels.map(({top, height}) =>
+          svg("line", {
+            class: "gridline",
+            x1: place,
+            x2: place,
+            y1: top,
+            y2: top + height,
+          }),
+        ),
+        svg(
+          "text",
+          {
+            x: place,
+            y: bottom + 17,
+            class: isDay ? "strong" : null,
+            "text-anchor": place < left + 20 ? "start" : place > right - 20 ? "end" : "middle",
+          },
+          words,
+        ),
+      );
+    }
+    panels.forEach(({top, height, value, title}, at) => {
+      const marks = ticks(largest(bins.map(value)), height / 38);
+      const y = linear(0, marks.at(-1), top + height, top);
+      for (const mark of marks) {
+        picture.append(
+          svg("line", {
+            class: mark ? "gridline" : "axis",
+            x1: left,
+            x2: right,
+            y1: y(mark),
+            y2: y(mark),
+          }),
+          svg(
+            "text",
+            {x: left - 8, y: y(mark) + 4, "text-anchor": "end"},
+            short(mark, marks.at(-1)),
+          ),
+        );
+      }
+      picture.append(svg("text", {x: 0, y: top - 10, class: "strong"}, title));
+      if (at === 0) {
+        picture.append(
+          svg("path", {class: "allowed", d: steps(bins, x, y, value, y(0))}),
+          svg("path", {class: "allowed-line", d: steps(bins, x, y, value)}),
+        );
+        return;
+      }
+      // Columns of a pixel and a half at least, so that a single blocked minute is seen.
+      const column = Math.max(1.5, x(1) - x(0) - (x(1) - x(0) > 6 ? 1 : 0));
+      bins.forEach((bin, i) => {
+        const rise = (from, to, kind) =>
+          to > from &&
+          picture.append(
+            svg("rect", {
+              class: kind,
+              x: x(i),
+              width: column,
+              y: Math.min(y(to), y(from) - 1.5),
+              height: Math.max(1.5, y(from) - y(to)),
+            }),
+          );
+        rise(0, bin[1], "blocked");
+        rise(bin[1], bin[1] + bin[2], "would");
+      });
+      if (has.before) {
+        picture.append(svg("path", {class: "before", d: steps(bins, x, y, (bin) => bin[3])}));
+      }
+    });
+    picture.append(
+      svg("line", {class: "cursor", y1: panels[0].top, y2: bottom, visibility: "hidden"}),
+    );
+    spots = bins.map((bin, at) => ({
+      x: x(at + 0.5),
+      words: [
+        span(begin + at * size, size),
+        `${number(bin[0])} allowed`,
+        `${number(bin[1])} blocked`,
+        has.would && `${number(bin[2])} would be blocked`,
+        has.before && `${number(bin[3])} blocked before`,
+      ].filter(Boolean),
+    }));
+    return picture;
+  };
+  const place = plot(draw);
+  explore(place, "Requests over time", () => spots);
+  const entries = [
+    ["allowed", "allowed"],
+    ["blocked", "blocked"],
+  ];
+  if (has.would) entries.push(["would", "would be blocked (policies that only observe)"]);
+  if (has.before)
+    entries.push(["before", `blocked by ${report.configuration?.old || "the old file"}`]);
+  const {begin, size, bins} = binned(timeline, series, 300);
+  const lead = isAnyBlocked
+    ? "Times are UTC. The two plots have axes of their own: what is blocked would be too small" +
+      " to see beside what is allowed."
+    : "Times are UTC. No request would have been blocked.";
+  section(
+    "Over time",
+    lead,
+    legend(isAnyBlocked ? entries : entries.slice(0, 1)),
+    html("figure", {}, place),
+    behind(
+      "Requests over time",
+      [
+        [`${capital(period(size))} from (UTC)`, ([at]) => when(begin + at * size)],
+        ["Allowed", ([, bin]) => number(bin[0]), "n"],
+        ["Blocked", ([, bin]) => number(bin[1]), "n"],
+        ...(has.would ? [["Would be blocked", ([, bin]) => number(bin[2]), "n"]] : []),
+        ...(has.before ? [["Blocked before", ([, bin]) => number(bin[3]), "n"]] : []),
+      ],
+      () => [...bins.entries()],
+    ),
+  );
+}
+
+// ---- The headline
+
+function headline() {
+  const total = report.total || {};
+  const configuration = report.configuration || {};
+  const decided = (total.allowed || 0) + (total.blocked || 0) + (total.would_block || 0);
+  const isObserved = !total.blocked && total.would_block > 0;
+  const blocked = isObserved ? total.would_block : total.blocked || 0;
+  const whom = isObserved ? total.clients_would_block : total.clients_blocked;
+  const share = percent(blocked, decided);
+  const all = total.clients === undefined ? requests(decided) : clients(total.clients);
+  const tight = (report.suggest?.suggestions || [])[0];
+  const isOnlySuggested = !configuration.new && report.suggest;
+  let words;
+  if (isOnlySuggested && tight) {
+    words =
+      `A limit of ${tight.rate} with a burst of ${number(tight.burst)} would have touched ` +
+      `${number(tight.clients_touched)} of ${clients(report.suggest.clients)}.`;
+  } else if (!report.requests) {
+    words = report.lines
+      ? "No line of this log is a request that could be replayed."
+      : "The log is empty.";
+  } else if (!decided) {
+    words = "No policy decides about the requests of this log.";
+  } else if (!blocked && total.clients === 1) {
+    words = "The only client of this log would not have been blocked.";
+  } else if (!blocked) {
+    words = `None of ${all} would have been blocked.`;
+  } else if (whom === undefined || total.clients === undefined) {
+    words = `${number(blocked)} of ${requests(decided)} would have been blocked: ${share}.`;
+  } else {
+    words = `${number(whom)} of ${all} would have been blocked: ${share} of the requests.`;
+  }
+  const files = report.files || [];
+  const names =
+    files.length > 3
+      ? `${files.slice(0, 2).join(", ")} and ${files.length - 2} more files`
+      : files.join(", ");
+  const kicker = html(
+    "p",
+    {class: "kicker"},
+    "gcra-spoa replay of ",
+    logged(names || "a log"),
+    configuration.new && [" under ", logged(configuration.new)],
+    configuration.old && [", compared with ", logged(configuration.old)],
+  );
+  main.append(
+    html(
+      "header",
+      {},
+      kicker,
+      html("h1", {}, words),
+      html(
+        "p",
+        {class: "soft"},
+        report.first && report.last
+          ? report.last - report.first < 1
+            ? `${when(report.first)} UTC`
+            : `${when(report.first)} to ${when(report.last)} UTC, ` +
+              duration(report.last - report.first)
+          : "",
+        isObserved ? ". The policies only observe: they count and block nothing." : "",
+      ),
+    ),
+  );
+
+  if (isOnlySuggested) return;
+  const {against} = report;
+  const facts = [["requests decided", decided]];
+  facts.push(["allowed", total.allowed, decided]);
+  facts.push(["blocked", total.blocked, decided]);
+  if (total.would_block) facts.push(["would be blocked", total.would_block, decided]);
+  if (against) {
+    facts.push(["newly blocked", against.newly_blocked, decided]);
+    facts.push(["no longer blocked", against.newly_allowed, decided]);
+    if (against.clients_newly_blocked !== undefined) {
+      facts.push(["clients newly blocked", against.clients_newly_blocked, total.clients]);
+    }
+  }
+  if (total.unmatched) facts.push(["of no policy", total.unmatched, report.requests]);
+  if (total.undecided) facts.push(["undecided", total.undecided, report.requests]);
+  main.append(
+    html(
+      "dl",
+      {class: "facts"},
+      facts.map(([name, n, whole]) =>
+        html(
+          "div",
+          {},
+          html("dt", {}, whole ? `${name}, ${percent(n, whole)}` : name),
+          html("dd", {}, number(n)),
+        ),
+      ),
+    ),
+  );
+}
+
+// ---- Suggestions
+
+function suggestions() {
+  const found = report.suggest;
+  if (!found) return;
+  const lead = found.clients
+    ? `What limits by ${found.key} would have done to ${clients(found.clients)} with` +
+      ` ${requests(found.requests)}. The tight limit is the smallest that touches fewer than` +
+      ` ${+(found.target * 100).toPrecision(3)}\u202f% of the ${found.target_of || "clients"}.`
+    : `No request of the log has the key ${found.key}.`;
+  const limit = (one) => `${one.rate} burst ${one.burst}`;
+  const cards = html(
+    "ul",
+    {class: "limits"},
+    (found.suggestions || []).map((one) =>
+      html(
+        "li",
+        {},
+        html("h3", {}, capital(one.name || "suggested")),
+        html("p", {class: "rate"}, limit(one)),
+        html(
+          "p",
+          {},
+          withShare(
+            `touches ${clients(one.clients_touched)}`,
+            one.clients_touched,
+            found.clients,
+          ),
+          ", ",
+          withShare(
+            `blocks ${requests(one.requests_blocked)}`,
+            one.requests_blocked,
+            found.requests,
+          ),
+        ),
+        one.why && html("p", {class: "soft"}, `${capital(one.why)}.`),
+        html("p", {}, html("code", {}, `limits = ["${limit(one)}"]`)),
+      ),
+    ),
+  );
+  const made = section(`Limits that fit this traffic`, lead, cards);
+  if ((found.curve || []).length && found.clients) {
+    const bursts = shownBursts(found);
+    made.append(
+      legend([
+        ...bursts.map((burst, at) => [`curve b${at}`, `burst ${number(burst)}`]),
+        ["target", "target"],
+      ]),
+      html(
+        "div",
+        {class: "pair"},
+        curve(
+          found,
+          bursts,
+          "clients",
+          found.clients,
+          found.target_of === "requests" ? null : found.target,
+        ),
+        curve(
+          found,
+          bursts,
+          "requests",
+          found.requests,
+          found.target_of === "requests" ? found.target : null,
+        ),
+      ),
+      behind(
+        "What each limit would have done",
+        [
+          ["Rate", (point) => point.rate || rate(point.rate_per_second)],
+          ["Burst", (point) => number(point.burst), "n"],
+          ["Clients touched", (point) => number(point.clients), "n"],
+          ["of clients", (point) => percent(point.clients, found.clients), "n"],
+          ["Requests blocked", (point) => number(point.requests), "n"],
+          ["of requests", (point) => percent(point.requests, found.requests), "n"],
+        ],
+        () => found.curve,
+      ),
+    );
+  }
+  const unsure = found.cannot_tell || [];
+  if (unsure.length && found.clients) {
+    made.append(html("h3", {}, "What this log cannot tell"), bullets(unsure));
+  }
+  peaks(found);
+  suspects(found);
+}
+
+/** Up to four bursts that are far apart, with those that are suggested. */
+function shownBursts(found) {
+  const all = [...new Set(found.curve.map((point) => point.burst))].sort((a, b) => a - b);
+  const suggested = (found.suggestions || []).map((one) => one.burst);
+  const wanted = [...new Set([...suggested, 5, 20, 100, 500, ...all])];
+  return wanted
+    .filter((burst) => all.includes(burst))
+    .slice(0, 4)
+    .sort((a, b) => a - b);
+}
+
+/** The share of clients or requests by the rate, a line for each burst, on logarithmic axes. */
+function curve(found, bursts, what, whole, target) {
+  const title = what === "clients" ? "Clients touched" : "Requests blocked";
+  const points = found.curve.filter((point) => bursts.includes(point.burst));
+  const rates = [...new Set(points.map((point) => point.rate_per_second))].sort(
+    (a, b) => a - b,
+  );
+  const names = new Map(points.map((point) => [point.rate_per_second, point.rate]));
+  // Beyond the first rate under which nothing happens, two are enough.
+  const active = points
+    .filter((point) => point.clients > 0)
+    .map((point) => point.rate_per_second);
+  const marked = (found.suggestions || []).map((one) => one.rate_per_second);
+  const end = largest([...active, ...marked]);
+  const shown = rates.filter((r, at) => r <= end || rates[at - 2] <= end || at < 4);
+  const low = Math.min(-1, Math.floor(Math.log10(Math.min(1 / whole, target || 1) * 1.0001)));
+  let spots = [];
+  const draw = (width) => {
+    const [top, bottom, left, right] = [48, 268, 62, width - 14];
+    const x = linear(Math.log10(shown[0]), Math.log10(shown.at(-1)), left, right);
+    const X = (r) => x(Math.log10(r));
+    const scale = linear(low, 0, bottom - 22, top + 4);
+    const y = (share) => (share > 0 ? scale(Math.log10(share)) : bottom);
+    const picture = svg("svg", {viewBox: `0 0 ${width} ${bottom + 42}`, "aria-hidden": "true"});
+    const every = Math.ceil(-low / 5);
+    for (let power = 0; power >= low; power -= every) {
+      picture.append(
+        svg("line", {
+          class: "gridline",
+          x1: left,
+          x2: right,
+          y1: y(10 ** power),
+          y2: y(10 ** power),
+        }),
+        svg(
+          "text",
+          {x: left - 8, y: y(10 ** power) + 4, "text-anchor": "end"},
+          `${+(100 * 10 ** power).toPrecision(1)}\u202f%`,
+        ),
+      );
+    }
+    picture.append(
+      svg("line", {class: "axis", x1: left, x2: right, y1: bottom, y2: bottom}),
+      svg("text", {x: left - 8, y: bottom + 4, "text-anchor": "end"}, "none"),
+    );
+    let last = -Infinity;
+    for (const r of shown) {
+      picture.append(
+        svg("line", {class: "axis", x1: X(r), x2: X(r), y1: bottom, y2: bottom + 4}),
+      );
+      if (X(r) - last > 48) {
+        last = X(r);
+        const anchor = X(r) > right - 12 ? "end" : "middle";
+        picture.append(
+          svg(
+            "text",
+            {x: X(r), y: bottom + 18, "text-anchor": anchor},
+            names.get(r) || rate(r),
+          ),
+        );
+      }
+    }
+    picture.append(
+      svg(
+        "text",
+        {x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle"},
+        "rate of the limit (logarithmic)",
+      ),
+    );
+    if (target) {
+      picture.append(
+        svg("line", {class: "target", x1: left, x2: right, y1: y(target), y2: y(target)}),
+      );
+    }
+    bursts.forEach((burst, at) => {
+      const line = points.filter(
+        (point) => point.burst === burst && shown.includes(point.rate_per_second),
+      );
+      const d = line
+        .map(
+          (point, i) =>
+            `${i ? "L" : "M"}${X(point.rate_per_second).toFixed(1)},` +
+            y(point[what] / whole).toFixed(1),
+        )
+        .join("");
+      picture.append(
+        svg("path", {class: `curve b${at}`, d}),
+        ...line.map((point) =>
+          svg("circle", {
+            class: `f${at}`,
+            r: 2.5,
+            cx: X(point.rate_per_second),
+            cy: y(point[what] / whole),
+          }),
+        ),
+      );
+    });
+    markNames(
+      picture,
+      (found.suggestions || []).map((one) => ({
+        name: one.name,
+        x: X(one.rate_per_second),
+        y: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
+      })),
+      right,
+    );
+    picture.append(
+      ...(found.suggestions || []).map((one) =>
+        svg("circle", {
+          class: "pin",
+          r: 4.5,
+          cx: X(one.rate_per_second),
+          cy: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
+        }),
+      ),
+    );
+    picture.append(svg("line", {class: "cursor", y1: top, y2: bottom, visibility: "hidden"}));
+    spots = shown.map((r) => ({
+      x: X(r),
+      words: [
+        names.get(r) || rate(r),
+        ...points
+          .filter((point) => point.rate_per_second === r)
+          .map((point) =>
+            withShare(
+              `burst ${number(point.burst)}: ${number(point[what])} ${what}`,
+              point[what],
+              whole,
+            ),
+          ),
+      ],
+    }));
+    return picture;
+  };
+  const place = plot(draw);
+  explore(place, `${title}, by rate`, () => spots, 60);
+  return html("figure", {}, html("figcaption", {}, title), place);
+}
+
+/** The names of suggestions above a plot, each with a line down to its {x, y}. */
+function markNames(picture, marks, right) {
+  marks.forEach((mark, at) => {
+    const level = 14 + 13 * (at % 3);
+    picture.append(
+      svg("line", {class: "mark", x1: mark.x, x2: mark.x, y1: level + 5, y2: mark.y}),
+      svg(
+        "text",
+        {
+          class: "strong halo",
+          x: mark.x,
+          y: level,
+          "text-anchor": mark.x > right - 30 ? "end" : "middle",
+        },
+        mark.name,
+      ),
+    );
+  });
+}
+
+/** How many clients were how busy. */
+function peaks(found) {
+  const bins = (found.peaks || []).map((bin) => ({...bin, from: bin.from ?? bin.per_second}));
+  if (!bins.some((bin) => bin.clients > 0)) return;
+  const minute = found.peaks_minute || [];
+  section(
+    "How busy clients are",
+    "Each client counts once, in the column of its busiest second or minute (of the clock)." +
+      " The axis of clients grows by powers of ten, so that a single client is seen." +
+      " A limit certainly touches the clients beyond its mark: it never allows that many.",
+    html(
+      "div",
+      {class: "pair"},
+      histogram(found, bins, "second", 1),
+      minute.length ? histogram(found, minute, "minute", 60) : null,
+    ),
+  );
+}
+
+function histogram(found, bins, unit, seconds) {
+  const title = `Clients by requests in their busiest ${unit}`;
+  const range = (bin) =>
+    !bin.to || bin.to === bin.from
+      ? number(bin.from)
+      : bin.to >= 4294967295
+        ? `${number(bin.from)} or more`
+        : `${number(bin.from)} to ${number(bin.to)}`;
+  const marks = (found.suggestions || []).map((one) => ({
+    name: one.name,
+    at: one.burst + Math.ceil(one.rate_per_second * seconds),
+  }));
+  let spots = [];
+  const draw = (width) => {
+    const [top, bottom, left, right] = [50, 210, 62, width - 14];
+    const far = Math.max(
+      10,
+      (bins.at(-1).to || bins.at(-1).from) + 1,
+      ...marks.map((mark) => mark.at * 1.3),
+    );
+    const X = (n) =>
+      linear(Math.log10(0.8), Math.log10(Math.min(far, 1e7)), left, right)(Math.log10(n));
+    const most = Math.ceil(Math.log10(largest(bins.map((bin) => bin.clients)) + 1) * 1.0001);
+    // None, and then each power of ten one step higher.
+    const y = (n) => linear(0, most + 1, bottom, top)(n > 0 ? Math.log10(n) + 1 : 0);
+    const picture = svg("svg", {viewBox: `0 0 ${width} ${bottom + 42}`, "aria-hidden": "true"});
+    picture.append(
+      svg("text", {x: left - 8, y: bottom + 4, "text-anchor": "end"}, "none"),
+      svg("line", {class: "axis", x1: left, x2: right, y1: bottom, y2: bottom}),
+    );
+    for (let power = 0; power <= most; power++) {
+      const n = 10 ** power;
+      picture.append(
+        svg("line", {class: "gridline", x1: left, x2: right, y1: y(n), y2: y(n)}),
+        svg("text", {x: left - 8, y: y(n) + 4, "text-anchor": "end"}, short(n)),
+      );
+    }
+    for (const bin of bins.filter((bin) => bin.clients > 0)) {
+      const from = X(bin.from === 1 ? 0.84 : bin.from - 0.0);
+      const to = X(Math.min((bin.to || bin.from) + 1, far));
+      picture.append(
+        svg("rect", {
+          class: "bar",
+          x: from,
+          y: y(bin.clients),
+          width: Math.max(1.5, to - from - 1),
+          height: bottom - y(bin.clients),
+        }),
+      );
+    }
+    let last = -Infinity;
+    for (let decade = 1; decade <= far; decade *= 10) {
+      for (const n of [1, 2, 5].map((times) => times * decade).filter((n) => n <= far)) {
+        picture.append(
+          svg("line", {class: "axis", x1: X(n), x2: X(n), y1: bottom, y2: bottom + 4}),
+        );
+        if (X(n) - last > 34) {
+          last = X(n);
+          picture.append(
+            svg(
+              "text",
+              {
+                x: X(n),
+                y: bottom + 18,
+                "text-anchor": X(n) > right - 10 ? "end" : "middle",
+              },
+              short(n),
+            ),
+          );
+        }
+      }
+    }
+    picture.append(
+      svg(
+        "text",
+        {x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle"},
+        `requests in a ${unit} (logarithmic)`,
+      ),
+    );
+    markNames(
+      picture,
+      marks.map((mark) => ({name: mark.name, x: X(mark.at), y: bottom})),
+      right,
+    );
+    picture.append(svg("line", {class: "cursor", y1: top, y2: bottom, visibility: "hidden"}));
+    spots = bins
+      .filter((bin) => bin.clients > 0)
+      .map((bin) => ({
+        x: X(Math.sqrt(bin.from * Math.min(far, (bin.to || bin.from) + 1))),
+        words: [
+          `${range(bin)} in a ${unit}`,
+          clients(bin.clients),
+          percent(bin.clients, found.clients),
+        ],
+      }));
+    return picture;
+  };
+  const place = plot(draw);
+  explore(place, title, () => spots, 60);
+  return html(
+    "figure",
+    {},
+    html("figcaption", {}, title),
+    place,
+    behind(
+      title,
+      [
+        [`Requests in the busiest ${unit}`, range],
+        ["Clients", (bin) => number(bin.clients), "n"],
+        ["of clients", (bin) => percent(bin.clients, found.clients), "n"],
+      ],
+      () => bins,
+    ),
+  );
+}
+
+function suspects(found) {
+  if (!(found.suspects || []).length) return;
+  section(
+    "The busiest clients",
+    "What they look like, from their gaps, hours, user agents and paths, as far as the log has" +
+      " them. It is an estimate with its reason, not a proof.",
+    table(
+      "The busiest clients",
+      [
+        ["Client", (one) => logged(one.client), "name"],
+        ["Looks like", (one) => one.kind, "kept"],
+        ["Requests", (one) => number(one.requests), "n"],
+        ["Busiest second", (one) => number(one.peak), "n"],
+        [
+          "Busiest minute",
+          (one) => (one.busiest_minute === undefined ? "" : number(one.busiest_minute)),
+          "n",
+        ],
+        [
+          "Blocked by",
+          (one) => {
+            const names = one.touched_by || [];
+            return names.length === (found.suggestions || []).length && names.length > 1
+              ? "all three"
+              : names.join(", ") || "none";
+          },
+        ],
+        ["Why", (one) => one.why, "why"],
+      ],
+      found.suspects,
+    ),
+  );
+}
+
+// ---- Who is blocked
+
+function mostBlocked() {
+  const list = report.most_blocked || [];
+  if (!list.length) return;
+  const timeline = report.timeline || {start: 0, step: 1};
+  const isObserved = list.some((one) => one.would_block > 0);
+  const isCompared = Boolean(report.against);
+  const several = (report.policies || []).length > 1;
+  const share = (one) => {
+    const n = (one.blocked || 0) + (one.would_block || 0);
+    return `${number(n)} (${percent(n, one.requests)})`;
+  };
+  section(
+    "The most blocked clients",
+    "The small plots show the time of the whole report, each with its own height: what was" +
+      " allowed in blue, and above it in red what would have been blocked.",
+    table(
+      "The most blocked clients",
+      [
+        [
+          "Client",
+          (one) => [
+            logged(one.client),
+            several && html("div", {class: "soft"}, `policy ${one.policy}`),
+          ],
+          "name",
+        ],
+        [isObserved ? "Blocked, or would be" : "Blocked", share, "n"],
+        ["of requests", (one) => number(one.requests), "n"],
+        ["Over time", (one) => spark(one, timeline), "spark"],
+        ...(isCompared && list.some((one) => one.newly_blocked)
+          ? [["Newly", (one) => number(one.newly_blocked), "n"]]
+          : []),
+        ["Busiest second", (one) => (one.peak ? number(one.peak.per_second) : ""), "n"],
+        ["Longest wait", (one) => duration(one.worst_wait), "n"],
+        ["Limit", (one) => one.limit || "", "kept"],
+        [
+          "First blocked",
+          (one) => (one.first_blocked ? when(one.first_blocked).replace(/ \d{4} /, " ") : ""),
+          "n",
+        ],
+      ],
+      list,
+    ),
+  );
+  const newly = report.against?.most_newly_blocked || [];
+  if (newly.length) {
+    section(
+      "Blocked now, and not before",
+      `Clients with requests that ${report.configuration?.old || "the old file"} allows.`,
+      table(
+        "Newly blocked clients",
+        [
+          ["Client", (one) => logged(one.client), "name"],
+          ["Policy", (one) => one.policy],
+          ["Requests newly blocked", (one) => number(one.requests), "n"],
+        ],
+        newly,
+      ),
+    );
+  }
+}
+
+/** A client's requests over the time of the report. */
+function spark(one, timeline) {
+  const series = [one.timeline?.allowed, one.timeline?.blocked];
+  const {bins, size} = binned(timeline, series, 100);
+  const whole = binned(timeline, [report.timeline?.allowed], 100).bins.length || bins.length;
+  const most = largest(bins.map(([allowed, blocked]) => allowed + blocked)) || 1;
+  const x = linear(0, Math.max(whole, bins.length, 1), 0, 200);
+  const y = linear(0, most, 29, 1);
+  const width = Math.max(1.5, x(1) - x(0) - 0.3);
+  const column = (at, from, to, kind) =>
+    to > from
+      ? svg("rect", {
+          class: kind,
+          x: x(at),
+          width,
+          y: Math.min(y(to), y(from) - 1),
+          height: Math.max(1, y(from) - y(to)),
+        })
+      : null;
+  return svg(
+    "svg",
+    {
+      viewBox: "0 0 200 30",
+      role: "img",
+      "aria-label":
+        `At most ${requests(most)} per ${period(size)}; ` +
+        `${number(sum(series[1]))} blocked in all`,
+    },
+    bins.map(([allowed, blocked], at) => [
+      column(at, 0, allowed, "bar"),
+      column(at, allowed, allowed + blocked, "blocked"),
+    ]),
+    svg("line", {class: "axis", x1: 0, x2: 200, y1: 29.5, y2: 29.5}),
+  );
+}
+
+// ---- Policies, the log, and what is not known
+
+function policies() {
+  const list = report.policies || [];
+  if (!list.length) return;
+  const limits = list.flatMap((policy) =>
+    (policy.limits || []).map((limit) => ({policy, limit})),
+  );
+  const observed = list.some((policy) => policy.would_block > 0);
+  section(
+    "Policies and limits",
+    null,
+    table(
+      "Policies",
+      [
+        [
+          "Policy",
+          (one) => [
+            logged(one.name),
+            one.mode === "observe" && html("div", {class: "soft"}, "only observes"),
+            one.in_words && html("div", {class: "soft"}, one.in_words),
+          ],
+          "name",
+        ],
+        ["Allowed", (one) => number(one.allowed), "n"],
+        ["Blocked", (one) => number(one.blocked), "n"],
+        ...(observed ? [["Would be blocked", (one) => number(one.would_block), "n"]] : []),
+        ...(list.some((one) => one.undecided)
+          ? [["Undecided", (one) => number(one.undecided), "n"]]
+          : []),
+        [
+          "Clients",
+          (one) => (one.clients_exact === false ? "about " : "") + number(one.clients),
+          "n",
+        ],
+        [
+          "Clients blocked",
+          (one) =>
+            `${number(one.clients_blocked)} (${percent(one.clients_blocked, one.clients)})`,
+          "n",
+        ],
+      ],
+      list,
+    ),
+    limits.length > 0 &&
+      table(
+        "Limits",
+        [
+          [
+            "Limit",
+            ({limit}) => [
+              limit.limit,
+              limit.name && limit.name !== limit.limit
+                ? html("span", {class: "soft"}, ` ${limit.name}`)
+                : null,
+              limit.override && html("span", {class: "soft"}, " (override)"),
+            ],
+            "name",
+          ],
+          ["Policy", ({policy}) => logged(policy.name)],
+          ["Blocked", ({limit}) => number(limit.blocked), "n"],
+          ...(observed
+            ? [["Would be blocked", ({limit}) => number(limit.would_block), "n"]]
+            : []),
+          [
+            "Longest wait",
+            ({limit}) => (limit.worst_wait ? duration(limit.worst_wait) : "none"),
+            "n",
+          ],
+        ],
+        limits,
+      ),
+  );
+}
+
+function theLog() {
+  const bad = report.bad || [];
+  const answers = report.log_answers;
+  const entry = (name, value) => html("div", {}, html("dt", {}, name), html("dd", {}, value));
+  section(
+    "The log",
+    null,
+    html(
+      "dl",
+      {class: "columns"},
+      entry(
+        "Files",
+        (report.files || []).map((file, at) => [at ? ", " : "", logged(file)]),
+      ),
+      entry("Format", report.format || "unknown"),
+      report.time && entry("Time of a request", report.time),
+      entry("Lines", `${number(report.lines)}, of which ${requests(report.requests)}`),
+      entry("Bad lines", number(sum(bad.map((one) => one.count)))),
+      entry("Too late to be sorted", number(report.late)),
+      report.truncated
+        ? entry("Cut short", `${count(report.truncated, "line", "lines")} (their last field)`)
+        : null,
+      answers &&
+        entry("Answers in the log", [
+          `429: ${number(answers["429"])}, 403: ${number(answers["403"])}`,
+          answers.blocked === null || answers.blocked === undefined
+            ? ""
+            : `; blocked by the agent then: ${number(answers.blocked)}`,
+        ]),
+    ),
+    (report.mapping || []).length > 0 &&
+      table(
+        "From fields to args",
+        [
+          ["Arg", (one) => html("code", {}, one.arg)],
+          ["Field of the log", (one) => html("code", {}, one.field)],
+        ],
+        report.mapping,
+      ),
+    bad.length > 0 &&
+      table(
+        "Bad lines",
+        [
+          ["What is wrong", (one) => one.kind],
+          ["Lines", (one) => number(one.count), "n"],
+          ["The first", (one) => [logged(one.file), `, line ${number(one.line)}`]],
+          ["It begins", (one) => html("code", {}, logged(one.excerpt))],
+        ],
+        bad,
+      ),
+  );
+}
+
+function notKnown() {
+  const defaults = [
+    "What clients would have done: one that is blocked may try again, slow down or leave.",
+    "Requests that are not in the log, and those of machines whose logs were not given.",
+    "Time: a request counts when HAProxy accepted it; the agent is asked a little later.",
+  ];
+  const known = report.cannot_know || defaults;
+  const notes = report.notes || [];
+  if (notes.length) section("About these numbers", null, bullets(notes));
+  section("What this report cannot know", null, bullets(known));
+  const made = [
+    report.program || "gcra-spoa",
+    report.made && `made on ${when(report.made)} UTC`,
+    report.seconds > 0 &&
+      `${count(report.lines, "line", "lines")} in ${duration(report.seconds)}`,
+  ];
+  main.append(html("footer", {}, made.filter(Boolean).join(", "), "."));
+}
+
+headline();
+overTime();
+mostBlocked();
+suggestions();
+policies();
+theLog();
+notKnown();

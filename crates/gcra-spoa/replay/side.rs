@@ -1,0 +1,237 @@
+//! A configuration that decides about a log, and what came of it.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use gcra_table::Slots;
+use spop_agent::Message;
+
+use crate::cli::{Replay, Source};
+use crate::output::{Mistakes, WrongUsage};
+use crate::policy::Policies;
+use crate::question::{Question, Unanswerable};
+use crate::rate_flags::RateFlags;
+use crate::replay::distinct::Distinct;
+use crate::replay::engine::Engine;
+use crate::replay::mapping::Mapping;
+use crate::replay::tally::{Request, Tally, decide_request};
+use crate::verdict::Outcome;
+
+/// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,
+/// because fewer of its parts are near.
+const SLOTS: u64 = 1 << 22;
+
+/// Policies, and how the operator named them.
+pub(crate) struct Configured {
+    name: String,
+    pub(crate) policies: Policies,
+}
+
+impl Configured {
+    /// Those of the command line, if it has some.
+    pub(crate) fn new(command: &Replay) -> anyhow::Result<Option<Self>> {
+        if let Some(file) = &command.config {
+            return Self::by_file(file).map(Some);
+        }
+        if !command.has_flags() {
+            return Ok(None);
+        }
+        let policies = command.flags().map_err(WrongUsage)?;
+        let policy = policies.list.first();
+        let limit = policy.and_then(|policy| policy.rule.limits().first());
+        let name = match (limit.and_then(|limit| RateFlags::of(limit.quota)), policy) {
+            (Some(flags), _) => flags.to_string(),
+            (None, Some(policy)) => policy.rule.in_words(),
+            (None, None) => String::new(),
+        };
+        Ok(Some(Self { name, policies }))
+    }
+
+    pub(crate) fn by_file(file: &Path) -> anyhow::Result<Self> {
+        let (policies, _) = Source::File(file.to_owned()).read().map_err(Mistakes)?;
+        Ok(Self { name: file.display().to_string(), policies })
+    }
+}
+
+/// A configuration that decides, and what came of it.
+pub(crate) struct Side {
+    pub(crate) name: String,
+    pub(crate) engine: Engine,
+    pub(crate) mapping: Mapping,
+    pub(crate) tally: Tally,
+    /// The questions about the messages of a batch.
+    questions: Vec<Result<Question, Unanswerable>>,
+}
+
+impl Side {
+    pub(crate) fn new(
+        Configured { name, policies }: Configured,
+        mapping: Mapping,
+        slots: Option<Slots>,
+    ) -> anyhow::Result<Self> {
+        let slots = slots.or_else(|| Slots::new(SLOTS).ok()).unwrap_or(Slots::DEFAULT);
+        let engine = Engine::new(policies, slots).with_context(|| {
+            let bytes = slots.bytes() >> 20;
+            format!("there is no memory for a table of {bytes} MiB; write a smaller --slots")
+        })?;
+        let tally = Tally::new(engine.policies());
+        Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
+    }
+
+    /// Finds the questions about a batch of requests, of which this mapping has the messages. What
+    /// is needed to decide about them is on its way from memory.
+    fn prepare(
+        engine: &Engine,
+        tally: &Tally,
+        questions: &mut Vec<Result<Question, Unanswerable>>,
+        mapping: &Mapping,
+        requests: usize,
+    ) {
+        questions.clear();
+        for place in 0..requests {
+            for message in mapping.messages(place) {
+                let question = engine.question(&message);
+                if let Ok(question) = question {
+                    tally.touch(question);
+                }
+                questions.push(question);
+            }
+        }
+    }
+}
+
+/// Decides about a request of a batch. `next` is the place of the question about its first
+/// message, and moves behind those of the request.
+#[inline]
+fn decide<'m>(
+    engine: &mut Engine,
+    tally: &mut Tally,
+    questions: &[Result<Question, Unanswerable>],
+    next: &mut usize,
+    at: i64,
+    messages: impl Iterator<Item = Message<'m>>,
+) -> Request {
+    engine.advance_to(at);
+    tally.begin(at);
+    let of_request = questions.get(*next..).unwrap_or_default().iter().copied();
+    let asked = messages.zip(of_request).inspect(|_| *next += 1);
+    decide_request(engine, asked, tally)
+}
+
+/// How many requests are prepared together, so that what each needs from memory comes while
+/// others are prepared.
+const BATCH: usize = 32;
+
+/// One or two configurations that decide about a log.
+pub(crate) struct Replaying {
+    pub(crate) new: Side,
+    pub(crate) old: Option<Side>,
+    pub(crate) changes: Changes,
+    /// Whether both have the same messages, which are written once then.
+    shares_messages: bool,
+    /// The times of the requests that are not decided yet.
+    times: Vec<i64>,
+}
+
+impl Replaying {
+    pub(crate) fn new(new: Side, old: Option<Side>) -> Self {
+        let shares_messages = old.as_ref().is_some_and(|old| new.mapping.writes_as(&old.mapping));
+        Self { new, old, changes: Changes::default(), shares_messages, times: Vec::new() }
+    }
+
+    /// Adds the request of a line, with its time in microseconds since 1970. It is decided with
+    /// others.
+    #[inline]
+    pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
+        self.new.mapping.write(values);
+        if let Some(old) = &mut self.old
+            && !self.shares_messages
+        {
+            old.mapping.write(values);
+        }
+        self.times.push(at);
+        if self.times.len() >= BATCH {
+            self.decide_all();
+        }
+    }
+
+    /// Decides about the requests that are not decided yet.
+    pub(crate) fn decide_all(&mut self) {
+        let Self { new, old, changes, shares_messages, times } = self;
+        let Side { engine, mapping, tally, questions, .. } = new;
+        Side::prepare(engine, tally, questions, mapping, times.len());
+        let mut next = 0;
+        match old {
+            None => {
+                for (place, at) in times.iter().enumerate() {
+                    decide(engine, tally, questions, &mut next, *at, mapping.messages(place));
+                }
+            }
+            Some(old) => {
+                let Side {
+                    engine: engine_before,
+                    mapping: own,
+                    tally: tally_before,
+                    questions: questions_before,
+                    ..
+                } = old;
+                let before = if *shares_messages { &*mapping } else { &*own };
+                let requests = times.len();
+                Side::prepare(engine_before, tally_before, questions_before, before, requests);
+                let mut next_before = 0;
+                for (place, at) in times.iter().enumerate() {
+                    let messages = mapping.messages(place);
+                    let now = decide(engine, tally, questions, &mut next, *at, messages);
+                    let was = decide(
+                        engine_before,
+                        tally_before,
+                        questions_before,
+                        &mut next_before,
+                        *at,
+                        before.messages(place),
+                    );
+                    changes.count(tally, now, was);
+                }
+                own.clear();
+            }
+        }
+        mapping.clear();
+        times.clear();
+    }
+}
+
+/// Where two configurations differ.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) newly_blocked: u64,
+    pub(crate) newly_allowed: u64,
+    pub(crate) newly_would_block: u64,
+    pub(crate) clients_newly_blocked: Distinct,
+    pub(crate) clients_newly_allowed: Distinct,
+}
+
+impl Changes {
+    #[inline]
+    fn count(&mut self, tally: &mut Tally, now: Request, before: Request) {
+        tally.end_of_other(before.is(Outcome::Blocked));
+        match (now.is(Outcome::Blocked), before.is(Outcome::Blocked)) {
+            (true, false) => {
+                self.newly_blocked += 1;
+                if let Some(decided) = now.decided {
+                    self.clients_newly_blocked.add(decided.key.get());
+                    tally.newly(decided);
+                }
+            }
+            (false, true) => {
+                self.newly_allowed += 1;
+                if let Some(decided) = before.decided {
+                    self.clients_newly_allowed.add(decided.key.get());
+                }
+            }
+            (false, false) if now.is(Outcome::WouldBlock) && before.is(Outcome::Allowed) => {
+                self.newly_would_block += 1;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What limits are suggested from: the requests of a log by a key that the operator names.
+
+use anyhow::Context as _;
+use gcra_table::{Slots, Table};
+
+use crate::counting::write_client;
+use crate::message_key::hash_key;
+use crate::policy::key_args::key_args;
+use crate::policy::variables::Answers;
+use crate::policy::{KeyParts, Overrides, Policies, Policy, Rule};
+use crate::replay::mapping::{Fields, Mapping};
+use crate::suggest::{Hints, Suggest, Suggestions};
+
+/// What a suggested limit may touch: fewer than this share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Target {
+    share: f64,
+    /// Of the requests, and not of the clients.
+    is_of_requests: bool,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self { share: 0.001, is_of_requests: false }
+    }
+}
+
+impl Target {
+    /// Reads `0.1%`, `0.1% of clients` or `0.1% of requests`. The error is a sentence.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (share, is_of_requests) = match text.split_once('%') {
+            Some((share, "" | " of clients")) => (share, false),
+            Some((share, " of requests")) => (share, true),
+            _ => ("", false),
+        };
+        let percent = share.parse::<f64>().ok().filter(|percent| (1e-6..=100.0).contains(percent));
+        match percent {
+            Some(percent) => Ok(Self { share: percent / 100.0, is_of_requests }),
+            None => Err(format!("'{text}' is not a share, such as 0.1% or '0.1% of requests'")),
+        }
+    }
+}
+
+/// The name of the message that only suggestions are made from.
+pub(crate) const MESSAGE: &str = "suggested";
+
+/// Collects what limits are suggested from.
+pub(crate) struct Suggesting {
+    suggest: Suggest,
+    policies: Policies,
+    mapping: Mapping,
+    /// Hashes keys. Its table is not used for anything else.
+    hasher: Table,
+    user_agent: Option<usize>,
+    path: Option<usize>,
+}
+
+impl Suggesting {
+    pub(crate) fn new(
+        key: &str,
+        target: Option<Target>,
+        policies: Policies,
+        mapping: Mapping,
+        fields: &mut Fields<'_>,
+    ) -> anyhow::Result<Self> {
+        let least = Slots::new(Slots::MIN).context("there is no smallest table")?;
+        let hasher = Table::in_memory(least).context("no memory")?;
+        let Target { share, is_of_requests } = target.unwrap_or_default();
+        let suggest = Suggest::new(key_of_flag(key), share);
+        let suggest = if is_of_requests { suggest.of_requests() } else { suggest };
+        let user_agent =
+            ["user_agent", "user-agent", "http_user_agent", "ua", "req.hdr(user-agent)"]
+                .into_iter()
+                .find_map(|name| fields.select_if_known(name));
+        let path = fields.select_if_known("path");
+        Ok(Self { suggest, policies, mapping, hasher, user_agent, path })
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
+        self.mapping.clear();
+        self.mapping.write(values);
+        let Self { suggest, policies, mapping, hasher, .. } = self;
+        let policy = &policies.list[0];
+        let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
+        let hints = Hints { user_agent: value(self.user_agent), path: value(self.path) };
+        for message in mapping.messages(0) {
+            if let Some((key, _)) = hash_key(hasher.hasher(), policy, &message) {
+                suggest.add(key.get(), at, hints, |name| {
+                    write_client(name, policy, key, Some(message.clone()));
+                });
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> Suggestions {
+        self.suggest.finish()
+    }
+}
+
+/// `ip,path` of `key=ip,path` and of `ip,path`.
+fn key_of_flag(text: &str) -> &str {
+    text.strip_prefix("key=").unwrap_or(text)
+}
+
+/// A policy without limits, for clients with this key. The error is a sentence.
+pub(crate) fn policies_of(text: &str) -> Result<Policies, String> {
+    let entries: Vec<_> = key_of_flag(text).split(',').collect();
+    let mut mistakes = Vec::new();
+    let args =
+        key_args(&entries, "--suggest", "--suggest key=ip", |_, mistake| mistakes.push(mistake));
+    if let Some(mistake) = mistakes.pop() {
+        return Err(mistake);
+    }
+    let policy = Policy {
+        name: "suggest".into(),
+        message: Some(MESSAGE.as_bytes().into()),
+        when: None,
+        key: KeyParts { args, ipv4_prefix: 32, ipv6_prefix: 64, lowercase: false },
+        cost: None,
+        rule: Rule::Unlimited,
+        overrides: Overrides::default(),
+        observes: false,
+        penalty: None,
+        shared: None,
+        trial: None,
+        is_trial: false,
+    };
+    Ok(Policies::new(vec![policy], Answers::blocked_only(), Vec::new(), 0))
+}

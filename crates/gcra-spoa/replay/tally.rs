@@ -1,0 +1,437 @@
+//! What came of the requests of a log: by policy, limit, client and time.
+
+use ahash::AHashMap;
+use gcra_table::Nanos;
+use spop_agent::Message;
+
+use crate::answer::Standing;
+use crate::policy::{Limit, Policy};
+use crate::question::{Question, Unanswerable};
+use crate::replay::distinct::Distinct;
+use crate::replay::engine::{Decided, Engine, Step};
+use crate::replay::timeline::{Longer, Steps, merge};
+use crate::verdict::{Outcome, Reason, Verdict};
+
+/// How many clients are followed. When there are more, those that are idle for longest are
+/// forgotten, and count from nothing when they come back.
+const MOST_CLIENTS: usize = 1 << 21;
+
+/// How many clients with blocked requests are followed by name and time.
+const MOST_HIT: usize = 4096;
+
+/// What came of all requests.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Totals {
+    pub(crate) allowed: u64,
+    pub(crate) blocked: u64,
+    pub(crate) would_block: u64,
+    /// A policy is for the message, but its key has no value or its cost is not valid.
+    pub(crate) undecided: u64,
+    /// No policy is for any of its messages.
+    pub(crate) unmatched: u64,
+}
+
+/// What one request came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    /// The strongest verdict on its messages, with the key that it is about.
+    pub(crate) decided: Option<Decided>,
+    is_undecided: bool,
+}
+
+impl Request {
+    pub(crate) fn is(&self, outcome: Outcome) -> bool {
+        self.decided.is_some_and(|decided| decided.verdict.outcome == outcome)
+    }
+
+    /// Adds what came of another message.
+    fn and(&mut self, next: Result<Decided, Unanswerable>) {
+        match (next, self.decided) {
+            (Ok(next), Some(decided)) if next.verdict.outcome <= decided.verdict.outcome => {}
+            (Ok(next), _) => self.decided = Some(next),
+            (Err(Unanswerable::Undecided(_)), _) => self.is_undecided = true,
+            (Err(Unanswerable::Unmatched | Unanswerable::NoMessage), _) => {}
+        }
+    }
+
+    fn count(&self, totals: &mut Totals) {
+        match self.decided.map(|decided| decided.verdict.outcome) {
+            Some(Outcome::Allowed) => totals.allowed += 1,
+            Some(Outcome::Blocked) => totals.blocked += 1,
+            Some(Outcome::WouldBlock) => totals.would_block += 1,
+            None if self.is_undecided => totals.undecided += 1,
+            None => totals.unmatched += 1,
+        }
+    }
+}
+
+/// What came of the requests that one policy decided about.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyTally {
+    pub(crate) allowed: u64,
+    /// Blocked, or would block if the policy only observes.
+    pub(crate) hit: u64,
+    pub(crate) undecided: u64,
+    /// Of those, by the reason: a limit is used up, a cost above the burst, the rule `deny`.
+    pub(crate) by_limit: u64,
+    pub(crate) oversize: u64,
+    pub(crate) denied: u64,
+    pub(crate) limits: Vec<LimitTally>,
+    pub(crate) clients: Distinct,
+    pub(crate) clients_hit: Distinct,
+}
+
+/// How often a limit denied.
+#[derive(Debug)]
+pub(crate) struct LimitTally {
+    /// Where the limit lies, which tells it from others.
+    address: usize,
+    pub(crate) hit: u64,
+    pub(crate) worst_wait: Nanos,
+}
+
+/// What is known of each client of a policy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Client {
+    requests: u32,
+    hit: u32,
+    /// Blocked by this configuration, and not by the other one.
+    newly: u32,
+    /// The last second in which it asked, and how often in that second.
+    second: u32,
+    in_second: u32,
+    /// The most requests in a second of the clock.
+    peak: u32,
+}
+
+/// What is known besides of a client with blocked requests.
+#[derive(Debug)]
+struct Hit {
+    policy: usize,
+    name: String,
+    first: u64,
+    last: u64,
+    worst_wait: Nanos,
+    worst_limit: Option<usize>,
+    /// The steps in which it asked since its first blocked request, with how many requests were
+    /// allowed and blocked.
+    steps: Vec<(usize, [u64; 2])>,
+}
+
+/// A client with blocked requests, for the report.
+#[derive(Debug)]
+pub(crate) struct HitClient {
+    pub(crate) policy: usize,
+    pub(crate) name: String,
+    pub(crate) requests: u64,
+    pub(crate) hit: u64,
+    pub(crate) newly: u64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) worst_wait: Nanos,
+    /// The place of the limit with the longest wait among those of the policy.
+    pub(crate) worst_limit: Option<usize>,
+    pub(crate) peak: u64,
+    pub(crate) steps: Vec<(usize, [u64; 2])>,
+}
+
+/// What came of all requests of a log.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) totals: Totals,
+    pub(crate) policies: Vec<PolicyTally>,
+    pub(crate) clients: Distinct,
+    pub(crate) clients_blocked: Distinct,
+    pub(crate) clients_would_block: Distinct,
+    by_key: AHashMap<u64, Client>,
+    hits: AHashMap<u64, Hit>,
+    /// Whether some clients were forgotten.
+    pub(crate) has_forgotten: bool,
+    pub(crate) steps: Steps,
+    /// Allowed, blocked and would block; and blocked by the other configuration.
+    pub(crate) series: Vec<[u64; 4]>,
+    /// The time of the request, in seconds since 1970, and the place of its step.
+    second: u64,
+    place: usize,
+}
+
+/// The key of a client of a policy. Policies with the same key would have the same hashes.
+fn client_of(policy: usize, hash: u64) -> u64 {
+    hash ^ (policy as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn address(limit: &Limit) -> usize {
+    std::ptr::from_ref(limit).addr()
+}
+
+impl Tally {
+    pub(crate) fn new(policies: &[Policy]) -> Self {
+        let policy = |policy: &Policy| {
+            let limit =
+                |limit| LimitTally { address: address(limit), hit: 0, worst_wait: Nanos::ZERO };
+            PolicyTally { limits: policy.limits().map(limit).collect(), ..PolicyTally::default() }
+        };
+        Self { policies: policies.iter().map(policy).collect(), ..Self::default() }
+    }
+
+    /// Looks at what is known of a client, so that it is near when its request is counted.
+    #[inline]
+    pub(crate) fn touch(&self, question: Question) {
+        let id = client_of(question.policy, question.key.get());
+        std::hint::black_box(self.by_key.get(&id).is_some());
+    }
+
+    /// Begins a request at this moment, in microseconds since 1970.
+    #[inline]
+    pub(crate) fn begin(&mut self, at: i64) {
+        let second = u64::try_from(at / 1_000_000).unwrap_or(0).max(self.second);
+        self.second = second;
+        let (series, hits) = (&mut self.series, &mut self.hits);
+        self.place = self.steps.place(second, |longer| {
+            merge(series, longer);
+            hits.values_mut().for_each(|hit| hit.merge(longer));
+        });
+    }
+
+    /// Counts what a policy says about a message.
+    #[inline]
+    fn step(&mut self, engine: &Engine, step: &Step<'_, '_>, message: &Message<'_>) {
+        let Step { verdict, key, .. } = *step;
+        let is_hit = verdict.would_block();
+        let id = client_of(verdict.policy, key.get());
+        let client = self.by_key.entry(id).or_default();
+        let second = u32::try_from(self.second).unwrap_or(u32::MAX);
+        let is_new = client.requests == 0;
+        let is_first_hit = is_hit && client.hit == 0;
+        client.requests = client.requests.saturating_add(1);
+        client.in_second = if client.second == second { client.in_second + 1 } else { 1 };
+        client.second = second;
+        client.peak = client.peak.max(client.in_second);
+        client.hit = client.hit.saturating_add(is_hit.into());
+        let was_hit = client.hit > 0;
+        let policy = &mut self.policies[verdict.policy];
+        if is_new {
+            policy.clients.add(key.get());
+            self.clients.add(key.get());
+        }
+        if is_first_hit {
+            policy.clients_hit.add(key.get());
+            match verdict.outcome {
+                Outcome::Blocked => self.clients_blocked.add(key.get()),
+                Outcome::Allowed | Outcome::WouldBlock => self.clients_would_block.add(key.get()),
+            }
+        }
+        if !is_hit {
+            policy.allowed += 1;
+        }
+        if was_hit {
+            self.count_hit(engine, id, step, message);
+        }
+        if is_new && self.by_key.len() > MOST_CLIENTS {
+            self.forget();
+        }
+    }
+
+    /// Counts a request of a client that has blocked requests.
+    fn count_hit(&mut self, engine: &Engine, id: u64, step: &Step<'_, '_>, message: &Message<'_>) {
+        let Step { verdict, key, standings } = *step;
+        let Verdict { policy: place, reason, .. } = verdict;
+        let is_hit = verdict.would_block();
+        let policy = &mut self.policies[place];
+        let mut worst: (Nanos, Option<usize>) = (Nanos::ZERO, None);
+        if is_hit {
+            policy.hit += 1;
+            match reason {
+                Some(Reason::Oversize) => policy.oversize += 1,
+                Some(Reason::Denied) => policy.denied += 1,
+                Some(Reason::Limit | Reason::Store) | None => policy.by_limit += 1,
+            }
+            for Standing { limit, wait, .. } in standings.iter().filter(|it| it.wait > Nanos::ZERO)
+            {
+                let address = address(limit);
+                let found = policy.limits.iter().position(|it| it.address == address);
+                let Some(found) = found else { continue };
+                let limit = &mut policy.limits[found];
+                limit.hit += 1;
+                limit.worst_wait = limit.worst_wait.max(*wait);
+                if worst.1.is_none() || *wait > worst.0 {
+                    worst = (*wait, Some(found));
+                }
+            }
+        }
+        let known = self.hits.contains_key(&id);
+        // A client that was left out is followed again from its next blocked request on.
+        if !known && !is_hit {
+            return;
+        }
+        let second = self.second;
+        let hit = self.hits.entry(id).or_insert_with(|| {
+            let mut name = String::new();
+            engine.write_client(&mut name, place, key, message);
+            Hit {
+                policy: place,
+                name,
+                first: second,
+                last: second,
+                worst_wait: Nanos::ZERO,
+                worst_limit: None,
+                steps: Vec::new(),
+            }
+        });
+        if is_hit {
+            hit.last = second;
+            if hit.worst_limit.is_none() || worst.0 > hit.worst_wait {
+                (hit.worst_wait, hit.worst_limit) = worst;
+            }
+        }
+        match hit.steps.last_mut() {
+            Some((place, counts)) if *place == self.place => counts[usize::from(is_hit)] += 1,
+            _ => {
+                let mut counts = [0; 2];
+                counts[usize::from(is_hit)] = 1;
+                hit.steps.push((self.place, counts));
+            }
+        }
+        if !known && self.hits.len() > MOST_HIT {
+            self.leave_out();
+        }
+    }
+
+    /// Leaves out the half of the followed clients with the fewest blocked requests.
+    #[cold]
+    fn leave_out(&mut self) {
+        let hit = |id: &u64| self.by_key.get(id).map_or(0, |client| client.hit);
+        let mut counts: Vec<_> = self.hits.keys().map(|id| (hit(id), *id)).collect();
+        let middle = counts.len() / 2;
+        counts.select_nth_unstable(middle);
+        counts[..middle].iter().for_each(|(_, id)| {
+            self.hits.remove(id);
+        });
+    }
+
+    /// Forgets the half of the clients that are idle for longest, those without blocked requests
+    /// first.
+    #[cold]
+    fn forget(&mut self) {
+        self.has_forgotten = true;
+        let rank = |client: &Client| (client.hit > 0, client.second);
+        let mut ranks: Vec<_> = self.by_key.values().map(rank).collect();
+        let middle = ranks.len() / 2;
+        let (_, middle, _) = ranks.select_nth_unstable(middle);
+        let middle = *middle;
+        self.by_key.retain(|_, client| rank(client) > middle);
+        let by_key = &self.by_key;
+        self.hits.retain(|id, _| by_key.contains_key(id));
+    }
+
+    /// Counts a message about which nothing was decided.
+    fn undecided(&mut self, why: Unanswerable) {
+        if let Unanswerable::Undecided(policy) = why {
+            self.policies[policy].undecided += 1;
+        }
+    }
+
+    /// Ends a request.
+    #[inline]
+    fn end(&mut self, request: &Request) {
+        request.count(&mut self.totals);
+        let series = match request.decided.map(|decided| decided.verdict.outcome) {
+            Some(Outcome::Allowed) => 0,
+            Some(Outcome::Blocked) => 1,
+            Some(Outcome::WouldBlock) => 2,
+            None => return,
+        };
+        self.count_at_place(series);
+    }
+
+    /// Counts that the other configuration blocked the request.
+    pub(crate) fn end_of_other(&mut self, is_blocked: bool) {
+        if is_blocked {
+            self.count_at_place(3);
+        }
+    }
+
+    #[inline]
+    fn count_at_place(&mut self, series: usize) {
+        if self.series.len() <= self.place {
+            self.series.resize(self.place + 1, [0; 4]);
+        }
+        self.series[self.place][series] += 1;
+    }
+
+    /// Counts that this configuration blocks a request that the other one did not block.
+    pub(crate) fn newly(&mut self, decided: Decided) {
+        let id = client_of(decided.verdict.policy, decided.key.get());
+        if let Some(client) = self.by_key.get_mut(&id) {
+            client.newly = client.newly.saturating_add(1);
+        }
+    }
+
+    /// The clients that `rank` counts most of, the first of them first.
+    pub(crate) fn most_hit(&self, most: usize, rank: fn(&HitClient) -> u64) -> Vec<HitClient> {
+        let client = |(id, hit): (&u64, &Hit)| {
+            let client = self.by_key.get(id).copied().unwrap_or_default();
+            HitClient {
+                policy: hit.policy,
+                name: hit.name.clone(),
+                requests: client.requests.into(),
+                hit: client.hit.into(),
+                newly: client.newly.into(),
+                first: hit.first,
+                last: hit.last,
+                worst_wait: hit.worst_wait,
+                worst_limit: hit.worst_limit,
+                peak: client.peak.into(),
+                steps: hit.steps.clone(),
+            }
+        };
+        let mut clients: Vec<_> =
+            self.hits.iter().map(client).filter(|client| rank(client) > 0).collect();
+        let order = |client: &HitClient| (u64::MAX - rank(client), client.name.clone());
+        clients.sort_by_cached_key(order);
+        clients.truncate(most);
+        clients
+    }
+}
+
+impl Hit {
+    fn merge(&mut self, longer: Longer) {
+        let mut merged: Vec<(usize, [u64; 2])> = Vec::new();
+        for (place, counts) in &self.steps {
+            let place = longer.place(*place);
+            match merged.last_mut() {
+                Some((last, sums)) if *last == place => {
+                    sums[0] += counts[0];
+                    sums[1] += counts[1];
+                }
+                _ => merged.push((place, *counts)),
+            }
+        }
+        self.steps = merged;
+    }
+}
+
+/// Decides about each message of a request, of which the question is known, and counts what comes
+/// of it.
+#[inline]
+pub(crate) fn decide_request<'m>(
+    engine: &Engine,
+    messages: impl IntoIterator<Item = (Message<'m>, Result<Question, Unanswerable>)>,
+    tally: &mut Tally,
+) -> Request {
+    let mut request = Request::default();
+    for (message, question) in messages {
+        let next = match question {
+            Ok(question) => Ok(engine.decide(question, &message, |step| {
+                tally.step(engine, &step, &message);
+            })),
+            Err(why) => {
+                tally.undecided(why);
+                Err(why)
+            }
+        };
+        request.and(next);
+    }
+    tally.end(&request);
+    request
+}

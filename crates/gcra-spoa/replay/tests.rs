@@ -1,0 +1,199 @@
+//! The parts of a replay: the engine against GCRA as it is written in a textbook, the mapping, and
+//! counts in bounded memory.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use gcra_table::Slots;
+use haproxy_log::Format;
+use proptest::prelude::*;
+
+use super::engine::Engine;
+use super::mapping::{Described, Fields, Mapping, WantedArg, WantedMessage};
+use super::tally::{Tally, decide_request};
+use crate::policy::{Policies, file};
+use crate::verdict::Outcome;
+
+fn policies(text: &str) -> Policies {
+    file::parse(Path::new("new.toml"), text).unwrap()
+}
+
+/// A mapping of args by `--map`, with what it says about itself, for lines of the HTTP format.
+fn mapping(text: &str, args: &[&str]) -> Result<(Mapping, Described, Vec<String>), String> {
+    let format = Format::http();
+    let captures = ["Host".to_owned(), "X-Api-Key".to_owned()];
+    let (mut fields, mut described) = (Fields::new(&format, &captures), Described::default());
+    let args: Vec<_> = args.iter().map(|arg| WantedArg::parse(arg).unwrap()).collect();
+    let mapping = Mapping::new(&policies(text), &[], &args, &mut fields, &mut described)?;
+    described.note_unused(&args);
+    Ok((mapping, described, fields.selected))
+}
+
+fn pairs(described: &Described) -> Vec<(&str, &str)> {
+    described.mapped.iter().map(|mapped| (&*mapped.arg, &*mapped.field)).collect()
+}
+
+const IP: &str = "[policy.api]\nlimits = '2/s'\nkey = ['ip']\n";
+
+/// The args of the one message that is written for these values, as an operator writes them.
+fn asked(mapping: &mut Mapping, values: &[Option<&[u8]>]) -> Vec<(String, String)> {
+    mapping.clear();
+    mapping.write(values);
+    let message = mapping.messages(0).next().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    message.args().map(|arg| (text(arg.name), crate::key::Shown(arg.value).to_string())).collect()
+}
+
+#[test]
+fn args_are_found_by_their_names() {
+    let text = "[policy.api]\nlimits = '2/s'\nkey = ['ip', 'path', 'else method']\n\
+                when = { frontend = 'web' }\n";
+    let (_, described, selected) = mapping(text, &[]).unwrap();
+    let expected = [("ip", "ci"), ("path", "path"), ("method", "method"), ("frontend", "ft")];
+    assert_eq!(pairs(&described).len(), expected.len());
+    assert_eq!(selected.len(), expected.len());
+    for (arg, field) in pairs(&described) {
+        let other = expected.iter().find(|(name, _)| *name == arg).unwrap().1;
+        let is_it = field == other || ["HM", "HP", "HPO"].contains(&field);
+        assert!(is_it, "{arg}={field}");
+    }
+}
+
+#[test]
+fn an_arg_can_be_a_field_a_constant_or_nothing() {
+    let (mut written, _, selected) = mapping(IP, &["ip=%ci"]).unwrap();
+    assert_eq!(selected, ["ci"]);
+    let ip = |value: &str| vec![("ip".to_owned(), value.to_owned())];
+    assert_eq!(asked(&mut written, &[Some(b"192.0.2.1")]), ip("192.0.2.1"));
+    assert_eq!(asked(&mut written, &[Some(b"2001:db8::1")]), ip("2001:db8::1"));
+    assert_eq!(asked(&mut written, &[Some(b"unix")]), ip("null:"), "no address");
+    assert_eq!(asked(&mut written, &[None]), ip("null:"));
+    for (arg, value, expected) in [
+        ("ip=%ci,ipmask(24,48)", "192.0.2.1", "192.0.2.0"),
+        ("ip=%ci,ipmask(24,48)", "2001:db8:0:1::1", "2001:db8::"),
+        ("ip=%[src],ipmask(32,64)", "192.0.2.1", "192.0.2.1"),
+        ("ip=hr.0,str", "192.0.2.1", "str:192.0.2.1"),
+        ("ip=hr.0,int", "17", "int64:17"),
+        ("ip=%{+Q}ci", "192.0.2.1", "192.0.2.1"),
+        ("ip=str:gold", "", "gold"),
+        ("ip=null:", "", "null:"),
+        ("ip=ST", "+200", "int64:200"),
+        ("ip=x-api-key,str", "a", "a"),
+        ("ip=req.fhdr(X-API-Key),str", "a", "a"),
+    ] {
+        let (mut mapping, _, _) = mapping(IP, &[arg]).unwrap();
+        assert_eq!(asked(&mut mapping, &[Some(value.as_bytes())]), ip(expected), "{arg}");
+    }
+    let long = [b'x'; 100_000];
+    let (mut mapping, _, _) = mapping(IP, &["ip=hr.0,str"]).unwrap();
+    assert_eq!(asked(&mut mapping, &[Some(&long)])[0].1.len(), long.len());
+}
+
+#[test]
+fn captured_headers_have_names() {
+    let text = "[policy.api]\nlimits = '2/s'\nkey = ['host', 'x_api_key']\n";
+    let (_, described, selected) = mapping(text, &[]).unwrap();
+    assert_eq!(pairs(&described), [("host", "hr.0"), ("x_api_key", "hr.1")]);
+    assert_eq!(selected, ["hr.0", "hr.1"]);
+}
+
+#[test]
+fn what_cannot_be_mapped_is_a_sentence() {
+    let error = |args: &[&str]| mapping(IP, args).err().unwrap();
+    assert!(error(&["ip=nothing"]).contains("has no field 'nothing' for --map ip=nothing"));
+    assert!(error(&["ip=ci,upper"]).contains("'upper' in --map ip=ci,upper is not a converter"));
+    assert!(error(&["ip=ci,ipmask(33)"]).contains("write ipmask(32,64)"));
+    let (_, described, _) = mapping(IP, &["user=hr.0"]).unwrap();
+    assert_eq!(described.notes, ["no policy uses the arg 'user' of --map"]);
+    let text = IP.replace("key", "cost = 'price'\nkey");
+    let (_, described, _) = mapping(&text, &[]).unwrap();
+    assert!(described.notes[0].contains("so each request costs 1"), "{:?}", described.notes);
+    for text in ["", "ip", "ip=", "=ci"] {
+        assert!(WantedArg::parse(text).unwrap_err().contains("is not ARG=FIELD"), "{text}");
+    }
+    for text in ["", "a if", "a when b", "a if b c"] {
+        assert!(WantedMessage::parse(text).unwrap_err().contains("'NAME if ARG'"), "{text}");
+    }
+}
+
+/// A side of a replay, to ask by address.
+struct Asker {
+    engine: Engine,
+    mapping: Mapping,
+    tally: Tally,
+}
+
+impl Asker {
+    fn new(text: &str) -> Self {
+        let (mapping, _, _) = mapping(text, &["ip=%ci"]).unwrap();
+        let engine = Engine::new(policies(text), Slots::new(1024).unwrap()).unwrap();
+        let tally = Tally::new(engine.policies());
+        Self { engine, mapping, tally }
+    }
+
+    fn is_blocked(&mut self, at: i64, ip: &str) -> bool {
+        self.mapping.clear();
+        self.mapping.write(&[Some(ip.as_bytes())]);
+        self.engine.advance_to(at);
+        self.tally.begin(at);
+        let Self { engine, mapping, tally } = self;
+        let asked = mapping.messages(0).map(|message| {
+            let question = engine.question(&message);
+            (message, question)
+        });
+        decide_request(engine, asked, tally).is(Outcome::Blocked)
+    }
+}
+
+proptest! {
+    /// Times in microseconds, some of them before the ones before: those count as the latest one.
+    #[test]
+    fn an_engine_decides_as_a_textbook_does(
+        interval_ms in 1_u64..2_000,
+        burst in 1_u64..20,
+        requests in prop::collection::vec((-5_000_i64..400_000, 0_u8..3), 1..200),
+    ) {
+        let text = format!(
+            "[policy.api]\nlimits = '1/{interval_ms}ms burst {burst}'\nkey = ['ip']\n"
+        );
+        let mut asker = Asker::new(&text);
+        let interval = i64::try_from(interval_ms * 1_000).unwrap();
+        let tolerance = interval * i64::try_from(burst - 1).unwrap();
+        let (mut at, mut latest) = (1_763_700_000_000_000_i64, i64::MIN);
+        let mut tats: HashMap<u8, i64> = HashMap::new();
+        for (later, client) in requests {
+            at += later;
+            latest = latest.max(at);
+            let tat = tats.entry(client).or_insert(i64::MIN);
+            let is_allowed = *tat <= latest.saturating_add(tolerance);
+            if is_allowed {
+                *tat = latest.max(*tat) + interval;
+            }
+            let is_blocked = asker.is_blocked(at, &format!("192.0.2.{client}"));
+            prop_assert_eq!(is_blocked, !is_allowed);
+        }
+    }
+}
+
+#[test]
+fn of_many_blocked_clients_those_with_the_most_requests_are_kept() {
+    let mut asker = Asker::new("[policy.api]\nlimits = 'deny'\nkey = ['ip']\n");
+    let mut at = 1_763_700_000_000_000_i64;
+    for number in 0..20_000_u32 {
+        at += 10_000;
+        let ip = format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255);
+        assert!(asker.is_blocked(at, &ip));
+        if number % 100 == 7 {
+            assert!(asker.is_blocked(at, "192.0.2.1"));
+        }
+        if number > 15_000 && number % 10 == 0 {
+            assert!(asker.is_blocked(at, "192.0.2.2"));
+        }
+    }
+    let most = asker.tally.most_hit(3, |client| client.hit);
+    let names: Vec<_> = most.iter().map(|client| (&*client.name, client.hit)).collect();
+    assert_eq!(names[..2], [("192.0.2.2", 499), ("192.0.2.1", 200)]);
+    let policy = &asker.tally.policies[0];
+    assert_eq!((policy.clients.count(), policy.clients_hit.count()), (20_002, 20_002));
+    assert_eq!((policy.hit, policy.denied), (20_699, 20_699));
+}

@@ -1,0 +1,394 @@
+//! The report for a terminal.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use ratatui::style::Style;
+
+use crate::columns::{self, Column, cut, length, wrap};
+use crate::duration::{Left, Utc};
+use crate::plural::Count;
+use crate::replay::report::{Against, Blocked, PolicyReport, Report, Timeline, Total};
+use crate::suggest::f64_from;
+
+/// How many clients and bad lines are listed.
+const MOST_CLIENTS: usize = 10;
+const MOST_BAD: usize = 8;
+
+/// The narrowest page. What is wider than the terminal is wrapped by it then.
+const NARROWEST: usize = 40;
+
+/// The widest line of text, which is read better than a wider one.
+const WIDEST: usize = 100;
+
+impl Report {
+    /// The report, for a terminal with so many columns.
+    pub(crate) fn in_words(&self, columns: usize) -> String {
+        let mut page = Page { text: String::new(), width: columns.clamp(NARROWEST, WIDEST) };
+        self.log(&mut page);
+        if self.configuration.new.is_some() {
+            page.blank();
+            self.totals(&mut page);
+            for policy in &self.policies {
+                page.blank();
+                policy.write(&mut page);
+            }
+            page.blank();
+            self.timeline.write(&mut page);
+            self.clients(&mut page);
+            if let Some(against) = &self.against {
+                page.blank();
+                against.write(self, &mut page);
+            }
+        }
+        if let Some(suggestions) = &self.suggest {
+            page.blank();
+            page.text.push_str(&suggestions.in_words(page.width));
+        }
+        if !self.bad.is_empty() {
+            page.blank();
+            self.bad(&mut page);
+        }
+        if !self.notes.is_empty() {
+            page.blank();
+            page.line("Notes");
+            self.notes.iter().for_each(|note| page.item("  ", note));
+        }
+        page.text.trim_end().to_owned()
+    }
+
+    /// What was read.
+    fn log(&self, page: &mut Page) {
+        let files = match &self.files[..] {
+            [file] => file.clone(),
+            files => format!("{} files", files.len()),
+        };
+        let mut read = format!(
+            "{} of {files} in {}",
+            Count(Grouped(self.requests), "request", "requests"),
+            self.format
+        );
+        if let (Some(first), Some(last)) = (self.first, self.last) {
+            let seconds = Duration::try_from_secs_f64(last - first).unwrap_or_default();
+            let _ = write!(
+                read,
+                ", from {} to {} ({}), by {}",
+                Utc(whole(first)),
+                Utc(whole(last)),
+                Left(seconds.max(Duration::from_secs(1))),
+                self.time
+            );
+        }
+        page.item("Log       ", &read);
+        let mapping = self.mapping.iter();
+        let mapping: Vec<_> =
+            mapping.map(|mapped| format!("{}={}", mapped.arg, mapped.field)).collect();
+        if !mapping.is_empty() {
+            page.item("Args      ", &mapping.join(", "));
+        }
+        if self.messages.len() > 1 {
+            page.item("Messages  ", &self.messages.join(", "));
+        }
+        if let Some(new) = &self.configuration.new {
+            page.item("Limits    ", new);
+        }
+        if let Some(old) = &self.configuration.old {
+            page.item("Against   ", old);
+        }
+    }
+
+    fn totals(&self, page: &mut Page) {
+        let Total { allowed, blocked, would_block, undecided, unmatched, .. } = self.total;
+        let all = allowed + blocked + would_block + undecided + unmatched;
+        let of_clients = |clients: u64| {
+            format!(", of {} of {}", Grouped(clients), clients_in_words(self.total.clients))
+        };
+        let mut line = |name: &str, count: u64, rest: &str| {
+            page.line(&format!("{name:<12}{:>14} {:>8}{rest}", Grouped(count), share(count, all)));
+        };
+        line("allowed", allowed, "");
+        line("blocked", blocked, &of_clients(self.total.clients_blocked));
+        if would_block > 0 {
+            line("would block", would_block, &of_clients(self.total.clients_would_block));
+        }
+        if undecided > 0 {
+            line("undecided", undecided, ", without a value for the key");
+        }
+        if unmatched > 0 {
+            line("no policy", unmatched, "");
+        }
+        if let Some(answers) = &self.log_answers {
+            let mut said = format!(
+                "The log itself has {} of 429 and {} of 403",
+                Count(Grouped(answers.too_many_requests), "answer", "answers"),
+                Grouped(answers.forbidden)
+            );
+            if let Some(blocked) = answers.blocked {
+                let _ = write!(
+                    said,
+                    ", and says of {} that an agent blocked {}",
+                    Count(Grouped(blocked), "request", "requests"),
+                    if blocked == 1 { "it" } else { "them" }
+                );
+            }
+            page.item("", &format!("{said}."));
+        }
+    }
+
+    /// The clients with the most blocked requests.
+    fn clients(&self, page: &mut Page) {
+        if self.most_blocked.is_empty() {
+            return;
+        }
+        page.blank();
+        page.line("The most blocked clients, and those that would be");
+        let shown = &self.most_blocked[..self.most_blocked.len().min(MOST_CLIENTS)];
+        let column = |heading: &str, rank: u8, text: &dyn Fn(&Blocked) -> String| Column {
+            heading: heading.to_owned(),
+            cells: shown.iter().map(|client| (text(client), Style::new())).collect(),
+            is_number: true,
+            is_flexible: false,
+            rank,
+        };
+        let has_several_policies = self.policies.len() > 1;
+        let mut list = vec![
+            Column {
+                is_number: false,
+                is_flexible: true,
+                ..column("client", 0, &|client| client.client.clone())
+            },
+            column("blocked", 0, &|client| {
+                Grouped(client.blocked + client.would_block).to_string()
+            }),
+            column("requests", 2, &|client| Grouped(client.requests).to_string()),
+            column("most in 1 s", 3, &|client| Grouped(client.peak.per_second).to_string()),
+            column("longest wait", 1, &|client| wait(client.worst_wait)),
+        ];
+        if has_several_policies {
+            let policy = column("policy", 4, &|client| client.policy.clone());
+            list.push(Column { is_number: false, ..policy });
+        }
+        page.columns(list);
+        if self.most_blocked.len() > shown.len() {
+            page.line("  more of them with --json and --html");
+        }
+    }
+
+    fn bad(&self, page: &mut Page) {
+        let count = self.bad.iter().map(|bad| bad.count).sum::<u64>();
+        page.line(&format!(
+            "{} of {} {} not used; the first of each kind:",
+            Count(Grouped(count), "line", "lines"),
+            Grouped(self.lines),
+            if count == 1 { "was" } else { "were" }
+        ));
+        for bad in self.bad.iter().take(MOST_BAD) {
+            let place = format!("{}, {}:{}", bad.kind, bad.file, bad.line);
+            page.item("  ", &format!("{} × {place}", Grouped(bad.count)));
+            page.line(&format!("      {}", cut(&bad.excerpt, page.width.saturating_sub(6))));
+        }
+    }
+}
+
+impl PolicyReport {
+    fn write(&self, page: &mut Page) {
+        let observes = if self.observes { "; it only observes" } else { "" };
+        page.item("", &format!("Policy {}: {}{observes}", self.name, self.in_words));
+        let hit = self.blocked + self.would_block;
+        let all = self.allowed + hit;
+        let word = if self.observes { "would block" } else { "blocked" };
+        page.item(
+            "  ",
+            &format!(
+                "{} allowed, {} {word} ({}), {} of {} hit",
+                Grouped(self.allowed),
+                Grouped(hit),
+                share(hit, all),
+                Grouped(self.clients_blocked),
+                clients_in_words(self.clients)
+            ),
+        );
+        for limit in &self.limits {
+            let name = if limit.is_override { "an override" } else { &limit.name };
+            let hit = limit.blocked + limit.would_block;
+            let longest = match hit {
+                0 => String::new(),
+                _ => format!(", longest wait {}", wait(limit.worst_wait)),
+            };
+            page.item(
+                "  ",
+                &format!("limit {name}, {}: {} {word}{longest}", limit.limit, Grouped(hit)),
+            );
+        }
+        for (count, why) in [
+            (self.reasons.denied, "by the rule deny"),
+            (self.reasons.oversize, "because the cost is above the burst"),
+        ] {
+            if count > 0 {
+                page.line(&format!("  {} {word} {why}", Grouped(count)));
+            }
+        }
+        if self.undecided > 0 {
+            let undecided = Count(Grouped(self.undecided), "request", "requests");
+            page.line(&format!("  {undecided} undecided"));
+        }
+    }
+}
+
+impl Timeline {
+    /// Two rows of bars: all requests, and those that are blocked or would be.
+    fn write(&self, page: &mut Page) {
+        let hit: Vec<u64> =
+            self.blocked.iter().zip(&self.would_block).map(|(one, other)| one + other).collect();
+        let all: Vec<u64> =
+            self.allowed.iter().zip(&hit).map(|(one, other)| one + other).collect();
+        let space = page.width.saturating_sub(11).max(10);
+        let each = all.len().div_ceil(space).max(1);
+        let sums = |series: &[u64]| -> Vec<u64> {
+            series.chunks(each).map(|chunk| chunk.iter().sum()).collect()
+        };
+        let step = Duration::from_secs(self.step.saturating_mul(each as u64));
+        page.item("", &format!("Over time from {}, {} a column", Utc(self.start), Left(step)));
+        for (name, series) in [("requests", sums(&all)), ("blocked", sums(&hit))] {
+            let most = series.iter().copied().max().unwrap_or(0);
+            page.line(&format!("  {name:<9}{}", bars(&series, most)));
+            page.line(&format!("           at most {} in a column", Grouped(most)));
+        }
+    }
+}
+
+impl Against {
+    fn write(&self, report: &Report, page: &mut Page) {
+        let (new, old) = (&report.total, &self.total);
+        page.line("What changes");
+        let mut line = |name: &str, before: u64, now: u64| {
+            page.line(&format!(
+                "  {name:<12}{:>14} before, {:>14} now",
+                Grouped(before),
+                Grouped(now)
+            ));
+        };
+        line("allowed", old.allowed, new.allowed);
+        line("blocked", old.blocked, new.blocked);
+        if new.would_block + old.would_block > 0 {
+            line("would block", old.would_block, new.would_block);
+        }
+        let mut changed = |count: u64, what: &str, clients: Option<u64>| {
+            let clients = clients.map(|count| format!(", of {}", clients_in_words(count)));
+            page.item(
+                "  ",
+                &format!(
+                    "{} {what}{}",
+                    Count(Grouped(count), "request", "requests"),
+                    clients.unwrap_or_default()
+                ),
+            );
+        };
+        changed(self.newly_blocked, "newly blocked", Some(self.clients_newly_blocked));
+        changed(self.newly_allowed, "newly allowed", Some(self.clients_newly_allowed));
+        if self.newly_would_block > 0 {
+            changed(self.newly_would_block, "that would be newly blocked", None);
+        }
+        for client in self.most_newly_blocked.iter().take(MOST_CLIENTS) {
+            page.item(
+                "    ",
+                &format!("{}: {} newly blocked", client.client, Grouped(client.requests)),
+            );
+        }
+    }
+}
+
+/// Text that grows, of lines that fit a width.
+struct Page {
+    text: String,
+    width: usize,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn blank(&mut self) {
+        self.text.push('\n');
+    }
+
+    /// A text behind a heading, wrapped at spaces and indented as far as the heading reaches.
+    fn item(&mut self, heading: &str, text: &str) {
+        let indent = length(heading).max(2 * usize::from(heading.is_empty()));
+        wrap(heading, indent, text, self.width, &mut self.text);
+    }
+
+    fn columns(&mut self, columns: Vec<Column>) {
+        let width = self.width.saturating_sub(2);
+        let height = columns::height(&columns, width);
+        for line in columns::lines(columns, width, height, 0) {
+            self.line(&format!("  {line}"));
+        }
+    }
+}
+
+/// Bars of eight heights. Where there is anything, there is at least the lowest.
+fn bars(series: &[u64], most: u64) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |count: &u64| match count.saturating_mul(8).checked_div(most) {
+        _ if *count == 0 => ' ',
+        Some(eighths) => BARS[usize::try_from(eighths).unwrap_or(0).min(7)],
+        None => ' ',
+    };
+    series.iter().map(bar).collect()
+}
+
+/// A count with commas between thousands.
+#[derive(PartialEq)]
+struct Grouped(u64);
+
+impl From<u8> for Grouped {
+    fn from(count: u8) -> Self {
+        Self(count.into())
+    }
+}
+
+impl std::fmt::Display for Grouped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let digits = self.0.to_string();
+        let mut text = String::new();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                text.push(',');
+            }
+            text.push(digit);
+        }
+        f.pad(&text)
+    }
+}
+
+/// "0.4 %". Nothing but all is 100 %, and nothing but nothing is 0 %.
+fn share(part: u64, all: u64) -> String {
+    let percent = f64_from(part) * 100.0 / f64_from(all.max(1));
+    match () {
+        () if part == 0 => "0 %".to_owned(),
+        () if part == all => "100 %".to_owned(),
+        () if percent < 0.01 => "<0.01 %".to_owned(),
+        () if percent > 99.99 => ">99.99 %".to_owned(),
+        () if !(1.0..=99.0).contains(&percent) => format!("{percent:.2} %"),
+        () => format!("{percent:.1} %"),
+    }
+}
+
+fn clients_in_words(count: u64) -> String {
+    Count(Grouped(count), "client", "clients").to_string()
+}
+
+fn wait(seconds: f64) -> String {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(wait) if !wait.is_zero() => Left(wait).to_string(),
+        _ => "-".to_owned(),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds since 1970")]
+fn whole(seconds: f64) -> u64 {
+    seconds.max(0.0) as u64
+}

@@ -1,0 +1,264 @@
+//! Suggests limits from real traffic: what each limit of a grid would have done to each client of
+//! a log, in one pass.
+//!
+//! `grid.rs` says which limits are tried, and why a request costs only a few steps.
+
+mod debts;
+mod grid;
+mod habits;
+mod kind;
+mod peaks;
+mod suggestions;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use self::debts::{Blocked, Debts};
+pub(crate) use self::grid::f64_from;
+use self::grid::{BURSTS, Grid, PerLimit, RATE_COUNT};
+use self::habits::Habits;
+use self::peaks::Peak;
+pub(crate) use self::suggestions::Suggestions;
+
+/// The most clients that are followed. Each takes 1 kB at most, and most take 200 bytes.
+const MOST_CLIENTS: usize = 1 << 22;
+
+/// From this many requests on, the habits of a client are looked at.
+const FEW_REQUESTS: u32 = 16;
+
+/// What a log says about a request beside its client and time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hints<'a> {
+    pub(crate) user_agent: Option<&'a [u8]>,
+    /// Without the query.
+    pub(crate) path: Option<&'a [u8]>,
+}
+
+/// What share of what a suggested limit may touch.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Clients(f64),
+    Requests(f64),
+}
+
+/// Collects requests and finds limits for them.
+#[derive(Debug)]
+pub(crate) struct Suggest {
+    key: String,
+    target: Target,
+    most_clients: usize,
+    grid: Grid,
+    blocked: Blocked,
+    places: HashMap<u64, u32, BuildHasherDefault<Unchanged>>,
+    clients: Vec<Client>,
+    requests: u64,
+    /// Requests of clients beyond the most that are followed.
+    not_followed: u64,
+    period: Option<(i64, i64)>,
+    resolution: Resolution,
+}
+
+/// One client.
+#[derive(Debug)]
+struct Client {
+    hash: u64,
+    /// The time of its last request, in microseconds since 1970.
+    last: i64,
+    requests: u64,
+    debts: Debts,
+    second: Peak,
+    minute: Peak,
+    habits: Option<Box<Habits>>,
+}
+
+/// The finest step that was seen in the times of the log.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Resolution {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+}
+
+impl Suggest {
+    /// For a key, as the operator wrote it. `target` is the share of clients that a suggested
+    /// limit may touch: fewer than this.
+    pub(crate) fn new(key: &str, target: f64) -> Self {
+        Self {
+            key: key.into(),
+            target: Target::Clients(target),
+            most_clients: MOST_CLIENTS,
+            grid: Grid::new(),
+            blocked: Blocked::new(),
+            places: HashMap::default(),
+            clients: Vec::new(),
+            requests: 0,
+            not_followed: 0,
+            period: None,
+            resolution: Resolution::Seconds,
+        }
+    }
+
+    /// The target is a share of the requests instead.
+    pub(crate) fn of_requests(self) -> Self {
+        let (Target::Clients(share) | Target::Requests(share)) = self.target;
+        Self { target: Target::Requests(share), ..self }
+    }
+
+    /// Counts a request. `client` is a uniform hash of the key, and `at` microseconds since 1970.
+    /// The requests of a client come in the order of time; one that is older than the one before
+    /// counts as one at the same time. `name` writes the client as the report shows it, and is
+    /// called at most once for a client.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        client: u64,
+        at: i64,
+        hints: Hints<'_>,
+        name: impl FnOnce(&mut String),
+    ) {
+        self.saw(at);
+        let Some(place) = self.places.get(&client) else {
+            return self.add_client(client, at);
+        };
+        let Some(followed) = self.clients.get_mut(*place as usize) else { return };
+        self.requests += 1;
+        followed.add(at, hints, name, &self.grid, &mut self.blocked);
+    }
+
+    #[cold]
+    fn add_client(&mut self, client: u64, at: i64) {
+        let place = self.clients.len();
+        match u32::try_from(place) {
+            Ok(number) if place < self.most_clients => {
+                self.requests += 1;
+                self.places.insert(client, number);
+                self.clients.push(Client::new(client, at));
+            }
+            _ => self.not_followed += 1,
+        }
+    }
+
+    #[inline]
+    fn saw(&mut self, at: i64) {
+        let (first, last) = self.period.get_or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+        if self.resolution < Resolution::Microseconds && at % 1_000_000 != 0 {
+            let is_finer = at % 1000 != 0;
+            let seen = if is_finer { Resolution::Microseconds } else { Resolution::Milliseconds };
+            self.resolution = self.resolution.max(seen);
+        }
+    }
+
+    /// Adds what was collected about other clients.
+    #[cfg(test)]
+    pub(crate) fn absorb(&mut self, other: Self) {
+        self.blocked.absorb(other.blocked);
+        self.requests += other.requests;
+        self.not_followed += other.not_followed;
+        self.clients.extend(other.clients);
+        self.resolution = self.resolution.max(other.resolution);
+        self.period = match (self.period, other.period) {
+            (Some((first, last)), Some((other_first, other_last))) => {
+                Some((first.min(other_first), last.max(other_last)))
+            }
+            (one, another) => one.or(another),
+        };
+    }
+
+    /// How many clients each limit would have blocked at least once.
+    fn touched(&self) -> PerLimit<u64> {
+        let mut clients = [[0; BURSTS]; RATE_COUNT];
+        for client in &self.clients {
+            for (clients, touched) in clients.iter_mut().zip(client.debts.touched()) {
+                clients[..usize::from(*touched)].iter_mut().for_each(|clients| *clients += 1);
+            }
+        }
+        clients
+    }
+
+    /// What was found.
+    pub(crate) fn finish(mut self) -> Suggestions {
+        let blocked = *self.blocked.requests();
+        suggestions::find(&self, &blocked)
+    }
+}
+
+impl Client {
+    fn new(hash: u64, at: i64) -> Self {
+        let mut new = Self {
+            hash,
+            last: at,
+            requests: 1,
+            debts: Debts::default(),
+            second: Peak::default(),
+            minute: Peak::default(),
+            habits: None,
+        };
+        new.count_peaks(second_of(at));
+        new
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        at: i64,
+        hints: Hints<'_>,
+        name: impl FnOnce(&mut String),
+        grid: &Grid,
+        blocked: &mut Blocked,
+    ) {
+        let at = at.max(self.last);
+        let gap = i32::try_from(at.abs_diff(self.last)).unwrap_or(i32::MAX);
+        self.last = at;
+        self.requests += 1;
+        self.debts.charge(gap, grid, blocked);
+        let second = second_of(at);
+        self.count_peaks(second);
+        match &mut self.habits {
+            Some(habits) => habits.observe(gap.unsigned_abs(), second, hints),
+            None if self.requests >= FEW_REQUESTS.into() => {
+                let mut written = String::new();
+                name(&mut written);
+                let mut habits = Box::new(Habits::new(written));
+                habits.observe(gap.unsigned_abs(), second, hints);
+                self.habits = Some(habits);
+            }
+            None => {}
+        }
+    }
+
+    #[inline]
+    fn count_peaks(&mut self, second: u32) {
+        self.second.count(second);
+        self.minute.count(second / 60);
+    }
+}
+
+/// The second of a time, since 1970. It fits until the year 2106.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a period's number")]
+const fn second_of(at: i64) -> u32 {
+    at.div_euclid(1_000_000) as u32
+}
+
+/// The hash of a number that is a hash already.
+#[derive(Default)]
+struct Unchanged(u64);
+
+impl Hasher for Unchanged {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        debug_assert!(false, "only numbers are hashed");
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}

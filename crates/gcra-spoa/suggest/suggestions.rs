@@ -1,0 +1,351 @@
+//! The limits that are suggested, and what the log shows for them.
+
+use serde::{Deserialize, Serialize};
+
+use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
+use super::peaks::{self, Bin};
+use super::{Client, Resolution, Suggest, Target, kind};
+use crate::plural::Count;
+
+/// The most clients that are described.
+const MOST_SUSPECTS: usize = 20;
+
+/// What was found; serialized, it is the `suggest` object of the report.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Suggestions {
+    pub(crate) key: String,
+    pub(crate) clients: u64,
+    pub(crate) requests: u64,
+    /// Requests of clients beyond the most that are followed. They count nowhere else.
+    pub(crate) not_followed: u64,
+    /// A suggested limit touches fewer than this share.
+    pub(crate) target: f64,
+    /// "clients" or "requests".
+    pub(crate) target_of: String,
+    pub(crate) suggestions: Vec<Suggestion>,
+    pub(crate) curve: Vec<Point>,
+    /// By the busiest second of the clock.
+    pub(crate) peaks: Vec<Bin>,
+    /// By the busiest minute of the clock.
+    pub(crate) peaks_minute: Vec<Bin>,
+    pub(crate) suspects: Vec<Suspect>,
+    pub(crate) cannot_tell: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Suggestion {
+    /// "tight", "usual" or "generous".
+    pub(crate) name: String,
+    pub(crate) rate: String,
+    pub(crate) rate_per_second: f64,
+    pub(crate) burst: u32,
+    pub(crate) clients_touched: u64,
+    pub(crate) requests_blocked: u64,
+    pub(crate) why: String,
+}
+
+/// What a limit would have done.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Point {
+    pub(crate) rate: String,
+    pub(crate) rate_per_second: f64,
+    pub(crate) burst: u32,
+    /// Blocked at least once.
+    pub(crate) clients: u64,
+    /// Blocked requests.
+    pub(crate) requests: u64,
+}
+
+/// A client that stands out.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Suspect {
+    pub(crate) client: String,
+    pub(crate) requests: u64,
+    /// The most requests in a second of the clock.
+    pub(crate) peak: u32,
+    /// The most requests in a minute of the clock.
+    pub(crate) busiest_minute: u32,
+    /// "steady machine", "burst", "crowd" or "cannot tell".
+    pub(crate) kind: String,
+    pub(crate) why: String,
+    /// The names of the suggestions that would have blocked it at least once.
+    pub(crate) touched_by: Vec<String>,
+}
+
+/// What the log as a whole can tell.
+pub(super) struct Scope {
+    pub(super) seconds: f64,
+    /// Hours of the clock, also those of which it has a part.
+    pub(super) hours: u32,
+    pub(super) knows_agents: bool,
+}
+
+/// A limit of the grid, by its position.
+type Place = (usize, usize);
+
+pub(super) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
+    let Suggest { grid, clients, .. } = suggest;
+    let touched = suggest.touched();
+    let scope = scope(suggest);
+    let chosen = choose(suggest, &touched, blocked);
+    let (target, target_of) = match suggest.target {
+        Target::Clients(share) => (share, "clients"),
+        Target::Requests(share) => (share, "requests"),
+    };
+    let suspects = suspects(clients, &chosen, &scope);
+    let suggested = |(name, place, why): &Chosen| {
+        let why = format!("{why}{}", crowds(name, &suspects));
+        suggestion(name, *place, why, &grid.0, &touched, blocked)
+    };
+    Suggestions {
+        key: suggest.key.clone(),
+        clients: count(clients.len()),
+        requests: suggest.requests,
+        not_followed: suggest.not_followed,
+        target,
+        target_of: target_of.into(),
+        suggestions: chosen.iter().map(suggested).collect(),
+        curve: grid
+            .limits()
+            .map(|(rate, burst)| Point {
+                rate: grid.0[rate].rate.into(),
+                rate_per_second: grid.0[rate].per_second,
+                burst: grid.0[rate].bursts[burst],
+                clients: touched[rate][burst],
+                requests: blocked[rate][burst],
+            })
+            .collect(),
+        peaks: peaks::distribution(clients.iter().map(|client| client.second.most)),
+        peaks_minute: peaks::distribution(clients.iter().map(|client| client.minute.most)),
+        suspects,
+        cannot_tell: cannot_tell(suggest, &touched, &scope, chosen.is_empty()),
+    }
+}
+
+type Chosen = (&'static str, Place, String);
+
+/// The smallest limit that keeps the target, and two with space for more traffic.
+///
+/// A limit of twice the rate and twice the burst has this meaning: if each request had come
+/// twice, it would have touched the same clients. (Each pair adds 2 * T/2 to the debt, and the
+/// second of a pair finds T/2 more; the tolerance grows from (b-1) * T to (2b-1) * T/2, which is
+/// T/2 more.)
+fn choose(suggest: &Suggest, touched: &PerLimit<u64>, blocked: &PerLimit<u64>) -> Vec<Chosen> {
+    if suggest.clients.is_empty() {
+        return Vec::new();
+    }
+    let grid = &suggest.grid;
+    let is_kept = |(rate, burst): &Place| match suggest.target {
+        Target::Clients(share) => {
+            is_fewer(touched[*rate][*burst], share, count(suggest.clients.len()))
+        }
+        Target::Requests(share) => is_fewer(blocked[*rate][*burst], share, suggest.requests),
+    };
+    let Some(tight) = smallest(grid, is_kept) else { return Vec::new() };
+    let why = format!(
+        "the smallest that keeps the target: at most {} in any ten seconds",
+        Count(most_in_ten_seconds(grid, tight), "request", "requests")
+    );
+    let mut chosen = vec![("tight", tight, why)];
+    for (name, times, words) in [("usual", 2, "twice"), ("generous", 5, "five times")] {
+        let per_second = grid.0[tight.0].per_second * f64::from(times);
+        let burst = grid.0[tight.0].bursts[tight.1].saturating_mul(times);
+        if let Some(place) = grid.at_least(per_second, burst) {
+            let why = format!("for {words} the traffic of this log, rounded up");
+            chosen.push((name, place, why));
+        }
+    }
+    chosen
+}
+
+/// The smallest limit that keeps a condition.
+fn smallest(grid: &Grid, is_kept: impl Fn(&Place) -> bool) -> Option<Place> {
+    grid.limits().filter(is_kept).min_by_key(|place| most_in_ten_seconds(grid, *place))
+}
+
+/// What a limit allows at most in any ten seconds. Of limits that differ in rate and burst, this
+/// says which is smaller.
+fn most_in_ten_seconds(grid: &Grid, (rate, burst): Place) -> u64 {
+    let row = &grid.0[rate];
+    u64::from(row.bursts[burst]) + 10_000_000 / u64::from(row.interval.unsigned_abs())
+}
+
+/// None at all is few enough for any target.
+fn is_fewer(part: u64, share: f64, whole: u64) -> bool {
+    part == 0 || f64_from(part) < share * f64_from(whole)
+}
+
+fn suggestion(
+    name: &str,
+    (rate, burst): Place,
+    why: String,
+    rows: &[Row],
+    touched: &PerLimit<u64>,
+    blocked: &PerLimit<u64>,
+) -> Suggestion {
+    let row = &rows[rate];
+    Suggestion {
+        name: name.into(),
+        rate: row.rate.into(),
+        rate_per_second: row.per_second,
+        burst: row.bursts[burst],
+        clients_touched: touched[rate][burst],
+        requests_blocked: blocked[rate][burst],
+        why,
+    }
+}
+
+/// A warning: limits are for machines, and a crowd behind one address is many people.
+fn crowds(name: &str, suspects: &[Suspect]) -> String {
+    let is_touched = |one: &&Suspect| one.touched_by.iter().any(|by| by == name);
+    let mut crowds = suspects.iter().filter(|one| one.kind == kind::CROWD).filter(is_touched);
+    let Some(first) = crowds.next() else { return String::new() };
+    let others = match crowds.count() {
+        0 => String::new(),
+        others => format!(" and {} like it", Count(others as u64, "client", "clients")),
+    };
+    format!("; but it touches {}{others}, which may be a crowd behind one address", first.client)
+}
+
+/// First those that the tightest suggestion touches, then the busiest.
+fn suspects(clients: &[Client], chosen: &[Chosen], scope: &Scope) -> Vec<Suspect> {
+    let is_touched =
+        |client: &Client, (rate, burst): Place| usize::from(client.debts.touched()[rate]) > burst;
+    let touched_by = |client: &Client| -> Vec<String> {
+        let touching = chosen.iter().filter(|(_, place, _)| is_touched(client, *place));
+        touching.map(|(name, ..)| (*name).into()).collect()
+    };
+    let by_touched = |client: &Client| {
+        let tight = chosen.first().is_some_and(|(_, place, _)| is_touched(client, *place));
+        // The hash only makes the order certain.
+        (!tight, std::cmp::Reverse((client.minute.most, client.requests, client.hash)))
+    };
+    let mut known: Vec<_> = clients
+        .iter()
+        .filter_map(|client| client.habits.as_deref().map(|habits| (client, habits)))
+        .collect();
+    if known.len() > MOST_SUSPECTS {
+        known.select_nth_unstable_by_key(MOST_SUSPECTS, |(client, _)| by_touched(client));
+        known.truncate(MOST_SUSPECTS);
+    }
+    known.sort_by_key(|(client, _)| by_touched(client));
+    known
+        .into_iter()
+        .map(|(client, habits)| {
+            let (kind, why) = kind::of(client, habits, scope);
+            Suspect {
+                client: habits.name.to_string(),
+                requests: client.requests,
+                peak: client.second.most,
+                busiest_minute: client.minute.most,
+                kind: kind.into(),
+                why,
+                touched_by: touched_by(client),
+            }
+        })
+        .collect()
+}
+
+fn scope(suggest: &Suggest) -> Scope {
+    let (first, last) = suggest.period.unwrap_or_default();
+    let hour = |at: i64| at.div_euclid(3_600_000_000);
+    let mut habits = suggest.clients.iter().filter_map(|client| client.habits.as_ref());
+    Scope {
+        seconds: f64_from(last.abs_diff(first)) / 1e6,
+        hours: u32::try_from(hour(last) - hour(first) + 1).unwrap_or(u32::MAX),
+        knows_agents: habits.any(|habits| habits.agents.are_known),
+    }
+}
+
+/// What does not follow from this log, in sentences.
+fn cannot_tell(
+    suggest: &Suggest,
+    touched: &PerLimit<u64>,
+    scope: &Scope,
+    is_none_found: bool,
+) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if suggest.clients.is_empty() {
+        sentences.push(format!("No request of the log has the key {}.", suggest.key));
+        return sentences;
+    }
+    if is_none_found {
+        sentences.push(
+            "No limit that was tried keeps the target: the highest is 10000/s with a burst of \
+             100000."
+                .into(),
+        );
+    }
+    if let Target::Clients(share) = suggest.target
+        && share * f64_from(count(suggest.clients.len())) <= 1.0
+    {
+        sentences.push(format!(
+            "With {}, fewer than {} % of them is none, so that the tight limit follows from the \
+             busiest client alone, even if that is one that ought to be blocked.",
+            Count(count(suggest.clients.len()), "client", "clients"),
+            share * 100.0
+        ));
+        sentences.extend(if_few_may_be_touched(&suggest.grid, touched));
+    }
+    if scope.hours < 24 {
+        let length = match scope.seconds {
+            seconds if seconds < 1.0 => "less than a second".into(),
+            seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
+            seconds if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
+            seconds => format!("{:.0} hours", seconds / 3600.0),
+        };
+        sentences.push(format!(
+            "The log covers {length}. Other hours and days may be busier, and whether a client \
+             comes round the clock cannot be told; a week shows more."
+        ));
+    }
+    if suggest.resolution == Resolution::Seconds {
+        sentences.push(
+            "The times of the log are whole seconds. The requests of a second count as if they \
+             came at once, so the bursts are larger than needed, and the gaps within a second \
+             cannot be told."
+                .into(),
+        );
+    }
+    if !scope.knows_agents {
+        sentences.push(
+            "The log has no user agents, so a crowd behind one address cannot be told from one \
+             busy client. `http-request capture req.hdr(User-Agent) len 128` in HAProxy's \
+             frontend logs them."
+                .into(),
+        );
+    }
+    if suggest.not_followed > 0 {
+        sentences.push(format!(
+            "Only the first {} clients are followed. What came from others counts nowhere: {}.",
+            suggest.most_clients,
+            Count(suggest.not_followed, "request", "requests")
+        ));
+    }
+    sentences
+}
+
+/// The smallest limits for those who would rather touch the one client that is out of line.
+fn if_few_may_be_touched(grid: &Grid, touched: &PerLimit<u64>) -> Option<String> {
+    let limit = |most: u64| -> Option<(u64, Place)> {
+        let place = smallest(grid, |(rate, burst)| touched[*rate][*burst] <= most)?;
+        Some((touched[place.0][place.1], place))
+    };
+    let mut limits: Vec<_> = (1..=3).filter_map(limit).filter(|(count, _)| *count > 0).collect();
+    limits.dedup();
+    let words: Vec<_> = limits
+        .iter()
+        .map(|(count, (rate, burst))| {
+            let row = &grid.0[*rate];
+            let clients = Count(*count, "client", "clients");
+            format!("{} burst {} touches {clients}", row.rate, row.bursts[*burst])
+        })
+        .collect();
+    (!words.is_empty()).then(|| format!("If a few may be touched: {}.", words.join("; ")))
+}
+
+fn count(length: usize) -> u64 {
+    length as u64
+}
+
+const _: () = assert!(RATE_COUNT * BURSTS * size_of::<u32>() < 700);

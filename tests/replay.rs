@@ -1,0 +1,629 @@
+//! `gcra-spoa replay`: held against a replay that is written here once more, naively, and against
+//! what a real agent has blocked behind a real HAProxy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use fastrand::Rng;
+use serde_json::Value;
+use support::{Agent, Client, Haproxy, agent_binary, directory, needs};
+
+/// When the logs of these tests begin: 2026-11-21 00:00:00 UTC, in milliseconds since 1970.
+const START_MS: u64 = 1_795_219_200_000;
+
+/// A request of a log that is made here.
+#[derive(Clone, Debug)]
+struct Line {
+    ms: u64,
+    ip: String,
+    method: &'static str,
+    path: String,
+    cost: u64,
+}
+
+impl Line {
+    /// As `option httplog` writes it, with one captured header.
+    fn written(&self) -> String {
+        let Self { ms, ip, method, path, cost } = self;
+        let (second, ms) = (ms / 1000 % 86_400, ms % 1000);
+        let time = format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60);
+        format!(
+            "{ip}:4711 [21/Nov/2026:{time}.{ms:03}] web app/srv1 0/0/0/1/1 200 99 - - ---- \
+             1/1/0/0/0 0/0 {{{cost}}} \"{method} {path}?x=1 HTTP/1.1\""
+        )
+    }
+}
+
+/// A log of half an hour: some clients that ask now and then, some that ask all the time, bursts.
+fn lines(seed: u64, count: usize) -> Vec<Line> {
+    let mut random = Rng::with_seed(seed);
+    let mut lines = Vec::new();
+    while lines.len() < count {
+        // By about Zipf's law.
+        let client = (200.0_f64.powf(random.f64()) - 1.0) as u64;
+        let (net, host) = (client % 4, client % 250);
+        let ip = match net {
+            0 => format!("192.0.2.{host}"),
+            1 => format!("198.51.100.{host}"),
+            2 => format!("203.0.113.{host}"),
+            _ => format!("2001:db8:0:{host:x}::{:x}", random.u64(1..5)),
+        };
+        let ms = START_MS + random.u64(..1_800_000);
+        let burst = if random.u64(..20) == 0 { random.u64(1..40) } else { 1 };
+        for place in 0..burst {
+            lines.push(Line {
+                ms: ms + place * random.u64(..30),
+                ip: ip.clone(),
+                method: if random.u64(..5) == 0 { "POST" } else { "GET" },
+                path: format!("/{}", random.u64(..3)),
+                cost: random.u64(..4),
+            });
+        }
+    }
+    // As requests end: some later than others.
+    lines.sort_by_key(|line| line.ms);
+    let mut ended: Vec<_> =
+        lines.into_iter().map(|line| (line.ms + random.u64(..5_000), line)).collect();
+    ended.sort_by_key(|(ended, _)| *ended);
+    ended.into_iter().map(|(_, line)| line).collect()
+}
+
+fn write_log(path: &Path, lines: &[Line]) {
+    let text: String = lines.iter().map(|line| line.written() + "\n").collect();
+    fs::write(path, text).unwrap();
+}
+
+/// The emission interval in nanoseconds, and the burst.
+type Quota = (u64, u64);
+
+enum Over {
+    Policy,
+    Deny,
+    Unlimited,
+    Limits(Vec<Quota>),
+}
+
+/// A policy, as plainly as it can be written.
+struct Plain {
+    name: &'static str,
+    is_for: fn(&Line) -> bool,
+    key: fn(&Line) -> String,
+    limits: Vec<Quota>,
+    observes: bool,
+    /// Cells, and the ceiling in nanoseconds.
+    penalty: Option<(u64, u64)>,
+    has_cost: bool,
+    over: fn(&Line) -> Over,
+    /// Whether the next policy in the list is its trial.
+    has_trial: bool,
+}
+
+impl Plain {
+    fn new(name: &'static str, limits: Vec<Quota>) -> Self {
+        Self {
+            name,
+            is_for: |_| true,
+            key: |line| network(&line.ip),
+            limits,
+            observes: false,
+            penalty: None,
+            has_cost: false,
+            over: |_| Over::Policy,
+            has_trial: false,
+        }
+    }
+}
+
+/// The address, or the /64 network of an IPv6 one.
+fn network(ip: &str) -> String {
+    match ip.split_once("::") {
+        Some((net, _)) => format!("{net}::/64"),
+        None => ip.to_owned(),
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Counts {
+    allowed: u64,
+    hit: u64,
+    clients: BTreeSet<String>,
+    hit_by_client: BTreeMap<String, u64>,
+    by_limit: Vec<u64>,
+    worst_wait_ns: Vec<u64>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Naive {
+    allowed: u64,
+    blocked: u64,
+    would_block: u64,
+    policies: Vec<Counts>,
+    /// For each request, whether it was blocked.
+    each: Vec<bool>,
+}
+
+/// Decides about all lines in the order of time, by a map of theoretical arrival times.
+fn naive(policies: &[Plain], lines: &[Line]) -> Naive {
+    let mut sorted: Vec<_> = lines.iter().collect();
+    sorted.sort_by_key(|line| line.ms);
+    let mut tats: HashMap<(usize, bool, usize, String), u64> = HashMap::new();
+    let mut naive = Naive::default();
+    for policy in policies {
+        naive.policies.push(Counts {
+            by_limit: vec![0; policy.limits.len()],
+            worst_wait_ns: vec![0; policy.limits.len()],
+            ..Counts::default()
+        });
+    }
+    for line in sorted {
+        let place = policies.iter().position(|policy| (policy.is_for)(line)).unwrap();
+        let mut outcome = 0;
+        let is_over = !matches!((policies[place].over)(line), Over::Policy);
+        let trial = (policies[place].has_trial && !is_over).then_some(place + 1);
+        for place in [place].into_iter().chain(trial) {
+            let is_denied = decide(place, &policies[place], line, &mut tats, &mut naive);
+            outcome = outcome.max(match (is_denied, policies[place].observes) {
+                (false, _) => 0,
+                (true, true) => 1,
+                (true, false) => 2,
+            });
+        }
+        *[&mut naive.allowed, &mut naive.would_block, &mut naive.blocked][outcome] += 1;
+        naive.each.push(outcome == 2);
+    }
+    naive
+}
+
+fn decide(
+    place: usize,
+    policy: &Plain,
+    line: &Line,
+    tats: &mut HashMap<(usize, bool, usize, String), u64>,
+    naive: &mut Naive,
+) -> bool {
+    let key = (policy.key)(line);
+    let counts = &mut naive.policies[place];
+    counts.clients.insert(key.clone());
+    let now = line.ms * 1_000_000;
+    let cells = if policy.has_cost { line.cost } else { 1 };
+    let (limits, is_over) = match (policy.over)(line) {
+        Over::Policy => (policy.limits.clone(), false),
+        Over::Limits(limits) => (limits, true),
+        Over::Unlimited => (Vec::new(), true),
+        Over::Deny => {
+            counts.hit += 1;
+            *counts.hit_by_client.entry(key).or_default() += 1;
+            return true;
+        }
+    };
+    let mut is_denied = false;
+    let mut after = Vec::new();
+    for (place_of_limit, (interval, burst)) in limits.iter().enumerate() {
+        let tat = tats.entry((place, is_over, place_of_limit, key.clone())).or_default();
+        let owed = tat.saturating_sub(now);
+        if cells > 0 && owed + cells * interval > burst * interval {
+            is_denied = true;
+            let mut owed = owed;
+            if let Some((cells, ceiling)) = policy.penalty
+                && owed + cells * interval <= (burst * interval + ceiling) / interval * interval
+            {
+                owed += cells * interval;
+                *tat = now + owed;
+            }
+            if !is_over {
+                let wait = owed + cells * interval - burst * interval;
+                counts.by_limit[place_of_limit] += 1;
+                let worst = &mut counts.worst_wait_ns[place_of_limit];
+                *worst = (*worst).max(wait);
+            }
+        }
+        after.push(now + owed + cells * interval);
+    }
+    if is_denied {
+        counts.hit += 1;
+        *counts.hit_by_client.entry(key).or_default() += 1;
+        return true;
+    }
+    counts.allowed += 1;
+    for (place_of_limit, tat) in after.into_iter().enumerate().filter(|_| cells > 0) {
+        tats.insert((place, is_over, place_of_limit, key.clone()), tat);
+    }
+    false
+}
+
+/// Runs `gcra-spoa replay` with these arguments.
+fn replay(args: &[&str]) -> Output {
+    Command::new(agent_binary()).arg("replay").args(args).output().unwrap()
+}
+
+fn report(args: &[&str]) -> Value {
+    let output = replay(&[args, &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a wrong command line says, and its exit status.
+fn wrong(args: &[&str]) -> (String, i32) {
+    let output = replay(args);
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "one sentence: {said}");
+    (said, output.status.code().unwrap())
+}
+
+fn assert_same(report: &Value, naive: &Naive, policies: &[Plain]) {
+    let total = &report["total"];
+    assert_eq!(total["allowed"], naive.allowed);
+    assert_eq!(total["blocked"], naive.blocked);
+    assert_eq!(total["would_block"], naive.would_block);
+    let sum = |series: &str| {
+        report["timeline"][series].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum()
+    };
+    let sums: [u64; 3] = [sum("allowed"), sum("blocked"), sum("would_block")];
+    assert_eq!(sums, [naive.allowed, naive.blocked, naive.would_block]);
+    let reported = report["policies"].as_array().unwrap();
+    assert_eq!(reported.len(), policies.len());
+    for policy in reported {
+        let name = policy["name"].as_str().unwrap();
+        let place = policies.iter().position(|policy| policy.name == name).unwrap();
+        let counts = &naive.policies[place];
+        assert_eq!(policy["allowed"], counts.allowed, "{name}");
+        let hit = if policies[place].observes { "would_block" } else { "blocked" };
+        assert_eq!(policy[hit], counts.hit, "{name}");
+        assert_eq!(policy["clients"], counts.clients.len(), "{name}");
+        assert_eq!(policy["clients_blocked"], counts.hit_by_client.len(), "{name}");
+        let limits = policy["limits"].as_array().unwrap();
+        for (place, limit) in limits.iter().filter(|it| it["override"] == false).enumerate() {
+            assert_eq!(limit[hit], counts.by_limit[place], "{name} {place}");
+            let wait = limit["worst_wait"].as_f64().unwrap();
+            let expected = counts.worst_wait_ns[place] as f64 / 1e9;
+            assert!((wait - expected).abs() < 1e-6, "{name} {place}: {wait} {expected}");
+        }
+    }
+    // All of them are in the list, if they are not too many.
+    let listed = report["most_blocked"].as_array().unwrap();
+    let expected: usize = naive.policies.iter().map(|counts| counts.hit_by_client.len()).sum();
+    assert_eq!(listed.len(), expected.min(50));
+    for client in listed {
+        let place = policies.iter().position(|policy| client["policy"] == policy.name).unwrap();
+        let hits = &naive.policies[place].hit_by_client;
+        let name = client["client"].as_str().unwrap().split(',').next().unwrap();
+        let counts = client["blocked"].as_u64().unwrap() + client["would_block"].as_u64().unwrap();
+        let of_key = |key: &&String| key.split(',').next() == Some(name);
+        let possible: Vec<_> = hits.keys().filter(of_key).map(|key| hits[key]).collect();
+        assert!(possible.contains(&counts), "{client}: {possible:?}");
+        let steps = client["timeline"]["blocked"].as_array().unwrap();
+        assert_eq!(steps.iter().map(|it| it.as_u64().unwrap()).sum::<u64>(), counts);
+    }
+}
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+
+/// A file of policies, and the same as plainly as it can be written.
+fn configurations() -> Vec<(&'static str, Vec<Plain>)> {
+    let post = |line: &Line| line.method == "POST";
+    let mut trial = Plain::new("check.observe", vec![(S, 3)]);
+    trial.observes = true;
+    vec![
+        (
+            "[policy.check]\nlimits = '10/s burst 5'\nkey = ['ip']\n",
+            vec![Plain::new("check", vec![(100 * MS, 5)])],
+        ),
+        (
+            "[policy.check]\nlimits = ['10/s burst 5', '60/m burst 30']\nkey = ['ip']\n\
+             mode = 'observe'\n",
+            vec![Plain { observes: true, ..Plain::new("check", vec![(100 * MS, 5), (S, 30)]) }],
+        ),
+        (
+            "[policy.check]\nlimits = ['5/s burst 10', '30/m burst 20']\nkey = ['ip']\n\
+             penalty = { cells = 2, ceiling = '1m' }\n\
+             [policy.check.overrides]\n'192.0.2.0/24' = 'unlimited'\n\
+             '198.51.100.1' = 'deny'\n'203.0.113.0/24' = '2/s burst 4'\n",
+            vec![Plain {
+                penalty: Some((2, 60 * S)),
+                over: |line| match &*line.ip {
+                    "198.51.100.1" => Over::Deny,
+                    ip if ip.starts_with("192.0.2.") => Over::Unlimited,
+                    ip if ip.starts_with("203.0.113.") => Over::Limits(vec![(500 * MS, 4)]),
+                    _ => Over::Policy,
+                },
+                ..Plain::new("check", vec![(200 * MS, 10), (2 * S, 20)])
+            }],
+        ),
+        (
+            "[policy.check]\nlimits = '20/s burst 10'\nobserve = ['1/s burst 3']\nkey = ['ip']\n",
+            vec![Plain { has_trial: true, ..Plain::new("check", vec![(50 * MS, 10)]) }, trial],
+        ),
+        (
+            "[policy.post]\nmessage = 'check'\nwhen = { method = 'POST' }\n\
+             limits = '1/s burst 2'\n\
+             key = ['ip', 'path']\n[policy.rest]\nmessage = 'check'\nlimits = '4/s burst 6'\n\
+             key = ['ip']\n",
+            vec![
+                Plain {
+                    is_for: post,
+                    key: |line| format!("{},{}", network(&line.ip), line.path),
+                    ..Plain::new("post", vec![(S, 2)])
+                },
+                Plain::new("rest", vec![(250 * MS, 6)]),
+            ],
+        ),
+        (
+            "[policy.check]\nlimits = '10/s burst 8'\nkey = ['ip']\ncost = 'cost'\n",
+            vec![Plain { has_cost: true, ..Plain::new("check", vec![(100 * MS, 8)]) }],
+        ),
+    ]
+}
+
+#[test]
+fn each_configuration_decides_as_a_naive_replay_does() {
+    let folder = directory();
+    let (log, file) = (folder.path().join("haproxy.log"), folder.path().join("new.toml"));
+    for seed in 1..3 {
+        let lines = lines(seed, 4_000);
+        write_log(&log, &lines);
+        for (text, policies) in configurations() {
+            fs::write(&file, text).unwrap();
+            let config = file.to_str().unwrap();
+            let report =
+                report(&["--config", config, "--map", "cost=hr.0", log.to_str().unwrap()]);
+            assert_eq!(report["requests"], lines.len());
+            let naive = naive(&policies, &lines);
+            assert!(naive.blocked + naive.would_block > 50, "the limits hit nothing: {text}");
+            assert_same(&report, &naive, &policies);
+        }
+    }
+}
+
+#[test]
+fn what_changes_against_another_file_is_counted_request_by_request() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name);
+    let lines = lines(7, 4_000);
+    write_log(&path("haproxy.log"), &lines);
+    let all = configurations();
+    for (new, old) in [(0, 2), (2, 0), (4, 5), (3, 3)] {
+        fs::write(path("new.toml"), all[new].0).unwrap();
+        fs::write(path("old.toml"), all[old].0).unwrap();
+        let [new_file, old_file, log] =
+            ["new.toml", "old.toml", "haproxy.log"].map(|name| path(name).display().to_string());
+        let report =
+            report(&["--config", &new_file, "--against", &old_file, "--map", "cost=hr.0", &log]);
+        let (new, old) = (naive(&all[new].1, &lines), naive(&all[old].1, &lines));
+        let both = || new.each.iter().zip(&old.each);
+        let newly_blocked = both().filter(|(new, old)| **new && !**old).count();
+        let newly_allowed = both().filter(|(new, old)| !**new && **old).count();
+        let against = &report["against"];
+        assert_eq!(against["newly_blocked"], newly_blocked);
+        assert_eq!(against["newly_allowed"], newly_allowed);
+        assert_eq!(against["total"]["blocked"], old.blocked);
+        assert_eq!(report["total"]["blocked"], new.blocked);
+        let before = report["timeline"]["blocked_before"].as_array().unwrap();
+        let before: u64 = before.iter().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(before, old.blocked);
+        let most = against["most_newly_blocked"].as_array().unwrap();
+        let listed: u64 = most.iter().map(|it| it["requests"].as_u64().unwrap()).sum();
+        assert!(most.len() == 50 || listed == newly_blocked as u64, "{listed} {newly_blocked}");
+    }
+}
+
+#[test]
+fn flags_group_addresses_as_the_shipped_configuration_does() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log");
+    let lines = lines(11, 3_000);
+    write_log(&log, &lines);
+    let report = report(&["--rate", "10/s", "--burst", "5", log.to_str().unwrap()]);
+    let policies = [Plain::new("default", vec![(100 * MS, 5)])];
+    let mut naive = naive(&policies, &lines);
+    // The name of a client has no prefix length here, because HAProxy has cut the address.
+    let hits = &mut naive.policies[0].hit_by_client;
+    *hits = std::mem::take(hits)
+        .into_iter()
+        .map(|(key, count)| (key.replace("::/64", "::"), count))
+        .collect();
+    assert_same(&report, &naive, &policies);
+    assert_eq!(report["mapping"][0]["arg"], "ip");
+    assert_eq!(report["mapping"][0]["field"], "ci,ipmask(32,64)");
+    assert_eq!(report["configuration"]["new"], "--rate 10/s --burst 5");
+}
+
+/// The shipped configuration writes a log, and a real agent decides. What it has blocked is what
+/// replay says.
+///
+/// The agent decides later than the log says: by less than a request takes, which the log has in
+/// %Ta, and the millisecond that the date is cut by. Both clients go on asking while they are
+/// blocked, and never leave so long a pause that a bucket is idle. So in either account a client
+/// is allowed its burst and what its rate gives from its first request to its last one, and the
+/// two can differ by what the rate gives in twice that time, and by one more.
+#[test]
+fn what_a_real_agent_has_blocked_is_what_replay_says() {
+    const PER_SECOND: f64 = 2.0;
+    needs!(support::haproxy());
+    let folder = directory();
+    let limit = ["--rate", "2/s", "--burst", "20"];
+    let agent = Agent::start(&folder.path().join("table"), &limit);
+    let agents = [("GCRA_AGENT1", &*agent.address), ("GCRA_AGENT2", &*agent.address)];
+    let haproxy = Haproxy::start("haproxy.cfg", &agents);
+    let mut blocked = 0;
+    let mut asked = 0;
+    let sources = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
+    let mut clients = sources.map(|ip| Client::from(haproxy.frontend, IpAddr::V4(ip)));
+    for _ in 0..150 {
+        for client in &mut clients {
+            let status = client.get("/").unwrap().status;
+            assert!([200, 429].contains(&status), "{status}");
+            blocked += u64::from(status == 429);
+            asked += 1;
+        }
+    }
+    let of_requests = || {
+        let lines = haproxy.process.lines();
+        lines.into_iter().filter(|line| line.contains(" blocked=")).collect::<Vec<_>>()
+    };
+    support::wait_until("all lines are written", || of_requests().len() == asked);
+    let lines = of_requests();
+    let log = folder.path().join("haproxy.log");
+    fs::write(&log, lines.join("\n") + "\n").unwrap();
+
+    let report = report(&[&limit[..], &[log.to_str().unwrap()]].concat());
+    assert_eq!(report["requests"], asked, "{}", report["bad"]);
+    assert_eq!(report["log_answers"]["429"], blocked);
+    assert_eq!(report["log_answers"]["blocked"], blocked);
+    assert!(blocked > 100, "the limit was not used: {blocked}");
+    let longest_ms = lines.iter().map(|line| {
+        let times = line.split(' ').find(|word| word.matches('/').count() == 4).unwrap();
+        times.rsplit('/').next().unwrap().trim_start_matches('+').parse::<u64>().unwrap()
+    });
+    let late_s = (longest_ms.max().unwrap() + 2) as f64 / 1e3;
+    let most = 1 + (2.0 * late_s * PER_SECOND).ceil() as u64;
+    for (ip, client) in sources.iter().zip(["127.0.0.1", "127.0.0.2"]) {
+        let of_client = |line: &&String| line.starts_with(&format!("{ip}:"));
+        let is_blocked = |line: &&String| line.contains(" blocked=1");
+        let really = lines.iter().filter(of_client).filter(is_blocked).count() as u64;
+        let listed = report["most_blocked"].as_array().unwrap();
+        let replayed = listed.iter().find(|it| it["client"] == client).unwrap();
+        let replayed = replayed["blocked"].as_u64().unwrap();
+        assert!(
+            really.abs_diff(replayed) <= most,
+            "{client}: the agent has blocked {really}, and replay {replayed}; {late_s} s"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_command_line_or_log_is_one_sentence() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (log, file) = (path("haproxy.log"), path("new.toml"));
+    write_log(Path::new(&log), &lines(1, 50));
+    fs::write(&file, "[policy.api]\nlimits = '1/s'\nkey = ['token']\n").unwrap();
+
+    let (said, status) = wrong(&["--config", &file, &log]);
+    assert_eq!(status, 2);
+    for part in ["'token'", "policy 'api'", "--map token=FIELD", "hr.0"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (said, status) = wrong(&["--config", &file, "--map", "token=%hx", &log]);
+    assert_eq!(status, 2);
+    assert!(said.contains("has no field 'hx' for --map token=%hx"), "{said}");
+    let (said, _) = wrong(&["--config", &file, "--message", "other", &log]);
+    assert!(said.contains("no policy is for the message 'other'"), "{said}");
+
+    let other = path("other.log");
+    fs::write(&other, "level=info msg=\"started\"\n".repeat(20)).unwrap();
+    let (said, status) = wrong(&["--rate", "1/s", &other]);
+    assert_eq!(status, 2);
+    for part in ["level=info msg=", "--log-format", "HTTP"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (said, status) = wrong(&["--rate", "1/s", "--log-format", "tcp", &log]);
+    assert_eq!(status, 2);
+    assert!(said.contains("is a request in the TCP format"), "{said}");
+    let (said, status) = wrong(&["--rate", "1/s", &path("none.log")]);
+    assert_eq!(status, 1);
+    assert!(said.contains("none.log"), "{said}");
+    let (said, _) = wrong(&["--rate", "1/s", "--html", &log, &log]);
+    assert!(said.contains("is one of the logs"), "{said}");
+    assert!(fs::metadata(&log).unwrap().len() > 0, "the log is there");
+    let (said, status) = wrong(&["--suggest", "ip", "--against", &file, &log]);
+    assert_eq!(status, 2);
+    assert!(said.contains("write --config or --rate, too"), "{said}");
+    let (said, status) = wrong(&[&log]);
+    assert_eq!(status, 2);
+    assert!(said.contains("--config"), "{said}");
+}
+
+#[test]
+fn standard_input_and_several_files_are_one_log() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let lines = lines(5, 2_000);
+    let whole = path("whole.log");
+    write_log(Path::new(&whole), &lines);
+    let expected = report(&["--rate", "5/s", &whole]);
+    let halves = [path("b.log"), path("a.log")];
+    write_log(Path::new(&halves[1]), &lines[..900]);
+    write_log(Path::new(&halves[0]), &lines[900..]);
+    let of_halves = report(&["--rate", "5/s", &halves[0], &halves[1]]);
+    let mut child = Command::new(agent_binary())
+        .args(["replay", "--rate", "5/s", "--json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&fs::read(&whole).unwrap()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let of_stdin: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for other in [&of_halves, &of_stdin] {
+        for part in ["total", "policies", "timeline", "requests"] {
+            assert_eq!(other[part], expected[part], "{part}");
+        }
+    }
+}
+
+#[test]
+fn a_message_may_be_sent_only_for_some_requests() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let lines = lines(9, 2_000);
+    let (log, file) = (path("haproxy.log"), path("new.toml"));
+    write_log(Path::new(&log), &lines);
+    let text = "[policy.by-key]\nlimits = '1/s'\nkey = ['key']\n\
+                [policy.by-ip]\nlimits = '1/s'\nkey = ['ip']\n";
+    fs::write(&file, text).unwrap();
+    let args = ["--config", &file, "--map", "key=hr.0", "--map", "none=null:", &log];
+    let by = |report: &Value, place: usize| {
+        let policy = &report["policies"][place];
+        policy["allowed"].as_u64().unwrap() + policy["blocked"].as_u64().unwrap()
+    };
+    let all = lines.len() as u64;
+    let both = report(&args);
+    assert_eq!([by(&both, 0), by(&both, 1)], [all, all]);
+    assert!(both["notes"].to_string().contains("--message"), "{}", both["notes"]);
+    let with = |messages: [&str; 2]| {
+        report(&[&args[..], &["--message", messages[0], "--message", messages[1]]].concat())
+    };
+    let some = with(["by-key if key", "by-ip unless key"]);
+    assert_eq!([by(&some, 0), by(&some, 1)], [all, 0]);
+    let some = with(["by-key if none", "by-ip unless none"]);
+    assert_eq!([by(&some, 0), by(&some, 1)], [0, all]);
+}
+
+/// A terminal of 40 columns, and one that is wider than text is read well.
+#[test]
+fn the_report_is_plain_text_and_a_page() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (log, page) = (path("haproxy.log"), path("report.html"));
+    write_log(Path::new(&log), &lines(1, 2_000));
+    let output = replay(&["--rate", "2/s", "--suggest", "key=ip", "--html", &page, &log]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{text}");
+    assert!(!text.contains('\x1b'), "no colors");
+    for part in ["allowed", "blocked", "Policy default", "--rate 2/s --burst 2", "ip=ci"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(fs::read_to_string(&page).unwrap().contains("</html>"));
+
+    let alone = replay(&["--suggest", "key=ip", &log]);
+    let text = String::from_utf8(alone.stdout).unwrap();
+    assert!(alone.status.success() && !text.contains("blocked  "), "{text}");
+}
