@@ -5,9 +5,10 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
-	aarch64-test asan loom shuttle lease-sim lease-explore store-script store-faults \
+	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script store-faults \
 	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers \
-	guard haproxy promtool strace valkey
+	guard haproxy promtool strace valkey static reproduce packages image site release packages-test \
+	image-test chart-test site-test page-test
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -104,8 +105,13 @@ msrv: ## each crate with the oldest compiler that its Cargo.toml names
 aarch64: ## checks that the workspace compiles for 64-bit ARM
 	tests/aarch64
 
-aarch64-test: ## tests of the codec and the table for 64-bit ARM, in qemu
+aarch64-test: ## the workspace's tests for 64-bit ARM, linked with musl, in qemu: about 30 minutes
+	@tests/install-haproxy.sh || :
+	@tests/get-valkey.sh $(TARGET)/valkey || :
 	tests/aarch64 test
+
+aarch64-run: haproxy ## the static program of `make static` for 64-bit ARM in qemu: about 20 s
+	tests/aarch64 run
 
 # Not a part of .ci/run: installing cargo-deny alone takes 4 minutes of CPU time.
 deny: ## licenses and sources of the dependencies, and versions that are there twice
@@ -157,3 +163,42 @@ valkey: ## fetches Valkey and Redis servers to test a store with
 
 strace: ## installs strace, if there is none
 	@tests/install.sh strace strace
+
+# The static programs that packages, image and tests are made of.
+DIST ?= $(TARGET)/dist
+
+static: ## the static programs for x86-64 and 64-bit ARM, with man pages, into target/dist
+	deploy/release/static x86_64
+	deploy/release/static aarch64
+
+reproduce: ## builds the static programs of what is committed twice, and compares the bytes
+	deploy/release/reproduce x86_64
+	deploy/release/reproduce aarch64
+
+packages: ## .deb and .rpm of the programs in DIST (target/dist), into target/packages
+	deploy/packages/build $(DIST) $(TARGET)/packages
+
+image: ## the container image of the programs in DIST, into target/image
+	deploy/container/build $(DIST) $(TARGET)/image
+
+site: ## the documentation site, in the target folder: site/html/index.html
+	site/build
+
+release: ## all files of the release VERSION, or of what is there, into target/dist/release
+	deploy/release/release $(or $(VERSION),--snapshot)
+
+packages-test: haproxy ## installs, upgrades and removes the packages in a Debian root
+	tests/packages/run $(DIST)
+
+image-test: haproxy ## builds the image twice, compares, reads it, and runs it behind HAProxy
+	tests/container/run $(DIST)
+
+chart-test: haproxy ## the Helm chart and the examples for Kubernetes, with the program in DIST
+	tests/kubernetes/run $(DIST)
+
+site-test: haproxy ## builds the site, checks it, and runs its quick starts with DIST
+	tests/site/run $(DIST)
+
+page-test: ## the live page in Chromium, with axe-core: about a minute; pictures in target/page
+	$(CARGO) build --locked --bin gcra-spoa
+	tests/page/run $(TARGET)/debug/gcra-spoa $(TARGET)/page
