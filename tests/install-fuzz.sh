@@ -9,8 +9,9 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
 fi
 cargo fuzz --version >/dev/null 2>&1 && exit 0
 
-echo "cargo-fuzz is not installed. Installing it: cargo install cargo-fuzz --locked"
-if ! cargo install cargo-fuzz --locked --quiet; then
+# It only starts compilers, so it need not be optimized.
+echo "cargo-fuzz is not installed. Installing it: cargo install cargo-fuzz --locked --debug"
+if ! cargo install cargo-fuzz --locked --debug --quiet; then
     echo "cargo-fuzz could not be installed. Fuzzing needs it, and installing it a network." >&2
     exit 1
 fi
