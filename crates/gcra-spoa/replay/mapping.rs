@@ -1,6 +1,7 @@
 //! From the fields of a log line to the messages that HAProxy has sent about the request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use haproxy_log::{Field, Format};
 use spop_agent::{BufferFull, Message, Value};
@@ -214,6 +215,26 @@ pub(crate) struct Mapping {
     ends: Vec<usize>,
 }
 
+/// Messages about some requests.
+pub(crate) struct Written<'m> {
+    pub(crate) messages: Vec<Message<'m>>,
+    /// Where those of each request end.
+    ends: Vec<usize>,
+}
+
+impl Written<'_> {
+    fn with_capacity(requests: usize) -> Self {
+        Self { messages: Vec::with_capacity(requests), ends: Vec::with_capacity(requests) }
+    }
+
+    /// Where the messages about the request that was written at this place stand.
+    #[inline]
+    pub(crate) fn of(&self, place: usize) -> Range<usize> {
+        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
+        start.unwrap_or(0)..self.ends.get(place).copied().unwrap_or(0)
+    }
+}
+
 /// What a mapping says about itself.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
@@ -299,12 +320,28 @@ impl Mapping {
         self.ends.push(end);
     }
 
-    /// The messages about the request that was written at this place.
+    /// The messages that are written, by request.
+    pub(crate) fn written(&self) -> Written<'_> {
+        let mut written = Written::with_capacity(self.ends.len());
+        let mut start = 0;
+        for end in &self.ends {
+            written.messages.extend(self.read(start..*end));
+            written.ends.push(written.messages.len());
+            start = *end;
+        }
+        written
+    }
+
+    /// The messages about the only request that is written.
     #[inline]
-    pub(crate) fn messages(&self, place: usize) -> impl Iterator<Item = Message<'_>> {
-        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
-        let end = self.ends.get(place).copied().unwrap_or(0);
-        let frame = self.frames.get(start.unwrap_or(0)..end).unwrap_or_default();
+    pub(crate) fn of_one(&self) -> impl Iterator<Item = Message<'_>> {
+        self.read(0..self.ends.first().copied().unwrap_or(0))
+    }
+
+    /// The messages of the frame that is there.
+    #[inline]
+    fn read(&self, frame: Range<usize>) -> impl Iterator<Item = Message<'_>> {
+        let frame = self.frames.get(frame).unwrap_or_default();
         let notify = match decode(frame, u32::MAX) {
             Ok(Some((Frame::Notify(notify), _))) => Some(notify),
             _ => None,

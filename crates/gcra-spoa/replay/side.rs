@@ -78,44 +78,37 @@ impl Side {
         Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
     }
 
-    /// Finds the questions about a batch of requests, of which this mapping has the messages. What
-    /// is needed to decide about them is on its way from memory.
+    /// Finds the questions about these messages. What is needed to decide about them is on its way
+    /// from memory.
     fn prepare(
         engine: &Engine,
         tally: &Tally,
         questions: &mut Vec<Result<Question, Unanswerable>>,
-        mapping: &Mapping,
-        requests: usize,
+        messages: &[Message<'_>],
     ) {
         questions.clear();
-        for place in 0..requests {
-            for message in mapping.messages(place) {
-                let question = engine.question(&message);
-                if let Ok(question) = question {
-                    tally.touch(question);
-                }
-                questions.push(question);
+        for message in messages {
+            let question = engine.question(message);
+            if let Ok(question) = question {
+                tally.touch(question);
             }
+            questions.push(question);
         }
     }
 }
 
-/// Decides about a request of a batch. `next` is the place of the question about its first
-/// message, and moves behind those of the request.
+/// Decides about a request: about its messages, each with the question that it asks.
 #[inline]
-fn decide<'m>(
+fn decide(
     engine: &mut Engine,
     tally: &mut Tally,
-    questions: &[Result<Question, Unanswerable>],
-    next: &mut usize,
     at: i64,
-    messages: impl Iterator<Item = Message<'m>>,
+    messages: &[Message<'_>],
+    questions: &[Result<Question, Unanswerable>],
 ) -> Request {
     engine.advance_to(at);
     tally.begin(at);
-    let of_request = questions.get(*next..).unwrap_or_default().iter().copied();
-    let asked = messages.zip(of_request).inspect(|_| *next += 1);
-    decide_request(engine, asked, tally)
+    decide_request(engine, messages.iter().zip(questions.iter().copied()), tally)
 }
 
 /// How many requests are prepared together, so that what each needs from memory comes while
@@ -159,40 +152,37 @@ impl Replaying {
     pub(crate) fn decide_all(&mut self) {
         let Self { new, old, changes, shares_messages, times } = self;
         let Side { engine, mapping, tally, questions, .. } = new;
-        Side::prepare(engine, tally, questions, mapping, times.len());
-        let mut next = 0;
+        let written = mapping.written();
+        Side::prepare(engine, tally, questions, &written.messages);
         match old {
             None => {
                 for (place, at) in times.iter().enumerate() {
-                    decide(engine, tally, questions, &mut next, *at, mapping.messages(place));
+                    let of = written.of(place);
+                    let messages = &written.messages[of.clone()];
+                    decide(engine, tally, *at, messages, &questions[of]);
                 }
             }
-            Some(old) => {
-                let Side {
-                    engine: engine_before,
-                    mapping: own,
-                    tally: tally_before,
-                    questions: questions_before,
-                    ..
-                } = old;
-                let before = if *shares_messages { &*mapping } else { &*own };
-                let requests = times.len();
-                Side::prepare(engine_before, tally_before, questions_before, before, requests);
-                let mut next_before = 0;
+            Some(Side {
+                engine: engine_before,
+                mapping: mapping_before,
+                tally: tally_before,
+                questions: questions_before,
+                ..
+            }) => {
+                let own = (!*shares_messages).then(|| mapping_before.written());
+                let before = own.as_ref().unwrap_or(&written);
+                Side::prepare(engine_before, tally_before, questions_before, &before.messages);
                 for (place, at) in times.iter().enumerate() {
-                    let messages = mapping.messages(place);
-                    let now = decide(engine, tally, questions, &mut next, *at, messages);
-                    let was = decide(
-                        engine_before,
-                        tally_before,
-                        questions_before,
-                        &mut next_before,
-                        *at,
-                        before.messages(place),
-                    );
+                    let of = written.of(place);
+                    let messages = &written.messages[of.clone()];
+                    let now = decide(engine, tally, *at, messages, &questions[of]);
+                    let of = before.of(place);
+                    let messages = &before.messages[of.clone()];
+                    let questions = &questions_before[of];
+                    let was = decide(engine_before, tally_before, *at, messages, questions);
                     changes.count(tally, now, was);
                 }
-                own.clear();
+                mapping_before.clear();
             }
         }
         mapping.clear();

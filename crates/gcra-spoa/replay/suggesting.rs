@@ -84,7 +84,7 @@ impl Suggesting {
         let policy = &policies.list[0];
         let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
         let hints = Hints { user_agent: value(self.user_agent), path: value(self.path) };
-        for message in mapping.messages(0) {
+        for message in mapping.of_one() {
             if let Some((key, _)) = hash_key(hasher.hasher(), policy, &message) {
                 suggest.add(key.get(), at, hints, |name| {
                     write_client(name, policy, key, Some(message.clone()));

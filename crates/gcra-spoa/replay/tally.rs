@@ -416,14 +416,14 @@ impl Hit {
 #[inline]
 pub(crate) fn decide_request<'m>(
     engine: &Engine,
-    messages: impl IntoIterator<Item = (Message<'m>, Result<Question, Unanswerable>)>,
+    messages: impl IntoIterator<Item = (&'m Message<'m>, Result<Question, Unanswerable>)>,
     tally: &mut Tally,
 ) -> Request {
     let mut request = Request::default();
     for (message, question) in messages {
         let next = match question {
-            Ok(question) => Ok(engine.decide(question, &message, |step| {
-                tally.step(engine, &step, &message);
+            Ok(question) => Ok(engine.decide(question, message, |step| {
+                tally.step(engine, &step, message);
             })),
             Err(why) => {
                 tally.undecided(why);

@@ -39,7 +39,7 @@ const IP: &str = "[policy.api]\nlimits = '2/s'\nkey = ['ip']\n";
 fn asked(mapping: &mut Mapping, values: &[Option<&[u8]>]) -> Vec<(String, String)> {
     mapping.clear();
     mapping.write(values);
-    let message = mapping.messages(0).next().unwrap();
+    let message = mapping.of_one().next().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     message.args().map(|arg| (text(arg.name), crate::key::Shown(arg.value).to_string())).collect()
 }
@@ -137,10 +137,8 @@ impl Asker {
         self.engine.advance_to(at);
         self.tally.begin(at);
         let Self { engine, mapping, tally } = self;
-        let asked = mapping.messages(0).map(|message| {
-            let question = engine.question(&message);
-            (message, question)
-        });
+        let messages: Vec<_> = mapping.of_one().collect();
+        let asked = messages.iter().map(|message| (message, engine.question(message)));
         decide_request(engine, asked, tally).is(Outcome::Blocked)
     }
 }
