@@ -548,6 +548,138 @@ fn a_wrong_command_line_or_log_is_one_sentence() {
     let (said, status) = wrong(&[&log]);
     assert_eq!(status, 2);
     assert!(said.contains("--config"), "{said}");
+    for (flags, sentence) in [
+        (&["--map", "ip=ci", "--map", "ip=cp"][..], "--map gives the arg 'ip' twice"),
+        (&["--captures", "host,host"], "--captures has 'host' twice"),
+        (&["--captures", "host,,ua"], "--captures has '' for a name"),
+        (&["--html", "-"], "--html writes a file"),
+        (&["--log-format", ""], "--log-format is empty"),
+        (&["--log-format", "TCP"], "compare it with the log-format of haproxy.cfg"),
+        (&[&log], "is given twice"),
+    ] {
+        let (said, status) = wrong(&[&["--rate", "1/s", &log], flags].concat());
+        assert_eq!(status, 2, "{said}");
+        assert!(said.contains(sentence), "{said}");
+    }
+}
+
+/// A line in the HTTP format, of one second of 21/Nov/2026.
+fn line(ms: u64, ip: &str, header: &str) -> String {
+    let (second, ms) = (ms / 1000, ms % 1000);
+    format!(
+        "{ip}:4711 [21/Nov/2026:10:00:{second:02}.{ms:03}] web app/srv1 0/0/0/1/1 200 99 - - ---- \
+         1/1/0/0/0 0/0 {{{header}}} \"GET / HTTP/1.1\"\n"
+    )
+}
+
+fn notes(report: &Value) -> String {
+    report["notes"].to_string()
+}
+
+/// A frontend with `bind :::80 v4v6` logs IPv4 clients so, and ipmask() makes IPv4 addresses of
+/// them.
+#[test]
+fn mapped_addresses_are_those_of_ipv4() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log");
+    let lines: String = (1..=10).map(|n| line(n, &format!("::ffff:192.0.2.{n}"), "")).collect();
+    fs::write(&log, lines).unwrap();
+    let report = report(&["--rate", "1/s", "--burst", "1", log.to_str().unwrap()]);
+    assert_eq!(
+        (&report["total"]["allowed"], &report["total"]["clients"]),
+        (&10.into(), &10.into())
+    );
+}
+
+/// Texts that are no addresses are keys, also of a policy with a prefix for addresses.
+#[test]
+fn a_captured_header_is_a_key_although_a_policy_groups_addresses() {
+    let folder = directory();
+    let (log, file) = (folder.path().join("haproxy.log"), folder.path().join("new.toml"));
+    let lines: String = (1..=4).map(|n| line(n, "192.0.2.1", &format!("key-{n}"))).collect();
+    fs::write(&log, lines).unwrap();
+    for more in ["ipv4_prefix = 24", "[policy.api.overrides]\n'198.51.100.0/24' = 'unlimited'"] {
+        let text =
+            format!("[policy.api]\nlimits = '1/s burst 1'\nkey = ['key', 'else ip']\n{more}\n");
+        fs::write(&file, text).unwrap();
+        let (log, file) = (log.to_str().unwrap(), file.to_str().unwrap());
+        let report = report(&["--config", file, "--map", "key=hr.0", log]);
+        assert_eq!(report["total"]["allowed"], 4, "{more}");
+    }
+}
+
+#[test]
+fn what_a_report_needs_beside_its_numbers_is_said() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let log = path("haproxy.log");
+    let lines: String = (1..=4).map(|n| line(n * 100, &format!("192.0.2.{n}"), "key")).collect();
+    fs::write(&log, lines).unwrap();
+
+    // A cost is no part of the key.
+    let costs = report(&["--rate", "1/s", "--cost", "c", "--map", "c=B", &log]);
+    assert_eq!(costs["total"]["clients"], 4);
+    let missing = report(&["--rate", "1/s", "--cost", "foo", &log]);
+    assert!(notes(&missing).contains("gives the cost 'foo'"), "{}", notes(&missing));
+    // No field gives what the key needs.
+    let none = report(&["--rate", "1/s", "--map", "ip=hr.9", &log]);
+    assert!(notes(&none).contains("no line has a value in 'hr.9'"), "{}", notes(&none));
+    let other = report(&["--rate", "1/s", "--map", "ip=ST,ip", &log]);
+    assert!(notes(&other).contains("the texts in 'ST' are no addresses"), "{}", notes(&other));
+    assert!(!notes(&costs).contains("no value in any"), "{}", notes(&costs));
+
+    let whole = path("whole.log");
+    let lines: String = (1..=4).map(|n| line(n * 1000, "192.0.2.1", "key")).collect();
+    fs::write(&whole, lines).unwrap();
+    let whole = report(&["--rate", "1/s", &whole]);
+    assert!(notes(&whole).contains("are whole seconds"), "{}", notes(&whole));
+    assert!(!notes(&costs).contains("are whole seconds"), "{}", notes(&costs));
+}
+
+#[test]
+fn a_bad_line_shows_no_long_word() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log");
+    let bad = "a line with token=s3cr3t-4711-abcdefgh of 192.0.2.1\n";
+    fs::write(&log, line(1, "192.0.2.1", "") + bad).unwrap();
+    let report = report(&["--rate", "1/s", log.to_str().unwrap()]);
+    let excerpt = report["bad"][0]["excerpt"].as_str().unwrap();
+    assert_eq!(excerpt, "a line with toke… of 192.0.2.1");
+}
+
+/// What cannot be done leaves the page of before.
+#[test]
+fn a_page_is_replaced_only_by_a_whole_one() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (page, log) = (path("report.html"), path("haproxy.log"));
+    fs::write(&page, "x".repeat(1_000_000)).unwrap();
+    fs::write(&log, "not a log\n").unwrap();
+    wrong(&["--rate", "1/s", "--html", &page, &log]);
+    assert_eq!(fs::metadata(&page).unwrap().len(), 1_000_000);
+    fs::write(&log, line(1, "192.0.2.1", "")).unwrap();
+    report(&["--rate", "1/s", "--html", &page, &log]);
+    let written = fs::read_to_string(&page).unwrap();
+    assert!(written.trim_end().ends_with("</html>"), "{}", &written[written.len() - 50..]);
+}
+
+#[test]
+fn a_log_that_cannot_be_decompressed_is_told() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (name, bytes) in [("a.gz", &b"\x1f\x8b"[..]), ("a.zst", b"\x28\xb5\x2f\xfd\x04\x58")] {
+        let log = path(name);
+        fs::write(&log, bytes).unwrap();
+        let (said, status) = wrong(&["--rate", "1/s", &log]);
+        assert_eq!(status, 1, "{said}");
+        assert!(said.contains("compressed data is damaged or ends early"), "{said}");
+        // Another one is whole.
+        let other = path("whole.log");
+        fs::write(&other, line(1, "192.0.2.1", "")).unwrap();
+        let report = report(&["--rate", "1/s", &log, &other]);
+        assert_eq!(report["requests"], 1);
+        assert_eq!(report["bad"][0]["kind"], "damaged compressed data");
+    }
 }
 
 #[test]

@@ -88,10 +88,7 @@ impl Findings<'_> {
     /// What has to be known about the numbers.
     fn notes(&self) -> Vec<String> {
         let mut notes = self.described.notes.clone();
-        let sides = self.replaying.into_iter().flat_map(|replaying| {
-            [Some(&replaying.new), replaying.old.as_ref()].into_iter().flatten()
-        });
-        for side in sides {
+        for side in self.replaying.into_iter().flat_map(Replaying::sides) {
             let name = &side.name;
             for policy in side.engine.shared() {
                 notes.push(format!(
@@ -146,8 +143,10 @@ impl Findings<'_> {
              them all",
             "what clients would have done: one that is blocked may come back sooner, later or \
              never, and the log has what it did without these limits",
-            "the time of a request to less than the log's resolution: requests at the same moment \
-             are decided in the order of the log",
+            "the time of a request to less than the log's resolution: requests at the same \
+             moment are decided in the order of the log",
+            "which of two equal local times is meant: where dates have no time zone, the hour \
+             that the end of summer time repeats is one hour with the requests of both",
         ]
         .map(str::to_owned)
         .to_vec()
@@ -193,8 +192,33 @@ fn bad(bad: &haproxy_log::BadLine) -> Bad {
         count: bad.count,
         file: bad.file.clone(),
         line: bad.line,
-        excerpt: bad.excerpt.clone(),
+        excerpt: redacted(&bad.excerpt),
     }
+}
+
+/// A bad line without what may be a secret: of long words, only the beginning is shown.
+fn redacted(excerpt: &str) -> String {
+    const LONGEST: usize = 12;
+    const SHOWN: usize = 4;
+    let is_of_word =
+        |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '+' | '/' | '=' | '~');
+    let mut out = String::with_capacity(excerpt.len());
+    let mut rest = excerpt;
+    while !rest.is_empty() {
+        let length = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(length);
+        match word.chars().count() {
+            ..=LONGEST => out.push_str(word),
+            _ => {
+                out.extend(word.chars().take(SHOWN));
+                out.push('…');
+            }
+        }
+        let others = after.find(is_of_word).unwrap_or(after.len());
+        out.push_str(&after[..others]);
+        rest = &after[others..];
+    }
+    out
 }
 
 fn policy_name(side: &Side, place: usize) -> String {

@@ -43,10 +43,38 @@ const INTEGER_FIELDS: [&str; 12] =
     ["cp", "fp", "bp", "sp", "ST", "B", "U", "rt", "src_port", "dst_port", "bytes", "status"];
 
 /// An arg of a message, and where its value comes from.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Arg {
     name: String,
     source: Source,
+    /// Whether a request had a value for it.
+    has_value: bool,
+    /// Whether a request had a text in the field that is not of the type.
+    has_other_text: bool,
+}
+
+impl Arg {
+    fn new(name: &str, source: Source) -> Self {
+        Self { name: name.to_owned(), source, has_value: false, has_other_text: false }
+    }
+
+    /// Its name, and its value for a request with these values of fields.
+    #[inline]
+    fn value<'a>(&'a mut self, values: &[Option<&'a [u8]>]) -> (&'a [u8], Value<'a>) {
+        let value = self.source.value(values);
+        if value == Value::Null {
+            self.has_other_text |= self.source.text(values).is_some();
+        } else {
+            self.has_value = true;
+        }
+        (self.name.as_bytes(), value)
+    }
+}
+
+impl PartialEq for Arg {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.source) == (&other.name, &other.source)
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -64,6 +92,8 @@ enum Source {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Address,
+    /// A text that may be an address.
+    AddressOrString,
     Integer,
     String,
 }
@@ -252,6 +282,14 @@ impl Mapping {
         fields: &mut Fields<'_>,
         described: &mut Described,
     ) -> Result<Self, String> {
+        for (place, WantedArg { name, source }) in args.iter().enumerate() {
+            if let Some(first) = args[..place].iter().find(|arg| arg.name == *name) {
+                return Err(format!(
+                    "--map gives the arg '{name}' twice, by {} and by {source}; write it once",
+                    first.source
+                ));
+            }
+        }
         let known = known_messages(policies);
         let is_for_all = policies.list.iter().any(|policy| policy.message.is_none());
         for WantedMessage { name, .. } in messages {
@@ -310,7 +348,7 @@ impl Mapping {
     pub(crate) fn write(&mut self, values: &[Option<&[u8]>]) {
         let start = self.ends.last().copied().unwrap_or(0);
         let end = loop {
-            match write_messages(&self.messages, values, &mut self.frames[start..]) {
+            match write_messages(&mut self.messages, values, &mut self.frames[start..]) {
                 Ok(length) => break start + length,
                 // More than lines can have.
                 Err(BufferFull) if self.frames.len() >= LONGEST => break start,
@@ -349,6 +387,40 @@ impl Mapping {
         notify.into_iter().flat_map(|notify| notify.messages())
     }
 
+    /// Says which args had no value in any request, after all were written.
+    pub(crate) fn notes(&self, fields: &Fields<'_>) -> Vec<String> {
+        let args = self.messages.iter().flat_map(|asked| {
+            asked
+                .args
+                .iter()
+                .chain(asked.only.iter().map(|(arg, _)| arg))
+                .filter(|arg| matches!(arg.source, Source::Field { .. }) && !arg.has_value)
+        });
+        let mut notes = Vec::new();
+        for Arg { name, source, has_other_text, .. } in args {
+            let field = source.in_words(fields);
+            let note = match (has_other_text, source) {
+                (true, Source::Field { kind: Kind::Address, .. }) => format!(
+                    "the arg '{name}' had no value in any request, because the texts in \
+                     '{field}' are no addresses; write --map {name}=FIELD with another field, or \
+                     --map {name}={field},str"
+                ),
+                (true, _) => format!(
+                    "the arg '{name}' had no value in any request, because the texts in \
+                     '{field}' are no integers; write --map {name}=FIELD with another field"
+                ),
+                (false, _) => format!(
+                    "the arg '{name}' had no value in any request, because no line has a value \
+                     in '{field}'; write --map {name}=FIELD with another field"
+                ),
+            };
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
+    }
+
     /// Forgets the messages that are written.
     #[inline]
     pub(crate) fn clear(&mut self) {
@@ -362,20 +434,21 @@ impl Mapping {
 }
 
 fn write_messages(
-    messages: &[Asked],
+    messages: &mut [Asked],
     values: &[Option<&[u8]>],
     frame: &mut [u8],
 ) -> Result<usize, BufferFull> {
     let mut writer = NotifyWriter::new(frame, FrameId { stream: 1, frame: 1 })?;
     for Asked { name, only, args } in messages {
         if let Some((arg, has_value)) = only
-            && (arg.source.value(values) != Value::Null) != *has_value
+            && (arg.value(values).1 != Value::Null) != *has_value
         {
             continue;
         }
         writer.message(name.as_bytes())?;
-        for Arg { name, source } in args {
-            writer.arg(name.as_bytes(), source.value(values))?;
+        for arg in args {
+            let (name, value) = arg.value(values);
+            writer.arg(name, value)?;
         }
     }
     Ok(writer.finish())
@@ -390,6 +463,14 @@ impl Source {
                 Some(Some(bytes)) => kind.value(bytes, *mask),
                 _ => Value::Null,
             },
+        }
+    }
+
+    /// The text of its field.
+    fn text<'a>(&self, values: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
+        match self {
+            Self::Constant(_) => None,
+            Self::Field { place, .. } => values.get(*place).copied().flatten(),
         }
     }
 
@@ -417,10 +498,17 @@ impl Kind {
                 let integer = text.and_then(|text| text.trim_start_matches('+').parse().ok());
                 integer.map_or(Value::Null, Value::Int64)
             }
+            Self::AddressOrString => match Self::Address.value(bytes, mask) {
+                Value::Null => Value::String(bytes),
+                address => address,
+            },
             // HAProxy has no address where the text is none, as for a client on a Unix socket.
             Self::Address => match (address(bytes), mask) {
-                (Some(IpAddr::V4(ip)), Some((v4, _))) => Value::Ipv4(masked_v4(ip, v4)),
-                (Some(IpAddr::V6(ip)), Some((_, v6))) => Value::Ipv6(masked_v6(ip, v6)),
+                // ipmask() makes an IPv4 address of one that is mapped into IPv6.
+                (Some(ip), Some((v4, v6))) => match ip.to_canonical() {
+                    IpAddr::V4(ip) => Value::Ipv4(masked_v4(ip, v4)),
+                    IpAddr::V6(ip) => Value::Ipv6(masked_v6(ip, v6)),
+                },
                 (Some(ip), None) => ip.into(),
                 (None, _) => Value::Null,
             },
@@ -516,9 +604,11 @@ impl Asked {
             let of_needed = |name: &str| needed.iter().find(|needed| needed.name == name);
             for WantedArg { name, source } in wanted {
                 let source = written(name, source, of_needed(name), fields)?;
-                args.push(Arg { name: name.clone(), source });
+                args.push(Arg::new(name, source));
             }
-            if wanted.is_empty() {
+            // A cost is no part of the key.
+            let is_cost = |name: &String| of_needed(name).is_some_and(|needed| needed.is_cost);
+            if wanted.iter().all(|arg| is_cost(&arg.name)) {
                 let source = guessed("ip", None, is_by_file, fields).ok_or_else(|| {
                     format!(
                         "no field of {} is known to be the client's address; write --map \
@@ -527,7 +617,7 @@ impl Asked {
                         fields.in_words()
                     )
                 })?;
-                args.push(Arg { name: "ip".to_owned(), source });
+                args.push(Arg::new("ip", source));
             }
         }
         for needed in &needed {
@@ -542,7 +632,7 @@ impl Asked {
                 None => guessed(needed.name, Some(needed), is_by_file, fields),
             };
             match source {
-                Some(source) => args.push(Arg { name: needed.name.to_owned(), source }),
+                Some(source) => args.push(Arg::new(needed.name, source)),
                 None if needed.is_required => return Err(no_field(needed, fields)),
                 None if needed.is_cost => described.note(format!(
                     "no field of {} gives the cost '{}' of policy '{}', so each request costs 1; \
@@ -577,7 +667,7 @@ impl Asked {
                         )
                     })?,
                 };
-                Some((Arg { name: name.clone(), source }, *has_value))
+                Some((Arg::new(name, source), *has_value))
             }
         };
         for arg in args.iter().chain(only.iter().map(|(arg, _)| arg)) {
@@ -591,7 +681,7 @@ impl Asked {
 }
 
 impl Described {
-    fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -749,7 +839,9 @@ fn kind_of(arg: &str, field: &str, needed: Option<&Needed<'_>>) -> Kind {
         () if is_of(&ADDRESS_FIELDS) || ADDRESS_FIELDS.contains(&names) => Kind::Address,
         () if needed.is_some_and(|needed| needed.is_cost) => Kind::Integer,
         () if is_of(&INTEGER_FIELDS) || INTEGER_FIELDS.contains(&names) => Kind::Integer,
-        () if for_addresses || ADDRESSES.contains(&arg) => Kind::Address,
+        () if ADDRESSES.contains(&arg) => Kind::Address,
+        // A captured header may be an API key, although the policy has a prefix for addresses.
+        () if for_addresses => Kind::AddressOrString,
         () => Kind::String,
     }
 }

@@ -54,6 +54,17 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let old = command.against.as_deref().map(Configured::by_file).transpose()?;
     let suggested = command.suggest.as_deref().map(suggesting::policies_of).transpose();
     let suggested = suggested.map_err(WrongUsage)?;
+    let mut captures = command.captures.iter().enumerate();
+    if let Some((_, name)) =
+        captures.find(|(place, name)| name.is_empty() || command.captures[..*place].contains(name))
+    {
+        return Err(WrongUsage(format!(
+            "--captures has '{name}' {}; write the names of the captured headers in the order of \
+             haproxy.cfg, such as host,x-api-key",
+            if name.is_empty() { "for a name" } else { "twice" }
+        ))
+        .into());
+    }
     let inputs = inputs(&command.files)?;
     let format = format(command, &inputs)?;
     let mut fields = Fields::new(&format, &command.captures);
@@ -86,13 +97,14 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
         .map_err(|error| WrongUsage(format!("{} has no field '{}'", format.name(), error.name)))?;
 
     // Before the work, so that a wrong path costs no time.
-    let page =
-        command.html.as_deref().map(|file| create_page(file, &command.files)).transpose()?;
+    let page = command.html.as_deref().map(|file| open_page(file, &command.files)).transpose()?;
     let progress = Progress::new();
     let mut options = Options { utc_offset: command.utc_offset, ..Options::default() };
     options.window = command.window.unwrap_or(options.window);
+    let mut has_fractions = false;
     let outcome = shown_while(&progress, || {
         haproxy_log::read(&inputs, &selection, &options, &progress, &mut |entry| {
+            has_fractions |= entry.at % 1_000_000 != 0;
             answers.count(entry.fields);
             if let Some(suggesting) = &mut suggesting {
                 suggesting.add(entry.at, entry.fields);
@@ -107,7 +119,17 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
         replaying.decide_all();
     }
     if outcome.entries == 0 {
-        return Err(no_requests(&outcome, &format, &inputs));
+        return Err(no_requests(command, &outcome, &format, &inputs));
+    }
+    for side in replaying.iter().flat_map(Replaying::sides) {
+        side.mapping.notes(&fields).into_iter().for_each(|note| described.note(note));
+    }
+    if replaying.is_some() && !has_fractions && outcome.entries > 1 {
+        described.note(
+            "the times of the log are whole seconds: the requests of a second are decided as if \
+             they came at once, so more are blocked than really would be"
+                .to_owned(),
+        );
     }
     let findings = Findings {
         files: inputs.iter().map(|input| input.name().to_owned()).collect(),
@@ -122,15 +144,26 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let report = findings.report();
     let json = serde_json::to_value(&report).context("could not write the report")?;
     if let (Some(mut page), Some(file)) = (page, &command.html) {
-        let written = page.write_all(html::page(&json).as_bytes());
+        let html = html::page(&json);
+        // What is no file, such as a pipe, has no length.
+        let written = match page.metadata().is_ok_and(|about| about.is_file()) {
+            true => page.set_len(0),
+            false => Ok(()),
+        };
+        let written = written.and_then(|()| page.write_all(html.as_bytes()));
         written.with_context(|| format!("could not write {}", file.display()))?;
     }
     print(command.json, [Output { words: report.in_words(width()), json }])?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates the file of the page.
-fn create_page(file: &Path, logs: &[PathBuf]) -> anyhow::Result<File> {
+/// Opens the file of the page. What it had stays until the page is written.
+fn open_page(file: &Path, logs: &[PathBuf]) -> anyhow::Result<File> {
+    if file.as_os_str() == "-" {
+        let sentence =
+            "--html writes a file, and '-' is none; write its name, such as report.html";
+        return Err(WrongUsage(sentence.to_owned()).into());
+    }
     let real = fs::canonicalize(file).ok();
     let is_it = |log: &PathBuf| real.is_some() && fs::canonicalize(log).ok() == real;
     if logs.iter().any(is_it) {
@@ -139,7 +172,8 @@ fn create_page(file: &Path, logs: &[PathBuf]) -> anyhow::Result<File> {
             WrongUsage(format!("--html {file} is one of the logs; write another file")).into()
         );
     }
-    File::create(file).with_context(|| format!("could not create {}", file.display()))
+    let opened = File::options().write(true).create(true).truncate(false).open(file);
+    opened.with_context(|| format!("could not create {}", file.display()))
 }
 
 /// The columns of the terminal, or those of a file.
@@ -156,6 +190,16 @@ fn inputs(files: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
             WrongUsage("'-' is given twice, and standard input can be read once".into()).into()
         );
     }
+    for (place, file) in files.iter().enumerate() {
+        let real = fs::canonicalize(file).ok();
+        if real.is_some()
+            && files[..place].iter().any(|other| fs::canonicalize(other).ok() == real)
+        {
+            let file = file.display();
+            let sentence = format!("{file} is given twice, and its requests would count twice");
+            return Err(WrongUsage(sentence).into());
+        }
+    }
     let input = |file: &PathBuf| match is_stdin(&file) {
         true => Input::stdin(),
         false => Input::file(file),
@@ -166,13 +210,18 @@ fn inputs(files: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 /// The format of the logs: the one that is written, or the one that the first log with lines has.
 fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
     if let Some(text) = &command.log_format {
-        return Ok(match &**text {
+        return Ok(match &*text.to_ascii_lowercase() {
+            "" => {
+                let sentence = "--log-format is empty; write the log-format of haproxy.cfg, or \
+                                http, https, tcp, clf or json";
+                return Err(WrongUsage(sentence.to_owned()).into());
+            }
             "http" => Format::http(),
             "https" => Format::https(),
             "tcp" => Format::tcp(),
             "clf" => Format::clf(),
             "json" => Format::json(),
-            text => Format::compile(text)
+            _ => Format::compile(text)
                 .map_err(|error| WrongUsage(format!("--log-format: {error}")))?,
         });
     }
@@ -181,7 +230,7 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
         anyhow::bail!("{} has no lines", names.join(", "));
     };
     Format::guess(&sample).ok_or_else(|| {
-        let line = sample.split(|byte| *byte == b'\n').find(|line| !line.is_empty());
+        let line = sample.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
         let line = excerpt(line.unwrap_or_default());
         WrongUsage(format!(
             "the lines of {name} have none of the formats that replay knows (HAProxy's HTTP, \
@@ -192,41 +241,60 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
     })
 }
 
-/// The beginning of the first log that is not empty, with its name.
+/// The beginning of the first log that has a line, with its name.
 fn first_sample(inputs: &[Input]) -> anyhow::Result<Option<(&str, Vec<u8>)>> {
+    let mut damaged = None;
     for input in inputs {
         let name = input.name();
-        let sample = input.sample().with_context(|| format!("cannot read {}", Visible(name)))?;
-        if !sample.is_empty() {
-            return Ok(Some((name, sample)));
+        match input.sample().with_context(|| format!("cannot read {}", Visible(name))) {
+            Ok(sample) if !sample.trim_ascii().is_empty() => return Ok(Some((name, sample))),
+            Ok(_) => {}
+            // Another log may be whole. This one is counted as damaged then.
+            Err(error) if is_damage(&error) => damaged = damaged.or(Some(error)),
+            Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    damaged.map_or(Ok(None), Err)
+}
+
+fn is_damage(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::InvalidData)
 }
 
 /// The beginning of a line, for a sentence.
 fn excerpt(line: &[u8]) -> String {
     const MOST: usize = 100;
-    let text = String::from_utf8_lossy(line);
+    // Of a file without lines it may be all NULs.
+    let start = line.iter().position(|byte| *byte != 0).unwrap_or(line.len());
+    let text = String::from_utf8_lossy(&line[start..]);
     let cut: String = text.trim_end().chars().take(MOST).collect();
     let more = if cut.len() < text.trim_end().len() { "…" } else { "" };
     format!("{}{more}", visible_lines(&cut))
 }
 
 /// Why nothing could be replayed.
-fn no_requests(outcome: &Outcome, format: &Format, inputs: &[Input]) -> anyhow::Error {
+fn no_requests(
+    command: &Replay,
+    outcome: &Outcome,
+    format: &Format,
+    inputs: &[Input],
+) -> anyhow::Error {
     let names: Vec<_> = inputs.iter().map(Input::name).collect();
     let names = names.join(", ");
     match outcome.bad.iter().max_by_key(|bad| bad.count) {
         None => anyhow::anyhow!("{names} has no lines"),
         Some(bad) => WrongUsage(format!(
-            "no line of {names} is a request in {}: {}:{} is '{}' ({}); write the log-format of \
-             haproxy.cfg with --log-format",
+            "no line of {names} is a request in {}: {}:{} is '{}' ({}); {}",
             format.name(),
             bad.file,
             bad.line,
-            bad.excerpt,
-            bad.kind
+            excerpt(bad.excerpt.as_bytes()),
+            bad.kind,
+            match command.log_format {
+                Some(_) => "compare it with the log-format of haproxy.cfg",
+                None => "write the log-format of haproxy.cfg with --log-format",
+            }
         ))
         .into(),
     }

@@ -132,6 +132,11 @@ impl Replaying {
         Self { new, old, changes: Changes::default(), shares_messages, times: Vec::new() }
     }
 
+    /// The configurations.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
+        [Some(&self.new), self.old.as_ref()].into_iter().flatten()
+    }
+
     /// Adds the request of a line, with its time in microseconds since 1970. It is decided with
     /// others.
     #[inline]

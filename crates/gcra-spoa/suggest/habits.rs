@@ -8,14 +8,16 @@ pub(super) const MOST_NAMES: usize = 8;
 
 /// Gaps below this are too short for the milliseconds of a log.
 const SHORT_GAP_US: u32 = 2_000;
-const GAP_BINS: usize = 32;
+/// Up to 35 minutes, which is the longest gap that is counted in microseconds.
+const GAP_BINS: usize = 42;
 
-/// What the log shows of a client that came more than a few times. About 200 bytes.
+/// What the log shows of a client that came more than a few times. About 220 bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Habits {
     /// As REPLAY writes it.
     pub(super) name: Box<str>,
-    /// Gaps by their length, two bins to a doubling; the first has those too short to tell.
+    /// Gaps by their length, two bins to a doubling; the first has those too short to tell, and
+    /// the last all longer ones.
     gaps: [u16; GAP_BINS],
     /// Requests by the hour of the day, in UTC.
     hours: [u16; 24],
@@ -53,11 +55,12 @@ impl Habits {
     }
 
     /// How much of its gaps are about as long as the most common one (a third more or less), and
-    /// that length in seconds. `None` if most gaps are too short to tell.
+    /// that length in seconds. `None` if most gaps are too short to tell. Long ones are of any
+    /// length, so no two of them are alike.
     pub(super) fn steadiness(&self) -> Option<(f64, f64)> {
         let sum: u64 = self.gaps.iter().map(|gaps| u64::from(*gaps)).sum();
         let pair = |at: usize| u64::from(self.gaps[at]) + u64::from(self.gaps[at + 1]);
-        let common = (1..GAP_BINS - 1).max_by_key(|at| pair(*at))?;
+        let common = (1..GAP_BINS - 2).max_by_key(|at| pair(*at))?;
         let told = sum - u64::from(self.gaps[0]);
         if sum == 0 || told * 2 < sum {
             return None;
@@ -178,6 +181,15 @@ mod tests {
         let mut irregular = (0..10_000).map(|_| (-random.f64().ln() * 500_000.0) as u32);
         let (share, _) = steadiness(&mut irregular).unwrap();
         assert!(share < 0.35, "{share}");
+
+        // Minutes and hours between its requests, no two alike.
+        let mut rare = (0..100).map(|_| random.u32(60_000_000..u32::MAX));
+        let (share, _) = steadiness(&mut rare).unwrap();
+        assert!(share < 0.45, "{share}");
+        // Each five minutes.
+        let (share, gap) = steadiness(&mut [300_100_000; 100].into_iter()).unwrap();
+        assert!(share > 0.99, "{share}");
+        assert!((200.0..400.0).contains(&gap), "{gap}");
 
         assert_eq!(steadiness(&mut [1_000; 100].into_iter()), None);
         assert_eq!(steadiness(&mut std::iter::empty()), None);

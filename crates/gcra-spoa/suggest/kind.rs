@@ -1,7 +1,10 @@
 //! Whether a client is one steady machine, a burst, or a crowd behind one address, as far as a log
 //! tells, and why.
 
+use std::fmt::Write as _;
+
 use super::Client;
+use super::FEW_REQUESTS;
 use super::grid::f64_from;
 use super::habits::{Habits, MOST_NAMES};
 use super::suggestions::Scope;
@@ -60,7 +63,11 @@ pub(super) fn of(client: &Client, habits: &Habits, scope: &Scope) -> (&'static s
     if let Some(first) = why.get(..1).map(str::to_uppercase) {
         why.replace_range(..1, &first);
     }
-    (kind, why + ".")
+    why.push('.');
+    if client.requests < 10 * u64::from(FEW_REQUESTS) {
+        let _ = write!(why, " (Counted from its {FEW_REQUESTS}th request on.)");
+    }
+    (kind, why)
 }
 
 fn note_gaps(habits: &Habits, signs: &mut Signs) {

@@ -143,7 +143,7 @@ fn choose(suggest: &Suggest, touched: &PerLimit<u64>, blocked: &PerLimit<u64>) -
     };
     let Some(tight) = smallest(grid, is_kept) else { return Vec::new() };
     let why = format!(
-        "the smallest that keeps the target: at most {} in any ten seconds",
+        "the smallest of those tried that keeps the target: at most {} in any ten seconds",
         Count(most_in_ten_seconds(grid, tight), "request", "requests")
     );
     let mut chosen = vec![("tight", tight, why)];

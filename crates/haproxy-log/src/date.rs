@@ -48,7 +48,10 @@ fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
         && hour < 24
         && minute < 60
         && second <= 60;
-    fits.then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+    let of_date = fits.then(|| days(year, month, day))?;
+    // The 30th of February would be a day of March.
+    let next = days(year + month / 12, month % 12 + 1, 1);
+    (of_date < next).then_some(of_date * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
 /// `21:39:33`
@@ -249,6 +252,9 @@ mod tests {
             "22/Nov/2026:24:39:33.123",
             "32/Nov/2026:21:39:33.123",
             "00/Nov/2026:21:39:33.123",
+            "31/Nov/2026:21:39:33.123",
+            "29/Feb/2026:21:39:33.123",
+            "2026-02-30T21:39:33Z",
             "2/Nov/2026:21:39:33.123",
             "2026-13-22T21:39:33Z",
             "2026-11-22",

@@ -25,6 +25,9 @@ impl std::fmt::Debug for Input {
     }
 }
 
+/// What is wrong with a log that cannot be decompressed from some place on.
+pub(crate) const DAMAGED: &str = "its compressed data is damaged or ends early";
+
 /// How much of a log `sample` gives.
 const SAMPLE: u64 = 256 << 10;
 
@@ -56,13 +59,20 @@ impl Input {
     /// [`read`](crate::read()).
     ///
     /// # Errors
-    /// The file cannot be opened or read, or is compressed in another way than with gzip or zstd.
+    /// The file cannot be opened or read, is compressed in another way than with gzip or zstd, or
+    /// nothing of it can be decompressed ([`io::ErrorKind::InvalidData`]).
     pub fn sample(&self) -> io::Result<Vec<u8>> {
         let read = Arc::new(Mutex::new(Kept { reader: self.open_raw()?, bytes: Vec::new() }));
         let mut sample = Vec::new();
-        let opened = decompress(BufReader::new(Keeping(read.clone()))).map(|reader| {
-            // Damage after the beginning is found again by `read`.
-            let _ = reader.take(SAMPLE).read_to_end(&mut sample);
+        let opened = decompress(BufReader::new(Keeping(read.clone()))).and_then(|reader| {
+            match reader.take(SAMPLE).read_to_end(&mut sample) {
+                Err(error) if sample.is_empty() => Err(match error.raw_os_error() {
+                    Some(_) => error,
+                    None => io::Error::new(io::ErrorKind::InvalidData, DAMAGED),
+                }),
+                // Damage after the beginning is found again by `read`.
+                _ => Ok(()),
+            }
         });
         if !self.is_regular()
             && let Some(kept) = Arc::into_inner(read)

@@ -269,7 +269,9 @@ impl<'a> Lines<'a> {
                     escaped[at & 255] = found.escaped;
                 }
             }
-            bad_request |= found.span.of(line) == Some(b"<BADREQ>");
+            let text = found.span.of(line).unwrap_or_default();
+            // `%HM %HU` of one has it twice.
+            bad_request |= text == b"<BADREQ>" || text.starts_with(b"<BADREQ> ");
             let rank = reader.times.iter().position(|time| time == name);
             if let Some(rank) = rank
                 && best.is_none_or(|(known, _)| rank <= known)
@@ -323,10 +325,11 @@ fn json_date(dates: &mut Dates, text: &[u8], escaped: bool) -> Option<i64> {
 }
 
 /// The names whose values are dates in most of these JSON objects, in the order in which they come
-/// first.
+/// first. If some of them have more than whole seconds, only these.
 pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let (mut dates, mut path) = (Dates::new(0), Vec::new());
-    let mut counts: Vec<(String, usize)> = Vec::new();
+    // How often each is there, and whether one of them had a fraction.
+    let mut counts: Vec<(String, usize, bool)> = Vec::new();
     let mut objects = 0;
     for line in lines {
         let line = line.trim_ascii();
@@ -334,20 +337,26 @@ pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<Strin
         let mut each = |name: &[u8], found: json::Found| {
             let text = found.span.of(line).unwrap_or_default();
             // A number of seconds has ten digits.
-            if text.len() < 10 || json_date(&mut dates, text, found.escaped).is_none() {
-                return;
-            }
+            let date = Some(text).filter(|text| text.len() >= 10);
+            let date = date.and_then(|text| json_date(&mut dates, text, found.escaped));
+            let Some(date) = date else { return };
+            let is_whole = date % SECOND == 0;
             let name = String::from_utf8_lossy(name);
-            match counts.iter().position(|(known, _)| *known == name) {
-                Some(at) => counts[at].1 += 1,
-                None if counts.len() < 100 => counts.push((name.into_owned(), 1)),
+            match counts.iter().position(|(known, ..)| *known == name) {
+                Some(at) => {
+                    counts[at].1 += 1;
+                    counts[at].2 |= !is_whole;
+                }
+                None if counts.len() < 100 => counts.push((name.into_owned(), 1, !is_whole)),
                 None => {}
             }
         };
         objects += usize::from(json::walk(line, start, &mut path, &mut each).is_ok());
     }
-    counts.retain(|&(_, count)| count * 2 > objects);
-    counts.into_iter().map(|(name, _)| name).collect()
+    counts.retain(|&(_, count, _)| count * 2 > objects);
+    let is_exact = counts.iter().any(|&(_, _, has_fraction)| has_fraction);
+    counts.retain(|&(_, _, has_fraction)| has_fraction == is_exact);
+    counts.into_iter().map(|(name, ..)| name).collect()
 }
 
 /// Where a message can begin: at the first words of a line.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::bad::BadKind;
 use crate::block::{Bad, Block, Cutter, Text};
 use crate::format::Selection;
-use crate::input::{Count, Input};
+use crate::input::{Count, DAMAGED, Input};
 use crate::line::Lines;
 use crate::read::{Options, Progress};
 
@@ -268,7 +268,7 @@ impl<'a> Pool<'a> {
             if failed {
                 error = Some(io::Error::new(what.kind(), what.to_string()));
             } else {
-                let excerpt = what.to_string();
+                let excerpt = DAMAGED.to_owned();
                 let kind = BadKind::Damaged;
                 block.bad.push(Bad { kind, count: 1, line: block.lines, excerpt });
             }

@@ -153,7 +153,9 @@ impl Scanner {
             });
         }
         let weak = match ops.first() {
-            Some(Op::Value { kind, .. }) => !matches!(kind, Kind::Address | Kind::Date(_)),
+            // "-", which stands for no address, is a part of some prefixes, too.
+            Some(Op::Value { kind: Kind::Address, stop, .. }) => *stop != Some(b':'),
+            Some(Op::Value { kind, .. }) => !matches!(kind, Kind::Date(_)),
             _ => false,
         };
         Ok(Self { ops, weak })
@@ -453,6 +455,16 @@ const ADDRESS: [bool; 256] = {
     table
 };
 
+/// Whether bytes of addresses are one: a day or a time of a syslog prefix is not.
+fn is_address(text: &[u8]) -> bool {
+    let count = |byte| text.iter().filter(|&&b| b == byte).count();
+    match (count(b'.'), count(b':')) {
+        (3, 0) | (0, 7) | (3, 6) => true,
+        (0 | 3, 2..) => text.windows(2).any(|pair| pair == b"::"),
+        _ => false,
+    }
+}
+
 /// Where a value ends that says so itself.
 #[inline(always)]
 fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<usize> {
@@ -490,12 +502,11 @@ fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<
             };
             length = other.or(length);
             let length = length.unwrap_or(rest.len());
-            // The port's colon is the last one.
             match stop {
-                Some(b':') if other.is_none() => {
-                    rest[..length].iter().rposition(|&b| b == b':')?
-                }
-                _ => length,
+                _ if other.is_some() => length,
+                // The port's colon is the last one. What a port follows is an address.
+                Some(b':') => rest[..length].iter().rposition(|&b| b == b':')?,
+                _ => is_address(&rest[..length]).then_some(length)?,
             }
         }
         Kind::Braced | Kind::List | Kind::Encoded | Kind::Free => return None,

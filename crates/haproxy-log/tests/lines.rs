@@ -272,6 +272,46 @@ fn a_weak_first_value_does_not_swallow_the_prefix() {
 }
 
 #[test]
+fn an_address_at_the_start_is_not_a_part_of_the_prefix() {
+    for string in ["%ci %[req.hdr(x)] %tr %HM", "%[src] %[req.hdr(x)] %tr %HM", "%ci %hr %tr %HM"]
+    {
+        let format = Format::compile(string).unwrap();
+        let names = [if string.starts_with("%ci") { "%ci" } else { "src" }, "HM"];
+        let header = if string.contains("%hr") { "{-}" } else { "-" };
+        let message = format!("192.0.2.4 {header} 22/Nov/2026:21:39:33.123 GET");
+        for prefix in [
+            "",
+            "Nov 22 21:39:33 lb haproxy[1]: ",
+            "<134>Nov 22 21:39:33 localhost haproxy[1]: ",
+            "<134>1 2026-11-22T21:39:33Z lb haproxy 1 - - ",
+        ] {
+            let (_, fields) = one(&format, &format!("{prefix}{message}"), &names);
+            assert_eq!(fields, ["192.0.2.4", "GET"].map(|text| Some(text.to_owned())), "{string}");
+        }
+        for address in ["2001:db8::1", "::1", "::ffff:192.0.2.1", "1:2:3:4:5:6:7:8", "unix"] {
+            let line = message.replace("192.0.2.4", address);
+            let (_, fields) = one(&format, &line, &names);
+            assert_eq!(fields[0].as_deref(), Some(address));
+        }
+    }
+}
+
+#[test]
+fn of_several_dates_in_json_the_most_exact_is_taken() {
+    let lines: String = [100, 300, 500]
+        .iter()
+        .map(|ms| {
+            format!(
+                "{{\"ip\":\"192.0.2.1\",\"t\":\"22/Nov/2026:21:39:33.{ms}\",\
+                 \"ts\":1795383573}}\n"
+            )
+        })
+        .collect();
+    let format = Format::guess(lines.as_bytes()).unwrap();
+    assert_eq!(format.time(), "the date \"t\"");
+}
+
+#[test]
 fn json_in_many_forms() {
     let format = Format::json();
     let names = ["ip", "http.path", "list", "n", "e", "o"];
@@ -308,6 +348,7 @@ fn json_in_many_forms() {
         (r#"{"time":"yesterday"}"#, BadKind::Date),
         (r#"{"time":"2026-11-22T21:39:33.123Z","ip":"1.1"#, BadKind::Truncated),
         (r#"{"time":"2026-11-22T21:39:33.123Z","r":"<BADREQ>"}"#, BadKind::NoRequest),
+        (r#"{"time":"2026-11-22T21:39:33.123Z","r":"<BADREQ> <BADREQ>"}"#, BadKind::NoRequest),
         (r#"{"time" "2026-11-22T21:39:33.123Z"}"#, BadKind::Unknown),
         (r#"{"time":"2026-11-22T21:39:33.123Z"}}"#, BadKind::Unknown),
         (r#"{"time":"2026-11-22T21:39:33.123Z",}"#, BadKind::Unknown),
