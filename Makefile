@@ -7,8 +7,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
 	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script store-faults \
 	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers \
-	guard haproxy promtool strace valkey static reproduce packages image site release packages-test \
-	image-test chart-test site-test page-test
+	bench-replay guard haproxy promtool strace valkey static reproduce packages image site release \
+	packages-test image-test chart-test site-test page-test
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -136,6 +136,9 @@ bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.
 
 bench-cluster: valkey ## leases beside a script call per request; CLUSTER_ARGS=--quick for a look
 	$(CARGO) bench --locked --bench cluster -- $(CLUSTER_ARGS)
+
+bench-replay: ## replay of a log beside awk and GoAccess, as whole programs
+	benches/replay.sh
 
 bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick for a short look
 	benches/peers/build
