@@ -6,7 +6,9 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -566,6 +568,16 @@ fn post(admin: &str, path: &str, headers: &str, body: &str) -> Answer {
     send(admin, request.as_bytes())
 }
 
+/// A file with the token of these tests.
+fn token_file(directory: &Path) -> String {
+    let token = directory.join("token");
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    token.into_os_string().into_string().unwrap()
+}
+
+const RIGHT: &str = "Authorization: Bearer correct-horse-battery\r\n";
+
 #[test]
 fn without_a_token_nothing_is_done() {
     let directory = directory();
@@ -581,6 +593,7 @@ fn without_a_token_nothing_is_done() {
 
     let token = directory.path().join("token");
     fs::write(&token, "correct-horse-battery\n").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o644)).unwrap();
     let mut agent = Process::start(
         "gcra-spoa",
         Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
@@ -596,18 +609,15 @@ fn without_a_token_nothing_is_done() {
 
 #[test]
 fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
-    use std::os::unix::fs::PermissionsExt as _;
     let directory = directory();
-    let (table, token) = (directory.path().join("table"), directory.path().join("token"));
-    fs::write(&token, "correct-horse-battery\n").unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    let flags = ["--rate", "10/h", "--key", "key", "--admin-actions", token.to_str().unwrap()];
+    let (table, token) = (directory.path().join("table"), token_file(directory.path()));
+    let flags = ["--rate", "10/h", "--key", "key", "--admin-actions", &token];
     let (agent, admin) = start(&table, &flags);
     let (other, _) = start(&table, &flags);
     let (mut spop, key) =
         (Spop::connect(&agent.address), [("key", Value::from("sk_live_1234567"))]);
     assert_eq!(spop.allowed(&key, 11), 10);
-    let right = "Authorization: Bearer correct-horse-battery\r\n";
+    let right = RIGHT;
     let act = |action: &str, headers: &str, body: &str| {
         post(&admin, &format!("/actions/{action}"), headers, body)
     };
@@ -648,16 +658,152 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(body.contains("did not follow: actions are off"), "{done:?}");
     assert!(body.contains("\"whole\":false"), "{done:?}");
     assert!(spop.is_blocked(&key) && Spop::connect(&other.address).is_blocked(&key));
-    let forged = "{\"policy\": \"default\", \"at_ms\": 1, \"proof\": \"00\"}";
+    let forged = "{\"policy\": \"default\", \"at_ns\": 1, \"by\": \"x\", \"proof\": \"00\"}";
     assert_eq!(act("observe?own", "", forged).status, 403);
+    // What an action would not obey is refused, and nothing is done.
+    for (action, body, said) in [
+        ("observe", "{\"policy\": \"default\", \"key\": \"192.0.2.7\"}", "'key' is not for"),
+        ("observe", "[null, \"default\"]", "it is not a JSON object"),
+        ("forgive", "{\"key\": \"x\", \"observe\": true}", "'observe' is not for"),
+        ("observe", forged, "is not for this action"),
+    ] {
+        let done = act(action, right, body);
+        assert!(done.status == 400 && done.body.contains(said), "{body}: {done:?}");
+    }
+    for twice in ["Origin: http://x", "Sec-Fetch-Site: same-origin", "Content-Type: text/plain"] {
+        let headers = format!("{right}{twice}\r\n{twice}\r\n");
+        let done = act("observe", &headers, "{\"policy\": \"default\"}");
+        assert!(done.status == 400 && done.body.contains("two headers"), "{twice}: {done:?}");
+    }
+    assert_eq!(act("observe", &right.repeat(2), "{\"policy\": \"default\"}").status, 400);
+    assert!(spop.is_blocked(&key));
+    let done = act("observe", right, "{\"policy\": \"default\", \"observe\": false}");
+    assert!(done.body.contains("(as it did before)"), "{done:?}");
 
     let log = agent.process.lines().join("\n");
-    for said in ["was cleared: an action", "is exempt for 1h: an action", "only observes from now"]
-    {
+    for said in [
+        "was cleared: an action",
+        "is exempt for 1h: an action",
+        "only observes from now",
+        "blocks requests, as before: an action",
+    ] {
         assert!(log.contains(said), "{said}: {log}");
     }
+    // The other agent knows who was at the first.
+    let by = log
+        .lines()
+        .find_map(|line| line.split_once("only observes from now")?.1.split_once("by "));
+    let log = other.process.lines().join("\n");
+    let through = format!("by {}, through the agent at 127.0.0.1:", by.unwrap().1);
+    assert!(log.contains(&through), "{through}: {log}");
+    let log = agent.process.lines().join("\n");
     assert!(log.contains("by 127.0.0.1:"), "{log}");
     assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
+}
+
+/// A program that has taken the address of an agent sees its orders, and can neither follow them in
+/// its place nor use them elsewhere.
+#[test]
+fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
+    let directory = directory();
+    let (table, token) = (directory.path().join("table"), token_file(directory.path()));
+    let flags = ["--rate", "1000/h", "--key", "key", "--admin-actions", &token];
+    let (first, admin) = start(&table, &flags);
+    let (second, second_admin) = start(&table, &flags);
+    let (third, third_admin) = start(&table, &flags);
+    let observe = |observe: bool| {
+        let body = format!("{{\"policy\": \"default\", \"observe\": {observe}}}");
+        post(&admin, "/actions/observe", RIGHT, &body)
+    };
+    // The third agent is killed, and another program takes its address at once.
+    third.process.signal(Signal::KILL);
+    let listener = {
+        let mut listener = None;
+        wait_until("its address is free", || {
+            listener = TcpListener::bind(&third_admin).ok();
+            listener.is_some()
+        });
+        listener.unwrap()
+    };
+    let thief = thread::spawn(move || {
+        let mut orders = Vec::new();
+        for stream in listener.incoming().map(Result::unwrap) {
+            stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            let mut read = [0; 4096];
+            let read_bytes = (&stream).read(&mut read).unwrap_or(0);
+            let request = String::from_utf8_lossy(&read[..read_bytes]).into_owned();
+            let answer = "HTTP/1.1 200 OK\r\n\r\n{\"said\":[],\"whole\":true}";
+            let _ = (&stream).write_all(answer.as_bytes());
+            if request.starts_with("POST /end") {
+                return orders;
+            }
+            if let Some((head, body)) = request.split_once("\r\n\r\n")
+                && head.starts_with("POST /actions/observe?own")
+            {
+                orders.push(body.to_owned());
+            }
+        }
+        orders
+    });
+    let done = observe(true);
+    // Before the table notices that the third one is dead, it is among the agents.
+    assert!(done.body.contains("in 2 of 3 agents"), "{done:?}");
+    assert!(done.body.contains("did not follow: the program that answers at"), "{done:?}");
+    let modes = |admin: &str| {
+        let live: Json = serde_json::from_str(&get(admin, "/live").body).unwrap();
+        live["configuration"]["policies"][0]["observes"].as_bool().unwrap()
+    };
+    assert!(modes(&admin) && modes(&second_admin), "what was done is seen at once");
+    assert_eq!(observe(false).status, 200);
+    assert!(!modes(&admin) && !modes(&second_admin));
+    post(&third_admin, "/end", "", "");
+    let orders = thief.join().unwrap();
+    assert!(!orders.is_empty());
+    for order in &orders {
+        for other in [&admin, &second_admin] {
+            let done = post(other, "/actions/observe?own", "", order);
+            assert_eq!(done.status, 403, "{done:?}");
+        }
+    }
+    assert!(!modes(&admin) && !modes(&second_admin));
+    drop((first, second));
+}
+
+#[test]
+fn wrong_tokens_are_counted_and_keep_nobody_out() {
+    let directory = directory();
+    let (table, token) = (directory.path().join("table"), token_file(directory.path()));
+    let flags = ["--rate", "10/h", "--key", "ip", "--admin-actions", &token];
+    let (agent, admin) = start(&table, &flags);
+    let guess = |token: &str| {
+        let headers = format!("Authorization: Bearer {token}\r\n");
+        post(&admin, "/actions/forgive", &headers, "{\"key\": \"192.0.2.7\"}")
+    };
+    let answers: Vec<_> = (0..30).map(|at| guess(&format!("wrong-wrong-wrong-{at}"))).collect();
+    assert!(answers[..10].iter().all(|answer| answer.status == 401), "{answers:?}");
+    let last = answers.last().unwrap();
+    assert!(last.status == 429 && last.head.contains("retry-after: "), "{last:?}");
+    assert_ne!(guess("correct-horse-battery").status, 429, "the right one is not refused");
+    assert_eq!(status(&admin)["wrong_tokens"], 30);
+    let metrics = get(&admin, "/metrics").body;
+    assert!(metrics.contains("gcra_admin_wrong_tokens_total 30\n"), "{metrics}");
+    let lines = agent.process.lines();
+    let about = lines.iter().filter(|line| line.contains("token is wrong")).count();
+    assert_eq!(about, 1, "{lines:?}");
+}
+
+#[test]
+fn a_key_that_is_not_utf_8_is_refused() {
+    let directory = directory();
+    let (_agent, admin) =
+        start(&directory.path().join("table"), &["--rate", "10/h", "--key", "k"]);
+    for query in ["key=%ff", "key=a%C3", "message=check&arg=k=%ff"] {
+        let answer = get(&admin, &format!("/explain?{query}"));
+        assert!(answer.status == 400 && answer.body.contains("strhex:ff"), "{query}: {answer:?}");
+    }
+    for query in ["key=strhex:ff", "key=%C3%a4", "key=100%25"] {
+        assert_eq!(get(&admin, &format!("/explain?{query}")).status, 200, "{query}");
+    }
 }
 
 /// As many clients as there may be, that ask for the most and read nothing.

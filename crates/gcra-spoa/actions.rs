@@ -9,31 +9,38 @@
 //! Debts and exemptions are in the table, so one agent acts for all. The mode of a policy is in
 //! the memory of each agent, so the agent that is asked asks the others, at their admin addresses.
 //! It does not send them the token, because another process may have taken such an address. It
-//! shows that it is an agent of the table by a digest that only these can compute.
+//! shows that it is an agent of the table by a digest that only these can compute. The digest is
+//! for one agent and one moment, and an agent follows only orders that are later than the last one
+//! about the policy and than its last reload: so an order is of no use for who has listened. The
+//! answer has such a digest, too, because the address may have been taken by another program.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
-use gcra_table::{Exemption, Table, Time};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use gcra_table::{Exemption, Process, Table, Time};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::ask::order;
+use crate::ask::{Unheard, order};
 use crate::duration::Exact;
 use crate::exempt;
 use crate::explain::{Explanation, SharedSources, decided};
 use crate::explain_command::add_list;
+use crate::halt::stopped_long_ago;
 use crate::in_force::InForce;
 use crate::in_store::InStore;
 use crate::inspected::{Client, Inspected, Wanted};
@@ -44,6 +51,8 @@ use crate::policy::policy_id;
 use crate::stats::lock;
 use crate::status::Watched;
 use crate::table_keys::{self, MACHINES_HOLD, Said};
+use crate::visible::Visible;
+use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// The fewest characters of a token.
 const SHORTEST: usize = 16;
@@ -60,8 +69,10 @@ const EXEMPT: std::ops::RangeInclusive<u64> = 10..=7 * 24 * HOUR;
 /// How old the order of another agent may be.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The time between two warnings about wrong tokens, at least.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+const FRESH_NS: u64 = FRESH.as_secs() * 1_000_000_000;
+
+/// What a browser says about where a request comes from.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How long the housekeeping, or another agent, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -81,19 +92,33 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, other users can read it, or its token is too short.
+    /// The file cannot be read or is no regular file, other users can read it, others than its
+    /// owner can write it, or its token is too short or too long.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         use std::io::Read as _;
-        use std::os::unix::fs::MetadataExt as _;
         let shown = path.display();
-        let file = fs::File::open(path);
+        // Without this flag it would wait until somebody writes into a FIFO.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.with_context(|| format!("could not read the token of {shown}"))?;
         let metadata = file.metadata().with_context(|| format!("could not examine {shown}"))?;
-        if metadata.is_file() && metadata.mode() & 0o004 != 0 {
+        if !metadata.is_file() {
+            bail!("{shown} is not a regular file; write the token of --admin-actions into a file");
+        }
+        if metadata.mode() & 0o004 != 0 {
             bail!(
                 "every user of this machine can read the token of --admin-actions; run chmod o-r \
                  {shown}"
             );
+        }
+        if metadata.mode() & 0o022 != 0 {
+            bail!(
+                "other users than its owner can replace the token of --admin-actions; run chmod \
+                 go-w {shown}"
+            );
+        }
+        if metadata.len() > LONGEST {
+            bail!("{shown} has more than {LONGEST} bytes, so it is not the file of a token");
         }
         let mut text = String::new();
         let read = file.take(LONGEST).read_to_string(&mut text);
@@ -152,7 +177,7 @@ fn wrong(error: &anyhow::Error) -> Refused {
 }
 
 /// What a request says. Each action reads what it needs.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Body {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,12 +189,53 @@ struct Body {
     for_seconds: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     observe: Option<bool>,
-    /// In the order of another agent: when that was, in milliseconds after the start of the
-    /// machine, and what shows that it is an agent.
+    /// In the order of another agent: when that was, in nanoseconds after the start of the
+    /// machine, the operator's address, and what shows that it is an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    at_ms: Option<u64>,
+    at_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     proof: Option<String>,
+}
+
+impl Body {
+    /// Reads JSON.
+    ///
+    /// # Errors
+    ///
+    /// It is no object, or has members that no action has.
+    fn read(json: &[u8]) -> Result<Self, Refused> {
+        let wrong = |why: &str| Refused(400, format!("the body is not what is expected: {why}"));
+        // A struct can be read from an array, too, which is not what anybody means.
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(wrong("it is not a JSON object, such as {\"key\": \"192.0.2.7\"}"));
+        }
+        serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))
+    }
+
+    /// Refuses members that the action would not obey.
+    fn check(&self, action: Action, is_order: bool) -> Result<(), Refused> {
+        let Self { key, policy: _, for_seconds, observe, at_ns, by, proof } = self;
+        let is_observe = action == Action::Observe;
+        let only_in_orders = at_ns.is_some() || by.is_some() || proof.is_some();
+        let members = [
+            ("key", key.is_some() && is_observe),
+            ("for_seconds", for_seconds.is_some() && action != Action::Exempt),
+            ("observe", observe.is_some() && !is_observe),
+            ("at_ns, by or proof", only_in_orders && !is_order),
+        ];
+        match members.into_iter().find(|(_, is_wrong)| *is_wrong) {
+            None => Ok(()),
+            Some(("key", _)) => Err(Refused(
+                400,
+                "'key' is not for 'observe', which is about a whole policy; to exempt one \
+                 client, use /actions/exempt"
+                    .to_owned(),
+            )),
+            Some((name, _)) => Err(Refused(400, format!("'{name}' is not for this action"))),
+        }
+    }
 }
 
 /// What was done.
@@ -181,6 +247,9 @@ pub(crate) struct Done {
     pub(crate) whole: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) agents: Vec<OfAgent>,
+    /// In the answer to another agent: what shows that this is the agent that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proof: Option<String>,
 }
 
 /// What became of an action in another agent.
@@ -188,17 +257,40 @@ pub(crate) struct Done {
 pub(crate) struct OfAgent {
     pub(crate) agent: String,
     pub(crate) done: bool,
-    /// Why it was not done.
+    /// Why it was not done, or is not known to be.
     pub(crate) why: Option<String>,
+    /// Whether it may be done yet, because the agent has the order and has not answered.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) may_follow: bool,
+}
+
+impl OfAgent {
+    fn in_words(&self) -> Option<String> {
+        let Self { agent, why, may_follow, .. } = self;
+        let why = why.as_ref()?;
+        Some(match may_follow {
+            true => format!(
+                "agent {agent}: {why}; it may still follow until {} s after the order",
+                FRESH.as_secs()
+            ),
+            false => format!("agent {agent} did not follow: {why}"),
+        })
+    }
 }
 
 /// An order to the housekeeping, which alone changes what is in force.
 #[derive(Debug)]
-pub(crate) struct Order {
-    pub(crate) policy: String,
-    pub(crate) observe: bool,
-    /// Gets whether anything has changed, or why it cannot be done.
-    pub(crate) done: oneshot::Sender<Result<bool, String>>,
+pub(crate) enum Order {
+    Observe {
+        policy: String,
+        observe: bool,
+        /// When the operator ordered it, in nanoseconds after the start of the machine.
+        at_ns: u64,
+        /// Gets whether anything has changed, or why it cannot be done.
+        done: oneshot::Sender<Result<bool, String>>,
+    },
+    /// To put the exemptions of the table in force, which happens once a second otherwise.
+    Exemptions { done: oneshot::Sender<()> },
 }
 
 /// What actions work on.
@@ -211,8 +303,7 @@ pub(crate) struct Actions {
     /// `None` if there are no actions.
     token: Option<Token>,
     orders: mpsc::Sender<Order>,
-    /// When the log last said that a token was wrong.
-    warned: Mutex<Option<Instant>>,
+    wrong_tokens: Arc<Mutex<WrongTokens>>,
 }
 
 impl Actions {
@@ -223,15 +314,15 @@ impl Actions {
         token: Option<Token>,
         orders: mpsc::Sender<Order>,
     ) -> Self {
-        Self { watched, policies, path, token, orders, warned: Mutex::default() }
+        Self { watched, policies, path, token, orders, wrong_tokens: Arc::default() }
     }
 
     pub(crate) fn are_on(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Checks whether a request of `by` may act at all, before its body is read. `is_order` is
-    /// whether it is the order of another agent, whose body shows that it may.
+    /// Checks whether a request of a client may act at all, before its body is read. `is_order`
+    /// is whether it is the order of another agent, whose body shows that it may.
     ///
     /// # Errors
     ///
@@ -240,7 +331,7 @@ impl Actions {
         &self,
         headers: &HeaderMap,
         is_order: bool,
-        by: &str,
+        peer: Option<SocketAddr>,
     ) -> Result<(), Refused> {
         let Some(token) = &self.token else {
             return Err(Refused(
@@ -249,6 +340,12 @@ impl Actions {
                     .to_owned(),
             ));
         };
+        // Of two values, another program on the way may have read the other one.
+        for name in [ORIGIN, SEC_FETCH_SITE, CONTENT_TYPE, AUTHORIZATION, HOST] {
+            if headers.get_all(&name).iter().count() > 1 {
+                return Err(Refused(400, format!("the request has two headers '{name}'")));
+            }
+        }
         // A browser says where a request comes from, other programs do not.
         let origin = headers.get(ORIGIN).map(HeaderValue::as_bytes);
         let host = headers.get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -256,7 +353,7 @@ impl Actions {
             let rest = origin.strip_prefix(b"http://").or(origin.strip_prefix(b"https://"));
             rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
         };
-        let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+        let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
         if origin.is_some_and(|origin| !is_ours(origin))
             || site.is_some_and(|site| site != b"same-origin")
         {
@@ -267,25 +364,48 @@ impl Actions {
         if !kind.trim_ascii().eq_ignore_ascii_case(b"application/json") {
             return Err(Refused(415, "write the body with Content-Type: application/json".into()));
         }
-        if !is_order && !token.is_in(headers) {
-            self.warn_about_token(by);
-            return Err(Refused(
-                401,
-                "the token is missing or wrong; send 'Authorization: Bearer TOKEN' with the \
-                 first line of the file of --admin-actions"
-                    .to_owned(),
-            ));
+        if is_order || token.is_in(headers) {
+            return Ok(());
         }
-        Ok(())
+        let about = "send 'Authorization: Bearer TOKEN' with the first line of the file of \
+                     --admin-actions";
+        match headers.contains_key(AUTHORIZATION) {
+            false => Err(Refused(401, format!("the token is missing; {about}"))),
+            true => Err(self.note_wrong_token(peer, about)),
+        }
     }
 
-    /// Logs a wrong token, at most once a minute.
-    fn warn_about_token(&self, by: &str) {
-        let mut warned = lock(&self.warned);
-        if warned.is_none_or(|at| at.elapsed() > BETWEEN_WARNINGS) {
-            *warned = Some(Instant::now());
+    /// Counts and logs a wrong token. The right token is never refused, so nobody can keep an
+    /// operator out by sending wrong ones.
+    fn note_wrong_token(&self, peer: Option<SocketAddr>, about: &str) -> Refused {
+        self.watched.note_wrong_token();
+        let ip = peer.map(|peer| peer.ip().to_canonical());
+        let Noted { is_first, is_too_many } = lock(&self.wrong_tokens).note(Instant::now(), ip);
+        if is_first {
+            let by = who(peer);
             log::warn!("an action of --admin by {by} was refused, because its token is wrong");
+            let wrong_tokens = self.wrong_tokens.clone();
+            tokio::spawn(async move {
+                sleep(WINDOW).await;
+                if let Some(said) = lock(&wrong_tokens).end() {
+                    log::warn!("{said}");
+                }
+            });
         }
+        match is_too_many {
+            false => Refused(401, format!("the token is wrong; {about}")),
+            true => Refused(
+                429,
+                "the token is wrong, as others in the last minute were; the right token is still \
+                 accepted"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// In how many seconds wrong tokens are answered with 401 again.
+    pub(crate) fn retry_after(&self) -> u64 {
+        lock(&self.wrong_tokens).left(Instant::now())
     }
 
     /// Does what a request asks for that was [checked](Self::check). `by` is who asks, for the log.
@@ -300,8 +420,8 @@ impl Actions {
         is_order: bool,
         by: &str,
     ) -> Result<Done, Refused> {
-        let body: Body = serde_json::from_slice(body)
-            .map_err(|error| Refused(400, format!("the body is not what is expected: {error}")))?;
+        let body = Body::read(body)?;
+        body.check(action, is_order)?;
         let key = || {
             let text = body.key.as_deref().unwrap_or_default();
             if text.is_empty() {
@@ -331,7 +451,11 @@ impl Actions {
                 }
                 let (inspected, key, by) = (self.inspected(), key()?, by.to_owned());
                 let time = Duration::from_secs(seconds);
-                blocking(move || exempt(&inspected, body.policy.as_deref(), &key, time, &by)).await
+                let done =
+                    blocking(move || exempt(&inspected, body.policy.as_deref(), &key, time, &by));
+                let done = done.await?;
+                self.follow_exemptions().await;
+                Ok(done)
             }
         }
     }
@@ -377,8 +501,9 @@ impl Actions {
     /// Switches the mode of a policy in this agent, and then in the others.
     async fn observe(&self, body: Body, by: &str) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
-        let changed = self.switch(&policy, observe, by).await?;
-        let others = self.order_others(&policy, observe).await;
+        let at_ns = since_boot_ns(&self.watched.table());
+        let changed = self.switch(&policy, observe, at_ns, by).await?;
+        let others = self.order_others(&policy, observe, at_ns, by).await;
         let (done, all) = (others.iter().filter(|agent| agent.done).count() + 1, others.len() + 1);
         let mode = match observe {
             true => "only observes now, and blocks no request, until the next reload",
@@ -389,75 +514,198 @@ impl Actions {
             1 => format!("policy '{policy}' {mode}{unchanged}"),
             _ => format!("policy '{policy}' {mode}{unchanged}, in {done} of {all} agents"),
         }];
-        for OfAgent { agent, why, .. } in &others {
-            if let Some(why) = why {
-                said.push(format!("agent {agent} did not follow: {why}"));
-            }
-        }
-        Ok(Done { said, whole: done == all, agents: others })
+        said.extend(others.iter().filter_map(OfAgent::in_words));
+        Ok(Done { said, whole: done == all, agents: others, proof: None })
     }
 
     /// Does what another agent of the table has ordered.
-    async fn follow_order(&self, body: Body, by: &str) -> Result<Done, Refused> {
+    async fn follow_order(&self, body: Body, through: &str) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
-        let (at_ms, table) = (body.at_ms.unwrap_or_default(), self.watched.table());
-        let right = proof(&table, &policy, observe, at_ms);
-        let age = since_boot_ms(&table).abs_diff(at_ms);
-        if body.proof.as_deref() != Some(&right) || u128::from(age) > FRESH.as_millis() {
-            return Err(Refused(403, "this is not the order of an agent of the table".to_owned()));
+        let (at_ns, by) = (body.at_ns.unwrap_or_default(), body.by.unwrap_or_default());
+        let table = self.watched.table();
+        let is_fresh = since_boot_ns(&table).abs_diff(at_ns) <= FRESH_NS;
+        let listed = table.clone();
+        let me = spawn_blocking(move || listed.processes().into_iter().find(is_this_process));
+        // An agent that is not in the list of the table can be given no order.
+        let me = me.await.ok().flatten().filter(|_| is_fresh);
+        let order =
+            |me: &Process| Ordered { policy: &policy, observe, at_ns, by: &by, to: id(me) };
+        let Some(order) = me.as_ref().map(order) else { return Err(no_order()) };
+        if body.proof.as_deref() != Some(&order.proof(&table)) {
+            return Err(no_order());
         }
-        self.switch(&policy, observe, by).await?;
-        Ok(Done { said: Vec::new(), whole: true, agents: Vec::new() })
+        let by = format!("{}, through the agent at {through}", Visible(&by));
+        self.switch(&policy, observe, at_ns, &by).await?;
+        let proof = Some(order.proof_of_answer(&table));
+        Ok(Done { said: Vec::new(), whole: true, agents: Vec::new(), proof })
     }
 
-    async fn switch(&self, policy: &str, observe: bool, by: &str) -> Result<bool, Refused> {
+    async fn switch(
+        &self,
+        policy: &str,
+        observe: bool,
+        at_ns: u64,
+        by: &str,
+    ) -> Result<bool, Refused> {
         let (done, answer) = oneshot::channel();
-        let order = Order { policy: policy.to_owned(), observe, done };
+        let order = Order::Observe { policy: policy.to_owned(), observe, at_ns, done };
         let busy = || Refused(503, "the agent is busy or stopping; try again".to_owned());
         self.orders.try_send(order).map_err(|_| busy())?;
         let answer = timeout(PATIENCE, answer).await.map_err(|_| busy())?.map_err(|_| busy())?;
         let changed = answer.map_err(|mistake| Refused(422, mistake))?;
-        if changed && observe {
-            log::warn!(
+        match (changed, observe) {
+            (true, true) => log::warn!(
                 "policy '{policy}' only observes from now on, and blocks no request, until the \
                  next reload: an action of --admin by {by}"
-            );
-        } else if changed {
-            log::info!("policy '{policy}' blocks requests again: an action of --admin by {by}");
+            ),
+            (true, false) => {
+                log::info!(
+                    "policy '{policy}' blocks requests again: an action of --admin by {by}"
+                );
+            }
+            (false, _) => {
+                let does = if observe { "only observes" } else { "blocks requests" };
+                log::info!(
+                    "policy '{policy}' {does}, as before: an action of --admin by {by} has \
+                     changed nothing"
+                );
+            }
         }
         Ok(changed)
     }
 
+    /// Puts the exemptions of the table in force in this agent, so that what is shown next is what
+    /// was done. If the housekeeping is busy, it follows them within a second.
+    async fn follow_exemptions(&self) {
+        let (done, followed) = oneshot::channel();
+        if self.orders.try_send(Order::Exemptions { done }).is_ok() {
+            // Whether it was done in time makes no difference to the answer.
+            let _ = timeout(PATIENCE, followed).await;
+        }
+    }
+
     /// Asks the other agents of the table to do the same.
-    async fn order_others(&self, policy: &str, observe: bool) -> Vec<OfAgent> {
-        let table = self.watched.table();
-        let at_ms = since_boot_ms(&table);
-        let body = Body {
-            policy: Some(policy.to_owned()),
-            observe: Some(observe),
-            at_ms: Some(at_ms),
-            proof: Some(proof(&table, policy, observe, at_ms)),
-            ..Body::default()
-        };
-        let body = serde_json::to_string(&body).unwrap_or_default();
+    async fn order_others(
+        &self,
+        policy: &str,
+        observe: bool,
+        at_ns: u64,
+        by: &str,
+    ) -> Vec<OfAgent> {
+        let (table, path) = (self.watched.table(), self.path.clone());
+        let listed = table.clone();
+        let listed =
+            spawn_blocking(move || (listed.processes(), stopped_long_ago(&listed, &path)));
+        let (alive, stopped) = listed.await.unwrap_or_default();
+        let mut all: Vec<_> = stopped
+            .iter()
+            .map(|process| OfAgent {
+                agent: listed::name(process),
+                done: false,
+                why: Some(
+                    "it is stopped (SIGSTOP), and the order will be too old when it goes on"
+                        .to_owned(),
+                ),
+                may_follow: false,
+            })
+            .collect();
         let mut others = JoinSet::new();
-        let alive = spawn_blocking(move || table.processes()).await.unwrap_or_default();
         // The table's list bounds how many there are.
         for process in alive.into_iter().filter(|process| !is_this_process(process)) {
+            let order = Ordered { policy, observe, at_ns, by, to: id(&process) };
+            let (body, proof) = (order.body(&table), order.proof_of_answer(&table));
             let agent = listed::name(&process);
-            let (admin, body) = (process.profile.and_then(|it| it.admin), body.clone());
+            let admin = process.profile.and_then(|it| it.admin);
             others.spawn(async move {
                 let asked = match admin {
-                    None => Err("it has no --admin".to_owned()),
-                    Some(address) => order(address, "/actions/observe?own", &body, PATIENCE).await,
+                    None => Err(Unheard::refused("it has no --admin")),
+                    Some(address) => send_order(address, &body, &proof).await,
                 };
-                OfAgent { agent, done: asked.is_ok(), why: asked.err() }
+                let (done, asked) = (asked.is_ok(), asked.err());
+                let may_follow = asked.as_ref().is_some_and(|unheard| unheard.is_sent);
+                OfAgent { agent, done, why: asked.map(|unheard| unheard.why), may_follow }
             });
         }
-        let mut all = others.join_all().await;
+        all.extend(others.join_all().await);
         all.sort_by(|a, b| a.agent.cmp(&b.agent));
         all
     }
+}
+
+/// Sends an order, and checks that the answer is that of the agent that it is for.
+async fn send_order(address: SocketAddr, body: &str, proof: &str) -> Result<(), Unheard> {
+    #[derive(Default, Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        proof: String,
+    }
+    let answer = order(address, "/actions/observe?own", body, PATIENCE).await?;
+    let answer: Answer = serde_json::from_slice(&answer).unwrap_or_default();
+    match answer.proof == proof {
+        true => Ok(()),
+        false => Err(Unheard::refused(&format!(
+            "the program that answers at {address} is not this agent"
+        ))),
+    }
+}
+
+/// The order of an agent to another one, as both digests have it.
+#[derive(Debug)]
+struct Ordered<'a> {
+    policy: &'a str,
+    observe: bool,
+    at_ns: u64,
+    /// The operator's address.
+    by: &'a str,
+    /// What tells the agent that it is for from all others.
+    to: (usize, u32, u32),
+}
+
+impl Ordered<'_> {
+    /// What is sent.
+    fn body(&self, table: &Table) -> String {
+        let body = Body {
+            policy: Some(self.policy.to_owned()),
+            observe: Some(self.observe),
+            at_ns: Some(self.at_ns),
+            by: Some(self.by.to_owned()),
+            proof: Some(self.proof(table)),
+            ..Body::default()
+        };
+        // There are no maps in it, so this does not fail.
+        serde_json::to_string(&body).unwrap_or_default()
+    }
+
+    /// What shows that an agent of the table has ordered it.
+    fn proof(&self, table: &Table) -> String {
+        self.digits(table, "gcra-spoa order")
+    }
+
+    /// What shows that the agent that it is for has followed it.
+    fn proof_of_answer(&self, table: &Table) -> String {
+        self.digits(table, "gcra-spoa order followed")
+    }
+
+    /// Digits for all of it that only processes that can read the table can compute.
+    fn digits(&self, table: &Table, what: &str) -> String {
+        let Self { policy, observe, at_ns, by, to } = self;
+        // As debug output strings are quoted, so no two orders have the same text.
+        let text = format!("{what}: {:?}", (policy, observe, at_ns, by, to));
+        let hash =
+            BuildHasherDefault::<DefaultHasher>::default().hash_one(table.hash(text.as_bytes()));
+        format!("{hash:016x}")
+    }
+}
+
+/// What tells an agent of a table from all others: its place in the list, the number of its
+/// attachment and its process id.
+fn id(process: &Process) -> (usize, u32, u32) {
+    (process.place, process.attachment, process.pid)
+}
+
+fn no_order() -> Refused {
+    let said = "this is not an order that an agent of the table has just given to this agent";
+    Refused(403, said.to_owned())
 }
 
 /// Where an agent's policies come from, in sentences: "is not a key of any policy in ...".
@@ -487,16 +735,8 @@ fn policy_of(body: &Body) -> Result<String, Refused> {
     policy.ok_or_else(|| Refused(400, "the body has no 'policy'".to_owned()))
 }
 
-/// Digits that only processes that can read the table can compute.
-fn proof(table: &Table, policy: &str, observe: bool, at_ms: u64) -> String {
-    let text = format!("gcra-spoa order: observe {observe} {at_ms} {policy}");
-    let hash =
-        BuildHasherDefault::<DefaultHasher>::default().hash_one(table.hash(text.as_bytes()));
-    format!("{hash:016x}")
-}
-
-fn since_boot_ms(table: &Table) -> u64 {
-    table.since_boot(table.now()).millis_ceil()
+fn since_boot_ns(table: &Table) -> u64 {
+    table.since_boot(table.now()).0
 }
 
 /// Does something on a thread that may wait.
@@ -537,7 +777,10 @@ fn forgive(
              {by}"
         );
     }
-    Ok(Done { said, whole: !cleared.has_failed, agents: Vec::new() })
+    if cleared.clients.is_empty() {
+        log::info!("an action of --admin by {by} to clear what a client owes has changed nothing");
+    }
+    Ok(Done { said, whole: !cleared.has_failed, ..Done::default() })
 }
 
 /// Exempts the clients of a key for a time, or ends their exemptions if that is zero.
@@ -589,7 +832,7 @@ fn exempt(
         }
         said.push(words);
     }
-    Ok(Done { said, whole: true, agents: Vec::new() })
+    Ok(Done { said, whole: true, ..Done::default() })
 }
 
 /// Who asks, for the log.
@@ -631,18 +874,66 @@ mod tests {
         assert!(read("short", 0o600).unwrap_err().contains("openssl rand"));
         assert!(read(&"ä".repeat(20), 0o600).unwrap_err().contains("openssl rand"));
         assert!(read(TOKEN, 0o644).unwrap_err().contains("chmod o-r"));
-        assert!(Token::read(&directory.path().join("nothing")).is_err());
+        for mode in [0o602, 0o620, 0o660, 0o622] {
+            assert!(read(TOKEN, mode).unwrap_err().contains("chmod go-w"), "{mode:o}");
+        }
+        assert!(read(TOKEN, 0o640).is_ok(), "the group may read it");
+        assert!(read(&"x".repeat(4096), 0o600).is_ok());
+        assert!(read(&"x".repeat(4097), 0o600).unwrap_err().contains("more than 4096 bytes"));
+        let nothing = Token::read(&directory.path().join("nothing"));
+        assert!(nothing.is_err());
+        // Nobody writes into the FIFO, so reading it would take forever.
+        let fifo = directory.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for no_file in [&fifo, directory.path()] {
+            let said = Token::read(no_file).unwrap_err().to_string();
+            assert!(said.contains("is not a regular file"), "{said}");
+        }
     }
 
     #[test]
-    fn an_order_is_known_by_a_digest_that_depends_on_all_of_it() {
+    fn an_order_is_known_by_digests_that_depend_on_all_of_it() {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        let proofs = [("api", true, 7), ("api", false, 7), ("api", true, 8), ("login", true, 7)]
-            .map(|(policy, observe, at_ms)| proof(&table, policy, observe, at_ms));
-        for (at, one) in proofs.iter().enumerate() {
-            assert!(proofs.iter().skip(at + 1).all(|other| other != one));
-        }
+        let of = |policy, observe, at_ns, by, to| Ordered { policy, observe, at_ns, by, to };
+        let orders = [
+            of("api", true, 7, "192.0.2.1:1", (0, 1, 9)),
+            of("api", false, 7, "192.0.2.1:1", (0, 1, 9)),
+            of("api", true, 8, "192.0.2.1:1", (0, 1, 9)),
+            of("login", true, 7, "192.0.2.1:1", (0, 1, 9)),
+            of("api", true, 7, "192.0.2.2:1", (0, 1, 9)),
+            of("api", true, 7, "192.0.2.1:1", (1, 1, 9)),
+            of("api", true, 7, "192.0.2.1:1", (0, 2, 9)),
+            of("api", true, 7, "192.0.2.1:1", (0, 1, 8)),
+        ];
+        let digests = |order: &Ordered<'_>| [order.proof(&table), order.proof_of_answer(&table)];
+        let all: std::collections::BTreeSet<_> = orders.iter().flat_map(digests).collect();
+        assert_eq!(all.len(), 2 * orders.len());
         let other = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        assert_ne!(proof(&other, "api", true, 7), proofs[0], "the key of a table is its own");
+        assert_ne!(orders[0].proof(&other), orders[0].proof(&table), "its key is its own");
+        let body = Body::read(orders[0].body(&table).as_bytes()).unwrap();
+        assert_eq!(body.proof, Some(orders[0].proof(&table)));
+        body.check(Action::Observe, true).unwrap();
+        body.check(Action::Observe, false).unwrap_err();
+    }
+
+    #[test]
+    fn a_body_has_only_what_its_action_obeys() {
+        let read = |json: &str| Body::read(json.as_bytes());
+        for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}"] {
+            assert!(matches!(read(wrong), Err(Refused(400, _))), "{wrong}");
+        }
+        let refused = |json: &str, action| read(json).unwrap().check(action, false).is_err();
+        let (key, time) = ("{\"key\": \"192.0.2.7\"}", "{\"for_seconds\": 60}");
+        let observe = " {\"policy\": \"api\", \"observe\": true}";
+        for (json, right) in [
+            (key, &[Action::Forgive, Action::Exempt][..]),
+            (time, &[Action::Exempt]),
+            (observe, &[Action::Observe]),
+        ] {
+            for action in [Action::Forgive, Action::Exempt, Action::Observe] {
+                assert_eq!(refused(json, action), !right.contains(&action), "{json} {action:?}");
+            }
+        }
     }
 }

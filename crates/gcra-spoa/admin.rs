@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -364,7 +364,7 @@ async fn act(
     let is_order = request.uri().query() == Some("own");
     let by = actions::who(peer);
     let done = async {
-        answering.actions.check(request.headers(), is_order, &by)?;
+        answering.actions.check(request.headers(), is_order, peer)?;
         let body = timeout(BODY_PATIENCE, Limited::new(request.into_body(), MAX_BODY).collect());
         let body = match body.await {
             Ok(Ok(body)) => body.to_bytes(),
@@ -373,8 +373,17 @@ async fn act(
             }
             Err(_) => return Err(Refused(408, "the body did not come in time".to_owned())),
         };
-        let _permit = answering.costly.acquire().await;
-        let done = answering.actions.act(action, &body, is_order, &by).await?;
+        // An agent that waits for others must not keep their orders waiting.
+        let _permit = match is_order {
+            true => None,
+            false => Some(answering.costly.acquire().await),
+        };
+        let done = answering.actions.act(action, &body, is_order, &by).await;
+        // What was done in part is to be seen, too. A forged order has done nothing.
+        if !is_order || done.is_ok() {
+            answering.agents.forget();
+        }
+        let done = done?;
         serde_json::to_vec(&done).map_err(|error| Refused(500, error.to_string()))
     };
     match done.await {
@@ -382,7 +391,12 @@ async fn act(
         Err(Refused(status, said)) => {
             log::debug!("an action of {by} was refused: {said}");
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-            respond(status, TEXT, format!("{said}\n"))
+            let mut response = respond(status, TEXT, format!("{said}\n"));
+            if status == StatusCode::TOO_MANY_REQUESTS {
+                let seconds = HeaderValue::from(answering.actions.retry_after());
+                response.headers_mut().insert(RETRY_AFTER, seconds);
+            }
+            response
         }
     }
 }
@@ -392,6 +406,11 @@ async fn act(
 fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     let mut message = None;
     let mut args = Vec::<NamedValue>::new();
+    if !is_utf8(query) {
+        return Err("the query has bytes that are not UTF-8; write such a string as strhex: and \
+                    its bytes in hex digits, such as strhex:ff"
+            .to_owned());
+    }
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "key" if message.is_none() && args.is_empty() => {
@@ -415,6 +434,19 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
     let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
     serde_json::to_vec(&explanations).map_err(|error| error.to_string())
+}
+
+/// Whether a query is UTF-8 after its `%ff` were read. The parser of forms would put another
+/// character in the place of what is not.
+fn is_utf8(query: &str) -> bool {
+    let hex = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok();
+    let (mut bytes, mut rest) = (Vec::with_capacity(query.len()), query.as_bytes());
+    while let [first, after @ ..] = rest {
+        let escaped = after.get(..2).filter(|_| *first == b'%').and_then(hex);
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    str::from_utf8(&bytes).is_ok()
 }
 
 /// The host that a request is for, if it is neither one of these names nor an IP address.

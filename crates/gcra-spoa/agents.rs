@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -245,6 +246,8 @@ pub(crate) struct Agents {
     path: PathBuf,
     /// The latest answers: the status, and those for the live page.
     latest: [Mutex<Latest>; 3],
+    /// How many actions there were. Each makes older answers useless.
+    actions: AtomicU64,
     described: Arc<Described>,
 }
 
@@ -253,16 +256,28 @@ struct Latest {
     answer: Option<(Instant, Answer)>,
     /// The work that makes the next answer. It goes on when the client that wanted it has gone.
     work: Option<JoinHandle<(Instant, Answer)>>,
+    /// How many actions there were when that work began.
+    actions: u64,
 }
 
 impl Agents {
     pub(crate) fn new(watched: Arc<Watched>, path: PathBuf) -> Self {
-        Self { watched, path, latest: Default::default(), described: Arc::default() }
+        let (latest, actions, described) = Default::default();
+        Self { watched, path, latest, actions, described }
+    }
+
+    /// After an action: what was gathered before it is answered to nobody any more.
+    pub(crate) fn forget(&self) {
+        self.actions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What is answered now. Clients that come at the same time share an answer.
     pub(crate) async fn answer(&self, wanted: Wanted) -> Answer {
         let mut latest = self.latest[wanted as usize].lock().await;
+        let actions = self.actions.load(Ordering::Relaxed);
+        if latest.actions != actions {
+            *latest = Latest { actions, ..Latest::default() };
+        }
         // Work that no client has waited for to the end may have ended long ago.
         for _ in 0..2 {
             if let Some((at, answer)) = &latest.answer

@@ -65,7 +65,21 @@ pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
 /// The longest answer to an order, in bytes.
 const MOST_OF_ORDER: usize = 16 << 10;
 
-/// Sends JSON to another agent, which does what it says.
+/// Why an agent has not said that it follows an order.
+#[derive(Debug)]
+pub(crate) struct Unheard {
+    pub(crate) why: String,
+    /// Whether it may have got the order, and may follow it yet.
+    pub(crate) is_sent: bool,
+}
+
+impl Unheard {
+    pub(crate) fn refused(why: &str) -> Self {
+        Self { why: why.to_owned(), is_sent: false }
+    }
+}
+
+/// Sends JSON to another agent, which does what it says. Returns the body of its answer.
 ///
 /// # Errors
 ///
@@ -75,7 +89,7 @@ pub(crate) async fn order(
     path: &str,
     body: &str,
     patience: Duration,
-) -> Result<(), String> {
+) -> Result<Vec<u8>, Unheard> {
     let request = format!(
         "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
@@ -83,21 +97,24 @@ pub(crate) async fn order(
     );
     let (budget, is_connected) = (Budget::new(MOST_OF_ORDER), AtomicBool::new(false));
     let answer = timeout(patience, send(address, &request, &budget, &is_connected)).await;
+    let is_sent = is_connected.into_inner();
     let answer = answer
-        .map_err(|_| format!("no answer from {address} within {} ms", patience.as_millis()))??;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
-    match head.get(9..12) {
-        Some("200") => Ok(()),
-        _ => {
-            let line = body.lines().next().unwrap_or_default();
-            let line: String = line.chars().filter(|c| !is_hidden(*c)).take(200).collect();
-            Err(match line.is_empty() {
-                true => format!("{address} is not the --admin address of an agent"),
-                false => line,
-            })
-        }
+        .unwrap_or_else(|_| {
+            Err(format!("it has not answered at {address} within {} ms", patience.as_millis()))
+        })
+        .map_err(|why| Unheard { why, is_sent })?;
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let (head, body) = answer.split_at(head.map_or(answer.len(), |head| head + 4));
+    if head.get(9..12) == Some(b"200") {
+        return Ok(body.to_vec());
     }
+    let body = String::from_utf8_lossy(body);
+    let line = body.lines().next().unwrap_or_default();
+    let line: String = line.chars().filter(|c| !is_hidden(*c)).take(200).collect();
+    Err(Unheard::refused(&match line.is_empty() {
+        true => format!("{address} is not the --admin address of an agent"),
+        false => line,
+    }))
 }
 
 /// Reads an answer with its head.

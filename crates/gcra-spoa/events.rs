@@ -12,6 +12,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::lock;
+use crate::visible::visible_lines;
 
 /// How many lines are kept.
 const LINES: usize = 200;
@@ -129,11 +130,24 @@ impl<L: Log> Log for Kept<L> {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if record.level() <= LEVEL {
-            EVENTS.add(SystemTime::now(), record.level(), record.args().to_string());
+        if !self.enabled(record.metadata()) {
+            return;
         }
+        // A path of a file, for example, can have characters that change the direction of text.
+        let text = visible_lines(&record.args().to_string());
         // It leaves out by itself what it does not write.
-        self.0.log(record);
+        self.0.log(
+            &Record::builder()
+                .metadata(record.metadata().clone())
+                .module_path(record.module_path())
+                .file(record.file())
+                .line(record.line())
+                .args(format_args!("{text}"))
+                .build(),
+        );
+        if record.level() <= LEVEL {
+            EVENTS.add(SystemTime::now(), record.level(), text);
+        }
     }
 
     fn flush(&self) {

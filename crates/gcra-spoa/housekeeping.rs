@@ -4,6 +4,7 @@
 //! The loop never waits for a file: another thread reads, at most one at a time, while the loop
 //! continues.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -128,6 +129,7 @@ impl Housekeeping {
         let mut watch = Watch::new(self.policies.load().policies.files.clone());
         // The mistakes of the file when it was last read.
         let mut mistakes = Vec::new();
+        let mut followed = Followed::default();
         let mut work: Option<Work> = None;
         // Whether the file must be read, because of a signal or because it has changed.
         let mut wanted = false;
@@ -137,7 +139,16 @@ impl Housekeeping {
             tokio::select! {
                 _ = hangup.recv() => wanted = true,
                 // Without --admin no order ever comes.
-                Some(order) = self.orders.recv() => self.follow_order(order),
+                Some(order) = self.orders.recv() => match order {
+                    Order::Observe { policy, observe, at_ns, done } => {
+                        // The client may be gone.
+                        let _ = done.send(self.observe(&policy, observe, at_ns, &mut followed));
+                    }
+                    Order::Exemptions { done } => {
+                        self.follow_exemptions(&mut reported);
+                        let _ = done.send(());
+                    }
+                },
                 found = finished(&mut work) => {
                     let asked = work.take().and_then(|work| work.asked);
                     let outcome = match found {
@@ -151,6 +162,8 @@ impl Housekeeping {
                         ]),
                     };
                     let answer = self.adopt(outcome, &mut mistakes);
+                    let table = self.table.load();
+                    followed.reloaded_at = table.since_boot(table.now()).0;
                     // Before the answer: it says which limits were meant.
                     self.introduce();
                     is_reading = false;
@@ -355,23 +368,28 @@ impl Housekeeping {
         )
     }
 
-    /// Makes a policy only observe, or no longer, as an action has ordered.
-    fn follow_order(&self, Order { policy, observe, done }: Order) {
+    /// Makes a policy only observe, or no longer, as an action has ordered. Returns whether this
+    /// has changed anything.
+    ///
+    /// # Errors
+    ///
+    /// Why this cannot be done, as a sentence.
+    fn observe(
+        &self,
+        policy: &str,
+        observe: bool,
+        at_ns: u64,
+        followed: &mut Followed,
+    ) -> Result<bool, String> {
+        followed.check(policy, at_ns)?;
         let in_force = self.policies.load();
-        let next = in_force.policies.observing(&policy, observe).map(|changed| {
-            let table = self.table.load();
-            changed.map(|policies| in_force.replaced_by(policies, &self.stats, &table))
-        });
-        let followed = next.map(|next| {
-            let is_changed = next.is_some();
-            if let Some(next) = next {
-                self.policies.store(Arc::new(next));
-                self.introduce();
-            }
-            is_changed
-        });
-        // The client may be gone.
-        let _ = done.send(followed);
+        let next = in_force.policies.observing(policy, observe)?;
+        followed.orders.insert(policy.to_owned(), at_ns);
+        let Some(next) = next else { return Ok(false) };
+        let next = in_force.replaced_by(next, &self.stats, &self.table.load());
+        self.policies.store(Arc::new(next));
+        self.introduce();
+        Ok(true)
     }
 
     /// Tells the other agents of the table about this one.
@@ -631,6 +649,30 @@ impl Housekeeping {
     }
 }
 
+/// When the agent last followed an order about each policy, and when it last read its file, in
+/// nanoseconds after the start of the machine. An order is followed once, and in the order of time:
+/// who has listened cannot repeat it.
+#[derive(Debug, Default)]
+struct Followed {
+    /// By policy. Only policies that there were at the time are in it.
+    orders: BTreeMap<String, u64>,
+    reloaded_at: u64,
+}
+
+impl Followed {
+    fn check(&self, policy: &str, at_ns: u64) -> Result<(), String> {
+        if at_ns <= self.reloaded_at {
+            return Err("this agent has reloaded its configuration after the order".to_owned());
+        }
+        match self.orders.get(policy) {
+            Some(last) if at_ns <= *last => Err(format!(
+                "this agent has followed this or a later order about policy '{policy}'"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Work on a thread of its own, because a file system can be slow.
 struct Work {
     found: oneshot::Receiver<Found>,
@@ -806,4 +848,25 @@ async fn stop_signal() -> io::Result<&'static str> {
         _ = soft_stop.recv() => "SIGUSR1",
         never = ignore => match never {},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_followed_once_and_not_after_a_later_one_or_a_reload() {
+        let mut followed = Followed::default();
+        followed.check("api", 10).unwrap();
+        followed.orders.insert("api".to_owned(), 10);
+        assert!(followed.check("api", 10).unwrap_err().contains("or a later order"), "repeated");
+        assert!(followed.check("api", 9).unwrap_err().contains("or a later order"), "older");
+        followed.check("api", 11).unwrap();
+        followed.check("login", 9).unwrap();
+        followed.reloaded_at = 20;
+        for policy in ["api", "login"] {
+            assert!(followed.check(policy, 20).unwrap_err().contains("has reloaded"), "{policy}");
+            followed.check(policy, 21).unwrap();
+        }
+    }
 }

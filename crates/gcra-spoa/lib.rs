@@ -78,6 +78,7 @@ mod waits;
 mod watch;
 mod written_message;
 mod written_net;
+mod wrong_tokens;
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;

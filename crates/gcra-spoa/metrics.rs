@@ -58,6 +58,11 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
             by("result", &status.config_reloads),
         ),
         counters(
+            "gcra_admin_wrong_tokens_total",
+            "Requests for actions of --admin that were refused because of a wrong token.",
+            [counted(&[], status.wrong_tokens)],
+        ),
+        counters(
             "gcra_decisions_total",
             "Messages by policy and outcome. A blocked one was answered with blocked=true.",
             decisions,

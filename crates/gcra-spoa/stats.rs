@@ -220,6 +220,8 @@ pub(crate) struct Stats {
     pub(crate) reloads: Reloads,
     /// How many agents of the table have other limits than this one.
     pub(crate) differing: AtomicU64,
+    /// Requests for actions that were refused because their token was wrong.
+    pub(crate) wrong_tokens: AtomicU64,
     /// What the last minutes were like.
     history: Mutex<History>,
 }
@@ -244,6 +246,7 @@ impl Stats {
             readiness: AtomicU8::new(Readiness::Starting as u8),
             last_beat: AtomicU64::new(0),
             reloads: Reloads::default(),
+            wrong_tokens: AtomicU64::new(0),
             differing: AtomicU64::new(0),
             history: Mutex::default(),
         }

@@ -94,6 +94,9 @@ pub(crate) struct Status {
     pub(crate) store: Option<StoreStatus>,
     /// By result.
     pub(crate) config_reloads: BTreeMap<String, u64>,
+    /// Requests for actions that were refused because their token was wrong.
+    #[serde(default)]
+    pub(crate) wrong_tokens: u64,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -233,6 +236,11 @@ impl Watched {
         }
     }
 
+    /// Counts a request for an action whose token was wrong.
+    pub(crate) fn note_wrong_token(&self) {
+        self.stats.wrong_tokens.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What this agent does for shared limits, if there is a store.
     pub(crate) fn borrower(&self) -> Option<&Borrower> {
         self.borrower.as_deref()
@@ -294,6 +302,7 @@ impl Watched {
                 ("ok", reloads.ok.load(Ordering::Relaxed)),
                 ("refused", reloads.refused.load(Ordering::Relaxed)),
             ]),
+            wrong_tokens: self.stats.wrong_tokens.load(Ordering::Relaxed),
         }
     }
 
