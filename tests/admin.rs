@@ -604,7 +604,7 @@ fn without_a_token_nothing_is_done() {
             .arg(directory.path().join("other")),
     );
     assert!(!agent.wait().success());
-    assert!(agent.lines().iter().any(|line| line.contains("chmod o-r")), "{:?}", agent.lines());
+    wait_until("it says why", || agent.lines().iter().any(|line| line.contains("chmod o-r")));
 }
 
 #[test]
@@ -642,14 +642,29 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
 
     let done = act("exempt", right, body);
     assert!(done.body.contains("exempt for 1h"), "{done:?}");
+    // What is shown next is what was done: a client that is allowed does not wait.
+    let waiting = || {
+        let live: Json = serde_json::from_str(&get(&admin, "/live").body).unwrap();
+        let client = &live["status"]["together"]["policies"][0]["top_blocked"][0];
+        assert_eq!(client["wait_ms"].is_null(), client["reason"].is_null(), "{client}");
+        (!client["wait_ms"].is_null(), live["configuration"]["exemptions"].to_string())
+    };
     wait_until("it is exempt", || !spop.is_blocked(&key));
+    wait_until("all agents follow", || !waiting().0);
+    assert_ne!(waiting().1, "[]");
     let done = act("exempt", right, "{\"key\": \"sk_live_1234567\", \"for_seconds\": 0}");
     assert!(done.body.contains("no longer exempt"), "{done:?}");
+    assert_eq!(waiting().1, "[]", "it is seen at once");
     wait_until("it is limited", || spop.is_blocked(&key));
+    wait_until("all agents follow", || waiting().0);
 
     let done = act("observe", right, "{\"policy\": \"default\"}");
     assert!(done.body.contains("in 2 of 2 agents"), "{done:?}");
     assert!(!spop.is_blocked(&key) && !Spop::connect(&other.address).is_blocked(&key));
+    assert!(!waiting().0, "the policy blocks nobody now");
+    let live: Json = serde_json::from_str(&get(&admin, "/live").body).unwrap();
+    let switched = |agent: &Json| agent["status"]["policies"][0]["switched"] == true;
+    assert!(live["status"]["agents"].as_array().unwrap().iter().all(switched), "{live}");
     // Another agent can be without actions, and is named.
     let (_without, _) = start(&table, &["--rate", "10/h", "--key", "key"]);
     let done = act("observe", right, "{\"policy\": \"default\", \"observe\": false}");

@@ -218,7 +218,7 @@ fn explain_says_what_is_decided_while_the_store_is_away() {
     needs!(valkey());
     let (directory, mut server) = (directory(), store());
     let table = directory.path().join("table");
-    let (_agent, address) = agent(&table, &server, &["--without-store", "closed"]);
+    let (agent, address) = agent(&table, &server, &["--without-store", "closed"]);
     let command = ["explain", "--rate", "10/h", "ip=192.0.2.99"];
     let is_asked = "the store is asked about a request now, and decides\n";
     wait_until("the agent uses the store", || said(&table, &command).0.contains(is_asked));
@@ -236,6 +236,13 @@ fn explain_says_what_is_decided_while_the_store_is_away() {
     assert_eq!(reason, (&"store".into(), &true.into(), &false.into()), "{explained}");
     let because = "the policy is \"closed\" without the store";
     assert_eq!(explained["away"]["because"], because);
+    // The lists say it, too: the client is blocked, and nobody knows until when.
+    let mut spop = Spop::connect(&agent.address);
+    assert_eq!(spop.allowed(&[("ip", "192.0.2.98".parse::<IpAddr>().unwrap().into())], 3), 0);
+    let status = status(&address);
+    let client = &status["policies"][0]["top_blocked"][0];
+    let listed = (&client["client"], &client["reason"], &client["wait_ms"]);
+    assert_eq!(listed, (&"192.0.2.98".into(), &"store".into(), &Json::Null), "{client}");
     wait_until("the command says so", || {
         let (text, _) = said(&table, &command);
         let begins = "the agents of this machine have not used the store for ";

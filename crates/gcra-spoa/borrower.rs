@@ -230,6 +230,14 @@ impl Borrower {
         (0..self.outages.len()).all(|part| self.is_usable(now, part, Nanos::ZERO))
     }
 
+    /// Whether no part of the store can be asked, and the agent was not started just now.
+    pub(crate) fn is_wholly_away(&self, now: Time) -> bool {
+        let is_starting =
+            self.outages.iter().any(Outage::is_starting) && self.opened.elapsed() < STARTING;
+        let usable = |part| self.is_usable(now, part, Nanos::ZERO);
+        !is_starting && !(0..self.outages.len()).any(usable)
+    }
+
     /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
     /// for it, too.
     pub(crate) fn is_starting(&self, loan: &Loan) -> bool {

@@ -569,7 +569,7 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
         });
         let mut clients: BTreeMap<&str, [Option<(u64, f64)>; 3]> = BTreeMap::new();
         for (which, list) in lists.into_iter().enumerate() {
-            for Client { client, requests, per_second, wait_ms: _ } in list {
+            for Client { client, requests, per_second, .. } in list {
                 clients.entry(client).or_insert(absent)[which] = Some((*requests, *per_second));
             }
         }
@@ -840,7 +840,7 @@ pub(crate) mod tests {
         let uptime = f64::from(uptime);
         let client = |client: &str, requests| {
             let per_second = float(requests) / uptime;
-            Client { client: client.to_owned(), requests, per_second, wait_ms: None }
+            Client { client: client.to_owned(), requests, per_second, ..Client::default() }
         };
         let exact = Exact { blocked: true, would_block: true, allowed: true };
         let policy = |name: &str, factor, would_block| Policy {
@@ -866,6 +866,7 @@ pub(crate) mod tests {
                 client("192.0.2.1", 2 * factor),
             ],
             top_is_exact: exact,
+            switched: false,
             shared: None,
             without_store: BTreeMap::new(),
         };

@@ -25,7 +25,7 @@ use crate::store_status::StoreStatus;
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
 use crate::version;
-use crate::waits;
+use crate::waits::{Of, Waiting};
 
 /// How many of the heaviest clients are listed.
 pub(crate) const TOP: usize = 20;
@@ -112,6 +112,9 @@ pub(crate) struct Policy {
     /// The clients with the most allowed requests.
     pub(crate) top_allowed: Vec<Client>,
     pub(crate) top_is_exact: Exact,
+    /// Whether it only observes because of an action.
+    #[serde(default)]
+    pub(crate) switched: bool,
     /// What a policy that is shared does without the store: "share", "closed" or "open". `None` if
     /// it is not shared.
     pub(crate) shared: Option<String>,
@@ -139,6 +142,9 @@ pub(crate) struct Client {
     /// clients are listed because they were blocked, or would have been.
     #[serde(default)]
     pub(crate) wait_ms: Option<u64>,
+    /// Why a request of it is blocked now: see [`Waiting::reason`].
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -308,19 +314,23 @@ impl Watched {
 
     fn policies(&self, window: Duration) -> Vec<Policy> {
         let in_force = self.policies.as_ref().map(|policies| policies.load());
-        let policy_of = |name: &str| {
-            let mut list = in_force.as_ref()?.policies.list.iter();
-            list.find(|policy| *policy.name == *name)
-        };
         let (table, leases) = (self.table.load(), self.leases());
         let leases = leases.as_ref().map(|leases| &***leases);
+        let known_as = |name: &str| {
+            let in_force = in_force.as_ref()?;
+            let place = in_force.policies.list.iter().position(|it| *it.name == *name)?;
+            Some(Of { in_force, place, table: &table, leases, borrower: self.borrower() })
+        };
         let policy = |(name, stats): (String, Arc<PolicyStats>)| {
             let [blocked, would_block, allowed] =
                 [Outcome::Blocked, Outcome::WouldBlock, Outcome::Allowed]
                     .map(|outcome| stats.heaviest(outcome, Window::Now));
-            let known = policy_of(&name);
-            let sharing = known.and_then(|policy| policy.shared);
-            let wait = |key| waits::wait(&table, leases, known?, key);
+            let known = known_as(&name);
+            let sharing = known.and_then(|of| of.in_force.policies.list[of.place].shared);
+            let switched = known.map_or(&[][..], |of| &of.in_force.policies.switched);
+            let waiting = |listed_as| {
+                move |key| known.map_or_else(Waiting::default, |of| of.waiting(key, listed_as))
+            };
             let without_store = stats.without_store();
             // What was counted stays when a policy is no longer shared.
             let was_shared = without_store.iter().any(|(_, count)| *count > 0);
@@ -328,6 +338,7 @@ impl Watched {
             Policy {
                 shared: sharing.map(|sharing| sharing.without_store.word().to_owned()),
                 without_store: named(without_store.into_iter().filter(|_| is_shown)),
+                switched: switched.iter().any(|switched| **switched == *name),
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 top_is_exact: Exact {
@@ -335,9 +346,9 @@ impl Watched {
                     would_block: would_block.complete,
                     allowed: allowed.complete,
                 },
-                top_blocked: top(blocked, window, wait),
-                top_would_block: top(would_block, window, wait),
-                top_allowed: top(allowed, window, |_| None),
+                top_blocked: top(blocked, window, waiting(Outcome::Blocked)),
+                top_would_block: top(would_block, window, waiting(Outcome::WouldBlock)),
+                top_allowed: top(allowed, window, |_| Waiting::default()),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
@@ -439,10 +450,12 @@ fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Stri
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
-fn top(found: Found, window: Duration, wait: impl Fn(KeyHash) -> Option<Nanos>) -> Vec<Client> {
+fn top(found: Found, window: Duration, waiting: impl Fn(KeyHash) -> Waiting) -> Vec<Client> {
     let client = |HeavyClient { client, key, requests }| {
         let per_second = float(requests) / window.as_secs_f64();
-        Client { client, requests, per_second, wait_ms: wait(key).map(Nanos::millis_ceil) }
+        let Waiting { wait, reason } = waiting(key);
+        let (wait_ms, reason) = (wait.map(Nanos::millis_ceil), reason.map(str::to_owned));
+        Client { client, requests, per_second, wait_ms, reason }
     };
     found.heaviest.into_iter().take(TOP).map(client).collect()
 }

@@ -131,7 +131,8 @@ impl StoreStatus {
         self.up &= up;
         let longest = away_seconds.unwrap_or_default().max(self.away_seconds.unwrap_or_default());
         self.away_seconds = self.away_seconds.or(*away_seconds).map(|_| longest);
-        self.away_seconds_total += away_seconds_total;
+        // An outage of the store is one outage for all of them.
+        self.away_seconds_total = self.away_seconds_total.max(*away_seconds_total);
         for fault in faults {
             if !self.faults.contains(fault) {
                 self.faults.push(fault.clone());

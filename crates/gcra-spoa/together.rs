@@ -48,8 +48,8 @@ impl Together {
     }
 }
 
-/// The requests, the rate and the wait of a client.
-type OfClient = (u64, f64, Option<u64>);
+/// The requests, the rate, the wait of a client, and why it is blocked.
+type OfClient<'a> = (u64, f64, Option<u64>, Option<&'a str>);
 
 /// One policy in several agents.
 #[derive(Default)]
@@ -57,11 +57,13 @@ struct Sum<'a> {
     agents: usize,
     decisions: BTreeMap<String, u64>,
     /// The lists in the order blocked, would block, allowed.
-    lists: [BTreeMap<&'a str, OfClient>; 3],
+    lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
     /// By list: some agent has left clients out.
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
     is_estimated: [bool; 3],
+    /// Whether it only observes in some agent, because of an action.
+    switched: bool,
     shared: Option<&'a str>,
     without_store: BTreeMap<String, u64>,
 }
@@ -70,6 +72,7 @@ impl<'a> Sum<'a> {
     fn add(&mut self, policy: &'a Policy) {
         self.agents += 1;
         add_all(&mut self.decisions, &policy.decisions);
+        self.switched |= policy.switched;
         self.shared = self.shared.or(policy.shared.as_deref());
         add_all(&mut self.without_store, &policy.without_store);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
@@ -79,23 +82,26 @@ impl<'a> Sum<'a> {
             self.is_cut[at] |= lists[at].len() >= TOP;
         }
         for (sum, list) in self.lists.iter_mut().zip(lists) {
-            for Client { client, requests, per_second, wait_ms } in list {
-                let (all, rate, wait) = sum.entry(client).or_default();
+            for Client { client, requests, per_second, wait_ms, reason } in list {
+                let (all, rate, wait, why) = sum.entry(client).or_default();
                 add(all, *requests);
                 *rate += per_second;
                 // All agents look at one table, at slightly different times.
                 *wait = (*wait).max(*wait_ms);
+                // "store" comes last in the order of words, and says most.
+                *why = (*why).max(reason.as_deref());
             }
         }
     }
 
     fn sum(self, name: &str) -> Policy {
         let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
-            let client = |(client, (requests, per_second, wait_ms)): (&str, _)| Client {
+            let client = |(client, of): (&str, OfClient<'_>)| Client {
                 client: client.to_owned(),
-                requests,
-                per_second,
-                wait_ms,
+                requests: of.0,
+                per_second: of.1,
+                wait_ms: of.2,
+                reason: of.3.map(str::to_owned),
             };
             let mut clients: Vec<_> = list.into_iter().map(client).collect();
             // Clients with equally many requests stay in the order of their names.
@@ -114,6 +120,7 @@ impl<'a> Sum<'a> {
             top_would_block,
             top_allowed,
             top_is_exact: Exact { blocked, would_block, allowed },
+            switched: self.switched,
             shared: self.shared.map(str::to_owned),
             without_store: self.without_store,
         }
@@ -218,7 +225,7 @@ mod tests {
             client: format!("192.0.2.{number}"),
             requests: 1,
             per_second: 0.01,
-            wait_ms: None,
+            ..Client::default()
         };
         b.policies[0].top_blocked = (0..TOP).map(client).collect();
         let sum = Together::of([&a, &b]);

@@ -1,43 +1,143 @@
-//! How long the clients in a list have to wait, of whom only the hash of their key is known.
+//! Whether the clients in a list are blocked now, and how long they have to wait. Only the hash of
+//! their keys is known.
 
 use gcra_lease::{HostTime, Look, Micros};
 use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Table};
 
+use crate::borrower::Borrower;
+use crate::in_force::InForce;
+use crate::policy::sharing::WithoutStore;
 use crate::policy::{Limit, Policy, Rule};
+use crate::verdict::Outcome;
 
 /// How many overrides of a policy are looked at. (A client has buckets under the limits of its own
 /// rule only, and which one that is cannot be seen from the hash.)
 const MOST_RULES: usize = 16;
 
-/// How long it takes until a request of this client is allowed, as far as the table and the leases
-/// know; `None` if it is allowed now, or if its limit is "deny".
-pub(crate) fn wait(
-    table: &Table,
-    leases: Option<&Leases>,
-    policy: &Policy,
-    key: KeyHash,
-) -> Option<Nanos> {
-    let overrides = policy.overrides.rules.iter().take(MOST_RULES);
-    let limits = [&policy.rule].into_iter().chain(overrides).flat_map(Rule::limits);
-    let of_limit = |limit: &Limit| match (policy.shared, leases) {
-        (Some(_), Some(leases)) => blocked_for(table, leases, limit, key),
-        (Some(_), None) => Nanos::ZERO,
-        (None, _) => {
-            let key = limit.key(table, key);
-            let owed = table.owed(key, limit.quota, table.now());
-            owed.saturating_sub(limit.quota.burst_tolerance())
-        }
-    };
-    limits.map(of_limit).max().filter(|wait| *wait > Nanos::ZERO)
+/// What becomes of a request of a client now.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Waiting {
+    /// How long it takes until one is allowed. `None` if it is allowed now, or if that is not
+    /// known.
+    pub(crate) wait: Option<Nanos>,
+    /// Why it is blocked: "limit", with a wait; "denied"; or "store", because the store is away
+    /// and the policy is closed without it. "share" is for a client of which it is not known,
+    /// because a share of the limit decides. `None` if it is allowed.
+    pub(crate) reason: Option<&'static str>,
 }
 
-/// How long this machine does not ask the store about the client.
-fn blocked_for(table: &Table, leases: &Leases, limit: &Limit, key: KeyHash) -> Nanos {
-    let now = HostTime::from(table.now());
-    let key = LeaseKey::new(limit.key(table, key), limit.quota);
-    // Whether an ask is under way makes no difference.
-    match leases.holding(key, now).look(now, 1, Micros(0)) {
-        Look::Blocked { until } => Nanos(until.saturating_since(now).0.saturating_mul(1_000)),
-        Look::Enough | Look::Waiting { .. } | Look::Lacking => Nanos::ZERO,
+impl Waiting {
+    const NOT: Self = Self { wait: None, reason: None };
+
+    const fn by(reason: &'static str) -> Self {
+        Self { wait: None, reason: Some(reason) }
+    }
+
+    fn of(wait: Nanos) -> Self {
+        match wait {
+            Nanos::ZERO => Self::NOT,
+            wait => Self { wait: Some(wait), reason: Some("limit") },
+        }
+    }
+}
+
+/// What is known about the clients of the policy at a place in the list of those in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Of<'a> {
+    pub(crate) in_force: &'a InForce,
+    pub(crate) place: usize,
+    pub(crate) table: &'a Table,
+    pub(crate) leases: Option<&'a Leases>,
+    pub(crate) borrower: Option<&'a Borrower>,
+}
+
+impl Of<'_> {
+    /// What becomes of a request of this client now, as far as the table and the leases know.
+    /// `listed_as` is the outcome for which it is listed: a client that was blocked waits until a
+    /// request is allowed, and one that would have been, until it would not be.
+    pub(crate) fn waiting(&self, key: KeyHash, listed_as: Outcome) -> Waiting {
+        let policy = &self.in_force.policies.list[self.place];
+        if (policy.observes && listed_as == Outcome::Blocked) || self.is_exempt(key) {
+            return Waiting::NOT;
+        }
+        if matches!(policy.rule, Rule::Deny) && policy.overrides.is_empty() {
+            return Waiting::by("denied");
+        }
+        let overrides = policy.overrides.rules.iter().take(MOST_RULES);
+        let rules = [&policy.rule].into_iter().chain(overrides).map(Rule::limits);
+        match (policy.shared, self.leases) {
+            (None, _) => Waiting::of(
+                rules
+                    .flatten()
+                    .map(|limit| self.owed_for(limit, key))
+                    .max()
+                    .unwrap_or(Nanos::ZERO),
+            ),
+            (Some(_), None) => Waiting::NOT,
+            (Some(sharing), Some(leases)) => {
+                self.shared(leases, rules, key, sharing.without_store)
+            }
+        }
+    }
+
+    /// Whether a client is exempt from the policy, or from the one whose trial it is.
+    fn is_exempt(&self, key: KeyHash) -> bool {
+        let tries = |policy: &Policy| policy.trial == Some(self.place);
+        let parent = self.in_force.policies.list.iter().position(tries);
+        let each = self.in_force.each.get(parent.unwrap_or(self.place));
+        each.is_some_and(|each| each.is_exempt(key, self.table.now()))
+    }
+
+    /// For how long the client owes too much under a limit of this machine.
+    fn owed_for(&self, limit: &Limit, key: KeyHash) -> Nanos {
+        let (table, key) = (self.table, limit.key(self.table, key));
+        let owed = table.owed(key, limit.quota, table.now());
+        owed.saturating_sub(limit.quota.burst_tolerance())
+    }
+
+    /// The same under limits that machines share: `rules` are those that may be the client's.
+    fn shared<'l>(
+        &self,
+        leases: &Leases,
+        rules: impl Iterator<Item = &'l [Limit]>,
+        key: KeyHash,
+        without_store: WithoutStore,
+    ) -> Waiting {
+        let now = HostTime::from(self.table.now());
+        let look = |limit: &Limit| {
+            let key = LeaseKey::new(limit.key(self.table, key), limit.quota);
+            // Whether an ask is under way makes no difference.
+            leases.holding(key, now).look(now, 1, Micros(0))
+        };
+        let (mut blocked, mut asks) = (Nanos::ZERO, false);
+        for limits in rules.filter(|limits| !limits.is_empty()) {
+            let mut spends = true;
+            for limit in limits {
+                match look(limit) {
+                    Look::Enough => {}
+                    // This machine does not ask the store about the client until then.
+                    Look::Blocked { until } => {
+                        let wait = Nanos(until.saturating_since(now).0.saturating_mul(1_000));
+                        (blocked, spends) = (blocked.max(wait), false);
+                    }
+                    Look::Waiting { .. } | Look::Lacking => (asks, spends) = (true, false),
+                }
+            }
+            // It has cells only under the limits of its own rule.
+            if spends {
+                return Waiting::NOT;
+            }
+        }
+        let is_away = || {
+            let of = |borrower: &Borrower| borrower.is_wholly_away(self.table.now());
+            self.borrower.is_some_and(of)
+        };
+        if blocked > Nanos::ZERO || !asks || !is_away() {
+            return Waiting::of(blocked);
+        }
+        match without_store {
+            WithoutStore::Closed => Waiting::by("store"),
+            WithoutStore::Share | WithoutStore::Open { .. } => Waiting::by("share"),
+        }
     }
 }

@@ -7,6 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { createRequire } from 'node:module';
 import { Agent, Traffic, run, sleep, stopAll, until } from './agent.mjs';
+import { Spop } from './spop.mjs';
 
 const [program, pictures] = process.argv.slice(2);
 const axe = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -185,7 +186,7 @@ await test('who is blocked, with the waits', async () => {
   assert.match(row, /login[\s\S]*\b\d+ (min|s)$/);
   await until('the trial has its client', async () => /192\.0\.2\.8\s+trial/.test(await text(page, '#l-would tbody')));
   assert.equal(await page.locator('#l-blocked script').count(), 0);
-  assert.match(await text(page, '#state'), /^2 agents, serving, up \d+ s$/);
+  assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ s$/);
 });
 
 await test('the plots are drawn and can be read with the keyboard', async () => {
@@ -204,6 +205,23 @@ await test('the plots are drawn and can be read with the keyboard', async () => 
   // A browser says later that something was opened.
   await until('the table is filled', async () => await page.locator('#p-traffic tbody tr').count() >= 2);
   await page.locator('#p-traffic summary').click();
+  // The percentiles of a minute are those of all its requests.
+  await page.locator('#p-latency summary').click();
+  assert.match(await text(page, '#p-latency caption'), /of all requests of each minute/);
+  await traffic.pause();
+  await sleep(4500);
+  await until('the table has the percentile of all', async () => {
+    const past = await a.json('history'), sums = [];
+    past.latency.slice(-30).forEach((slot) => slot.forEach((n, i) => { sums[i] = (sums[i] ?? 0) + n; }));
+    const all = sums.reduce((x, y) => x + (y ?? 0), 0);
+    let sum = 0, half = 0;
+    while (sum + (sums[half] ?? 0) < all / 2) sum += sums[half++] ?? 0;
+    const micros = 2 ** half, words = micros < 1000 ? `${micros} µs` : '';
+    const cell = await page.locator('#p-latency tbody tr >> nth=0').locator('td >> nth=0').innerText();
+    return cell === `≤ ${words}` || !words;
+  });
+  traffic.go();
+  await page.locator('#p-latency summary').click();
 });
 
 await test('looking up addresses, keys and mistakes', async () => {
@@ -228,6 +246,14 @@ await test('looking up addresses, keys and mistakes', async () => {
     assert.match(await look(key), sentence);
     assert.equal(await page.locator('#found .alert').count(), 1);
   }
+  // What is shown is asked again while it is, and says when.
+  await look('alice@example.com');
+  const first = await text(page, '#asked');
+  assert.match(first, /^alice@example\.com: as of \d\d:\d\d:\d\d$/);
+  const field = await page.evaluate(() => { window.card = document.querySelector('.answer'); return document.activeElement.id; });
+  await until('it is asked again', async () => await text(page, '#asked') !== first);
+  assert.ok(await page.evaluate(() => window.card.isConnected), 'the card stays, and what is selected in it');
+  assert.equal(await page.evaluate(() => document.activeElement.id), field);
   // A name in a list is a button that looks it up.
   await page.mouse.move(5, 5);
   await page.locator('#l-blocked button', { hasText: '192.0.2.7' }).click();
@@ -247,6 +273,45 @@ await test('there is nothing to press without --admin-actions', async () => {
   assert.deepEqual([answer.status, await answer.text()], [403, 'actions are off; start the agent with --admin-actions FILE to allow them\n']);
 });
 
+await test('alerts are announced once, and growing numbers are not', async () => {
+  const link = await Spop.connect(a.listen);
+  await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
+  await until('there is an alert', async () => /Messages have no policy\. 1 message, last at/.test(await text(page, '#alerts')));
+  await page.evaluate(() => {
+    window.news = [];
+    new MutationObserver(() => window.news.push(document.querySelector('#news').textContent)).observe(document.querySelector('#news'), { childList: true, characterData: true, subtree: true });
+  });
+  assert.match(await page.textContent('#news'), /Messages have no policy\./);
+  await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
+  await until('the number grows', async () => /2 messages, last at/.test(await text(page, '#alerts')));
+  assert.deepEqual(await page.evaluate(() => window.news), []);
+  link.close();
+  // It goes ten minutes after the last one.
+  await page.evaluate(() => { const now = Date.now; window.later = 0; Date.now = () => now() + window.later; window.later = 11 * 60000; });
+  await until('it is gone', async () => !/no policy/.test(await text(page, '#alerts')));
+  await page.evaluate(() => { window.later = 0; });
+});
+
+await test('clients that are blocked now come first, and all can be shown', async () => {
+  const link = await Spop.connect(b.listen);
+  // Many with more requests that are free again soon, and one that is blocked for an hour.
+  for (let i = 0; i < 18; i++) await link.ask('check', Array(40).fill({ ip: `203.0.113.${i}` }));
+  await link.ask('login', Array(6).fill({ user: 'zoe-is-blocked' }));
+  const rows = () => page.locator('#l-blocked tbody tr').allInnerTexts();
+  await until('it is listed', async () => (await rows()).some((row) => /^zoe.*login/s.test(row)));
+  await until('those that are free again come last', async () => {
+    const waits = (await rows()).map((row) => /none$/.test(row));
+    return waits.length === 12 && waits.every((free, i) => i === 0 || free >= waits[i - 1]) && (await rows()).some((row) => /^zoe/.test(row));
+  });
+  assert.match(await text(page, '#n-blocked'), /^12 of \d+, /);
+  await page.click('#m-blocked');
+  await until('all are there', async () => (await rows()).length > 18);
+  await page.click('#m-blocked');
+  await until('and few again', async () => (await rows()).length === 12);
+  link.close();
+  await page.mouse.move(5, 5);
+});
+
 await test('nothing moves by itself', async () => {
   await page.evaluate(() => { window.shifts.length = 0; });
   await sleep(3000);
@@ -264,6 +329,17 @@ await test('axe finds nothing, in light and in dark', async () => {
   assert.equal(await page.evaluate(() => document.getAnimations().length), 0);
 });
 
+await test('without JavaScript there is a sentence and nothing dead', async () => {
+  const context = await browser.newContext({ javaScriptEnabled: false, viewport: { width: 800, height: 400 } });
+  const bare = await context.newPage();
+  await bare.goto(a.url);
+  assert.match(await bare.locator('.alert').innerText(), /This page draws with JavaScript/);
+  assert.equal(await bare.locator('main').isVisible(), false);
+  assert.ok((await bare.locator('.alert').boundingBox()).x > 8);
+  await bare.screenshot({ path: path.join(pictures, 'bare.png') });
+  await context.close();
+});
+
 await test('a phone shows all of it without scrolling sideways', async () => {
   const phone = await open('phone', b.url, { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true, colorScheme: 'dark' });
   await phone.fill('#key', '192.0.2.7');
@@ -271,6 +347,9 @@ await test('a phone shows all of it without scrolling sideways', async () => {
   await phone.waitForSelector('.answer');
   assert.equal(await phone.evaluate(() => document.scrollingElement.scrollWidth), 360);
   assert.deepEqual(await sticksOut(phone), []);
+  // Nor does a word stick out of its cell.
+  assert.deepEqual(await phone.evaluate(() => [...document.querySelectorAll('th, td')].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)), []);
+  assert.equal(await phone.locator('#l-allowed th >> nth=2').isVisible(), false, 'a rate beside a total');
   await accessible(phone);
   await phone.screenshot({ path: path.join(pictures, 'phone.png'), fullPage: true });
   await phone.context().close();
@@ -283,7 +362,7 @@ await test('an agent that is started again leaves a mark and no wrong number', a
   await b.stop();
   await until('one agent is left', async () => /^1 agent,/.test(await text(page, '#state')));
   await b.begin();
-  await until('there are two again', async () => /^2 agents,/.test(await text(page, '#state')));
+  await until('there are two again', async () => /^2 agents;/.test(await text(page, '#state')));
   await until('it is marked', async () => (await page.locator('#p-traffic .gap').getAttribute('d')).length > 0);
   // The sums are those of the agents that there are, and no rate is negative.
   assert.ok((await sums(page, 'api')).allowed < before.allowed);
@@ -318,7 +397,7 @@ await test('a file with a mistake, and one that is right again', async () => {
   const right = fs.readFileSync(config, 'utf8');
   fs.writeFileSync(config, right.replace('5/h burst 5', 'five'));
   a.child.kill('SIGHUP');
-  await until('the refusal is shown', async () => /A configuration was refused once/.test(await text(page, '#alerts')));
+  await until('the refusal is shown', async () => /A configuration was refused; see the events\. 1 time, last at \d\d:/.test(await text(page, '#alerts')));
   await page.locator('#only-warnings').check();
   assert.match(await text(page, '#events'), /error.*was refused; the policies in force have not changed/);
   fs.writeFileSync(config, right.replace('5/h burst 5', '6/h burst 6'));
@@ -418,14 +497,16 @@ await test('a client is forgiven and exempt', async () => {
   await login.locator('button', { hasText: 'Exempt for an hour' }).click();
   await acting.fill('#token', 'not the right token at all');
   await acting.click('#ask-yes');
-  await until('the token is refused', async () => /the token is missing or wrong/.test(await text(acting, '#done')));
-  await login.locator('button', { hasText: 'Exempt for an hour' }).click();
+  // The dialog stays, and says it to a person.
+  await until('the token is refused', async () => /^This is not the token of this agent, so nothing was done/.test(await text(acting, '#ask-wrong')));
+  await acting.screenshot({ path: path.join(pictures, 'wrong-token.png') });
+  assert.equal(await text(acting, '#done'), '');
   await acting.fill('#token', token);
   await accessible(acting);
   await acting.screenshot({ path: path.join(pictures, 'dialog.png') });
   await acting.click('#ask-yes');
   await until('it is done', async () => /exempt for 1h/.test(await text(acting, '#done')));
-  await until('it is listed', async () => /alic….*login\s+(1 h|59 min)/.test(await text(acting, '#exempt tbody')));
+  await until('it is listed', async () => /alic….*login\s+(60|59) min/.test(await text(acting, '#exempt tbody')));
   await until('it is logged', () => /exempt for 1h: an action of --admin by 127\.0\.0\.1/.test(c.log));
   await until('it is so', async () => /exempt/.test(await text(acting, '.answer >> nth=0')));
   await acting.locator('.answer button', { hasText: 'End its exemption' }).first().click();
@@ -443,6 +524,10 @@ await test('a policy only observes, in all agents, until the next reload', async
   await until('it is done', async () => /'api' only observes now.*in 2 of 2 agents/.test(await text(acting, '#done')));
   assert.match(c.log + d.log, /policy 'api' only observes from now on/);
   await until('it is shown', async () => /observes, by an action/.test(await text(acting, '[data-policy=api] .tag')));
+  await until('there is an alert', async () => /Policy 'api' only observes, by an action, in all 2 agents/.test(await text(acting, '#alerts')));
+  // Its clients are allowed, so none of them waits.
+  const rows = await acting.locator('#l-blocked tbody tr').allInnerTexts();
+  assert.ok(rows.some((row) => /\sapi\s/.test(row)) && rows.every((row) => !/\sapi\s/.test(row) || /none$/.test(row)), rows.join('; '));
   const before = await sums(acting, 'api');
   await until('requests would be blocked', async () => (await sums(acting, 'api')).would > before.would + 20);
   await accessible(acting);
@@ -450,13 +535,14 @@ await test('a policy only observes, in all agents, until the next reload', async
     assert.ok((await agent.json('live')).configuration.policies.find((policy) => policy.name === 'api').observes);
     agent.child.kill('SIGHUP');
   }
+  await until('the alert is gone', async () => !/only observes/.test(await text(acting, '#alerts')));
   await until('the file is in force again', async () => (await text(acting, '[data-policy=api] .tag')) === 'blocks');
   // And once more, and back by an action.
   assert.equal((await post('observe', { policy: 'api' })).status, 200);
   const back = await (await post('observe', { policy: 'api', observe: false })).json();
   assert.deepEqual([back.whole, back.said[0]], [true, "policy 'api' blocks requests again, in 2 of 2 agents"]);
   assert.equal((await post('observe', { policy: 'trial', observe: false })).status, 422);
-  const forged = await fetch(`${c.url}actions/observe?own`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ policy: 'api', at_ms: 1, proof: '00' }) });
+  const forged = await fetch(`${c.url}actions/observe?own`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ policy: 'api', at_ns: 1, by: 'x', proof: '00' }) });
   assert.equal(forged.status, 403);
 });
 

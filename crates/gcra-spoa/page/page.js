@@ -48,15 +48,19 @@ function count(n, one, many) {
 }
 function time(ms) {
   if (ms === null || ms === undefined) return '–';
-  if (ms < 1000) return `${whole.format(ms)} ms`;
-  if (ms < 10000) return `${short.format(ms / 1000)} s`;
-  const s = Math.round(ms / 1000);
+  // As the commands and the log write it: rounded up, and a unit from two of it on.
+  const [unit, of] = UNITS.find(([, of]) => ms >= 2 * of) ?? UNITS.at(-1);
+  const tenths = Math.ceil(ms / of * 10);
+  return `${tenths < 100 ? (tenths / 10).toFixed(1) : Math.ceil(ms / of)} ${unit}`;
+}
+const UNITS = [['d', 864e5], ['h', 36e5], ['min', 6e4], ['s', 1000], ['ms', 1]];
+function up({ uptime_seconds: seconds }) {
+  const s = Math.round(seconds);
   if (s < 120) return `${s} s`;
   if (s < 7200) return `${Math.floor(s / 60)} min`;
   if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
   return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
 }
-const up = ({ uptime_seconds: seconds }) => seconds < 60 ? `${Math.round(seconds)} s` : time(seconds * 1000);
 function micros(us) {
   if (us < 1000) return `${short.format(us)} µs`;
   return us < 1e6 ? `${short.format(us / 1000)} ms` : `${short.format(us / 1e6)} s`;
@@ -78,7 +82,7 @@ function learn(answer) {
   history.agents.forEach((agents, i) => {
     const had = known.slots.get(first + i);
     if (agents === 0 || (had && had.agents > agents)) return;
-    const slot = { agents, notifies: history.notifies[i], latency: history.latency[i], all: [0, 0, 0, 0], of: new Map() };
+    const slot = { agents, notifies: history.notifies[i], latency: history.latency[i], unmatched: history.unmatched[i], all: [0, 0, 0, 0], of: new Map() };
     for (const p of policies) {
       const four = [p.allowed[i], p.would_block[i], p.blocked[i], p.undecided[i]];
       if (four.some((n) => n > 0)) slot.of.set(p.name, four);
@@ -133,8 +137,8 @@ function quantile(buckets, part) {
 
 // A plot over the last ten minutes. `series` are areas on top of each other, or lines.
 class Plot {
-  constructor(box, title, { series, lines = false, height = 190, small = false }) {
-    Object.assign(this, { box, title, series, lines, height, small, top: 0, cursor: null, data: [] });
+  constructor(box, title, { series, lines = false, height = 190, small = false, of }) {
+    Object.assign(this, { box, title, series, lines, height, small, of, top: 0, cursor: null, data: [] });
     this.svg = svg('svg', { role: 'slider', tabindex: 0, 'aria-label': `${title}, the last minutes`, 'aria-valuemin': 0, 'aria-valuemax': WIDTH - 1, 'aria-valuenow': WIDTH - 1, 'aria-valuetext': 'nothing yet', 'aria-orientation': 'horizontal', height });
     this.parts = {};
     for (const name of ['gaps', 'grid', 'areas', 'over']) this.svg.append(this.parts[name] = svg('g'));
@@ -150,7 +154,7 @@ class Plot {
     if (!small) {
       this.rows = make('tbody');
       this.details = make('details', {}, make('summary', { text: 'As a table' }),
-        make('table', {}, make('caption', { text: `${title}: averages of each minute`, class: 'hint' }),
+        make('table', {}, make('caption', { text: `${title}: ${of ? 'of all requests of each minute' : 'averages of each minute'}`, class: 'hint' }),
           make('thead', {}, make('tr', {}, make('th', { scope: 'col', text: 'Minute from' }), ...series.map((s) => make('th', { scope: 'col', class: 'num', text: s.name })))), this.rows));
       this.details.addEventListener('toggle', () => this.fillTable());
       box.append(this.details);
@@ -288,10 +292,10 @@ class Plot {
     const per = 60 / known.step, rows = [];
     for (let from = WIDTH - per; from >= 0; from -= per) {
       const part = this.data.slice(from, from + per).filter(Boolean);
+      const whole = this.of?.(this.slots.slice(from, from + per).filter(Boolean));
       const cell = (s, n) => {
-        const all = part.map((v) => v[n]).filter((v) => v !== null);
-        if (!all.length) return '–';
-        return s.show(this.lines ? Math.max(...all) : all.reduce((a, b) => a + b, 0) / all.length);
+        const value = whole ? whole[n] : part.length ? part.reduce((sum, v) => sum + v[n], 0) / part.length : null;
+        return value === null ? '–' : s.show(value);
       };
       rows.push(make('tr', {}, make('th', { scope: 'row', text: at(known.lastAt - (WIDTH - from) * known.step * 1000) }), ...this.series.map((s, n) => make('td', { class: 'num', text: cell(s, n) }))));
     }
@@ -313,40 +317,81 @@ const LINES = [
 function areas([allowed, would, blocked]) {
   return [blocked, would, allowed].map((n) => n / known.step);
 }
+// How long the requests of several slots took: half of them, and 99 of 100.
+function times(slots) {
+  const sums = [];
+  for (const slot of slots) slot.latency.forEach((n, i) => { sums[i] = (sums[i] ?? 0) + n; });
+  return [.5, .99].map((part) => quantile(Array.from(sums, (n) => n ?? 0), part));
+}
 const traffic = new Plot($('p-traffic'), 'Decisions of all policies', { series: AREAS, height: 190 });
-const latency = new Plot($('p-latency'), 'Time to answer', { series: LINES, lines: true, height: 110 });
+const latency = new Plot($('p-latency'), 'Time to answer', { series: LINES, lines: true, height: 110, of: times });
 
-// What needs attention, most urgent first.
-function troubles({ status }) {
+// What has grown since the start is said for ten minutes after it has grown last.
+const LATELY = 600000, grown = new Map();
+// Since when it has not grown, in words; null if that is long. `last` is when it did, if a slot or
+// an event has told it.
+function lately(what, n, last = null) {
+  const it = grown.get(what), now = Date.now();
+  if (!n) grown.delete(what);
+  else if (!it) grown.set(what, { n, last, since: now });
+  else { if (n > it.n) it.last = now; else it.last = Math.max(it.last ?? 0, last ?? 0) || null; it.n = n; }
+  const { last: when, since } = grown.get(what) ?? {};
+  if (!n || now - (when ?? since) > LATELY) return null;
+  return when ? `last at ${at(when)}` : 'before this page was opened';
+}
+function lastSlot(read) {
+  const number = Math.max(...[...known.slots].filter(([, slot]) => read(slot) > 0).map(([number]) => number));
+  return isFinite(number) ? known.lastAt - (known.last - number) * known.step * 1000 : null;
+}
+function lastEvent(words) {
+  return Math.max(0, ...[...known.events.values()].filter((e) => words.test(e.text)).map((e) => e.at_ms)) || null;
+}
+// What needs attention, most urgent first: how urgent it is, the words, and what grows in them.
+function troubles({ status, configuration }) {
   const out = [], { together } = status;
-  const bad = (text) => out.push(['bad', text]), warn = (text) => out.push(['', text]);
+  const bad = (text, more) => out.push(['bad', text, more]), warn = (text, more) => out.push(['', text, more]);
   const silent = status.agents.filter((agent) => agent.why);
   for (const agent of silent.slice(0, 3)) bad(`Agent ${agent.pid}: ${agent.why}.`);
   if (silent.length > 3) bad(`${count(silent.length - 3, 'more agent does', 'more agents do')} not answer.`);
   const other = status.agents.filter((agent) => agent.same_limits === false);
   if (other.length) bad(`${count(other.length, 'agent has', 'agents have')} other limits than this one (${other.map((a) => a.pid).join(', ')}); compare their flags and files.`);
-  if (together.store && !together.store.up) bad(`The store is away${together.store.away_seconds ? ` for ${time(together.store.away_seconds * 1000)}` : ''}. ${together.store.faults[0] ?? ''}`);
+  if (together.store && !together.store.up) bad(`The store is away. ${together.store.faults[0] ?? ''}`, together.store.away_seconds && `For ${time(together.store.away_seconds * 1000)}.`);
   if (status.table.detached) bad('The file of the table was removed or replaced: agents that start now use another table.');
-  if (together.notifies.handler_panics) bad(`${count(together.notifies.handler_panics, 'panic', 'panics')} since the start; please report this.`);
+  const told = status.agents.flatMap((agent) => agent.status ?? []);
+  for (const { name } of together.policies.filter((p) => p.switched)) {
+    const n = told.filter((s) => s.policies.some((p) => p.name === name && p.switched)).length;
+    const where = n < told.length ? `in ${n} of ${told.length} agents` : told.length > 1 ? `in all ${n} agents` : '';
+    warn(`Policy '${name}' only observes, by an action${where && `, ${where}`}: requests over its limits pass until the next reload.`);
+  }
   if (status.state === 'leaving') warn('This agent is leaving.');
-  if (status.table.evictions) warn(`The table is too small: ${count(status.table.evictions, 'bucket', 'buckets')} evicted, ${time(status.table.forgiven_seconds * 1000)} of debts forgiven, since the table was made. Give it more slots with 'gcra-spoa table resize'.`);
-  const refused = together.config_reloads.refused ?? 0;
-  if (refused) warn(`A configuration was refused ${refused === 1 ? 'once' : `${whole.format(refused)} times`} since the start; see the events.`);
+  const grows = (say, what, n, text, one, many, last) => {
+    const when = lately(what, n, last);
+    if (when) say(text, `${count(n, one, many)}, ${when}.`);
+  };
+  grows(bad, 'panics', together.notifies.handler_panics, 'The agent has a fault; please report this.', 'panic', 'panics');
+  grows(warn, 'evictions', status.table.evictions, "The table is too small: clients that owed something were forgotten. Give it more slots with 'gcra-spoa table resize'.", 'bucket evicted', 'buckets evicted');
+  grows(warn, 'refused', together.config_reloads.refused ?? 0, 'A configuration was refused; see the events.', 'time', 'times', lastEvent(/ was refused; the policies in force| still has the same mistakes/));
   const undecided = together.policies.reduce((sum, p) => sum + (p.decisions.undecided ?? 0), 0);
-  if (undecided) warn(`${count(undecided, 'message', 'messages')} got no decision, because a key or a cost was missing or wrong.`);
-  if (together.unmatched) warn(`${count(together.unmatched, 'message', 'messages')} had no policy.`);
+  grows(warn, 'undecided', undecided, 'Messages get no decision, because a key or a cost is missing or wrong.', 'message', 'messages', lastSlot((slot) => slot.all[3]));
+  grows(warn, 'unmatched', together.unmatched, 'Messages have no policy.', 'message', 'messages', lastSlot((slot) => slot.unmatched));
+  grows(warn, 'tokens', told.reduce((sum, s) => sum + (s.wrong_tokens ?? 0), 0), 'Actions were asked for with a wrong token; the log says from where.', 'time', 'times', lastEvent(/token is wrong|wrong tokens? in the last/));
   return out;
 }
+let announced = [];
 function showTroubles(list) {
   const box = $('alerts');
-  // A live region that is not touched says nothing.
-  list.forEach(([kind, text], i) => {
-    const css = `alert ${kind}`.trim();
-    const one = box.children[i] ?? box.appendChild(make('p'));
-    mark(one, 'class', css);
-    say(one, text);
+  list.forEach(([kind, text, more], i) => {
+    const one = box.children[i] ?? box.appendChild(make('p', {}, make('span'), make('span', { class: 'more' })));
+    mark(one, 'class', `alert ${kind}`.trim());
+    say(one.children[0], text);
+    say(one.children[1], more ? ` ${more}` : '');
   });
   while (box.children.length > list.length) box.lastChild.remove();
+  // Numbers in the alerts grow; who listens hears only what is new.
+  const texts = list.map(([, text]) => text), fresh = texts.filter((text) => !announced.includes(text));
+  if (fresh.length) say($('news'), fresh.join(' '));
+  else if (!texts.length) say($('news'), '');
+  announced = texts;
 }
 
 function fillFacts(box, facts) {
@@ -384,28 +429,50 @@ function fillRows(body, rows, columns, none) {
 function clientCell(name) {
   return name.includes('…') || name === '' ? { text: name || '(no key)', css: 'mono' } : { text: name, key: name };
 }
+// The clients of a list: those that are blocked now, then those that may be, then the others.
+const rank = (c) => c.wait_ms || c.reason === 'store' || c.reason === 'denied' ? 0 : c.reason ? 1 : 2;
 function clients(together, list) {
   return together.policies.flatMap((policy) => policy[list].map((client) => ({ ...client, policy })))
-    .sort((a, b) => b.requests - a.requests).slice(0, 12);
+    .filter((c) => c.requests > 0).sort((a, b) => rank(a) - rank(b) || b.requests - a.requests);
+}
+const FEW = 12, whole_lists = new Set();
+function cut(id, rows, span) {
+  const more = $(`m-${id}`), isWhole = whole_lists.has(id);
+  more.hidden = rows.length <= FEW;
+  say(more, isWhole ? `Show ${FEW}` : `Show all ${rows.length}`);
+  say($(`n-${id}`), rows.length > FEW && !isWhole ? `${FEW} of ${rows.length}, ${span}` : span);
+  return isWhole ? rows : rows.slice(0, FEW);
+}
+for (const id of ['blocked', 'would', 'allowed']) {
+  $(`m-${id}`).addEventListener('click', () => {
+    if (!whole_lists.delete(id)) whole_lists.add(id);
+    if (live) showClients(live.status);
+  });
+}
+function waitCell({ wait_ms: ms, reason }) {
+  if (ms) return { text: time(ms), css: 'num' };
+  const text = { store: 'store away', denied: 'denied', share: 'see look-up' }[reason];
+  return { text: text ?? 'none', css: text ? 'num' : 'num zero' };
 }
 // After a touch or a click an element keeps the hover or the focus, and nobody is in it.
 const hovers = matchMedia('(hover: hover)');
 const held = (table) => (hovers.matches && table.matches(':hover')) || table.querySelector(':focus-visible') !== null;
-function showClients({ together, window_seconds: seconds }) {
-  const span = `last ${Math.round(seconds)} s`;
+function showClients({ together, agents }) {
+  // Each agent counts in its own minutes, and since its start.
+  const all = agents.flatMap(({ status }) => status ? Math.round(status.window_seconds) : []);
+  const [from, to] = [Math.min(...all), Math.max(...all)];
+  const span = from === to ? `last ${to} s` : `last ${from} to ${to} s, by agent`;
   const about = (which) => together.policies.every((p) => p.top_is_exact[which]) ? span : `about, ${span}`;
   for (const [id, list, which] of [['blocked', 'top_blocked', 'blocked'], ['would', 'top_would_block', 'would_block']]) {
-    const rows = clients(together, list).filter((c) => c.requests > 0);
+    const rows = clients(together, list);
     if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some((p) => p.decisions.would_block);
     const table = $(`l-${id}`);
     if (held(table)) { say($(`n-${id}`), 'held while you are in it'); continue; }
-    say($(`n-${id}`), about(which));
-    fillRows(table.tBodies[0], rows.map((c) => ({ cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: c.wait_ms ? time(c.wait_ms) : 'none', css: c.wait_ms ? 'num' : 'num zero' }] })), 5, 'none');
+    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
   }
   const table = $('l-allowed');
   if (held(table)) return say($('n-allowed'), 'held while you are in it');
-  say($('n-allowed'), about('allowed'));
-  const rows = clients(together, 'top_allowed').map((c) => {
+  const rows = cut('allowed', clients(together, 'top_allowed'), about('allowed')).map((c) => {
     const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
     const known = blocked || (c.policy.top_is_exact.blocked && c.policy.top_blocked.length < 20);
     return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: known ? whole.format(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
@@ -443,7 +510,8 @@ function showPolicies({ configuration, status: { together } }, slots) {
     lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(make('li')), line));
     while (it.lines.children.length > lines.length) it.lines.lastChild.remove();
     it.button.hidden = !actions || !policy || (policy.observes && !policy.switched);
-    say(it.button, policy?.switched ? 'Block again' : 'Only observe…');
+    say(it.button, policy?.switched ? 'Block again…' : 'Only observe…');
+    mark(it.button, 'aria-label', `${it.button.textContent} policy ${name}`);
     it.plot.update(slots, (slot) => areas(slot.of.get(name) ?? [0, 0, 0]));
   }
   for (const [name, it] of cards) if (!names.includes(name)) { it.root.remove(); cards.delete(name); }
@@ -484,7 +552,7 @@ function showHealth({ status }) {
   const answer = store.replies ? micros(store.answer_seconds / store.replies * 1e6) : '–';
   fillFacts($('store'), [
     ['State', store.up ? 'used' : 'AWAY'],
-    ['Away, all times together', time(store.away_seconds_total * 1000)],
+    ['Away, all times (longest of the agents)', time(store.away_seconds_total * 1000)],
     ['Asks', whole.format(store.asks)],
     ['Mean time of a reply', answer],
     ['Requests that wait', whole.format(store.waiting)],
@@ -532,7 +600,7 @@ function show() {
   const answered = together.agents, all = status.agents.length;
   say($('version'), status.version);
   const agents = all === 1 ? '1 agent' : answered === all ? `${all} agents` : `${answered} of ${all} agents answer`;
-  say($('state'), `${agents}, ${status.state}, up ${up(status)}`);
+  say($('state'), `${agents}${all === 1 ? ',' : '; this one'} ${status.state}, up ${up(status)}`);
   const slots = shown();
   const now = [2, 1, 0].map((k) => latest((slot) => slot.all[k]));
   const [blocked, would, allowed] = now;
@@ -542,14 +610,12 @@ function show() {
   const sum = blocked + allowed + would;
   say($('t-share'), blocked ? `requests/s, ${short.format(blocked / sum * 100)} %` : 'requests/s');
   say($('t-notifies'), rate(latest((slot) => slot.notifies)));
-  const recent = slots.slice(-30).filter(Boolean);
-  const sums = recent.reduce((all, slot) => { slot.latency.forEach((n, i) => { all[i] = (all[i] ?? 0) + n; }); return all; }, []);
-  const [p50, p99] = [.5, .99].map((part) => quantile(Array.from(sums, (n) => n ?? 0), part));
+  const [p50, p99] = times(slots.slice(-30).filter(Boolean));
   say($('t-p99'), p99 === null ? '–' : `≤ ${micros(p99)}`);
   say($('t-p50'), p50 === null ? '99 %' : `99 %; half ≤ ${micros(p50)}`);
   document.title = blocked >= .5 ? `${rate(blocked)}/s blocked – gcra-spoa` : 'gcra-spoa';
   traffic.update(slots, (slot) => areas(slot.all));
-  latency.update(slots, (slot) => [.5, .99].map((part) => quantile(slot.latency, part)));
+  latency.update(slots, (slot) => times([slot]));
   showTroubles(troubles(live));
   showClients(status);
   showPolicies(live, slots);
@@ -558,6 +624,7 @@ function show() {
   showEvents(all > 1);
 }
 function showLink(state, text) {
+  $('link').hidden = false;
   mark($('link'), 'data-state', state);
   say($('link-text'), text);
   document.body.classList.toggle('stale', state === 'lost');
@@ -593,11 +660,14 @@ async function look() {
   show();
   showLink('live', 'live');
 }
-let timer = 0, looking = false;
+let timer = 0, looking = false, atOnce = false;
 async function again() {
   clearTimeout(timer);
+  if (looking) atOnce = true;
   if (document.hidden || looking) return;
   looking = true;
+  atOnce = false;
+  lookAgain();
   const began = performance.now();
   try {
     await look();
@@ -609,7 +679,8 @@ async function again() {
     if (live) { const slots = shown(); traffic.update(slots, (slot) => areas(slot.all)); }
   } finally {
     looking = false;
-    timer = setTimeout(again, Math.max(500, EVERY - (performance.now() - began)));
+    // What is on its way may have been gathered before an action.
+    timer = setTimeout(again, atOnce ? 0 : Math.max(500, EVERY - (performance.now() - began)));
   }
 }
 document.addEventListener('visibilitychange', again);
@@ -617,39 +688,82 @@ $('only-warnings').addEventListener('change', () => showEvents((live?.status.age
 
 // Looking a client up.
 const isKnown = (one) => one.blocked || one.would_block || one.exempt_ms !== null || one.limits.some((limit) => limit.bucket || limit.carried_over) || one.held.some((held) => held.known);
-let asked = 0;
-async function lookUp(text, keep) {
-  $('key').value = text;
-  const mine = ++asked, box = $('found');
-  let found = [], mistake = '';
+// What is on display: the key, its cards, and when the agent was asked.
+let asked = 0, found = null;
+async function explain(text) {
   try {
     const answer = await get(`explain?${new URLSearchParams({ key: text })}`);
-    if (answer.ok) found = await answer.json();
-    else mistake = await sentence(answer);
+    return answer.ok ? { list: await answer.json() } : { mistake: await sentence(answer) };
   } catch {
-    mistake = 'The agent does not answer.';
+    return { mistake: 'The agent does not answer.', isLost: true };
   }
+}
+async function lookUp(text, keep) {
+  $('key').value = text;
+  const mine = ++asked, box = $('found'), { list, mistake } = await explain(text);
   // A later question was faster.
   if (mine !== asked) return;
   if (!keep) $('done').replaceChildren();
-  if (mistake) return box.replaceChildren(make('p', { class: 'alert bad', text: mistake }));
-  found.sort((a, b) => isKnown(b) - isKnown(a));
-  box.replaceChildren(...found.map((one) => {
-    const [first, ...more] = one.words.split('\n');
-    const verdict = first.replace(/^.*? decides: /, '');
-    const tag = one.exempt_ms ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
-    const act = actions ? make('p', { class: 'buttons' },
-      make('button', { type: 'button', text: 'Forgive its debt…', on: () => forgive(text, one) }),
-      one.exempt_ms
-        ? make('button', { type: 'button', text: 'End its exemption…', on: () => exempt(text, one, 0) })
-        : make('button', { type: 'button', text: 'Exempt for an hour…', on: () => exempt(text, one, 3600) })) : null;
-    const facts = make('ul', {}, ...more.map((line) => make('li', { text: line.trim() })));
-    return make('div', { class: 'answer' },
-      make('div', { class: 'head' }, make('strong', { text: one.policy ?? 'no policy' }), make('span', { class: tag[1], text: tag[0] })),
-      make('p', { class: 'verdict', text: verdict.charAt(0).toUpperCase() + verdict.slice(1) + '.' }),
-      ...(isKnown(one) ? [facts, act] : [make('details', {}, make('summary', { text: 'No bucket: not seen lately' }), facts, act)]));
-  }));
-  if (!found.length) box.replaceChildren(make('p', { class: 'hint', text: 'No policy counts by such a key.' }));
+  found = null;
+  say($('asked'), '');
+  if (mistake) {
+    say($('heard'), mistake);
+    return box.replaceChildren(make('p', { class: 'alert bad', text: mistake }));
+  }
+  if (!list.length) say($('heard'), 'No policy counts by such a key.');
+  if (!list.length) return box.replaceChildren(make('p', { class: 'hint', text: 'No policy counts by such a key.' }));
+  list.sort((a, b) => isKnown(b) - isKnown(a));
+  found = { text, cards: list.map((one) => answerCard(text, one)), mine };
+  box.replaceChildren(...found.cards.map((card) => card.root));
+  say($('heard'), list.map((one) => `${one.policy}: ${tagOf(one)[0]}`).join('; '));
+  sayWhen();
+}
+function sayWhen(isLost) {
+  if (!isLost) found.at = Date.now();
+  say($('asked'), `${found.text}: as of ${at(found.at)}${isLost ? '; the agent has not answered since' : ''}`);
+  mark($('asked'), 'class', isLost ? 'blocked' : 'hint');
+}
+// Asks again about what is on display, while it is.
+async function lookAgain() {
+  const mine = found;
+  if (!mine || !mine.cards[0].root.isConnected) return;
+  const { list, isLost } = await explain(mine.text);
+  if (mine !== found || asked !== mine.mine) return;
+  if (isLost) return sayWhen(true);
+  const same = list?.length === mine.cards.length && mine.cards.every((card) => list.some((one) => one.policy === card.one.policy));
+  // After a reload there may be other policies.
+  if (!same) return lookUp(mine.text, true);
+  for (const card of mine.cards) card.update(list.find((one) => one.policy === card.one.policy));
+  sayWhen();
+}
+const tagOf = (one) => one.exempt_ms ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
+function answerCard(text, first) {
+  const tag = make('span'), verdict = make('p', { class: 'verdict' }), facts = make('ul'), policy = first.policy ?? 'no policy';
+  const details = make('details', {}, make('summary', { text: 'No bucket: not seen lately' }));
+  const button = (on) => make('button', { type: 'button', on });
+  const name = (element, words) => { say(element, words); mark(element, 'aria-label', `${words} policy ${policy}`); };
+  const card = { one: first };
+  const [first_button, second] = [button(() => forgive(text, card.one)), button(() => exempt(text, card.one, card.one.exempt_ms ? 0 : 3600))];
+  name(first_button, 'Forgive its debt…');
+  const act = actions ? make('p', { class: 'buttons' }, first_button, second) : null;
+  card.root = make('div', { class: 'answer' }, make('div', { class: 'head' }, make('strong', { text: policy }), tag), verdict);
+  card.update = (one) => {
+    card.one = one;
+    const [head, ...more] = one.words.split('\n'), words = head.replace(/^.*? decides: /, '');
+    const [label, css] = tagOf(one);
+    say(tag, label);
+    mark(tag, 'class', css);
+    say(verdict, `${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
+    more.forEach((line, i) => say(facts.children[i] ?? facts.appendChild(make('li')), line.trim()));
+    while (facts.children.length > more.length) facts.lastChild.remove();
+    name(second, one.exempt_ms ? 'End its exemption…' : 'Exempt for an hour…');
+    const [to, other] = isKnown(one) ? [card.root, details] : [details, card.root];
+    if (facts.parentNode !== to) to.append(...[facts, act].filter(Boolean));
+    if (other === details) details.remove();
+    else if (!details.isConnected || details.parentNode !== card.root) card.root.append(details);
+  };
+  card.update(first);
+  return card;
 }
 $('look').addEventListener('submit', (event) => {
   event.preventDefault();
@@ -667,6 +781,7 @@ function ask(title, text, yes, path, body, then) {
   say($('ask-yes'), yes);
   $('ask-token').hidden = token !== '';
   $('token').value = '';
+  $('ask-wrong').hidden = true;
   dialog.showModal();
   (token ? $('ask-yes') : $('token')).focus();
 }
@@ -678,13 +793,21 @@ $('ask-form').addEventListener('submit', async (event) => {
   $('ask-yes').disabled = true;
   const { path, body, then } = todo;
   let kind = 'bad', said;
+  $('ask-wrong').hidden = true;
   try {
     const answer = await get(path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json', Authorization: `Bearer ${token}` } });
     if (answer.ok) {
       const done = await answer.json();
       [kind, said] = [done.whole ? 'good' : '', done.said.join('. ') + '.'];
     } else {
-      if (answer.status === 401) token = '';
+      if (answer.status === 401 || answer.status === 429) {
+        token = '';
+        $('ask-yes').disabled = false;
+        $('ask-token').hidden = $('ask-wrong').hidden = false;
+        const many = answer.status === 429 ? ' Many wrong ones came in the last minute; the right one still works.' : '';
+        say($('ask-wrong'), `This is not the token of this agent, so nothing was done. The token is the first line of the file that --admin-actions names.${many}`);
+        return $('token').focus();
+      }
       said = await sentence(answer);
     }
   } catch {
@@ -711,4 +834,7 @@ function switchMode(policy, observes) {
   else ask('Only observe', `The policy '${policy}' counts and charges, and blocks no request, in all agents, until the next reload.`, 'Only observe', 'actions/observe', { policy, observe: true });
 }
 
+for (const id of ['main', 'skip']) $(id).hidden = false;
+say($('state'), 'Loading…');
+showLink('waiting', 'connecting');
 again();
