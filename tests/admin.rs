@@ -716,8 +716,8 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
 }
 
-/// A program that has taken the address of an agent sees its orders, and can neither follow them in
-/// its place nor use them elsewhere.
+/// A program that has taken the address of an agent sees its orders, and can neither follow them
+/// in its place nor use them elsewhere.
 #[test]
 fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
     let directory = directory();

@@ -333,9 +333,9 @@ await test('without JavaScript there is a sentence and nothing dead', async () =
   const context = await browser.newContext({ javaScriptEnabled: false, viewport: { width: 800, height: 400 } });
   const bare = await context.newPage();
   await bare.goto(a.url);
-  assert.match(await bare.locator('.alert').innerText(), /This page draws with JavaScript/);
+  assert.match(await bare.locator('.alert.off').innerText(), /This page draws with JavaScript/);
   assert.equal(await bare.locator('main').isVisible(), false);
-  assert.ok((await bare.locator('.alert').boundingBox()).x > 8);
+  assert.ok((await bare.locator('.alert.off').boundingBox()).x > 8);
   await bare.screenshot({ path: path.join(pictures, 'bare.png') });
   await context.close();
 });

@@ -48,6 +48,7 @@ function count(n, one, many) {
 }
 function time(ms) {
   if (ms === null || ms === undefined) return '–';
+  if (ms === 0) return '0';
   // As the commands and the log write it: rounded up, and a unit from two of it on.
   const [unit, of] = UNITS.find(([, of]) => ms >= 2 * of) ?? UNITS.at(-1);
   const tenths = Math.ceil(ms / of * 10);
