@@ -709,7 +709,7 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
         .lines()
         .find_map(|line| line.split_once("only observes from now")?.1.split_once("by "));
     let log = other.process.lines().join("\n");
-    let through = format!("by {}, through the agent at 127.0.0.1:", by.unwrap().1);
+    let through = format!("by {}, through another agent", by.unwrap().1);
     assert!(log.contains(&through), "{through}: {log}");
     let log = agent.process.lines().join("\n");
     assert!(log.contains("by 127.0.0.1:"), "{log}");
@@ -782,6 +782,49 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
     }
     assert!(!modes(&admin) && !modes(&second_admin));
     drop((first, second));
+}
+
+/// The name of a file can change the direction of the text around it.
+#[test]
+fn a_hidden_character_is_an_escape_in_the_log_and_in_the_events() {
+    let directory = directory();
+    let config = directory.path().join("a\u{202e}b.toml");
+    fs::write(&config, "[policy.api]\nkey = [\"ip\"]\nlimits = \"5/h\"\n").unwrap();
+    let flags = ["--config", config.to_str().unwrap()];
+    let (agent, admin) = start(&directory.path().join("table"), &flags);
+    fs::write(&config, "[policy.api]\nlimits = \"five\"\n").unwrap();
+    agent.process.signal(Signal::HUP);
+    let refused = "a\\u{202e}b.toml was refused";
+    wait_until("the log says it", || {
+        agent.process.lines().iter().any(|line| line.contains(refused))
+    });
+    let events: Json = serde_json::from_str(&get(&admin, "/events").body).unwrap();
+    let texts: Vec<_> =
+        events.as_array().unwrap().iter().map(|event| event["text"].as_str().unwrap()).collect();
+    assert!(texts.iter().any(|text| text.contains(refused)), "{texts:?}");
+    let all = format!("{}{}", texts.concat(), agent.process.lines().concat());
+    assert!(!all.contains('\u{202e}'), "{all}");
+}
+
+/// What is not known is not said: an agent that is stopped has the order, and may go on.
+#[test]
+fn an_agent_that_does_not_answer_may_still_follow() {
+    let directory = directory();
+    let (table, token) = (directory.path().join("table"), token_file(directory.path()));
+    let flags = ["--rate", "1000/h", "--key", "key", "--admin-actions", &token];
+    let (_agent, admin) = start(&table, &flags);
+    let (other, _) = start(&table, &flags);
+    other.process.signal(Signal::STOP);
+    let done = post(&admin, "/actions/observe", RIGHT, "{\"policy\": \"default\"}");
+    other.process.signal(Signal::CONT);
+    let Answer { body, .. } = &done;
+    assert!(body.contains("in 1 of 2 agents"), "{done:?}");
+    // On a slow machine it has been stopped for so long that it was not asked.
+    assert!(
+        body.contains("it may still follow until 5 s after the order")
+            || body.contains("it is stopped (SIGSTOP), so it was not asked"),
+        "{done:?}"
+    );
 }
 
 #[test]

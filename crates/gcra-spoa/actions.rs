@@ -431,7 +431,7 @@ impl Actions {
         };
         if is_order {
             return match action {
-                Action::Observe => self.follow_order(body, by).await,
+                Action::Observe => self.follow_order(body).await,
                 Action::Forgive | Action::Exempt => {
                     Err(Refused(400, "agents order only 'observe'".to_owned()))
                 }
@@ -519,7 +519,7 @@ impl Actions {
     }
 
     /// Does what another agent of the table has ordered.
-    async fn follow_order(&self, body: Body, through: &str) -> Result<Done, Refused> {
+    async fn follow_order(&self, body: Body) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
         let (at_ns, by) = (body.at_ns.unwrap_or_default(), body.by.unwrap_or_default());
         let table = self.watched.table();
@@ -534,7 +534,7 @@ impl Actions {
         if body.proof.as_deref() != Some(&order.proof(&table)) {
             return Err(no_order());
         }
-        let by = format!("{}, through the agent at {through}", Visible(&by));
+        let by = format!("{}, through another agent", Visible(&by));
         self.switch(&policy, observe, at_ns, &by).await?;
         let proof = Some(order.proof_of_answer(&table));
         Ok(Done { said: Vec::new(), whole: true, agents: Vec::new(), proof })
@@ -602,10 +602,7 @@ impl Actions {
             .map(|process| OfAgent {
                 agent: listed::name(process),
                 done: false,
-                why: Some(
-                    "it is stopped (SIGSTOP), and the order will be too old when it goes on"
-                        .to_owned(),
-                ),
+                why: Some("it is stopped (SIGSTOP), so it was not asked".to_owned()),
                 may_follow: false,
             })
             .collect();

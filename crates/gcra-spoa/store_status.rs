@@ -197,3 +197,23 @@ impl LeasesStatus {
         self.evicted = self.evicted.max(*evicted);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "the numbers are copied")]
+    fn an_outage_is_one_outage_for_all_agents() {
+        let of = |away, asks| StoreStatus {
+            away_seconds: Some(away),
+            away_seconds_total: away,
+            asks,
+            ..StoreStatus::default()
+        };
+        let mut sum = of(15.0, 3);
+        sum.add(&of(16.0, 4));
+        sum.add(&of(0.5, 5));
+        assert_eq!((sum.away_seconds_total, sum.away_seconds, sum.asks), (16.0, Some(16.0), 12));
+    }
+}

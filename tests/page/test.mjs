@@ -363,6 +363,8 @@ await test('an agent that is started again leaves a mark and no wrong number', a
   await until('one agent is left', async () => /^1 agent,/.test(await text(page, '#state')));
   await b.begin();
   await until('there are two again', async () => /^2 agents;/.test(await text(page, '#state')));
+  // Each agent has its own time, and the lists are of both.
+  await until('the times are named', async () => /last \d+ to \d+ s, by agent$/.test(await text(page, '#n-blocked')));
   await until('it is marked', async () => (await page.locator('#p-traffic .gap').getAttribute('d')).length > 0);
   // The sums are those of the agents that there are, and no rate is negative.
   assert.ok((await sums(page, 'api')).allowed < before.allowed);
@@ -518,6 +520,8 @@ await test('a client is forgiven and exempt', async () => {
 });
 
 await test('a policy only observes, in all agents, until the next reload', async () => {
+  // Each button says which policy it is for.
+  for (const name of ['api', 'login']) assert.equal(await acting.getByRole('button', { name: `Only observe… policy ${name}`, exact: true }).count(), 1);
   const card = acting.locator('[data-policy=api]');
   await card.locator('button', { hasText: 'Only observe' }).click();
   await acting.click('#ask-yes');

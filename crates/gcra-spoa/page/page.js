@@ -714,7 +714,7 @@ async function lookUp(text, keep) {
   if (!list.length) say($('heard'), 'No policy counts by such a key.');
   if (!list.length) return box.replaceChildren(make('p', { class: 'hint', text: 'No policy counts by such a key.' }));
   list.sort((a, b) => isKnown(b) - isKnown(a));
-  found = { text, cards: list.map((one) => answerCard(text, one)), mine };
+  found = { text, cards: list.map((one) => answerCard(text, one)), mine, number: 0 };
   box.replaceChildren(...found.cards.map((card) => card.root));
   say($('heard'), list.map((one) => `${one.policy}: ${tagOf(one)[0]}`).join('; '));
   sayWhen();
@@ -728,8 +728,8 @@ function sayWhen(isLost) {
 async function lookAgain() {
   const mine = found;
   if (!mine || !mine.cards[0].root.isConnected) return;
-  const { list, isLost } = await explain(mine.text);
-  if (mine !== found || asked !== mine.mine) return;
+  const number = ++mine.number, { list, isLost } = await explain(mine.text);
+  if (mine !== found || asked !== mine.mine || number !== mine.number) return;
   if (isLost) return sayWhen(true);
   const same = list?.length === mine.cards.length && mine.cards.every((card) => list.some((one) => one.policy === card.one.policy));
   // After a reload there may be other policies.
@@ -816,19 +816,18 @@ $('ask-form').addEventListener('submit', async (event) => {
   }
   $('ask-yes').disabled = false;
   dialog.close();
-  // Agents follow an exemption within about two seconds.
-  if (then) { await then(); setTimeout(() => { if ($('key').value === body.key) then(true); }, 2200); }
+  if (then) await then();
   $('done').replaceChildren(make('p', { class: `alert ${kind}`.trim(), text: said }));
   $('done').scrollIntoView({ block: 'nearest' });
   again();
 });
 const client = (one) => one.client || 'this client';
 function forgive(key, one) {
-  ask('Forgive its debt', `What ${client(one)} owes under the policy '${one.policy}' is cleared, in all agents: it has its full burst at once.`, 'Forgive', 'actions/forgive', { key, policy: one.policy }, (keep) => lookUp(key, keep));
+  ask('Forgive its debt', `What ${client(one)} owes under the policy '${one.policy}' is cleared, in all agents: it has its full burst at once.`, 'Forgive', 'actions/forgive', { key, policy: one.policy }, lookAgain);
 }
 function exempt(key, one, seconds) {
-  if (seconds) ask('Exempt it for an hour', `${client(one)} is not limited by the policy '${one.policy}' for an hour, in all agents.`, 'Exempt', 'actions/exempt', { key, policy: one.policy, for_seconds: seconds }, (keep) => lookUp(key, keep));
-  else ask('End its exemption', `${client(one)} is limited by the policy '${one.policy}' again.`, 'End it', 'actions/exempt', { key, policy: one.policy, for_seconds: 0 }, (keep) => lookUp(key, keep));
+  if (seconds) ask('Exempt it for an hour', `${client(one)} is not limited by the policy '${one.policy}' for an hour, in all agents.`, 'Exempt', 'actions/exempt', { key, policy: one.policy, for_seconds: seconds }, lookAgain);
+  else ask('End its exemption', `${client(one)} is limited by the policy '${one.policy}' again.`, 'End it', 'actions/exempt', { key, policy: one.policy, for_seconds: 0 }, lookAgain);
 }
 function switchMode(policy, observes) {
   if (observes) ask('Block again', `The policy '${policy}' blocks requests again, in all agents.`, 'Block again', 'actions/observe', { policy, observe: false });
