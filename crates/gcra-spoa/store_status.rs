@@ -203,7 +203,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::float_cmp, reason = "the numbers are copied")]
     fn an_outage_is_one_outage_for_all_agents() {
         let of = |away, asks| StoreStatus {
             away_seconds: Some(away),
