@@ -597,8 +597,11 @@ impl Actions {
         let listed =
             spawn_blocking(move || (listed.processes(), stopped_long_ago(&listed, &path)));
         let (alive, stopped) = listed.await.unwrap_or_default();
+        let is_listed = |it: &&Process| alive.iter().any(|other| id(other) == id(it));
         let mut all: Vec<_> = stopped
             .iter()
+            // It may have fallen silent just between the two looks.
+            .filter(|process| !is_listed(process))
             .map(|process| OfAgent {
                 agent: listed::name(process),
                 done: false,
