@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
-use support::{Agent, Client, Haproxy, directory, haproxy_binary, needs};
+use support::{Agent, Client, Haproxy, directory, haproxy_version, needs};
 
 /// A configuration in which requests without an answer can be told from those that pass or are
 /// denied.
@@ -116,20 +115,6 @@ backend agents
     }
 }
 
-/// The version of HAProxy that is tested: (3, 2).
-fn version() -> (u32, u32) {
-    let output = Command::new(haproxy_binary()).arg("-v").output().unwrap().stdout;
-    let text = String::from_utf8(output).unwrap();
-    parse_version(text.split(' ').nth(2).unwrap()).unwrap()
-}
-
-/// The first two numbers of a version, whatever follows them.
-fn parse_version(text: &str) -> Option<(u32, u32)> {
-    let (major, rest) = text.split_once('.')?;
-    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
 #[test]
 fn versions_are_understood() {
     for (text, version) in [
@@ -139,7 +124,7 @@ fn versions_are_understood() {
         ("3.5-dev5", (3, 5)),
         ("3.10.0", (3, 10)),
     ] {
-        assert_eq!(parse_version(text), Some(version), "{text}");
+        assert_eq!(support::parse_version(text), Some(version), "{text}");
     }
 }
 
@@ -305,7 +290,7 @@ fn a_message_larger_than_a_frame_hurts_nobody() {
         stop.store(true, Ordering::Relaxed);
         let others = others.join().unwrap();
         assert_eq!(others.of(200), others.statuses.values().sum::<u64>(), "{others:?}");
-        if version() < (3, 1) {
+        if haproxy_version() < (3, 1) {
             assert_eq!(got.of(200), 20, "put together by the agent: {got:?}");
         } else {
             assert_eq!(
@@ -399,7 +384,7 @@ fn haproxy_is_reloaded_twenty_times_under_load() {
     assert!(got.of(200) > 1000, "{got:?}");
     // The old process of 2.6 calls the ordinary end of its connections an error of the requests on
     // them.
-    let allowed = if version() < (2, 8) { got.of(200) / 100 } else { 0 };
+    let allowed = if haproxy_version() < (2, 8) { got.of(200) / 100 } else { 0 };
     assert!(got.of(500) <= allowed, "{got:?}");
     let (_, connections) = agent.stop_and_count();
     assert!(connections < 21 * 2 * 50, "{connections} connections");
@@ -455,7 +440,7 @@ fn agents_are_restarted_in_turn_under_load() {
     println!("{got:?}");
     assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
     // Up to 3.0 a DISCONNECT can cross requests on their way.
-    let allowed = if version() < (3, 1) { got.of(200) / 50 } else { 0 };
+    let allowed = if haproxy_version() < (3, 1) { got.of(200) / 50 } else { 0 };
     assert!(got.of(503) <= allowed, "{got:?}");
 }
 

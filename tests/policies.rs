@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use gcra_table::{Exemption, Nanos, Table, limit_id};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer};
-use spop_agent::{Scope, Value};
+use spop_agent::{HeaderList, Scope, Value};
+use spop_codec::Action;
 use support::{Agent, Client, Haproxy, directory, needs, wait_until};
 use tempfile::TempDir;
 
@@ -335,6 +336,74 @@ fn header_fields_are_what_the_draft_says() {
     assert!((425..=432).contains(&number(&answer, "reset")));
 }
 
+/// What the variable `headers` has: each name with its value. `None` if it is not set.
+fn listed(answer: &Answer) -> Option<Vec<(String, String)>> {
+    let Some(Value::Binary(list)) = answer.var(Scope::Transaction, "headers") else {
+        return None;
+    };
+    let mut headers = HeaderList::new(list);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let listed = headers.by_ref().map(|(name, value)| (text(name), text(value))).collect();
+    assert_eq!(headers.is_complete(), Some(true), "{list:?}");
+    Some(listed)
+}
+
+#[test]
+fn all_header_fields_are_in_one_list() {
+    let followed = Followed::start(
+        "answer = [\"headers\", \"retry_after\"]\n\
+         [policy.api]\nlimits = \"2/h\"\nkey = [\"ip\"]\n\
+         [policy.api.overrides]\n\"192.0.2.8\" = \"unlimited\"\n\"192.0.2.9\" = \"deny\"\n\
+         [policy.more]\nlimits = \"9/h\"\nkey = [\"ip\"]\n\
+         [policy.tried]\nlimits = \"1/h\"\nmode = \"observe\"\n",
+    );
+    let client = [("ip", ip("192.0.2.1"))];
+    let names = |answer: &Answer| -> Option<Vec<String>> {
+        Some(listed(answer)?.into_iter().map(|(name, _)| name).collect())
+    };
+    let [policy, ratelimit, retry_after] =
+        ["ratelimit-policy", "ratelimit", "retry-after"].map(str::to_owned);
+    for left in [1, 0] {
+        let list = listed(&followed.ask(&[("api", &client)])).unwrap();
+        assert_eq!(list[0], (policy.clone(), "\"api\";q=2;w=3600".to_owned()));
+        assert_eq!(list[1].0, ratelimit);
+        assert!(list[1].1.starts_with(&format!("\"api\";r={left};t=")), "{list:?}");
+        assert_eq!(list.len(), 2, "it is allowed, so there is nothing to wait for: {list:?}");
+    }
+    let blocked = followed.ask(&[("api", &client)]);
+    assert!(is(&blocked, "blocked"));
+    let list = listed(&blocked).unwrap();
+    assert_eq!(list[2], (retry_after.clone(), number(&blocked, "retry_after").to_string()));
+
+    // Two messages: the limits of both policies, in the order of the messages, and one wait.
+    let other = [("ip", ip("192.0.2.2"))];
+    let answer = followed.ask(&[("more", &other), ("api", &client)]);
+    assert!(is(&answer, "blocked"));
+    let list = listed(&answer).unwrap();
+    assert_eq!(list[0].1, "\"more\";q=9;w=3600, \"api\";q=2;w=3600");
+    assert_eq!(names(&answer), Some(vec![policy.clone(), ratelimit.clone(), retry_after]));
+    // A policy that only observes adds nothing to those in force, and blocks nobody.
+    for _ in 0..2 {
+        let answer = followed.ask(&[("tried", &other), ("more", &other)]);
+        assert_eq!(listed(&answer).unwrap()[0].1, "\"more\";q=9;w=3600");
+    }
+    let answer = followed.ask(&[("tried", &other)]);
+    assert_eq!(names(&answer), Some(vec![policy, ratelimit]));
+
+    // Where nothing is known, an earlier list is unset, as HAProxy may ask twice about a request.
+    for address in ["192.0.2.8", "192.0.2.9"] {
+        let answer = followed.ask(&[("api", &[("ip", ip(address))])]);
+        assert_eq!(is(&answer, "blocked"), address == "192.0.2.9");
+        assert_eq!(listed(&answer), None);
+        let unsets =
+            |action| matches!(action, Action::UnsetVar { name, .. } if name == b"headers");
+        assert!(answer.actions().any(unsets), "{answer:?}");
+    }
+    // Without a decision nothing is changed: neither `blocked` nor what belongs to it.
+    assert!(followed.ask(&[("api", &[("user", "x".into())])]).is_empty());
+    assert!(followed.ask(&[("other", &client)]).is_empty());
+}
+
 #[test]
 fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     let followed = Followed::start("[policy.api]\nlimits = \"3/h\"\n");
@@ -522,6 +591,9 @@ fn haproxy_refuses_what_has_to_be_edited_first() {
          key = [\"ip\"]\n",
         "scope = \"req\"\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\", \"path\"]\ncost = \"n\"\n",
         "scope = \"sess\"\nanswer = [\"retry_after\"]\n[policy.a]\nlimits = \"1/s\"\n",
+        "answer = [\"headers\"]\n[policy.a]\nlimits = \"1/s\"\n",
+        "answer = [\"headers\", \"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\n",
+        "scope = \"req\"\nanswer = [\"headers\"]\n[policy.a]\nlimits = \"1/s\"\n",
     ] {
         assert_eq!(judged_by_haproxy(usable), [Ok(()), Ok(())], "{usable}");
     }
@@ -723,6 +795,114 @@ fn the_examples_of_the_manual_are_run() {
         assert_eq!(followed.said("matched no policy"), 0);
         assert_eq!(followed.said("got no decision"), 0, "{example}");
     }
+}
+
+/// The file that operators copy for HAProxy 3.4: each field is there once, on what the application
+/// answers and on what HAProxy does. Older versions say what they need.
+#[test]
+fn the_shipped_line_sets_all_header_fields() {
+    needs!(support::haproxy());
+    if support::haproxy_version() < (3, 4) {
+        let mut check = Command::new(support::haproxy_binary());
+        let file = support::haproxy_folder().join("headers.cfg");
+        let output = check.arg("-c").arg("-f").arg(file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("use policies.cfg instead"), "{said}");
+        return;
+    }
+    let shipped = fs::read_to_string(support::haproxy_folder().join("headers.toml")).unwrap();
+    let [free, unwanted] = [8, 9].map(|last| IpAddr::from([127, 0, 0, last]));
+    let followed = Followed::start(
+        &shipped
+            .replace("192.0.2.0/24", &free.to_string())
+            .replace("198.51.100.0/24", &unwanted.to_string())
+            .replace("100/s burst 20", "2/h"),
+    );
+    let address = followed.agent.address.as_str();
+    let haproxy =
+        Haproxy::start("headers.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    let mut client = Client::new(haproxy.frontend);
+    let values = |head: &str, name: &str| -> Vec<String> {
+        let begin = format!("{name}: ");
+        let lines = head.lines().filter_map(|line| line.strip_prefix(&begin));
+        lines.map(str::to_owned).collect()
+    };
+    for (status, left) in [(200, 1), (200, 0), (429, 0)] {
+        let response = client.get("/").unwrap();
+        assert_eq!(response.status, status);
+        let head = &response.head;
+        assert_eq!(
+            values(head, "ratelimit-policy"),
+            ["\"check.1\";q=2;w=3600, \"check.hourly\";q=2000;w=720"],
+            "{head}"
+        );
+        let ratelimit = values(head, "ratelimit");
+        assert_eq!(ratelimit.len(), 1, "{head}");
+        assert!(ratelimit[0].starts_with(&format!("\"check.1\";r={left};t=")), "{head}");
+        match &values(head, "retry-after")[..] {
+            [] => assert_eq!(status, 200, "{head}"),
+            [wait] => {
+                assert!(status == 429 && (1000..=1800).contains(&wait.parse().unwrap()), "{head}");
+            }
+            several => panic!("{several:?}"),
+        }
+    }
+    for (address, status) in [(free, 200), (unwanted, 429)] {
+        let response = Client::from(haproxy.frontend, address).get("/").unwrap();
+        assert_eq!(response.status, status);
+        let head = &response.head;
+        assert!(!head.contains("ratelimit") && !head.contains("retry-after"), "{head}");
+    }
+}
+
+/// What HAProxy's documentation says about the list is what HAProxy does: a field is replaced, a
+/// prefix chooses by letters, and without the variable nothing changes.
+#[test]
+fn haproxy_takes_the_list_as_the_documents_say() {
+    needs!(support::haproxy());
+    if support::haproxy_version() < (3, 4) {
+        // They refuse the file, as the test above has seen.
+        return;
+    }
+    let followed = Followed::start(
+        "answer = [\"headers\"]\n[policy.check]\nlimits = \"1/h\"\nkey = [\"ip\"]\n",
+    );
+    let shipped = fs::read_to_string(support::haproxy_folder().join("headers.cfg")).unwrap();
+    let answer = "return status 200 content-type text/plain";
+    let line = "set-headers-bin var(txn.gcra.headers)\n";
+    assert!(shipped.contains(answer) && shipped.contains(line), "{shipped}");
+    let folder = followed.directory.path();
+    let conf = support::haproxy_folder().join("spoe-policies.conf");
+    fs::copy(conf, folder.join("spoe-policies.conf")).unwrap();
+    // The application has fields of its own.
+    let own = format!("{answer} hdr RateLimit-Policy a hdr RateLimit b hdr RateLimit c");
+    let head = |prefix: &str, client: u8| {
+        let file = folder.join("headers.cfg");
+        let line = line.replace('\n', &format!(" {prefix}\n"));
+        let text = shipped
+            .replace(answer, &own)
+            .replace("set-headers-bin var(txn.gcra.headers)\n", &line);
+        fs::write(&file, support::patient(&text)).unwrap();
+        let address = followed.agent.address.as_str();
+        let environment = [("GCRA_AGENT1", address), ("GCRA_AGENT2", address)];
+        let haproxy = Haproxy::start(file.to_str().unwrap(), &environment);
+        haproxy.wait_for("gcra-agents", "agent1", "UP");
+        let mut client = Client::from(haproxy.frontend, [127, 0, 0, client].into());
+        let head = client.get("/").unwrap().head;
+        let blocked = client.get("/").unwrap();
+        assert_eq!(blocked.status, 429);
+        [head, blocked.head].map(|head| {
+            let lines = head.lines().filter(|line| line.starts_with('r'));
+            let mut names: Vec<_> = lines.map(|line| line.split(':').next().unwrap()).collect();
+            names.sort_unstable();
+            names.join(" ")
+        })
+    };
+    let both = "ratelimit ratelimit-policy".to_owned();
+    assert_eq!(head("", 11), [both.clone(), format!("{both} retry-after")]);
+    assert_eq!(head("prefix ratelimit", 12), [both.clone(), both]);
+    assert_eq!(head("prefix RateLimit", 13)[1], "");
 }
 
 /// The file that operators copy: header fields on every answer, a body for programs, and a penalty

@@ -1,11 +1,11 @@
-//! The answer to a request: its variables, two of them header fields of
-//! draft-ietf-httpapi-ratelimit-headers-11.
+//! The answer to a request: its variables. Some of them are header fields of
+//! draft-ietf-httpapi-ratelimit-headers-11, or a list of these.
 
 use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
 use gcra_table::{Nanos, Quota};
-use spop_agent::{BufferFull, LateReply, Reply, Scope, Value, VarName};
+use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
 
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Limit, LimitPlace, MAX_LIMITS, Policies};
@@ -191,6 +191,8 @@ fn set_vars(
                 Some(reason) => reply.set_var(answers.scope, name, reason.as_str())?,
                 None => reply.unset_var(answers.scope, name)?,
             },
+            // Those of an earlier answer for the same request would be wrong now.
+            (Var::Headers, None) => reply.unset_var(answers.scope, name)?,
             (_, None) => {}
             (Var::Remaining, Some(standing)) => {
                 reply.set_var(answers.scope, name, standing.remaining())?;
@@ -215,9 +217,48 @@ fn set_vars(
                 ratelimit_policy(&standings.listed, &mut text);
                 reply.set_var(answers.scope, name, &*text)?;
             }
+            (Var::Headers, Some(standing)) => {
+                let wait = if verdict.is_blocked() { standing.wait } else { Nanos::ZERO };
+                set_headers(answers.scope, name, &standings.listed, wait, &mut text, reply)?;
+            }
         }
     }
     Ok(())
+}
+
+/// More than an ACK can have, in bytes.
+const MAX_LIST: usize = 1024;
+
+/// Sets a variable to the header fields as a list for HAProxy's `set-headers-bin`. `wait` is how
+/// long a client that is blocked has to wait; with 0 there is no `retry-after`.
+///
+/// The names are in lower case, as HAProxy sends them, so that its `prefix ratelimit` finds them.
+///
+/// # Errors
+///
+/// The ACK would be larger than HAProxy accepts.
+// Not inlined, so that no other answer needs the space for a list.
+#[inline(never)]
+fn set_headers(
+    scope: Scope,
+    name: VarName<'_>,
+    standings: &[Standing<'_>],
+    wait: Nanos,
+    text: &mut String,
+    reply: &mut impl SetVars,
+) -> Result<(), BufferFull> {
+    let mut list = [0; MAX_LIST];
+    let mut list = HeaderListWriter::new(&mut list);
+    ratelimit_policy(standings, text);
+    list.header(b"ratelimit-policy", text.as_bytes())?;
+    ratelimit(standings, text);
+    list.header(b"ratelimit", text.as_bytes())?;
+    if wait > Nanos::ZERO {
+        text.clear();
+        let _ = write!(text, "{}", wait.secs_ceil());
+        list.header(b"retry-after", text.as_bytes())?;
+    }
+    reply.set_var(scope, name, Value::Binary(list.finish()?))
 }
 
 /// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again.
@@ -263,9 +304,164 @@ fn window(quota: Quota) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use gcra_table::Rate;
+    use proptest::prelude::*;
+    use spop_agent::AckWriter;
 
     use super::*;
+    use crate::policy::file;
+    use crate::verdict::Reason;
+
+    /// An answer that was written down: each variable, and the bytes of its value if it was set.
+    #[derive(Debug, Default)]
+    struct Written {
+        vars: Vec<(String, Option<Vec<u8>>)>,
+        /// The bytes of an ACK with it.
+        length: usize,
+    }
+
+    impl Written {
+        fn var(&self, name: &str) -> Option<&[u8]> {
+            self.vars.iter().find(|(var, _)| var == name)?.1.as_deref()
+        }
+    }
+
+    impl SetVars for Written {
+        fn set_var<'v>(
+            &mut self,
+            _: Scope,
+            name: VarName<'_>,
+            value: impl Into<Value<'v>>,
+        ) -> Result<(), BufferFull> {
+            let value = value.into();
+            let bytes = match value.as_bytes() {
+                Some(bytes) => bytes.to_vec(),
+                None => value.as_integer().unwrap_or_default().to_string().into_bytes(),
+            };
+            self.length += AckWriter::set_var_size(name, &value);
+            self.vars.push((name.as_str().to_owned(), Some(bytes)));
+            Ok(())
+        }
+
+        fn unset_var(&mut self, _: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
+            self.vars.push((name.as_str().to_owned(), None));
+            Ok(())
+        }
+    }
+
+    /// The fields of a list whose strings are shorter than 2288 bytes, read byte by byte.
+    fn naive(mut list: &[u8]) -> Vec<(String, String)> {
+        let mut string = || {
+            let mut next = || {
+                let (first, rest) = list.split_first().unwrap();
+                list = rest;
+                usize::from(*first)
+            };
+            let length = match next() {
+                first if first < 240 => first,
+                first => first + 16 * next(),
+            };
+            let (string, rest) = list.split_at(length);
+            list = rest;
+            String::from_utf8(string.to_vec()).unwrap()
+        };
+        let mut fields = Vec::new();
+        loop {
+            let field = (string(), string());
+            if field == Default::default() {
+                assert!(list.is_empty(), "something follows the end: {list:?}");
+                return fields;
+            }
+            fields.push(field);
+        }
+    }
+
+    fn verdicts() -> impl Strategy<Value = Verdict> {
+        let reasons = [Reason::Limit, Reason::Oversize, Reason::Denied, Reason::Store];
+        (any::<bool>(), prop::option::of(prop::sample::select(reasons.to_vec())))
+            .prop_map(|(observes, reason)| Verdict::new(0, observes, reason))
+    }
+
+    const LABEL: &str = "[a-z]{1,20}(\\.[a-z]{1,9})?";
+
+    proptest! {
+        #[test]
+        fn the_list_has_what_the_variables_say(
+            verdict in verdicts(),
+            limits in prop::collection::vec(
+                (LABEL, 1_u32.., any::<u64>(), any::<u64>(), any::<bool>()),
+                0..9,
+            ),
+        ) {
+            let limits: Vec<_> = limits
+                .into_iter()
+                .map(|(label, burst, owed, wait, observes)| {
+                    let quota = Quota::new(Nanos(1_000), burst).unwrap();
+                    let rate = "1/s".parse().unwrap();
+                    let limit = Limit::new(label, 1, &rate, quota);
+                    // A wait of some seconds is as likely as one of centuries, and as none.
+                    let [owed, wait] = [owed, wait].map(|ns| Nanos(ns >> (ns % 65).min(63)));
+                    (limit, owed, wait, observes)
+                })
+                .collect();
+            let mut standings = Standings::default();
+            for (limit, owed, wait, observes) in &limits {
+                standings.add(Standing { limit, owed: *owed, wait: *wait }, *observes);
+            }
+            let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
+            let answers = Answers { others, ..Answers::blocked_only() };
+            let mut written = Written::default();
+            set_vars(&answers, verdict, "api", &standings, &mut written).unwrap();
+
+            let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
+            let mut expected = Vec::new();
+            for name in ["ratelimit-policy", "ratelimit"] {
+                let value = text(&name.replace('-', "_"));
+                expected.extend(value.map(|value| (name.to_owned(), value)));
+            }
+            if let Some(wait) = text("retry_after")
+                && wait != "0"
+                && verdict.is_blocked()
+            {
+                expected.push(("retry-after".to_owned(), wait));
+            }
+            // Where nothing is known, an earlier list is unset.
+            let list = written.var("headers").map(naive);
+            prop_assert_eq!(list, (!expected.is_empty()).then_some(expected));
+            prop_assert_eq!(written.vars[1].0.as_str(), "headers");
+        }
+    }
+
+    /// The longest header fields that the check of a file allows fit, whatever the numbers are.
+    #[test]
+    fn a_list_fits_where_the_check_of_the_file_says_so() {
+        let longest = (1..64_usize).rev().find_map(|length| {
+            let name = "n".repeat(length);
+            let text = format!(
+                "answer = [\"headers\"]\n[policy.{name}]\n\
+                 limits = [\"4000000000/d\", \"2/d\", \"3000000/d burst 30000\", \"1/d\"]\n\
+                 [policy.other]\nlimits = \"1/s\"\n"
+            );
+            file::parse(Path::new("gcra-spoa.toml"), &text).ok()
+        });
+        let policies = longest.unwrap();
+        assert!(policies.list[0].name.len() > 5, "{}", policies.list[0].name);
+        let mut standings = Standings::default();
+        for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
+            // Nothing is left of it, so `r` is short; the burst and the times are as long as here.
+            standings.add(Standing { limit, owed: Nanos::MAX, wait: Nanos::MAX }, false);
+        }
+        assert_eq!(standings.listed().len(), MAX_LISTED);
+        let mut written = Written::default();
+        let verdict = Some(Verdict::new(0, false, Some(Reason::Limit)));
+        write(&policies, verdict, &standings, &mut written);
+        assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
+        let length = AckWriter::max_length(written.length);
+        let most = spop_agent::Limits::default().max_ack_size as usize;
+        assert!((most / 2..=most).contains(&length), "{length} of {most}");
+    }
 
     #[test]
     fn a_window_is_that_of_the_rate_as_it_is_written() {

@@ -94,6 +94,7 @@ const VALUES: [&str; 54] = [
     "\"remaining\"",
     "\"ratelimit\"",
     "\"ratelimit_policy\"",
+    "\"headers\"",
     "\"blocked\"",
     "\"lists.txt\"",
     "true",

@@ -263,6 +263,20 @@ pub fn haproxy_binary() -> PathBuf {
     )
 }
 
+/// The version of HAProxy that is tested: (3, 2).
+pub fn haproxy_version() -> (u32, u32) {
+    let output = Command::new(haproxy_binary()).arg("-v").output().unwrap().stdout;
+    let text = String::from_utf8(output).unwrap();
+    parse_version(text.split(' ').nth(2).unwrap()).unwrap()
+}
+
+/// The first two numbers of a version, whatever follows them.
+pub fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let (major, rest) = text.split_once('.')?;
+    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 fn find_haproxy() -> Option<PathBuf> {
     if let Some(path) = env::var_os("HAPROXY") {
         return Some(path.into());

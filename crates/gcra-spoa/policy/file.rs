@@ -606,11 +606,13 @@ impl<'t> File<'t> {
     fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
         // `"";r=4294967295;t=4294967295, `
         const MEMBER: usize = 30;
-        let fields = answers
-            .others
-            .iter()
-            .filter(|var| matches!(var, Var::RateLimit | Var::RateLimitPolicy))
-            .count();
+        // A list has both fields, and about as much for their names, `retry-after` and its end.
+        const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
+        let has = |wanted: Var| answers.others.contains(&wanted);
+        let has_list = usize::from(has(Var::Headers));
+        let fields = usize::from(has(Var::RateLimit))
+            + usize::from(has(Var::RateLimitPolicy))
+            + 2 * has_list;
         // No value takes more than the largest number, but for the texts: a header field, and the
         // name of a policy.
         let largest = Value::Uint64(u64::MAX);
@@ -629,12 +631,18 @@ impl<'t> File<'t> {
             });
             // One NOTIFY may have messages for two policies.
             let longest = members.max().unwrap_or(0) * messages.len().min(2);
-            let bytes = AckWriter::max_length(variables + names + fields * longest);
+            let bytes =
+                AckWriter::max_length(variables + names + has_list * LIST + fields * longest);
             if fields > 0 && bytes > most {
+                let leave_out = match (has_list, fields) {
+                    (0, _) => "ratelimit or ratelimit_policy",
+                    (_, 2) => "headers",
+                    _ => "ratelimit, ratelimit_policy or headers",
+                };
                 let what = format!(
                     "with the header fields of policy '{}' an answer may have {bytes} bytes, but \
-                     only {most} fit; use shorter names or fewer limits, or leave ratelimit or \
-                     ratelimit_policy out of answer",
+                     only {most} fit; use shorter names or fewer limits, or leave {leave_out} out \
+                     of answer",
                     policy.name
                 );
                 self.reader.wrong(*at, &what);

@@ -133,20 +133,37 @@ spoe-agent gcra
                  \"txn\" lives longer.\n",
             );
         }
-        for (wanted, header) in
-            [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")]
-        {
-            if has(wanted) && outlives_the_request {
-                let var = var(wanted.name().as_str());
-                let _ = writeln!(
-                    lines,
-                    "    http-after-response set-header {header} %[var({var})] if {{ var({var}) \
-                     -m found }}"
-                );
+        let has_list = has(Var::Headers) && outlives_the_request;
+        let fields = [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")];
+        let fields = fields.into_iter().filter(|(wanted, _)| has(*wanted) && outlives_the_request);
+        let fields: Vec<_> = fields.collect();
+        if has_list {
+            let var = var(Var::Headers.name().as_str());
+            let _ = writeln!(
+                lines,
+                "    # All header fields with one line, Retry-After too; from HAProxy 3.4 on.\n\
+                 .if version_atleast(3.4)\n    \
+                 http-after-response set-headers-bin var({var})"
+            );
+            if !fields.is_empty() {
+                lines.push_str(".else\n");
             }
+        }
+        for (wanted, header) in fields {
+            let var = var(wanted.name().as_str());
+            let _ = writeln!(
+                lines,
+                "    http-after-response set-header {header} %[var({var})] if {{ var({var}) -m \
+                 found }}"
+            );
+        }
+        if has_list {
+            lines.push_str(".endif\n");
         }
         let retry_after = if has(Var::RetryAfter) {
             format!(" hdr Retry-After \"%[var({})]\"", var("retry_after"))
+        } else if has_list {
+            String::new()
         } else {
             lines.push_str(
                 "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \

@@ -24,10 +24,12 @@ pub(crate) enum Var {
     Reason,
     RateLimit,
     RateLimitPolicy,
+    /// All header fields in one list.
+    Headers,
 }
 
 impl Var {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::WouldBlock,
         Self::Remaining,
         Self::Limit,
@@ -38,6 +40,7 @@ impl Var {
         Self::Reason,
         Self::RateLimit,
         Self::RateLimitPolicy,
+        Self::Headers,
     ];
 
     pub(crate) const fn name(self) -> VarName<'static> {
@@ -52,6 +55,7 @@ impl Var {
             Self::Reason => "reason",
             Self::RateLimit => "ratelimit",
             Self::RateLimitPolicy => "ratelimit_policy",
+            Self::Headers => "headers",
         })
     }
 }

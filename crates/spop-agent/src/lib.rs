@@ -151,8 +151,8 @@ pub use handler::{Handler, LateReply, OwnedRequest, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
 pub use socket_file::SocketAccess;
 pub use spop_codec::{
-    AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, Limits, Message, Messages,
-    NameError, Scope, Value, VarName,
+    AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, HeaderListWriter, Limits,
+    Message, Messages, NameError, Scope, Value, VarName,
 };
 
 // The example in README.md is compiled with the doc tests.

@@ -1,6 +1,7 @@
-//! The header list in an arg such as `req.hdrs_bin`.
+//! A header list, as in an arg such as `req.hdrs_bin`, and as `set-headers-bin` takes it.
 
 use crate::reader::Reader;
+use crate::writer::{BufferFull, Writer};
 
 /// An iterator over the names and values in a binary arg from the samples `req.hdrs_bin` or
 /// `res.hdrs_bin`.
@@ -42,6 +43,67 @@ impl<'a> Iterator for HeaderList<'a> {
             Err(_) => self.complete = Some(false),
         }
         None
+    }
+}
+
+/// Writes a header list into the caller's buffer, for HAProxy's actions `set-headers-bin` and
+/// `add-headers-bin` (from version 3.4 on).
+///
+/// HAProxy does not check the names and values: a line break in one of them would be a header of
+/// its own. Its `prefix` compares names byte for byte, so write them in lower case, as HAProxy
+/// sends them.
+///
+/// ```
+/// use spop_codec::{HeaderListWriter, Value};
+///
+/// let mut buffer = [0; 64];
+/// let mut list = HeaderListWriter::new(&mut buffer);
+/// list.header(b"retry-after", b"7")?;
+/// let value = Value::Binary(list.finish()?);
+/// assert_eq!(value, Value::Binary(b"\x0bretry-after\x017\0\0"));
+/// # Ok::<(), spop_codec::BufferFull>(())
+/// ```
+#[derive(Debug)]
+pub struct HeaderListWriter<'b> {
+    writer: Writer<'b>,
+}
+
+impl<'b> HeaderListWriter<'b> {
+    /// A list without headers.
+    #[must_use]
+    pub const fn new(buffer: &'b mut [u8]) -> Self {
+        Self { writer: Writer::new(buffer) }
+    }
+
+    /// Adds a header. One without a name is left out, because HAProxy refuses the whole list if
+    /// it has one.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit into the buffer, and nothing is added.
+    pub fn header(&mut self, name: &[u8], value: &[u8]) -> Result<(), BufferFull> {
+        if name.is_empty() {
+            return Ok(());
+        }
+        let before = self.writer.used();
+        let written = self.writer.string(name).and_then(|()| self.writer.string(value));
+        if written.is_err() {
+            self.writer.rewind(before);
+        }
+        written
+    }
+
+    /// Writes the end, an empty name and an empty value, and returns the list for
+    /// [`Value::Binary`](crate::Value::Binary). HAProxy answers with status 500 if a list has no
+    /// end.
+    ///
+    /// # Errors
+    ///
+    /// The end does not fit into the buffer.
+    pub fn finish(mut self) -> Result<&'b [u8], BufferFull> {
+        self.writer.string(b"")?;
+        self.writer.string(b"")?;
+        Ok(self.writer.into_written())
     }
 }
 

@@ -84,7 +84,7 @@ pub use connection::{Connection, Event, Fragment, Limits, Place, ProtocolError, 
 pub use disconnect::{Disconnect, encode_agent_disconnect};
 pub use error::DecodeError;
 pub use frame::{Frame, decode};
-pub use headers::HeaderList;
+pub use headers::{HeaderList, HeaderListWriter};
 pub use hello::{AgentHello, Capabilities, Hello, encode_agent_hello};
 pub use notify::{Arg, Args, Message, Messages, Notify};
 pub use status::Status;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList, Limits,
-    Scope, Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList,
+    HeaderListWriter, Limits, Scope, Status, Value, VarName, decode, encode_agent_disconnect,
+    encode_agent_hello,
 };
 
 /// The names of variables.
@@ -27,6 +28,46 @@ impl Owned {
             Self::Plain(value) => *value,
             Self::String(bytes) => Value::String(bytes),
             Self::Binary(bytes) => Value::Binary(bytes),
+        }
+    }
+}
+
+/// The headers of a whole list, read byte by byte as HAProxy does: `decode_varint` in its
+/// include/haproxy/intops.h, and an end of two empty strings.
+fn naive_headers(mut list: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn number(list: &mut &[u8]) -> Option<usize> {
+        let mut next = || {
+            let (first, rest) = list.split_first()?;
+            *list = rest;
+            Some(usize::from(*first))
+        };
+        let mut number = next()?;
+        if number < 240 {
+            return Some(number);
+        }
+        let mut shift = 4;
+        loop {
+            let byte = next()?;
+            number += byte << shift;
+            shift += 7;
+            if byte < 128 {
+                return Some(number);
+            }
+        }
+    }
+    let string = |list: &mut &[u8]| {
+        let length = number(list)?;
+        let (string, rest) = list.split_at_checked(length)?;
+        *list = rest;
+        Some(string.to_vec())
+    };
+    let mut headers = Vec::new();
+    loop {
+        let header = (string(&mut list)?, string(&mut list)?);
+        match (header.0.is_empty(), header.1.is_empty()) {
+            (true, true) => return list.is_empty().then_some(headers),
+            (true, false) => return None,
+            (false, _) => headers.push(header),
         }
     }
 }
@@ -313,6 +354,44 @@ proptest! {
             }
         }
         prop_assert_eq!((hellos, answered, held.len()), (1, sent, 0));
+    }
+
+    #[test]
+    fn a_header_list_is_what_a_naive_reader_reads(
+        headers in prop::collection::vec((bytes(), bytes()), 0..6),
+        cut in 1_usize..40,
+    ) {
+        let mut buffer = vec![0; 16_384];
+        let mut list = HeaderListWriter::new(&mut buffer);
+        for (name, value) in &headers {
+            list.header(name, value).unwrap();
+        }
+        let list = list.finish().unwrap().to_vec();
+        // A header without a name is left out.
+        let named: Vec<_> = headers.into_iter().filter(|(name, _)| !name.is_empty()).collect();
+        let naive = naive_headers(&list);
+        prop_assert_eq!(naive.as_ref(), Some(&named));
+        let mut read = HeaderList::new(&list);
+        for (name, value) in &named {
+            prop_assert_eq!(read.next(), Some((&name[..], &value[..])));
+        }
+        prop_assert_eq!((read.next(), read.is_complete()), (None, Some(true)));
+
+        // In a buffer that is too small, nothing is written in part.
+        let mut small = vec![0; list.len().saturating_sub(cut)];
+        let mut list = HeaderListWriter::new(&mut small);
+        let fits: Vec<_> =
+            named.iter().take_while(|(name, value)| list.header(name, value).is_ok()).collect();
+        match list.finish() {
+            Ok(short) => {
+                let read = naive_headers(short).unwrap();
+                prop_assert_eq!(read.iter().collect::<Vec<_>>(), fits);
+                prop_assert!(read.len() < named.len());
+            }
+            Err(BufferFull) => {
+                prop_assert!(cut <= 2 || fits.len() < named.len() || named.is_empty());
+            }
+        }
     }
 
     #[test]
