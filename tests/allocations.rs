@@ -4,6 +4,7 @@
 #[path = "../crates/spop-agent/tests/counting/mod.rs"]
 mod counting;
 
+use std::fs;
 use std::net::Ipv4Addr;
 
 use counting::Counting;
@@ -43,4 +44,32 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
             );
         }
     }
+}
+
+/// The text of a header field takes memory. All fields in one list take no more than each of them
+/// in a variable of its own, and a bandwidth takes none.
+#[test]
+fn a_list_of_header_fields_allocates_no_more_than_the_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gcra-spoa.toml");
+    let allocations = |answer: &str| {
+        let text = format!(
+            "answer = [{answer}]\n[policy.check]\nlimits = [\"100/d burst 20\", \"1000/d\"]\n\
+             key = [\"ip\"]\nbandwidth = {{ full = \"1m\", least = \"1\" }}\n"
+        );
+        fs::write(&file, text).unwrap();
+        // Clients that owe all they can, and clients that owe nothing.
+        let of_clients = |addresses| {
+            let slots = Slots::new(4096).unwrap();
+            let agent = limiter(&["--config", file.to_str().unwrap()], slots).unwrap();
+            let counting = Counting::new(agent, notifies(addresses));
+            counting.allocations(1, 1000);
+            counting.allocations(1, 1000)
+        };
+        of_clients(10) + of_clients(u32::MAX)
+    };
+    assert_eq!(allocations("\"retry_after\", \"bandwidth\""), 0);
+    let each = allocations("\"retry_after\", \"ratelimit\", \"ratelimit_policy\"");
+    let list = allocations("\"headers\"");
+    assert!((1..=each).contains(&list), "{list} for the list, {each} for each field");
 }

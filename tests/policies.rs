@@ -405,6 +405,52 @@ fn all_header_fields_are_in_one_list() {
 }
 
 #[test]
+fn who_owes_more_gets_fewer_bytes() {
+    let followed = Followed::start(
+        "answer = [\"bandwidth\", \"remaining\"]\n\
+         [policy.api]\nlimits = [\"4/d\", { name = \"slow\", rate = \"10/d\" }]\nkey = [\"ip\"]\n\
+         bandwidth = { full = \"1m\", least = \"1k\" }\n\
+         [policy.api.overrides]\n\"192.0.2.8\" = \"unlimited\"\n\"192.0.2.9\" = \"deny\"\n\
+         [policy.more]\nlimits = \"2/d\"\nkey = [\"ip\"]\n\
+         bandwidth = { full = \"500k\", least = \"7\" }\n\
+         [policy.free]\nlimits = \"1/d\"\nkey = [\"ip\"]\n\
+         [policy.tried]\nlimits = \"1/d\"\nkey = [\"ip\"]\nmode = \"observe\"\n\
+         bandwidth = { full = \"2\", least = \"1\" }\n",
+    );
+    let client = [("ip", ip("192.0.2.1"))];
+    let is_unset = |answer: &Answer| {
+        let unsets = |action| matches!(action, Action::UnsetVar { name: b"bandwidth", .. });
+        answer.var(Scope::Transaction, "bandwidth").is_none() && answer.actions().any(unsets)
+    };
+    // A quarter of the tightest limit is used up with each request. Some of that is paid off in
+    // the meantime, but not a hundredth of a day.
+    let (full, least) = (1_i128 << 20, 1_i128 << 10);
+    for used in 1..=4 {
+        let bytes = number(&followed.ask(&[("api", &client)]), "bandwidth");
+        let least = full - (full - least) * used / 4;
+        assert!((least..least + full / 100).contains(&bytes), "{bytes} of {least}, {used} used");
+    }
+    let blocked = followed.ask(&[("api", &client)]);
+    assert!(is(&blocked, "blocked") && is_unset(&blocked), "{blocked:?}");
+
+    // Of two policies, the one with the fewest bytes counts; one that has no bandwidth, or only
+    // observes, slows nobody.
+    let other = [("ip", ip("192.0.2.2"))];
+    let answer = followed.ask(&[("free", &other), ("more", &other), ("api", &other)]);
+    let bytes = number(&answer, "bandwidth");
+    assert!((256_003..=258_000).contains(&bytes), "{bytes}");
+    for message in ["free", "tried", "tried"] {
+        let answer = followed.ask(&[(message, &[("ip", ip("192.0.2.3"))])]);
+        assert!(!is(&answer, "blocked") && is_unset(&answer), "{message}: {answer:?}");
+    }
+    // Nothing is known about these.
+    for address in ["192.0.2.8", "192.0.2.9"] {
+        assert!(is_unset(&followed.ask(&[("api", &[("ip", ip(address))])])), "{address}");
+    }
+    assert!(followed.ask(&[("other", &client)]).is_empty());
+}
+
+#[test]
 fn a_bad_file_leaves_the_old_one_in_force_and_says_why() {
     let followed = Followed::start("[policy.api]\nlimits = \"3/h\"\n");
     let table = followed.directory.path().join("table");
@@ -593,6 +639,10 @@ fn haproxy_refuses_what_has_to_be_edited_first() {
         "scope = \"sess\"\nanswer = [\"retry_after\"]\n[policy.a]\nlimits = \"1/s\"\n",
         "answer = [\"headers\"]\n[policy.a]\nlimits = \"1/s\"\n",
         "answer = [\"headers\", \"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\n",
+        "answer = [\"bandwidth\"]\n[policy.a]\nlimits = \"1/s\"\n\
+         bandwidth = { full = \"2m\", least = \"1\" }\n",
+        "scope = \"res\"\nanswer = [\"bandwidth\", \"headers\"]\n[policy.a]\nlimits = \"1/s\"\n\
+         key = [\"ip\"]\nbandwidth = { full = \"2m\", least = \"1\" }\n",
         "scope = \"req\"\nanswer = [\"headers\"]\n[policy.a]\nlimits = \"1/s\"\n",
     ] {
         assert_eq!(judged_by_haproxy(usable), [Ok(()), Ok(())], "{usable}");
@@ -903,6 +953,48 @@ fn haproxy_takes_the_list_as_the_documents_say() {
     assert_eq!(head("", 11), [both.clone(), format!("{both} retry-after")]);
     assert_eq!(head("prefix ratelimit", 12), [both.clone(), both]);
     assert_eq!(head("prefix RateLimit", 13)[1], "");
+}
+
+/// The file that operators copy to slow clients down, as HAProxy's log shows it.
+#[test]
+fn the_shipped_bandwidth_is_what_haproxy_gets() {
+    needs!(support::haproxy());
+    if support::haproxy_version() < (2, 7) {
+        let mut check = Command::new(support::haproxy_binary());
+        let file = support::haproxy_folder().join("bandwidth.cfg");
+        let output = check.arg("-c").arg("-f").arg(file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("needs HAProxy 2.7"), "{said}");
+        return;
+    }
+    let shipped = fs::read_to_string(support::haproxy_folder().join("bandwidth.toml")).unwrap();
+    let free = IpAddr::from([127, 0, 0, 8]);
+    let slow = shipped.replace("10/s burst 100", "10/d burst 10");
+    let followed = Followed::start(&slow.replace("192.0.2.0/24", &free.to_string()));
+    let address = followed.agent.address.as_str();
+    let haproxy =
+        Haproxy::start("bandwidth.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
+    haproxy.wait_for("gcra-agents", "agent1", "UP");
+    // The application's response is short, so none has to wait.
+    let mut client = Client::new(haproxy.frontend);
+    for status in [200; 10].into_iter().chain([429]) {
+        assert_eq!(client.get("/").unwrap().status, status);
+    }
+    assert_eq!(Client::from(haproxy.frontend, free).get("/free").unwrap().status, 200);
+    let mut logged = Vec::new();
+    wait_until("all are logged", || {
+        let lines = haproxy.process.lines();
+        let values = lines.iter().filter_map(|line| line.split_once(" bandwidth="));
+        logged = values.map(|(_, rest)| rest.split(' ').next().unwrap().to_owned()).collect();
+        logged.len() == 12
+    });
+    let (full, least) = (10_u64 << 20, 50_u64 << 10);
+    for (used, bytes) in (1..=10).zip(&logged) {
+        let line = full - (full - least) * used / 10;
+        // A little of the debt is paid off meanwhile.
+        assert!((line..line + full / 20).contains(&bytes.parse().unwrap()), "{logged:?}");
+    }
+    assert_eq!(logged[10..], ["-", "-"], "one is blocked, and one is unlimited");
 }
 
 /// The file that operators copy: header fields on every answer, a body for programs, and a penalty

@@ -8,7 +8,7 @@ use gcra_table::{Nanos, Quota};
 use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
 
 use crate::policy::variables::{Answers, Var};
-use crate::policy::{Limit, LimitPlace, MAX_LIMITS, Policies};
+use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
 use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
@@ -49,6 +49,8 @@ pub(crate) struct Standings<'p> {
     tightest: Option<Standing<'p>>,
     /// Whether they are those of a policy that is enforced.
     are_enforced: bool,
+    /// The fewest bytes per second that a policy in force gives, if one has a bandwidth.
+    bandwidth: Option<u32>,
 }
 
 impl<'p> Standings<'p> {
@@ -58,11 +60,21 @@ impl<'p> Standings<'p> {
     }
 
     /// Adds what a limit of a policy said.
-    pub(crate) fn add(&mut self, standing: Standing<'p>, observes: bool) {
+    pub(crate) fn add(&mut self, standing: Standing<'p>, policy: &Policy) {
+        self.say(standing, policy.observes, policy.bandwidth);
+    }
+
+    /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
+    fn say(&mut self, standing: Standing<'p>, observes: bool, bandwidth: Option<Bandwidth>) {
         match (observes, self.are_enforced) {
             (true, true) => return,
             (false, false) => *self = Self { are_enforced: true, ..Self::default() },
             _ => {}
+        }
+        // A policy that only observes slows no client.
+        if let Some(bandwidth) = bandwidth.filter(|_| !observes) {
+            let bytes = bandwidth.at(standing.owed, standing.limit.quota);
+            self.bandwidth = Some(self.bandwidth.map_or(bytes, |fewest| fewest.min(bytes)));
         }
         let _ = self.listed.try_push(standing);
         if self.tightest.is_none_or(|tightest| standing.is_as_tight_as(&tightest)) {
@@ -77,6 +89,7 @@ pub(crate) struct KeptStandings {
     listed: Vec<(LimitPlace, Nanos, Nanos)>,
     tightest: Option<(LimitPlace, Nanos, Nanos)>,
     are_enforced: bool,
+    bandwidth: Option<u32>,
 }
 
 impl Standings<'_> {
@@ -90,6 +103,7 @@ impl Standings<'_> {
             listed: self.listed.iter().filter_map(keep).collect(),
             tightest: self.tightest.as_ref().and_then(keep),
             are_enforced: self.are_enforced,
+            bandwidth: self.bandwidth,
         }
     }
 }
@@ -103,6 +117,7 @@ impl KeptStandings {
             listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
             tightest: self.tightest.and_then(restore),
             are_enforced: self.are_enforced,
+            bandwidth: self.bandwidth,
         }
     }
 }
@@ -189,6 +204,10 @@ fn set_vars(
             (Var::Policy, _) => reply.set_var(answers.scope, name, policy)?,
             (Var::Reason, _) => match verdict.reason {
                 Some(reason) => reply.set_var(answers.scope, name, reason.as_str())?,
+                None => reply.unset_var(answers.scope, name)?,
+            },
+            (Var::Bandwidth, _) => match standings.bandwidth.filter(|_| !verdict.is_blocked()) {
+                Some(bytes) => reply.set_var(answers.scope, name, bytes)?,
                 None => reply.unset_var(answers.scope, name)?,
             },
             // Those of an earlier answer for the same request would be wrong now.
@@ -408,7 +427,7 @@ mod tests {
                 .collect();
             let mut standings = Standings::default();
             for (limit, owed, wait, observes) in &limits {
-                standings.add(Standing { limit, owed: *owed, wait: *wait }, *observes);
+                standings.say(Standing { limit, owed: *owed, wait: *wait }, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let answers = Answers { others, ..Answers::blocked_only() };
@@ -451,7 +470,7 @@ mod tests {
         let mut standings = Standings::default();
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
             // Nothing is left of it, so `r` is short; the burst and the times are as long as here.
-            standings.add(Standing { limit, owed: Nanos::MAX, wait: Nanos::MAX }, false);
+            standings.say(Standing { limit, owed: Nanos::MAX, wait: Nanos::MAX }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = Written::default();

@@ -1348,6 +1348,7 @@ fn policies_of_flags(
         overrides,
         observes: false,
         penalty: None,
+        bandwidth: None,
         shared,
         trial: None,
         is_trial: false,

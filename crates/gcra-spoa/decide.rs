@@ -132,7 +132,7 @@ impl<'p> Charge<'_, 'p, '_> {
             limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
         let (said, reason) = self.charge_claims(&claims);
         if let Some(standings) = standings {
-            said.into_iter().for_each(|standing| standings.add(standing, self.policy.observes));
+            said.into_iter().for_each(|standing| standings.add(standing, self.policy));
         }
         reason
     }

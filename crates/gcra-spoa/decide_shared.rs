@@ -208,8 +208,8 @@ impl<'p> Shared<'p, '_, '_> {
             self.give_back(&claims, attempt);
         }
         if let Some(standings) = standings {
-            let observes = self.policy().observes;
-            standings_of.into_iter().for_each(|standing| standings.add(standing, observes));
+            let policy = self.policy();
+            standings_of.into_iter().for_each(|standing| standings.add(standing, policy));
         }
         Ok(reason)
     }

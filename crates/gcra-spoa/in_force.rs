@@ -73,6 +73,7 @@ impl Hashing {
             rule: _,
             observes: _,
             penalty: _,
+            bandwidth: _,
             shared: _,
             trial: _,
             is_trial: _,
@@ -121,6 +122,8 @@ impl Usual {
             observes: _,
             // It is charged by its own policy only.
             is_trial: _,
+            // It is answered only beside other variables.
+            bandwidth: _,
             rule,
             overrides,
             penalty,

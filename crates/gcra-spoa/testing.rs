@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use gcra_table::{KeyHash, Slots, Table};
-use spop_agent::{Agent, Handler, Reply, Request};
+use spop_agent::{Agent, Handler, Limits, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
@@ -39,8 +39,7 @@ pub fn command() -> clap::Command {
     cli::command()
 }
 
-/// An agent with the daemon's limiter, by the flags of a command line without `--config`, on a
-/// table in memory.
+/// An agent with the daemon's limiter, by the flags of a command line, on a table in memory.
 ///
 /// `None` when the flags are not those of an agent, or there is no memory for the table.
 #[must_use]
@@ -49,7 +48,10 @@ pub fn limiter(flags: &[&str], table: Slots) -> Option<Agent<impl Handler>> {
     let Ok(Task::Serve(config)) = cli::parse(args) else { return None };
     let table = Table::in_memory(table).ok()?;
     let (policies, _) = config.policies.read().ok()?;
-    let limits = Limiter::limits_for_blocked_only(&policies.answers);
+    let limits = match policies.answers.others[..] {
+        [] => Limiter::limits_for_blocked_only(&policies.answers),
+        _ => Limits::default(),
+    };
     let stats = stats::Stats::new(config.threads);
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);

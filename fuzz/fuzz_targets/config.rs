@@ -95,6 +95,7 @@ const VALUES: [&str; 54] = [
     "\"ratelimit\"",
     "\"ratelimit_policy\"",
     "\"headers\"",
+    "\"bandwidth\"",
     "\"blocked\"",
     "\"lists.txt\"",
     "true",

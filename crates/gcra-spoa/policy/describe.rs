@@ -8,7 +8,9 @@ use crate::plural::Count;
 use crate::policy::overrides::OVERRIDES;
 use crate::policy::sharing::Sharing;
 use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When};
+use crate::policy::{
+    Bandwidth, KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When,
+};
 
 /// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
 pub(super) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
@@ -72,6 +74,7 @@ impl Policy {
                 Exact(Duration::from_nanos(penalty.ceiling_ns))
             ));
         }
+        facts.extend(self.bandwidth.map(Bandwidth::in_words));
         facts.extend(self.shared.map(Sharing::in_words));
         if let Some(trial) = self.trial {
             let limits = all.list[trial].rule.in_words();

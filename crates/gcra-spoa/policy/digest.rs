@@ -5,7 +5,9 @@ use gcra_table::limit_id;
 
 use crate::policy::key_args::KeyArg;
 use crate::policy::sharing::{Sharing, WithoutStore};
-use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
+use crate::policy::{
+    Bandwidth, KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When,
+};
 
 impl Policies {
     /// The digest of what the policies limit, and how. It is the same in every process.
@@ -55,6 +57,7 @@ impl Digest {
             overrides,
             observes,
             penalty,
+            bandwidth,
             shared,
             // A trial decides nothing.
             trial: _,
@@ -76,6 +79,11 @@ impl Digest {
         if let Some(Penalty { cells, ceiling_ns }) = penalty {
             self.number((*cells).into());
             self.number(*ceiling_ns);
+        }
+        if let Some(Bandwidth { full, least }) = bandwidth {
+            self.add(b"bandwidth");
+            self.number((*full).into());
+            self.number((*least).into());
         }
         if let Some(Sharing { without_store }) = shared {
             self.add(b"shared");
@@ -214,6 +222,9 @@ mod tests {
             format!("{base}penalty = {{ cells = 1, ceiling = \"1m\" }}"),
             format!("{base}penalty = {{ cells = 2, ceiling = \"1m\" }}"),
             format!("{base}penalty = {{ cells = 1, ceiling = \"2m\" }}"),
+            format!("{base}bandwidth = {{ full = \"2m\", least = \"1m\" }}"),
+            format!("{base}bandwidth = {{ full = \"2m\", least = \"2m\" }}"),
+            format!("{base}bandwidth = {{ full = \"3m\", least = \"1m\" }}"),
             format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"deny\"\n"),
             format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"unlimited\"\n"),
             format!("{base}[policy.api.overrides]\n\"str:192.0.2.1\" = \"unlimited\"\n"),

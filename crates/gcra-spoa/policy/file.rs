@@ -20,8 +20,8 @@ use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
-    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, describe, penalty, sharing, store,
-    syntax, trial_name,
+    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, bandwidth, describe, penalty,
+    sharing, store, syntax, trial_name,
 };
 
 /// What a policy can have.
@@ -37,6 +37,7 @@ pub(super) const SETTINGS: &[&str] = &[
     "cost",
     "mode",
     "penalty",
+    "bandwidth",
     "shared",
     "without_store",
     "open_for",
@@ -110,7 +111,12 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
         // What else is wrong is reported, too, except in the same lines.
         reader.leave_out(reported);
     }
-    let mut file = File { reader, sources: Sources::new(path, text), has_store: false };
+    let mut file = File {
+        reader,
+        sources: Sources::new(path, text),
+        has_store: false,
+        bandwidths: Vec::new(),
+    };
     let (list, answers, store) = file.document(document.get_ref());
     let warning_count = file.reader.warning_count();
     let warnings = file.reader.finish()?;
@@ -125,13 +131,16 @@ struct File<'t> {
     sources: Sources,
     /// Whether there is a `[store]`, which may be wrong.
     has_store: bool,
+    /// Where policies have a bandwidth, which may be wrong.
+    bandwidths: Vec<usize>,
 }
 
 impl<'t> File<'t> {
     fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers, Option<StoreSettings>) {
         let mut entries = Entries::new("the file".to_owned(), FILE_SETTINGS, table);
         let scope = entries.take("scope").and_then(|value| self.scope(value));
-        let others = entries.take("answer").map(|value| self.variables(value));
+        let answer = entries.take("answer");
+        let others = answer.map(|value| self.variables(value));
         let answers = Answers {
             scope: scope.unwrap_or(Scope::Transaction),
             others: others.unwrap_or_default(),
@@ -163,6 +172,9 @@ impl<'t> File<'t> {
         });
         let (list, places) = self.policies(policies);
         self.answers_fit(&answers, &list, &places);
+        let has_bandwidth = answers.others.contains(&Var::Bandwidth);
+        let answer_at = answer.filter(|_| has_bandwidth).map(|value| value.span().start);
+        bandwidth::is_answered(&mut self.reader, answer_at, &self.bandwidths);
         if let Some(value) = store_at
             && list.iter().all(|policy| policy.shared.is_none())
         {
@@ -279,6 +291,11 @@ impl<'t> File<'t> {
         let penalty = entries
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
+        let bandwidth = entries.take("bandwidth");
+        self.bandwidths.extend(bandwidth.map(|value| value.span().start));
+        let bandwidth = bandwidth.and_then(|value| {
+            Some((value.span().start, bandwidth::bandwidth(&mut self.reader, value)?))
+        });
         let reader = &mut self.reader;
         let shared = sharing::sharing(reader, &mut entries, name, self.has_store);
         let mut overrides = self.overrides(name, &key, &mut entries);
@@ -295,6 +312,10 @@ impl<'t> File<'t> {
             )),
             "cells" | "ceiling" => Some(format!(
                 "'{name}' belongs to a penalty; write penalty = {{ cells = 1, ceiling = \"10m\" }}"
+            )),
+            "full" | "least" => Some(format!(
+                "'{name}' belongs to a bandwidth; write bandwidth = {{ full = \"10m\", least = \
+                 \"50k\" }}"
             )),
             "file" => {
                 Some(format!("'file' belongs to a list; write [[policy.{policy}.lists]] above it"))
@@ -316,10 +337,14 @@ impl<'t> File<'t> {
             overrides,
             observes,
             penalty: penalty.map(|(_, penalty)| penalty),
+            bandwidth: bandwidth.map(|(_, bandwidth)| bandwidth),
             shared: shared.map(|(_, shared)| shared),
             trial: None,
             is_trial: false,
         };
+        if let Some((at, _)) = bandwidth {
+            bandwidth::check(&mut self.reader, at, &policy);
+        }
         if let Some((at, _)) = shared {
             let trial = trial.as_deref().unwrap_or_default();
             sharing::check(&mut self.reader, at, &policy, trial);

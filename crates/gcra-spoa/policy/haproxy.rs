@@ -118,6 +118,7 @@ spoe-agent gcra
         let scope = self.answers.scope;
         let var = |var: &str| format!("{}.gcra.{var}", scope.as_str());
         let has = |wanted: Var| self.answers.others.contains(&wanted);
+        let direction = if scope == Scope::Response { "response" } else { "request" };
         let mut lines = "
 # ---- haproxy.cfg: in the frontend, which has 'mode http' and logs
     # HAProxy looks for the file in the directory that it is started in, unless you write its whole
@@ -131,6 +132,17 @@ spoe-agent gcra
             lines.push_str(
                 "    # With scope = \"req\" neither responses nor the log can have the variables; \
                  \"txn\" lives longer.\n",
+            );
+        }
+        if has(Var::Bandwidth) && outlives_the_request {
+            let _ = writeln!(
+                lines,
+                "    # Responses to clients that owe more are slower; from HAProxy 2.7 on.\n\
+                 .if version_atleast(2.7)\n    \
+                 filter bwlim-out by-debt default-limit 1g default-period 1s\n    \
+                 http-{direction} set-bandwidth-limit by-debt limit var({var}) period 1s if {{ \
+                 var({var}) -m found }}\n.endif",
+                var = var(Var::Bandwidth.name().as_str())
             );
         }
         let has_list = has(Var::Headers) && outlives_the_request;
@@ -171,7 +183,6 @@ spoe-agent gcra
             );
             String::new()
         };
-        let direction = if scope == Scope::Response { "response" } else { "request" };
         let blocked = var(self.answers.blocked.as_str());
         let _ = writeln!(
             lines,

@@ -4,6 +4,7 @@
 //! makes any number of them. Nothing here is text any more: what the operator wrote was checked
 //! when it was read.
 
+mod bandwidth;
 mod describe;
 mod digest;
 pub(crate) mod file;
@@ -35,6 +36,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
+pub(crate) use crate::policy::bandwidth::Bandwidth;
 use crate::policy::key_args::KeyArg;
 pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::store::StoreSettings;
@@ -103,6 +105,8 @@ pub(crate) struct Policy {
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub(crate) observes: bool,
     pub(crate) penalty: Option<Penalty>,
+    /// What allowed requests get, by what the client owes.
+    pub(crate) bandwidth: Option<Bandwidth>,
     /// How it is shared with other machines, if it is. Its trial is shared in the same way.
     pub(crate) shared: Option<Sharing>,
     /// The place of its trial, which has its limits of `observe`.
@@ -682,6 +686,7 @@ impl Policy {
             overrides: Overrides::default(),
             observes: self.observes,
             penalty: self.penalty,
+            bandwidth: self.bandwidth,
             shared: self.shared,
             trial: None,
             is_trial: self.is_trial,
@@ -694,6 +699,7 @@ impl Policy {
             name: trial_name(&self.name).into(),
             observes: true,
             penalty: None,
+            bandwidth: None,
             is_trial: true,
             ..self.with_rule(Rule::Limits(limits))
         }
@@ -715,6 +721,7 @@ impl Policy {
             observes: _,
             // It is part of the quotas of the limits.
             penalty: _,
+            bandwidth: _,
             // What is owed lies in the table or in the store.
             shared,
             // It is compared by itself.

@@ -194,10 +194,10 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             shared, without_store, open_for, overrides, lists",
+             bandwidth, shared, without_store, open_for, overrides, lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             shared, without_store, open_for, overrides, lists",
+             bandwidth, shared, without_store, open_for, overrides, lists",
         ],
     );
     // This key has quotes, and its value is a limit with a typing error.
@@ -773,6 +773,69 @@ limits = "5/m"
     }
     let text = in_scope("req");
     assert!(!text.contains("http-after-response") && !text.contains("log-format"), "{text}");
+}
+
+#[test]
+fn a_bandwidth_that_cannot_work_is_a_mistake() {
+    let answer = "answer = [\"bandwidth\"]\n";
+    let with =
+        |settings: &str| parse(&format!("{answer}[policy.api]\nlimits = \"10/s\"\n{settings}\n"));
+    let policies = with("bandwidth = { full = \"10m\", least = \"512\" }").unwrap();
+    assert!(policies.warnings.is_empty(), "{:?}", policies.warnings);
+    let fact = "\n    each response gets 10m bytes per second, down to 512 as the burst is used\n";
+    assert!(policies.in_words().contains(fact), "{}", policies.in_words());
+    for (settings, said) in [
+        ("", "1: answer names 'bandwidth', but no policy has it; write bandwidth = { full = "),
+        ("bandwidth = \"10m\"", "4: bandwidth must be a table; write bandwidth = { full = "),
+        ("bandwidth = { full = \"10m\" }", "4: bandwidth has no least; write bandwidth = { full"),
+        ("bandwidth = { least = \"10m\" }", "4: bandwidth has no full; write bandwidth = { full"),
+        (
+            "bandwidth = { full = \"10k\", least = \"1m\" }",
+            "4: least is more than full in bandwidth; write a least of at most \"10k\"",
+        ),
+        (
+            "bandwidth = { full = \"1m\", least = \"0\" }",
+            "4: '0' in least is not a number of bytes per second from 1 to 1g; write a whole",
+        ),
+        (
+            "bandwidth = { full = \"10MB/s\", least = \"1\" }",
+            "4: '10MB/s' in full is not a number",
+        ),
+        ("bandwidth = { full = 10, least = \"1\" }", "4: full must be a string, such as \"10m\""),
+        (
+            "bandwidth = { fall = \"10m\", full = \"10m\", least = \"1\" }",
+            "4: 'fall' is not a setting of bandwidth; did you mean 'full'?",
+        ),
+    ] {
+        let mistakes = with(settings).unwrap_err();
+        let expected = format!("gcra-spoa.toml:{said}");
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:?}");
+    }
+    let mistakes =
+        with("full = \"10m\"\nbandwidth = { full = \"1m\", least = \"1\" }").unwrap_err();
+    assert!(
+        mistakes[0].contains("'full' belongs to a bandwidth; write bandwidth"),
+        "{mistakes:?}"
+    );
+    let setting = "bandwidth = { full = \"1m\", least = \"1\" }\n";
+    let mistakes =
+        parse(&format!("{answer}[policy.a]\nlimits = \"deny\"\n{setting}")).unwrap_err();
+    assert!(mistakes[0].contains("4: the bandwidth of policy 'a' is never used"), "{mistakes:?}");
+    // An override may have the limits.
+    let overridden = "[policy.a.overrides]\n\"192.0.2.1\" = \"1/s\"\n";
+    good(&format!("{answer}[policy.a]\nlimits = \"unlimited\"\n{setting}{overridden}"));
+
+    let said = warnings(&format!("[policy.a]\nlimits = \"1/s\"\n{setting}"));
+    assert!(
+        said.len() == 1 && said[0].starts_with("3: warning: this bandwidth slows no response, "),
+        "{said:?}"
+    );
+    let said =
+        warnings(&format!("{answer}[policy.a]\nlimits = \"1/s\"\nmode = \"observe\"\n{setting}"));
+    assert!(
+        said.len() == 1 && said[0].contains("the bandwidth of policy 'a' slows no response as"),
+        "{said:?}"
+    );
 }
 
 #[test]

@@ -26,10 +26,12 @@ pub(crate) enum Var {
     RateLimitPolicy,
     /// All header fields in one list.
     Headers,
+    /// Bytes per second for the response.
+    Bandwidth,
 }
 
 impl Var {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::WouldBlock,
         Self::Remaining,
         Self::Limit,
@@ -41,6 +43,7 @@ impl Var {
         Self::RateLimit,
         Self::RateLimitPolicy,
         Self::Headers,
+        Self::Bandwidth,
     ];
 
     pub(crate) const fn name(self) -> VarName<'static> {
@@ -56,6 +59,7 @@ impl Var {
             Self::RateLimit => "ratelimit",
             Self::RateLimitPolicy => "ratelimit_policy",
             Self::Headers => "headers",
+            Self::Bandwidth => "bandwidth",
         })
     }
 }

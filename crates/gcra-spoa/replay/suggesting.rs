@@ -122,6 +122,7 @@ pub(crate) fn policies_of(text: &str) -> Result<Policies, String> {
         overrides: Overrides::default(),
         observes: false,
         penalty: None,
+        bandwidth: None,
         shared: None,
         trial: None,
         is_trial: false,
