@@ -453,24 +453,50 @@ mod tests {
         }
     }
 
+    /// A request that waits for the store keeps what its limits have said.
+    #[test]
+    fn what_is_kept_comes_back() {
+        let text = "answer = [\"bandwidth\", \"headers\"]\n[policy.api]\nlimits = \"9/h\"\n\
+                    bandwidth = { full = \"2m\", least = \"1m\" }\n";
+        let policies = file::parse(Path::new("gcra-spoa.toml"), text).unwrap();
+        let policy = &policies.list[0];
+        let limit = policy.limits().next().unwrap();
+        let mut standings = Standings::default();
+        let owed = Nanos(limit.quota.drain_time().0 / 2);
+        standings.add(Standing { limit, owed, wait: Nanos::ZERO }, policy);
+        let vars = |standings: &Standings<'_>| {
+            let mut written = Written::default();
+            write(&policies, Some(Verdict::new(0, false, None)), standings, &mut written);
+            written.vars
+        };
+        let before = vars(&standings);
+        assert_eq!(before[1], ("bandwidth".to_owned(), Some(b"1572864".to_vec())));
+        assert_eq!(vars(&standings.keep(&policies).of(&policies)), before);
+    }
+
     /// The longest header fields that the check of a file allows fit, whatever the numbers are.
     #[test]
     fn a_list_fits_where_the_check_of_the_file_says_so() {
+        // The longest numbers: bursts of ten digits, and times of eight or nine.
+        let limits: Vec<_> = (0..MAX_LIMITS)
+            .map(|more| format!("\"40/s burst {}\"", 4_000_000_000 - more))
+            .collect();
         let longest = (1..64_usize).rev().find_map(|length| {
             let name = "n".repeat(length);
             let text = format!(
-                "answer = [\"headers\"]\n[policy.{name}]\n\
-                 limits = [\"4000000000/d\", \"2/d\", \"3000000/d burst 30000\", \"1/d\"]\n\
-                 [policy.other]\nlimits = \"1/s\"\n"
+                "answer = [\"headers\", \"policy\"]\n[policy.{name}]\nlimits = [{}]\n\
+                 [policy.other]\nlimits = \"1/s\"\n",
+                limits.join(", ")
             );
             file::parse(Path::new("gcra-spoa.toml"), &text).ok()
         });
         let policies = longest.unwrap();
-        assert!(policies.list[0].name.len() > 5, "{}", policies.list[0].name);
+        let name = &policies.list[0].name;
+        assert!((6..60).contains(&name.len()), "{name}");
         let mut standings = Standings::default();
+        let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
-            // Nothing is left of it, so `r` is short; the burst and the times are as long as here.
-            standings.say(Standing { limit, owed: Nanos::MAX, wait: Nanos::MAX }, false, None);
+            standings.say(Standing { limit, owed, wait }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = Written::default();
@@ -479,7 +505,7 @@ mod tests {
         assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
         let length = AckWriter::max_length(written.length);
         let most = spop_agent::Limits::default().max_ack_size as usize;
-        assert!((most / 2..=most).contains(&length), "{length} of {most}");
+        assert!((most - 70..=most).contains(&length), "{length} of {most}");
     }
 
     #[test]
