@@ -47,11 +47,20 @@ const DAY_S: u64 = 86_400;
 /// drain time. A caller that wants to charge a key for something else, so that it stays denied for
 /// longer, gives the quota a larger [cap on the debt](Self::with_most_owed) and charges by
 /// [`up_to_cap`](Self::up_to_cap).
+///
+/// # Delay
+///
+/// A quota with a [longest delay](Self::with_max_delay) also admits cells that come too early, if
+/// they conform within that time: they are charged now, and have to wait for their
+/// [delay](Self::delay). Who lets each request go on after its delay has a shaper: what goes on
+/// keeps to the rate and the burst, in the order in which it was charged.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Quota {
     emission_interval: NonZeroU64,
     burst: NonZeroU32,
-    /// At least the drain time.
+    /// The most that a key owes by cells that are admitted: the drain time and the longest delay.
+    admits_up_to: Nanos,
+    /// At least that.
     most_owed: Nanos,
     /// Follows from the three numbers above, as they were before [`up_to_cap`](Self::up_to_cap).
     salt: u64,
@@ -75,6 +84,7 @@ impl Quota {
             Some(drain_ns) if drain_ns <= MAX_DRAIN.0 => Ok(Self {
                 emission_interval: interval,
                 burst: cells,
+                admits_up_to: Nanos(drain_ns),
                 most_owed: Nanos(drain_ns),
                 salt: salt(interval, cells, Nanos::ZERO),
             }),
@@ -83,8 +93,9 @@ impl Quota {
     }
 
     /// The same rate and burst, for keys that may owe up to `most_owed`. What a key owes beyond
-    /// that is forgiven when it is used. A cap below the [drain time](Self::drain_time) means the
-    /// drain time, which is also the cap of a [new](Self::new) quota.
+    /// that is forgiven when it is used. A cap below the [drain time](Self::drain_time) and the
+    /// [longest delay](Self::with_max_delay) means these, which are also the cap of a
+    /// [new](Self::new) quota.
     ///
     /// Quotas that differ in the cap do not share buckets.
     ///
@@ -95,12 +106,54 @@ impl Quota {
         if most_owed.0 > MAX_DRAIN.0 {
             return Err(QuotaError::DebtTooLarge { most_owed });
         }
+        let least = self.admits_up_to;
+        let most_owed = if most_owed.0 > least.0 { most_owed } else { least };
         let beyond_drain = most_owed.saturating_sub(self.drain_time());
         Ok(Self {
-            most_owed: Nanos(self.drain_time().0 + beyond_drain.0),
+            most_owed,
             salt: salt(self.emission_interval, self.burst, beyond_drain),
             ..self
         })
+    }
+
+    /// The same rate and burst, for cells that may be admitted up to `max_delay` before they
+    /// conform. They are charged at once. Zero means that no cell is admitted before it conforms,
+    /// as by a [new](Self::new) quota.
+    ///
+    /// ```
+    /// use gcra_table::{Admission, Nanos, Quota, Time};
+    ///
+    /// // 10 per second, up to 1 at once. What has to wait for at most 150 ms, waits.
+    /// let quota = Quota::new(Nanos::from_millis(100), 1)?.with_max_delay(Nanos::from_millis(150))?;
+    /// let now = Time(1_000_000_000);
+    /// let mut tat = Time::ZERO;
+    /// for delay_ms in [0, 100] {
+    ///     let Admission::Conforming { tat: charged } = quota.admit(tat, now, 1) else {
+    ///         unreachable!()
+    ///     };
+    ///     tat = charged;
+    ///     assert_eq!(quota.delay(tat.saturating_since(now)), Nanos::from_millis(delay_ms));
+    /// }
+    /// // The next one would have to wait for 200 ms. 50 ms later it would be 150 ms.
+    /// assert_eq!(quota.admit(tat, now, 1), Admission::Early { wait: Nanos::from_millis(50) });
+    /// # Ok::<(), gcra_table::QuotaError>(())
+    /// ```
+    ///
+    /// The [cap on the debt](Self::with_most_owed) becomes the drain time and `max_delay`. For a
+    /// larger one, set it after this.
+    ///
+    /// # Errors
+    ///
+    /// The drain time and `max_delay` together are longer than [`MAX_DRAIN`].
+    pub const fn with_max_delay(self, max_delay: Nanos) -> Result<Self, QuotaError> {
+        let admits_up_to = self.drain_time().saturating_add(max_delay);
+        Self { admits_up_to, ..self }.with_most_owed(admits_up_to)
+    }
+
+    /// The same without a [longest delay](Self::with_max_delay), for the same buckets.
+    #[must_use]
+    pub(crate) const fn without_delay(self) -> Self {
+        Self { admits_up_to: self.drain_time(), ..self }
     }
 
     /// The quota that charges the same buckets up to the [cap on the debt](Self::with_most_owed):
@@ -115,7 +168,7 @@ impl Quota {
         let cells = if cells > u32::MAX as u64 { u32::MAX } else { cells as u32 };
         // The cap is not below the drain time, so this is not below the burst.
         match NonZeroU32::new(cells) {
-            Some(burst) => Self { burst, ..self },
+            Some(burst) => Self { burst, ..self }.without_delay(),
             None => self,
         }
     }
@@ -135,7 +188,8 @@ impl Quota {
     /// of `before`, under which the key has the TAT `tat`. All are times of one table.
     ///
     /// What the key owed at the change counts in cells: 15 cells of a burst of 20 are 15 cells of
-    /// a burst of 40. They drain at the new rate, and are never more than the new burst.
+    /// a burst of 40. They drain at the new rate, and are never more than the new burst and what
+    /// drains in the new [longest delay](Self::with_max_delay).
     #[must_use]
     pub const fn carry_over(self, before: Self, tat: Time, changed: Time) -> Time {
         let owed = tat.saturating_since(changed).0;
@@ -149,7 +203,7 @@ impl Quota {
         if owed == 0 {
             return Time::ZERO;
         }
-        let most = self.drain_time().0;
+        let most = self.admits_up_to.0;
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
         let owed = if owed < most as u128 { owed as u64 } else { most };
         changed.saturating_add(Nanos(owed))
@@ -181,6 +235,20 @@ impl Quota {
         self.cost(self.burst.get() - 1)
     }
 
+    /// How long cells may have to wait after they are admitted; zero if they never have to. See
+    /// [`with_max_delay`](Self::with_max_delay).
+    #[must_use]
+    pub const fn max_delay(self) -> Nanos {
+        self.admits_up_to.saturating_sub(self.drain_time())
+    }
+
+    /// How long cells have to wait that were admitted just now, if the key owes `owed` with them.
+    /// Zero if they may go on at once.
+    #[must_use]
+    pub const fn delay(self, owed: Nanos) -> Nanos {
+        owed.saturating_sub(self.drain_time())
+    }
+
     /// The cap on the debt: the most that a key can owe.
     #[must_use]
     pub const fn most_owed(self) -> Nanos {
@@ -194,6 +262,9 @@ impl Quota {
 
     /// Whether `cells` more cells conform at `now` for a key whose TAT is `tat`, and what follows
     /// from that. Both are times of one clock. Zero cells always conform: that is a peek.
+    ///
+    /// If the quota has a [longest delay](Self::with_max_delay), cells conform here if they do so
+    /// within it, and [`delay`](Self::delay) says how long they have to wait.
     #[must_use]
     #[inline]
     pub const fn admit(self, tat: Time, now: Time, cells: u32) -> Admission {
@@ -206,9 +277,9 @@ impl Quota {
             return Admission::Oversize;
         }
         let cost = self.cost(cells);
-        // Conforming if `tat - now <= τ - (cells - 1) * T`, written so that no difference falls
-        // below 0.
-        let space = self.drain_time().0 - cost.0;
+        // Conforming if `tat - now <= τ - (cells - 1) * T`, and so much earlier as they may be
+        // delayed, written so that no difference falls below 0.
+        let space = self.admits_up_to.0 - cost.0;
         match (tat.0 - now.0).saturating_sub(space) {
             0 => Admission::Conforming { tat: tat.saturating_add(cost) },
             wait => Admission::Early { wait: Nanos(wait) },
@@ -248,14 +319,15 @@ const fn scramble(number: u64) -> u64 {
 /// What [`Quota::admit`] says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Admission {
-    /// The cells conform.
+    /// The cells conform, at once or after a [delay](Quota::delay).
     Conforming {
         /// The TAT once they are charged, by the clock that `now` was read from.
         tat: Time,
     },
     /// The cells come too early. Nothing is charged.
     Early {
-        /// How long it takes until they conform, if nothing else is charged until then.
+        /// How long it takes until they conform, if nothing else is charged until then. With a
+        /// [longest delay](Quota::with_max_delay): until they would be admitted with a delay.
         wait: Nanos,
     },
     /// The cells are more than the burst, so that they can never conform. Nothing is charged.
@@ -393,6 +465,38 @@ mod tests {
         assert_eq!(every(Nanos(1), 1).with_most_owed(ms(5_000)).unwrap().up_to_cap().burst(), {
             u32::MAX
         });
+    }
+
+    #[test]
+    fn a_longest_delay_is_a_part_of_the_cap() {
+        let delaying = quota().with_max_delay(ms(2_005)).unwrap();
+        assert_eq!((delaying.burst(), delaying.drain_time()), (20, ms(200)));
+        assert_eq!((delaying.max_delay(), delaying.most_owed()), (ms(2_005), ms(2_205)));
+        let same_buckets = quota().with_most_owed(ms(2_205)).unwrap();
+        assert_eq!(delaying.without_delay(), same_buckets);
+        assert_eq!(quota().with_max_delay(Nanos::ZERO), Ok(quota()));
+        assert_eq!(quota().max_delay(), Nanos::ZERO);
+        assert_eq!(delaying.with_most_owed(Nanos::ZERO), Ok(delaying), "a cap below the delay");
+        let capped = delaying.with_most_owed(ms(3_000)).unwrap();
+        assert_eq!((capped.max_delay(), capped.most_owed()), (ms(2_005), ms(3_000)));
+        assert_eq!(capped.up_to_cap().max_delay(), Nanos::ZERO);
+        assert_eq!(capped.up_to_cap().burst(), 300);
+        let most_owed = MAX_DRAIN + ms(200);
+        assert_eq!(quota().with_max_delay(MAX_DRAIN), Err(QuotaError::DebtTooLarge { most_owed }));
+        // A cost above the burst could not go on at one moment without breaking the limit.
+        assert_eq!(delaying.admit(Time::ZERO, Time::ZERO, 21), Admission::Oversize);
+    }
+
+    #[test]
+    fn what_is_delayed_is_carried_over_up_to_the_longest_delay() {
+        let (changed, owed) = (at_ms(1_000), at_ms(1_000 + 200 + 500));
+        let delaying = |max_delay| quota().with_max_delay(max_delay).unwrap();
+        let carried = |new: Quota| {
+            new.carry_over(delaying(ms(900)), owed, changed).saturating_since(changed)
+        };
+        assert_eq!(carried(delaying(ms(600))), ms(700));
+        assert_eq!(carried(delaying(ms(400))), ms(600));
+        assert_eq!(carried(quota()), ms(200));
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub struct Registered {
     /// Whether this is the quota of an override: of some of the keys under the limit. A limit may
     /// have any number of these at the same time.
     pub is_override: bool,
-    /// The quota.
+    /// The quota, without its [longest delay](Quota::with_max_delay): the register keeps what
+    /// tells the buckets apart.
     pub quota: Quota,
     /// Since when.
     pub since: Time,
@@ -96,6 +97,7 @@ impl<'a> Register<'a> {
     /// Writes down that a limit has this quota from now on, unless it has it already, and returns
     /// the others that it had before, each with the time when it had it last: the earliest first.
     pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+        let quota = quota.without_delay();
         let history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
             self.write(Registered { limit, is_override: false, quota, since: self.now });
@@ -105,11 +107,13 @@ impl<'a> Register<'a> {
 
     /// What [`put_in_force`](Self::put_in_force) would return. Writes nothing.
     pub(crate) fn before(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+        let quota = quota.without_delay();
         earlier(self.history(limit), quota, self.now)
     }
 
     /// Writes down that an override of a limit has this quota.
     pub(crate) fn add_override(self, limit: u64, quota: Quota) {
+        let quota = quota.without_delay();
         let known =
             |entry: Registered| entry.is_override && entry.limit == limit && entry.quota == quota;
         if !self.all().any(known) {
@@ -237,6 +241,8 @@ mod tests {
             put(&entries, 100 + flip, 9, quota(1 + u32::try_from(flip % 2).unwrap()));
         }
         assert_eq!(put(&entries, 200, 9, quota(3)), [(quota(1), 149), (quota(2), 200)]);
+        let delaying = capped.with_max_delay(Nanos(5)).unwrap();
+        assert_eq!(at(&entries, 60).before(7, delaying), at(&entries, 60).before(7, capped));
         at(&entries, 70).add_override(7, quota(3));
         at(&entries, 80).add_override(7, quota(3));
         let overrides: Vec<_> = at(&entries, 90).all().filter(|entry| entry.is_override).collect();

@@ -330,3 +330,93 @@ proptest! {
         }
     }
 }
+
+/// A shaper as one would draw it: requests stand in a queue, in the order in which they came, and
+/// each leaves at the earliest moment at which what left in each interval before it stays within
+/// `burst + t / T`. Who would have to stand for longer than the longest delay is turned away. It
+/// knows no TAT. Its times are nanoseconds.
+struct Shaper {
+    limit: Naive,
+    max_delay: u64,
+}
+
+impl Shaper {
+    /// When a request that comes now would leave.
+    fn leaves(&self, now: u64, cells: u32) -> u64 {
+        let Naive { interval_ns, burst, allowed } = &self.limit;
+        let mut within = u64::from(cells);
+        let earliest = allowed.iter().rev().map(|&(at, cells)| {
+            within += u64::from(cells);
+            at + within.saturating_sub(u64::from(*burst)) * interval_ns
+        });
+        let behind_the_last = allowed.last().map_or(0, |(at, _)| *at);
+        earliest.max().unwrap_or(0).max(behind_the_last).max(now)
+    }
+
+    /// How long the request has to stand, or else how long it has to stay away until it may stand.
+    fn ask(&self, now: u64, cells: u32) -> Result<u64, u64> {
+        let delay = self.leaves(now, cells) - now;
+        if delay <= self.max_delay { Ok(delay) } else { Err(delay - self.max_delay) }
+    }
+}
+
+proptest! {
+    /// With a longest delay the table is a shaper for each key: each delay is the one of the
+    /// queue, to the nanosecond, so nobody overtakes and the outflow keeps to the limit; and who
+    /// is turned away is turned away for as long as the queue is too long, and not longer.
+    #[test]
+    fn with_a_longest_delay_a_table_is_a_queue_for_each_key(
+        parameters in quotas(),
+        max_delay in (0_u8..5, any::<u64>()),
+        beyond in 0_u64..1_000,
+        steps in prop::collection::vec(
+            (0_u16..4, 0_u8..5, any::<u64>(), prop_oneof![9 => 1_u32..4, 1 => 0_u32..210], 0_u8..9),
+            1..200,
+        ),
+    ) {
+        let (table, clock) = Table::with_manual_clock(Slots::new(512).unwrap()).unwrap();
+        let plain = quota(parameters);
+        let max_delay = step(max_delay.0, max_delay.1, plain);
+        let quota = plain.with_max_delay(max_delay).unwrap();
+        let quota = quota.with_most_owed(quota.most_owed() + Nanos(beyond)).unwrap();
+        let shaper = || Shaper { limit: Naive::new(parameters), max_delay: max_delay.0 };
+        let mut models: Vec<_> = (0..4).map(|_| shaper()).collect();
+        for (key, kind, random, cells, then) in steps {
+            clock.advance(step(kind, random, quota));
+            let (model, key) = (&mut models[usize::from(key)], table.hash(&key.to_ne_bytes()));
+            let mut reading = table.reading();
+            let decision = table.charge(key, quota, cells, &mut reading);
+            let now = reading.time().0;
+            if cells == 0 {
+                prop_assert!(decision.is_allowed());
+                continue;
+            }
+            if cells > quota.burst() {
+                prop_assert!(!decision.is_allowed() && decision.retry_after().is_none());
+                continue;
+            }
+            match model.ask(now, cells) {
+                Ok(delay) => {
+                    prop_assert!(decision.is_allowed());
+                    prop_assert_eq!(quota.delay(decision.owed()), Nanos(delay));
+                    let leaves = now + delay;
+                    // The promise about the outflow, and about the order.
+                    prop_assert!(model.limit.conforms(leaves, cells));
+                    prop_assert!(model.limit.allowed.last().is_none_or(|(at, _)| *at <= leaves));
+                    if then == 0 {
+                        prop_assert!(table.refund(key, quota, cells, &decision));
+                    } else {
+                        model.limit.charge(leaves, cells);
+                    }
+                }
+                Err(wait) => {
+                    prop_assert_eq!(decision.retry_after(), Some(Nanos(wait)));
+                    prop_assert_eq!(model.ask(now + wait, cells), Ok(max_delay.0));
+                    prop_assert!(model.ask(now + wait - 1, cells).is_err());
+                }
+            }
+        }
+        prop_assert_eq!(table.evictions(), gcra_table::Evictions::default());
+        prop_assert!(table.check().is_empty());
+    }
+}
