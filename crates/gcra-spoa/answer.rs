@@ -16,7 +16,8 @@ use crate::verdict::Verdict;
 pub(crate) struct Standing<'p> {
     pub(crate) limit: &'p Limit,
     pub(crate) owed: Nanos,
-    /// How long the client has to wait until the same request would be allowed; 0 when it was.
+    /// How long the client has to wait until the same request would be allowed, perhaps with a
+    /// delay; 0 when it was.
     pub(crate) wait: Nanos,
 }
 
@@ -212,6 +213,7 @@ fn set_vars(
             },
             // Those of an earlier answer for the same request would be wrong now.
             (Var::Headers, None) => reply.unset_var(answers.scope, name)?,
+            (Var::DelayMs, _) => reply.set_var(answers.scope, name, verdict.delay_ms())?,
             (_, None) => {}
             (Var::Remaining, Some(standing)) => {
                 reply.set_var(answers.scope, name, standing.remaining())?;

@@ -26,21 +26,21 @@ pub(crate) fn decide<'p, 'm>(
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
     let policy = &in_force.policies.list[question.policy];
-    let reason = match in_force.each[question.policy].usual {
+    let (reason, delay) = match in_force.each[question.policy].usual {
         Some(usual) => {
             let key = usual.key(table, question.key);
-            reason_of(&table.charge(key, usual.quota, question.cells, now))
+            (reason_of(&table.charge(key, usual.quota, question.cells, now)), Nanos::ZERO)
         }
         _ => match policy.rule(question.rule) {
-            Rule::Deny => Some(Reason::Denied),
-            Rule::Unlimited => None,
+            Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
+            Rule::Unlimited => (None, Nanos::ZERO),
             Rule::Limits(limits) => {
                 let message = if in_force.earlier.is_empty() { None } else { message() };
                 Charge { table, now, in_force, policy, question, message }.all(limits, standings)
             }
         },
     };
-    Verdict::new(question.policy, policy.observes, reason)
+    Verdict::new(question.policy, policy.observes, reason).after(delay)
 }
 
 /// What a limit would say about a message now.
@@ -69,12 +69,14 @@ pub(crate) fn foresee<'p>(
     let message = (!in_force.earlier.is_empty()).then(|| message.clone());
     let charge = Charge { table, now: &mut now, in_force, policy, question, message };
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
+    let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
     for limit in rule.limits().iter().take(MAX_LIMITS) {
         let claim = charge.claim(limit);
         let (standing, denied) = charge.look(claim);
         // What can never be allowed is a stronger reason.
         reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+        delay = delay.max(charge.delay_of(limit, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
         foreseen.push(Foreseen {
@@ -83,7 +85,9 @@ pub(crate) fn foresee<'p>(
             bucket: table.look_up(claim.key, limit.quota, at),
         });
     }
-    (Verdict::new(question.policy, policy.observes, reason), foreseen)
+    // What a policy would delay that only observes is not delayed.
+    let delay = if policy.observes { Nanos::ZERO } else { delay };
+    (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
 }
 
 /// The charge of one message.
@@ -121,20 +125,43 @@ impl<'p> Charge<'_, 'p, '_> {
         Claim { limit, quota: limit.quota, key, least_tat }
     }
 
-    /// Charges all limits, or none. Returns why the message is denied, if it is.
+    /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
+    /// request has to wait if it is not.
     #[inline(never)]
     fn all(
         &mut self,
         limits: &'p [Limit],
         standings: Option<&mut Standings<'p>>,
-    ) -> Option<Reason> {
+    ) -> (Option<Reason>, Nanos) {
         let claims: ArrayVec<_, MAX_LIMITS> =
             limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
         let (said, reason) = self.charge_claims(&claims);
+        // It goes on when it conforms to each limit.
+        let delays = said.iter().map(|standing| self.delay_of(standing.limit, standing.owed));
+        let mut delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
+        if delay > Nanos::ZERO {
+            self.in_force.each[self.question.policy].stats.count_delayed();
+        }
+        if self.policy.observes {
+            delay = Nanos::ZERO;
+        }
         if let Some(standings) = standings {
             said.into_iter().for_each(|standing| standings.add(standing, self.policy));
         }
-        reason
+        (reason, delay)
+    }
+
+    /// How long a message has to wait that a limit has allowed, if the client owes this much with
+    /// it. A message that costs nothing never waits.
+    fn delay_of(&self, limit: &Limit, owed: Nanos) -> Nanos {
+        // Without a longest delay nothing that is allowed owes more than a burst.
+        if self.question.cells == 0 { Nanos::ZERO } else { limit.quota.delay(owed) }
+    }
+
+    /// What a client with this standing would owe with the cells of the message.
+    fn owed_with_cells(&self, standing: &Standing<'_>) -> Nanos {
+        let interval = standing.limit.quota.emission_interval();
+        standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
 
     /// Charges the buckets of all claims, or none.

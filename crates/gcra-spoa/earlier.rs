@@ -2,8 +2,8 @@
 //!
 //! A bucket belongs to a key and to the numbers of a limit, so after a change every key has new
 //! buckets. For a while the old ones are read beside them: a client owes at least as many cells as
-//! it owed when the change was made. After one drain time of the new limit this can make no
-//! difference any more, and the earlier policies are dropped.
+//! it owed when the change was made. After one drain time of the new limit, and its longest delay,
+//! this can make no difference any more, and the earlier policies are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Earlier {
     /// When the change was made, by the table's clock.
     ended: Time,
     /// When no key can owe anything under these policies any more: the longest drain time of the
-    /// changed limits after the change.
+    /// changed limits after the change, each with its longest delay.
     until: Time,
     /// The same for keys that can be found only by what this process remembers: those of policies
     /// with other overrides, or another `key`. The table's register has nothing about these.
@@ -160,7 +160,9 @@ impl Earlier {
             let Some(old) = place.and_then(|place| self.policies.list.get(place)) else {
                 continue;
             };
-            let drains = policy.limits().map(|limit| limit.quota.drain_time());
+            let drains = policy
+                .limits()
+                .map(|limit| limit.quota.drain_time().saturating_add(limit.quota.max_delay()));
             let Some(drain) = drains.max() else { continue };
             let drained = self.ended.saturating_add(drain);
             until = until.max(drained);

@@ -83,6 +83,9 @@ pub(crate) struct Decided {
     pub(crate) would_block: bool,
     /// The value of the variable `reason`.
     pub(crate) reason: Option<String>,
+    /// How long a request now would have to wait before it goes on, if it is not blocked.
+    #[serde(default)]
+    pub(crate) delay_ms: u64,
     /// How long the client has to wait, if it sends no request in that time.
     pub(crate) retry_after_ms: u64,
     /// The wait in the answer to a request now, which has the penalty in it.
@@ -136,9 +139,12 @@ pub(crate) struct LimitState {
     pub(crate) blocked: bool,
     pub(crate) remaining: u32,
     pub(crate) burst: u32,
+    /// How long a request of one cell would have to wait before it goes on, if it is not denied.
+    #[serde(default)]
+    pub(crate) delay_ms: u64,
     pub(crate) retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
-    /// How much of the debt can only be penalty: what is beyond the burst.
+    /// How much of the debt can only be penalty: what is beyond the burst and the longest delay.
     pub(crate) penalty_ms: u64,
 }
 
@@ -337,6 +343,7 @@ pub(crate) fn decided(
         would_block: is_limited && (verdict.would_block() || on_trial),
         reason: reason.filter(|_| is_limited).map(Reason::as_str).map(str::to_owned),
         blocked_otherwise: !is_limited && verdict.is_blocked(),
+        delay_ms: if is_limited { own.verdict.delay_ms().into() } else { 0 },
         retry_after_ms: own.wait.millis_ceil(),
         retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
         observes: policy.observes,
@@ -629,7 +636,11 @@ impl LimitState {
     fn of(foreseen: &Foreseen<'_>) -> Self {
         let Foreseen { standing, bucket, .. } = foreseen;
         let (limit, owed) = (standing.limit, standing.owed);
-        let wait = owed.saturating_sub(limit.quota.burst_tolerance());
+        let too_early = owed.saturating_sub(limit.quota.burst_tolerance());
+        let max_delay = limit.quota.max_delay();
+        let wait = too_early.saturating_sub(max_delay);
+        let delay = if wait > Nanos::ZERO { Nanos::ZERO } else { too_early };
+        let most_allowed = limit.quota.drain_time().saturating_add(max_delay);
         Self {
             limit: limit.label.to_string(),
             text: limit.words.text.to_string(),
@@ -638,9 +649,10 @@ impl LimitState {
             blocked: wait > Nanos::ZERO,
             remaining: standing.remaining(),
             burst: limit.quota.burst(),
+            delay_ms: delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
-            penalty_ms: owed.saturating_sub(limit.quota.drain_time()).millis_ceil(),
+            penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
         }
     }
 
@@ -661,6 +673,12 @@ impl LimitState {
         match (*full_after_ms, *retry_after_ms) {
             (0, _) if !self.bucket => NO_BUCKET.to_owned(),
             (0, _) => format!("owes nothing; {burst} of {burst} left"),
+            (_, 0) if self.delay_ms > 0 => format!(
+                "none of {burst} left; a request now {} {}, all {burst} again in \
+                 {full_after}{carried}",
+                if observes { "would be delayed by" } else { "is delayed by" },
+                left(self.delay_ms)
+            ),
             (_, 0) => {
                 format!("{remaining} of {burst} left; all {burst} again in {full_after}{carried}")
             }
@@ -780,6 +798,9 @@ impl Decided {
                 }
                 _ if !self.held.is_empty() => {
                     "a request now is allowed, by cells that this machine holds".to_owned()
+                }
+                _ if self.delay_ms > 0 => {
+                    format!("a request now is allowed, with a delay of {}", left(self.delay_ms))
                 }
                 _ => "a request now is allowed".to_owned(),
             };

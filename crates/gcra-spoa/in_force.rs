@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use gcra_table::{Exemption, KeyHash, Quota, Table, Time};
+use gcra_table::{Exemption, KeyHash, Nanos, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{self, Earlier};
@@ -91,7 +91,7 @@ impl Hashing {
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no client is exempt, no key owes anything under earlier policies, and only `blocked` is
+/// it, no request is delayed, no client is exempt, no key owes anything under earlier policies, and only `blocked` is
 /// answered. Then a
 /// decision is one charge, and its answer is prepared.
 ///
@@ -135,6 +135,7 @@ impl Usual {
         let [Limit { id, quota, label: _, words: _ }] = &limits[..] else { return None };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
+            && quota.max_delay() == Nanos::ZERO
             && shared.is_some() == is_shared
             && trial.is_none()
             && earlier.is_empty()

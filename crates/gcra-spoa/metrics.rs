@@ -41,6 +41,8 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
         };
         policy.decisions.iter().map(decision).collect::<Vec<_>>()
     });
+    let delayed =
+        status.policies.iter().map(|policy| counted(&[("policy", &policy.name)], policy.delayed));
     vec![
         gauges(
             "gcra_build_info",
@@ -66,6 +68,11 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
             "gcra_decisions_total",
             "Messages by policy and outcome. A blocked one was answered with blocked=true.",
             decisions,
+        ),
+        counters(
+            "gcra_delayed_total",
+            "Messages by policy that were allowed with a delay, because of max_delay.",
+            delayed,
         ),
         counters(
             "gcra_unmatched_total",

@@ -64,6 +64,9 @@ pub(crate) struct PolicyStats {
     /// How often each of the first [`DECISIONS`] outcomes was decided without the store. Not for
     /// each worker, because it happens seldom; and not beside what each request reads.
     without_store: CachePadded<[AtomicU64; DECISIONS]>,
+    /// How many messages were allowed with a delay. Not for each worker either: a request that
+    /// waits for milliseconds can spare some nanoseconds.
+    delayed: CachePadded<AtomicU64>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -97,6 +100,7 @@ impl PolicyStats {
             own: (0..lanes).map(|_| CachePadded::default()).collect(),
             shared: Stripe::default(),
             without_store: CachePadded::default(),
+            delayed: CachePadded::default(),
             reported: Mutex::default(),
         }
     }
@@ -125,6 +129,17 @@ impl PolicyStats {
     #[cold]
     pub(crate) fn count_without_store(&self, outcome: Outcome) {
         self.without_store[outcome.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts that a message was allowed with a delay. It is counted by [`count`](Self::count),
+    /// too.
+    pub(crate) fn count_delayed(&self) {
+        self.delayed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many messages were allowed with a delay.
+    pub(crate) fn delayed(&self) -> u64 {
+        self.delayed.load(Ordering::Relaxed)
     }
 
     /// How often each outcome of a decision was decided without the store, with its name.

@@ -104,6 +104,10 @@ pub(crate) struct Policy {
     pub(crate) name: String,
     /// By outcome.
     pub(crate) decisions: BTreeMap<String, u64>,
+    /// How many messages were allowed with a delay; of a policy that only observes, how many would
+    /// have been. Each is among `decisions`, too.
+    #[serde(default)]
+    pub(crate) delayed: u64,
     /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
     /// The clients with the most requests that would have been blocked if the policy did not only
@@ -341,6 +345,7 @@ impl Watched {
                 switched: switched.iter().any(|switched| **switched == *name),
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
+                delayed: stats.delayed(),
                 top_is_exact: Exact {
                     blocked: blocked.complete,
                     would_block: would_block.complete,

@@ -56,6 +56,7 @@ type OfClient<'a> = (u64, f64, Option<u64>, Option<&'a str>);
 struct Sum<'a> {
     agents: usize,
     decisions: BTreeMap<String, u64>,
+    delayed: u64,
     /// The lists in the order blocked, would block, allowed.
     lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
     /// By list: some agent has left clients out.
@@ -73,6 +74,7 @@ impl<'a> Sum<'a> {
         self.agents += 1;
         add_all(&mut self.decisions, &policy.decisions);
         self.switched |= policy.switched;
+        add(&mut self.delayed, policy.delayed);
         self.shared = self.shared.or(policy.shared.as_deref());
         add_all(&mut self.without_store, &policy.without_store);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
@@ -116,6 +118,7 @@ impl<'a> Sum<'a> {
         Policy {
             name: name.to_owned(),
             decisions: self.decisions,
+            delayed: self.delayed,
             top_blocked,
             top_would_block,
             top_allowed,

@@ -1,5 +1,7 @@
 //! What comes of a message: whether its request may pass, by which policy, and why.
 
+use gcra_table::Nanos;
+
 /// Whether a request may pass. Each is stronger than the one before it: of a request with several
 /// messages the strongest counts.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -57,6 +59,8 @@ pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
     /// `None` when the outcome is [`Outcome::Allowed`].
     pub(crate) reason: Option<Reason>,
+    /// How long the request has to wait before it may go on, if it is not blocked.
+    pub(crate) delay_ms: u32,
 }
 
 impl Verdict {
@@ -69,18 +73,31 @@ impl Verdict {
             (Some(_), false) => Outcome::Blocked,
             (Some(_), true) => Outcome::WouldBlock,
         };
-        Self { policy, outcome, reason }
+        Self { policy, outcome, reason, delay_ms: 0 }
+    }
+
+    /// The same for a request that has to wait before it may go on. Rounded up to milliseconds.
+    #[inline]
+    pub(crate) fn after(self, delay: Nanos) -> Self {
+        Self { delay_ms: u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX), ..self }
     }
 
     /// Combines this verdict with that on the next message of the same request.
     pub(crate) fn and(self, next: Self) -> Self {
-        if next.outcome > self.outcome { next } else { self }
+        let strongest = if next.outcome > self.outcome { next } else { self };
+        // A request waits until each of its messages may go on.
+        Self { delay_ms: self.delay_ms.max(next.delay_ms), ..strongest }
     }
 
     /// The value of the variable `blocked`.
     #[inline]
     pub(crate) fn is_blocked(self) -> bool {
         self.outcome == Outcome::Blocked
+    }
+
+    /// The value of the variable `delay_ms`. What is blocked does not wait.
+    pub(crate) fn delay_ms(self) -> u32 {
+        if self.is_blocked() { 0 } else { self.delay_ms }
     }
 
     /// The value of the variable `would_block`: whether the request would be blocked if no policy
@@ -111,6 +128,18 @@ mod tests {
         assert_eq!((BLOCKED.is_blocked(), BLOCKED.would_block()), (true, true));
         assert_eq!((OBSERVED.is_blocked(), OBSERVED.would_block()), (false, true));
         assert_eq!((ALLOWED.is_blocked(), ALLOWED.would_block()), (false, false));
+    }
+
+    #[test]
+    fn a_request_waits_for_the_longest_delay_unless_it_is_blocked() {
+        let [short, long] = [Nanos(1), Nanos(2_000_001)].map(|delay| ALLOWED.after(delay));
+        assert_eq!((short.delay_ms(), long.delay_ms()), (1, 3), "rounded up");
+        for (first, second, delay_ms) in
+            [(short, long, 3), (short, ALLOWED, 1), (long, OBSERVED, 3), (long, BLOCKED, 0)]
+        {
+            assert_eq!(first.and(second).delay_ms(), delay_ms);
+            assert_eq!(second.and(first).delay_ms(), delay_ms);
+        }
     }
 
     #[test]

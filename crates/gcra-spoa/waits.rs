@@ -92,7 +92,8 @@ impl Of<'_> {
     fn owed_for(&self, limit: &Limit, key: KeyHash) -> Nanos {
         let (table, key) = (self.table, limit.key(self.table, key));
         let owed = table.owed(key, limit.quota, table.now());
-        owed.saturating_sub(limit.quota.burst_tolerance())
+        let at_most = limit.quota.burst_tolerance().saturating_add(limit.quota.max_delay());
+        owed.saturating_sub(at_most)
     }
 
     /// The same under limits that machines share: `rules` are those that may be the client's.

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gcra_table::Nanos;
+
 use crate::duration::Exact;
 use crate::plural::Count;
 use crate::policy::overrides::OVERRIDES;
@@ -65,6 +67,20 @@ impl Policy {
         facts.push(self.clients());
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());
+        }
+        let max_delay = self.max_delay();
+        if max_delay > Nanos::ZERO {
+            let up_to = Exact(max_delay.into());
+            facts.push(match self.observes {
+                false => format!(
+                    "a request over the limit is delayed if it has to wait for at most {up_to}, \
+                     else blocked"
+                ),
+                true => format!(
+                    "a request over the limit would be delayed if it had to wait for at most \
+                     {up_to}"
+                ),
+            });
         }
         // A policy that only observes charges none.
         if let Some(penalty) = self.penalty.filter(|_| !self.observes) {

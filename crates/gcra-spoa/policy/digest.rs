@@ -1,7 +1,7 @@
 //! A number that stands for the limits of all policies. Agents with different limits have
 //! different numbers, so that they can be told apart by what they write into the table.
 
-use gcra_table::limit_id;
+use gcra_table::{Nanos, limit_id};
 
 use crate::policy::key_args::KeyArg;
 use crate::policy::sharing::{Sharing, WithoutStore};
@@ -117,6 +117,10 @@ impl Digest {
                     self.number(quota.emission_interval().0);
                     self.number(quota.burst().into());
                     self.number(quota.most_owed().0);
+                    if quota.max_delay() > Nanos::ZERO {
+                        self.add(b"max_delay");
+                        self.number(quota.max_delay().0);
+                    }
                 }
             }
         }
@@ -225,6 +229,9 @@ mod tests {
             format!("{base}bandwidth = {{ full = \"2m\", least = \"1m\" }}"),
             format!("{base}bandwidth = {{ full = \"2m\", least = \"2m\" }}"),
             format!("{base}bandwidth = {{ full = \"3m\", least = \"1m\" }}"),
+            format!("{base}max_delay = \"1m\""),
+            format!("{base}max_delay = \"2m\""),
+            format!("{base}max_delay = \"1m\"\npenalty = {{ cells = 1, ceiling = \"1m\" }}"),
             format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"deny\"\n"),
             format!("{base}[policy.api.overrides]\n\"192.0.2.1\" = \"unlimited\"\n"),
             format!("{base}[policy.api.overrides]\n\"str:192.0.2.1\" = \"unlimited\"\n"),

@@ -14,6 +14,7 @@ use toml::de::{DeTable, DeValue};
 use crate::policy::describe::DEFAULT_PREFIXES;
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::limits::{self, NAME_RULE, is_name};
+use crate::policy::max_delay;
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
@@ -38,6 +39,7 @@ pub(super) const SETTINGS: &[&str] = &[
     "mode",
     "penalty",
     "bandwidth",
+    "max_delay",
     "shared",
     "without_store",
     "open_for",
@@ -141,7 +143,7 @@ impl<'t> File<'t> {
         let scope = entries.take("scope").and_then(|value| self.scope(value));
         let answer = entries.take("answer");
         let others = answer.map(|value| self.variables(value));
-        let answers = Answers {
+        let mut answers = Answers {
             scope: scope.unwrap_or(Scope::Transaction),
             others: others.unwrap_or_default(),
             ..Answers::blocked_only()
@@ -171,6 +173,7 @@ impl<'t> File<'t> {
             _ => flag(name),
         });
         let (list, places) = self.policies(policies);
+        self.answer_delays(&mut answers, answer, &list);
         self.answers_fit(&answers, &list, &places);
         let has_bandwidth = answers.others.contains(&Var::Bandwidth);
         let answer_at = answer.filter(|_| has_bandwidth).map(|value| value.span().start);
@@ -214,6 +217,22 @@ impl<'t> File<'t> {
             }
         }
         vars
+    }
+
+    /// Adds the variable `delay_ms` if a policy can delay requests: without it HAProxy would let
+    /// them pass at once, and no limit would be kept.
+    fn answer_delays(&mut self, answers: &mut Answers, at: Option<&Node<'t>>, list: &[Policy]) {
+        let is_named = answers.others.contains(&Var::DelayMs);
+        match (Policies::can_delay(list), is_named) {
+            (true, false) => answers.others.push(Var::DelayMs),
+            // If a policy is wrong, it may be the one with max_delay.
+            (false, true) if self.reader.is_content() => {
+                let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay \
+                            in a policy, or leave delay_ms out";
+                self.reader.wrong(at.map_or(0, |at| at.span().start), what);
+            }
+            _ => {}
+        }
     }
 
     /// The policies with their trials, and where each of them stands.
@@ -287,7 +306,10 @@ impl<'t> File<'t> {
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
         let observe = entries.take("observe");
-        let trial = observe.and_then(|value| self.trial(name, value, observes));
+        let mut trial = observe.and_then(|value| self.trial(name, value, observes));
+        let max_delay = entries
+            .take("max_delay")
+            .and_then(|value| Some((value, max_delay::max_delay(&mut self.reader, value)?)));
         let penalty = entries
             .take("penalty")
             .and_then(|value| Some((value, penalty::penalty(&mut self.reader, value)?)));
@@ -323,6 +345,19 @@ impl<'t> File<'t> {
             "name" => Some("a policy has its name in its header; leave 'name' out".to_owned()),
             _ => flag(name),
         });
+        // First, because a penalty comes on top of what can be delayed.
+        if let Some((value, max_delay)) = max_delay {
+            let (at, rules) = (value.span().start, &mut overrides.rules);
+            let trial = trial.as_deref_mut().unwrap_or_default();
+            max_delay::apply(&mut self.reader, at, name, max_delay, rule.as_mut(), rules, trial);
+            if shared.is_some() {
+                let what = format!(
+                    "policy '{name}' cannot have max_delay and be shared, because machines that \
+                     share a limit cannot keep one queue; leave out max_delay or shared"
+                );
+                self.reader.wrong(at, &what);
+            }
+        }
         if let Some((value, penalty)) = penalty {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             penalty::apply(&mut self.reader, at, name, penalty, rule.as_mut(), rules);

@@ -172,6 +172,15 @@ spoe-agent gcra
         if has_list {
             lines.push_str(".endif\n");
         }
+        if has(Var::DelayMs) {
+            let var = var(Var::DelayMs.name().as_str());
+            let _ = writeln!(
+                lines,
+                "    # HAProxy 3.2 or later: an older one refuses this line, and without it no \
+                 request waits,\n    # so that more pass than the limit allows.\n    http-{direction} \
+                 pause var({var}) if {{ var({var}) -m int gt 0 }}"
+            );
+        }
         let retry_after = if has(Var::RetryAfter) {
             format!(" hdr Retry-After \"%[var({})]\"", var("retry_after"))
         } else if has_list {

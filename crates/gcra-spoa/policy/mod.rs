@@ -11,6 +11,7 @@ pub(crate) mod file;
 mod haproxy;
 pub(crate) mod key_args;
 mod limits;
+mod max_delay;
 pub(crate) mod meant;
 mod override_key;
 mod overrides;

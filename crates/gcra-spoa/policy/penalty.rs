@@ -73,7 +73,13 @@ pub(super) fn apply(
         if let Some(what) = never_charged(penalty, limit, policy) {
             reader.wrong(at, &what);
         }
-        let most_owed = limit.quota.drain_time().saturating_add(Nanos(penalty.ceiling_ns));
+        // Penalties are charged in whole cells, so the longest delay counts as whole cells, too:
+        // then there is space for the penalty below the ceiling, however much a client owes that
+        // is denied.
+        let interval = limit.quota.emission_interval().0;
+        let delay = Nanos(limit.quota.max_delay().0.next_multiple_of(interval));
+        let drain = limit.quota.drain_time().saturating_add(delay);
+        let most_owed = drain.saturating_add(Nanos(penalty.ceiling_ns));
         match limit.quota.with_most_owed(most_owed) {
             Ok(quota) => limit.quota = quota,
             Err(error) => {

@@ -194,10 +194,10 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             bandwidth, shared, without_store, open_for, overrides, lists",
+             bandwidth, max_delay, shared, without_store, open_for, overrides, lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
              limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             bandwidth, shared, without_store, open_for, overrides, lists",
+             bandwidth, max_delay, shared, without_store, open_for, overrides, lists",
         ],
     );
     // This key has quotes, and its value is a limit with a typing error.
@@ -693,6 +693,100 @@ fn a_penalty_that_is_never_charged_is_a_mistake() {
         mistakes.len() == 1 && mistakes[0].contains("'1 per minute, up to 1 at once'"),
         "{mistakes:?}"
     );
+}
+
+/// Each policy, and its mistake; none if it is right.
+#[test]
+fn what_max_delay_cannot_do_is_a_mistake() {
+    let limits = "limits = \"10/s burst 5\"\nmax_delay";
+    let longest =
+        "'25d' is longer than HAProxy can hold a request; write up to 24d, such as \"2s\"";
+    for (policy, mistake) in [
+        (format!("{limits} = \"2s\""), ""),
+        (format!("{limits} = \"1ms\""), ""),
+        (format!("{limits} = \"24d\""), ""),
+        (format!("{limits} = \"2000000us\""), ""),
+        (format!("{limits} = \"25d\""), longest),
+        (
+            format!("{limits} = \"0s\""),
+            "with max_delay = \"0s\" no request is delayed; leave it out, or write a time, such as \
+             \"2s\"",
+        ),
+        (
+            format!("{limits} = \"1500us\""),
+            "'1500us' is not a whole number of milliseconds, in which HAProxy counts; write one, \
+             such as \"1ms\" or \"2s\"",
+        ),
+        (format!("{limits} = 2"), "max_delay must be a string, such as \"2s\""),
+        (
+            format!("{limits} = \"2 seconds\""),
+            "'2 seconds' is not a valid time; write a whole number and a unit (ms, s, m, h or d), \
+             up to 24d, such as \"2s\"",
+        ),
+        (
+            "limits = \"deny\"\nmax_delay = \"2s\"".to_owned(),
+            "max_delay of policy 'api' has no effect, because the policy has no limit; leave it \
+             out",
+        ),
+        (
+            "limits = \"1/1000d\"\nmax_delay = \"2s\"\noverrides = { a = \"1/1459d\" }".to_owned(),
+            "",
+        ),
+        (
+            "limits = \"1/1460d\"\nmax_delay = \"2s\"".to_owned(),
+            "with max_delay of policy 'api', a debt of 1460 days is too large; at most 1460 days \
+             can be counted; lower max_delay or the burst",
+        ),
+        (
+            format!("{limits} = \"2s\"\nshared = true\n[store]\nurl = \"redis://a\""),
+            "policy 'api' cannot have max_delay and be shared, because machines that share a limit \
+             cannot keep one queue; leave out max_delay or shared",
+        ),
+    ] {
+        let expected = match mistake {
+            "" => Ok(()),
+            mistake => Err(vec![format!("gcra-spoa.toml:3: {mistake}")]),
+        };
+        assert_eq!(parse(&api(&policy)).map(|_| ()), expected, "{policy}");
+    }
+}
+
+/// HAProxy must be told how long a request has to wait, so that is answered without being named.
+#[test]
+fn what_can_be_delayed_is_answered_with_its_delay() {
+    let names = |text: &str| {
+        let answers = good(text).answers.others;
+        answers.iter().map(|var| var.name().as_str().to_owned()).collect::<Vec<_>>()
+    };
+    let delaying = api("limits = \"1/s\"\nmax_delay = \"2s\"");
+    let plain = api("limits = \"1/s\"");
+    assert_eq!(names(&delaying), ["delay_ms"]);
+    assert_eq!(names(&format!("answer = [\"policy\"]\n{delaying}")), ["policy", "delay_ms"]);
+    assert_eq!(names(&format!("answer = [\"delay_ms\"]\n{delaying}")), ["delay_ms"]);
+    assert_eq!(names(&plain), [""; 0]);
+    assert_eq!(
+        parse(&format!("answer = [\"delay_ms\"]\n{plain}")).unwrap_err(),
+        ["gcra-spoa.toml:1: answer names 'delay_ms', and no policy has max_delay; write \
+             max_delay in a policy, or leave delay_ms out"]
+    );
+    // The overrides and the trial have it, too.
+    let text = format!("{delaying}observe = \"2/s\"\noverrides = {{ a = \"3/s\" }}\n");
+    let delays: Vec<_> = good(&text)
+        .list
+        .iter()
+        .flat_map(|policy| {
+            policy.limits().map(|limit| limit.quota.max_delay().millis_ceil()).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(delays, [2_000; 3]);
+    assert!(good(&text).in_words().contains(
+        "\n    a request over the limit is delayed if it has to wait for at most 2s, else blocked\n"
+    ));
+    let printed = good(&delaying).for_haproxy();
+    let pause = "\n    http-request pause var(txn.gcra.delay_ms) if { var(txn.gcra.delay_ms) -m int \
+                 gt 0 }\n";
+    assert!(printed.contains(pause), "{printed}");
+    assert!(!good(&plain).for_haproxy().contains("pause"));
 }
 
 /// A limit is found by its names after its numbers have changed.
@@ -1529,7 +1623,9 @@ fn each_wrong_file_says_what_to_write() {
 fn no_policy_is_lost_without_a_mistake() {
     let values =
         ["7", "true", "[]", "{}", "\"\"", "\" \"", "[\"\"]", "[[]]", "{ rate = \"\" }", "nan"];
-    for setting in ["message", "when", "limits", "observe", "key", "cost", "mode", "penalty"] {
+    for setting in
+        ["message", "when", "limits", "observe", "key", "cost", "mode", "penalty", "max_delay"]
+    {
         for value in values {
             let limits = if setting == "limits" { "" } else { "limits = \"1/s\"\n" };
             if let Ok(policies) = parse(&api(&format!("{limits}{setting} = {value}"))) {

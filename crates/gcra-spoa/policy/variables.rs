@@ -28,10 +28,11 @@ pub(crate) enum Var {
     Headers,
     /// Bytes per second for the response.
     Bandwidth,
+    DelayMs,
 }
 
 impl Var {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::WouldBlock,
         Self::Remaining,
         Self::Limit,
@@ -44,6 +45,7 @@ impl Var {
         Self::RateLimitPolicy,
         Self::Headers,
         Self::Bandwidth,
+        Self::DelayMs,
     ];
 
     pub(crate) const fn name(self) -> VarName<'static> {
@@ -60,6 +62,7 @@ impl Var {
             Self::RateLimitPolicy => "ratelimit_policy",
             Self::Headers => "headers",
             Self::Bandwidth => "bandwidth",
+            Self::DelayMs => "delay_ms",
         })
     }
 }

@@ -599,6 +599,7 @@ function headline() {
   const {against} = report;
   const facts = [["requests decided", decided]];
   facts.push(["allowed", total.allowed, decided]);
+  if (total.delayed) facts.push(["allowed, delayed", total.delayed, decided]);
   facts.push(["blocked", total.blocked, decided]);
   if (total.would_block) facts.push(["would be blocked", total.would_block, decided]);
   if (against) {

@@ -76,6 +76,8 @@ pub(crate) struct Total {
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
     pub(crate) would_block: u64,
+    /// Those of the first three that had to wait before they went on.
+    pub(crate) delayed: u64,
     pub(crate) undecided: u64,
     pub(crate) unmatched: u64,
     pub(crate) clients: u64,
@@ -132,6 +134,8 @@ pub(crate) struct PolicyReport {
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
     pub(crate) would_block: u64,
+    /// Those of the allowed ones that had to wait before they went on.
+    pub(crate) delayed: u64,
     pub(crate) undecided: u64,
     /// Why requests were blocked, or would be.
     pub(crate) reasons: Reasons,

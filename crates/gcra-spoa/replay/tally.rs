@@ -25,6 +25,8 @@ pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
     pub(crate) would_block: u64,
+    /// Those among them that were not blocked, and had to wait before they went on.
+    pub(crate) delayed: u64,
     /// A policy is for the message, but its key has no value or its cost is not valid.
     pub(crate) undecided: u64,
     /// No policy is for any of its messages.
@@ -47,14 +49,22 @@ impl Request {
     /// Adds what came of another message.
     fn and(&mut self, next: Result<Decided, Unanswerable>) {
         match (next, self.decided) {
-            (Ok(next), Some(decided)) if next.verdict.outcome <= decided.verdict.outcome => {}
-            (Ok(next), _) => self.decided = Some(next),
+            (Ok(next), Some(decided)) => {
+                let verdict = decided.verdict.and(next.verdict);
+                let is_stronger = next.verdict.outcome > decided.verdict.outcome;
+                let key = if is_stronger { next.key } else { decided.key };
+                self.decided = Some(Decided { verdict, key });
+            }
+            (Ok(next), None) => self.decided = Some(next),
             (Err(Unanswerable::Undecided(_)), _) => self.is_undecided = true,
             (Err(Unanswerable::Unmatched | Unanswerable::NoMessage), _) => {}
         }
     }
 
     fn count(&self, totals: &mut Totals) {
+        if self.decided.is_some_and(|decided| decided.verdict.delay_ms() > 0) {
+            totals.delayed += 1;
+        }
         match self.decided.map(|decided| decided.verdict.outcome) {
             Some(Outcome::Allowed) => totals.allowed += 1,
             Some(Outcome::Blocked) => totals.blocked += 1,
@@ -71,6 +81,8 @@ pub(crate) struct PolicyTally {
     pub(crate) allowed: u64,
     /// Blocked, or would block if the policy only observes.
     pub(crate) hit: u64,
+    /// Allowed, and had to wait before they went on.
+    pub(crate) delayed: u64,
     pub(crate) undecided: u64,
     /// Of those, by the reason: a limit is used up, a cost above the burst, the rule `deny`.
     pub(crate) by_limit: u64,
@@ -223,6 +235,7 @@ impl Tally {
         }
         if !is_hit {
             policy.allowed += 1;
+            policy.delayed += u64::from(verdict.delay_ms() > 0);
         }
         if was_hit {
             self.count_hit(engine, id, step, message);

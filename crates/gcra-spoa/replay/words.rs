@@ -98,7 +98,8 @@ impl Report {
     }
 
     fn totals(&self, page: &mut Page) {
-        let Total { allowed, blocked, would_block, undecided, unmatched, .. } = self.total;
+        let Total { allowed, blocked, would_block, delayed, undecided, unmatched, .. } =
+            self.total;
         let all = allowed + blocked + would_block + undecided + unmatched;
         let of_clients = |clients: u64| {
             format!(", of {} of {}", Grouped(clients), clients_in_words(self.total.clients))
@@ -107,6 +108,9 @@ impl Report {
             page.line(&format!("{name:<12}{:>14} {:>8}{rest}", Grouped(count), share(count, all)));
         };
         line("allowed", allowed, "");
+        if delayed > 0 {
+            line("  delayed", delayed, ", which are among the allowed");
+        }
         line("blocked", blocked, &of_clients(self.total.clients_blocked));
         if would_block > 0 {
             line("would block", would_block, &of_clients(self.total.clients_would_block));
@@ -208,6 +212,9 @@ impl PolicyReport {
                 clients_in_words(self.clients)
             ),
         );
+        if self.delayed > 0 {
+            page.line(&format!("  {} of the allowed were delayed", Grouped(self.delayed)));
+        }
         for limit in &self.limits {
             let name = if limit.is_override { "an override" } else { &limit.name };
             let hit = limit.blocked + limit.would_block;
@@ -269,6 +276,9 @@ impl Against {
             ));
         };
         line("allowed", old.allowed, new.allowed);
+        if new.delayed + old.delayed > 0 {
+            line("  delayed", old.delayed, new.delayed);
+        }
         line("blocked", old.blocked, new.blocked);
         if new.would_block + old.would_block > 0 {
             line("would block", old.would_block, new.would_block);

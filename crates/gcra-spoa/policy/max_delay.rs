@@ -1,0 +1,89 @@
+//! The grammar of `max_delay`: how long a request over the limit may be held back instead of being
+//! blocked.
+
+use std::time::Duration;
+
+use gcra_table::Nanos;
+
+use crate::duration;
+use crate::policy::reader::{Node, Reader};
+use crate::policy::{Limit, Policies, Policy, Rule};
+
+/// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
+const MOST: Duration = Duration::from_secs(24 * 86_400);
+
+/// `"2s"`.
+pub(super) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
+    const LIKE: &str = "such as \"2s\"";
+    let text = reader.string(value, "max_delay", LIKE)?;
+    let delay = duration::parse(&text);
+    let is_whole = |delay: &Duration| delay.subsec_nanos().is_multiple_of(1_000_000);
+    let what = match delay {
+        Some(Duration::ZERO) => format!(
+            "with max_delay = \"{text}\" no request is delayed; leave it out, or write a time, \
+             {LIKE}"
+        ),
+        Some(delay) if delay > MOST => {
+            format!("'{text}' is longer than HAProxy can hold a request; write up to 24d, {LIKE}")
+        }
+        Some(delay) if !is_whole(&delay) => format!(
+            "'{text}' is not a whole number of milliseconds, in which HAProxy counts; write one, \
+             such as \"1ms\" or \"2s\""
+        ),
+        Some(delay) => return u64::try_from(delay.as_nanos()).ok().map(Nanos),
+        None => format!(
+            "'{text}' is not a valid time; write a whole number and a unit (ms, s, m, h or d), up \
+             to 24d, {LIKE}"
+        ),
+    };
+    reader.wrong(value.span().start, &what);
+    None
+}
+
+/// Puts the longest delay into the quotas of a policy's rule, of its overrides and of its trial.
+/// Notes a mistake where no request could ever be delayed.
+pub(super) fn apply(
+    reader: &mut Reader<'_>,
+    at: usize,
+    policy: &str,
+    max_delay: Nanos,
+    rule: Option<&mut Rule>,
+    overrides: &mut [Rule],
+    trial: &mut [Limit],
+) {
+    let is_known = rule.is_some();
+    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
+    if is_known && limits.peek().is_none() {
+        let what = format!(
+            "max_delay of policy '{policy}' has no effect, because the policy has no limit; leave \
+             it out"
+        );
+        reader.wrong(at, &what);
+    }
+    for limit in limits.chain(trial) {
+        match limit.quota.with_max_delay(max_delay) {
+            Ok(quota) => limit.quota = quota,
+            Err(error) => {
+                let what = format!(
+                    "with max_delay of policy '{policy}', {error}; lower max_delay or the burst"
+                );
+                reader.wrong(at, &what);
+            }
+        }
+    }
+}
+
+impl Policy {
+    /// How long the policy holds back a request that is over a limit, at most; 0 if it blocks each
+    /// of them.
+    pub(crate) fn max_delay(&self) -> Nanos {
+        self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
+    }
+}
+
+impl Policies {
+    /// Whether requests can be delayed, so that the answer says for how long.
+    pub(crate) fn can_delay(list: &[Policy]) -> bool {
+        list.iter().any(|policy| policy.max_delay() > Nanos::ZERO)
+    }
+}
