@@ -4,7 +4,8 @@
 //! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys
 //! seen once. A supervisor sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments,
 //! and lets the table grow and shrink. Up to three resizes run at once, and are killed and stopped
-//! as well. Each allowed cell is written to a log with the clock reading it was decided by;
+//! as well. Each allowed cell is written to a log with the clock reading it was decided by, and the
+//! delay that it was given on top, so that one of the hot keys is a queue of all processes;
 //! afterwards every key's log is held against its limit, over every interval.
 //!
 //! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and
@@ -32,6 +33,8 @@ const SLOTS: u64 = 1024;
 const RESIZERS: usize = 3;
 
 const HOT: u32 = 4;
+/// One of the hot keys.
+const QUEUED: u32 = 0;
 const WARM: u32 = 200;
 /// So many of the warm keys are asked for at a time, for so long; then others, while these drain
 /// and lose their slots.
@@ -41,6 +44,11 @@ const WARM_TURN_NS: u64 = 20_000_000;
 /// 5000 per second, up to 50 at once.
 fn hot() -> Quota {
     quota(200_000, 50)
+}
+
+/// The same with a queue of up to 10 ms: 50 cells.
+fn queued() -> Quota {
+    hot().with_max_delay(Nanos::from_millis(10)).unwrap()
 }
 
 /// 200 per second, up to 3 at once: drained in 15 ms.
@@ -58,7 +66,11 @@ fn quota(interval_ns: u64, burst: u32) -> Quota {
 }
 
 fn quota_of(key: u32) -> Quota {
-    if key < HOT { hot() } else { warm() }
+    match key {
+        QUEUED => queued(),
+        0..HOT => hot(),
+        _ => warm(),
+    }
 }
 
 fn hash_of(table: &Table, key: u32) -> KeyHash {
@@ -131,10 +143,13 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Rng) {
                     continue;
                 }
             };
-            if table.charge(hash_of(&table, key), quota_of(key), 1, &mut now).is_allowed() {
+            let quota = quota_of(key);
+            let decision = table.charge(hash_of(&table, key), quota, 1, &mut now);
+            if decision.is_allowed() {
+                let leaves = now.time().saturating_add(quota.delay(decision.owed()));
                 let mut entry = [0; 12];
                 entry[..4].copy_from_slice(&key.to_le_bytes());
-                entry[4..].copy_from_slice(&now.time().0.to_le_bytes());
+                entry[4..].copy_from_slice(&leaves.0.to_le_bytes());
                 // A process killed before this line has a cell that nobody counts: one per thread
                 // and kill.
                 log.write_all(&entry).unwrap();
@@ -264,7 +279,8 @@ fn supervise(table: &Path, random: &mut Rng, time: Duration) -> Done {
     done
 }
 
-/// The allowed cells of each key, by the clock readings of their decisions.
+/// The allowed cells of each key, by the moments at which they may go on: the clock readings of
+/// their decisions, and their delays.
 fn read_logs(directory: &Path) -> BTreeMap<u32, Vec<u64>> {
     let mut allowed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for file in fs::read_dir(directory).unwrap() {
@@ -340,13 +356,19 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     while table.occupancy().live > 0 {
         thread::sleep(Duration::from_millis(5));
     }
-    // Whoever has been idle has its whole burst.
+    // Whoever has been idle has its whole burst, and a whole queue behind it.
     for key in 0..HOT + WARM {
         let (key, quota) = (hash_of(&table, key), quota_of(key));
         let mut now = table.reading();
-        let asked = 0..=quota.burst();
-        let allowed = asked.filter(|_| table.charge(key, quota, 1, &mut now).is_allowed()).count();
-        assert_eq!(allowed, quota.burst() as usize);
+        let queue = quota.max_delay().div_ceil(quota.emission_interval());
+        let asked = 0..=u64::from(quota.burst()) + queue;
+        let decisions: Vec<_> = asked
+            .map(|_| table.charge(key, quota, 1, &mut now))
+            .filter(|decision| decision.is_allowed())
+            .collect();
+        let at_once = decisions.iter().filter(|it| quota.delay(it.owed()) == Nanos::ZERO).count();
+        assert_eq!(at_once, quota.burst() as usize);
+        assert_eq!(decisions.len() as u64, u64::from(quota.burst()) + queue);
     }
     // Every slot can be taken.
     let mut random = Rng::with_seed(seed);
