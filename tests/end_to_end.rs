@@ -4,7 +4,9 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,6 +69,11 @@ fn the_shipped_files_are_valid_without_a_warning() {
             let output =
                 Command::new(haproxy_binary()).arg("-c").arg("-f").arg(&path).output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
+            if needs_more(&path) {
+                let why = "delay.cfg needs HAProxy 3.2 or later";
+                assert!(!output.status.success() && said.contains(why), "{said}");
+                continue;
+            }
             assert!(
                 output.status.success() && !said.contains("WARNING"),
                 "{}: {said}",
@@ -74,6 +81,11 @@ fn the_shipped_files_are_valid_without_a_warning() {
             );
         }
     }
+}
+
+/// Whether the HAProxy to test with is too old for a shipped file, which says so.
+fn needs_more(path: &Path) -> bool {
+    path.ends_with("delay.cfg") && support::haproxy_since((3, 2)).is_err()
 }
 
 /// What the log lines of a HAProxy say about decisions, from `blocked` to `err`
@@ -121,8 +133,11 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".cfg") && name != "unix-socket.cfg")
         .collect();
-    assert_eq!(shipped.len(), 10);
+    assert_eq!(shipped.len(), 11);
     for (client, name) in (1..).zip(&shipped) {
+        if needs_more(Path::new(name)) {
+            continue;
+        }
         let address = if name == "tcp.cfg" { &sess.address } else { &txn.address };
         let haproxy = Haproxy::start(
             name,
@@ -392,6 +407,106 @@ fn each_api_key_has_its_own_limit_and_the_keyless_are_limited_by_address() {
     assert_eq!(with_key(OTHER, None), 10);
     // A key that looks like an address is no address.
     assert_eq!(with_key(ONE, Some("127.0.0.1")), 10);
+}
+
+/// What one round of requests has shown.
+#[derive(Debug, Default)]
+struct Round {
+    /// When each answer of 200 was there.
+    passed: Vec<Instant>,
+    /// The `Retry-After` of each 429.
+    denied: Vec<u64>,
+}
+
+/// Sends requests at the same time, one on each of so many connections.
+fn at_once(haproxy: &Haproxy, ip: Ipv4Addr, requests: usize) -> Round {
+    let start = Arc::new(Barrier::new(requests));
+    let threads: Vec<_> = (0..requests)
+        .map(|_| {
+            let (start, frontend) = (start.clone(), haproxy.frontend);
+            thread::spawn(move || {
+                let mut client = Client::from(frontend, ip.into());
+                start.wait();
+                let response = client.get("/").unwrap();
+                (response, Instant::now())
+            })
+        })
+        .collect();
+    let mut round = Round::default();
+    for (response, at) in threads.into_iter().map(|thread| thread.join().unwrap()) {
+        match response.status {
+            200 => round.passed.push(at),
+            429 => {
+                let wait =
+                    response.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
+                round.denied.push(wait.unwrap().trim().parse().unwrap());
+            }
+            other => panic!("{other}"),
+        }
+    }
+    round.passed.sort();
+    round
+}
+
+/// Only lower bounds: on a slow machine everything takes longer, and fewer requests come at a time.
+#[test]
+fn requests_over_the_limit_wait_for_their_turn() {
+    needs!(support::haproxy());
+    // An older one refuses the file, which is tested above.
+    if support::haproxy_since((3, 2)).is_err() {
+        return;
+    }
+    const BURST: usize = 5;
+    const INTERVAL: Duration = Duration::from_millis(100);
+    const MAX_DELAY_MS: u64 = 2_000;
+    let directory = directory();
+    let table = directory.path().join("table");
+    let policies = haproxy_folder().join("delay.toml");
+    let args = ["--config", policies.to_str().unwrap()];
+    let mut agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let haproxy = Haproxy::start("delay.cfg", &behind([&agents[0], &agents[1]]));
+    // Until a machine was fast enough that some had to wait, and some would have had to wait for
+    // too long. Each round has a client of its own.
+    let mut client = 0;
+    let mut waits_and_denials = |what: &str| {
+        wait_until(what, || {
+            client += 1;
+            let start = Instant::now();
+            let round = at_once(&haproxy, Ipv4Addr::new(127, 0, 2, client), 40);
+            for (place, at) in (1..).zip(&round.passed) {
+                // In the time until then no more have passed than the limit allows. HAProxy may
+                // begin to count the delay a little before the agent did: by the time that one
+                // round of its events takes, which is much less than this on any machine.
+                let least = INTERVAL * u32::try_from(usize::saturating_sub(place, BURST)).unwrap();
+                let elapsed = *at - start + Duration::from_millis(500);
+                assert!(elapsed >= least, "{place} passed within {elapsed:?}");
+            }
+            // At the end of the longest delay it would be the turn of at least one.
+            assert!(round.denied.iter().all(|wait| (1..=2).contains(wait)), "{round:?}");
+            !round.denied.is_empty() && round.passed.len() > 2 * BURST
+        });
+    };
+    waits_and_denials("some wait and some are denied");
+    // Who is killed takes no place in the queue away.
+    agents[0].process.kill();
+    haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+    waits_and_denials("the same with one agent");
+
+    // As HAProxy saw it.
+    let mut longest = 0;
+    for line in haproxy.process.lines() {
+        let Some((before, after)) = line.split_once(" delay_ms=") else { continue };
+        let mut words = after.split(' ');
+        let (delay, blocked) = (words.next().unwrap(), words.next().unwrap());
+        let delay: u64 = delay.parse().unwrap_or_else(|_| panic!("no answer: {line}"));
+        assert!(delay <= MAX_DELAY_MS && (delay == 0 || blocked == "blocked=0"), "{line}");
+        let timers = before.split(' ').find(|word| word.matches('/').count() == 4);
+        let active = timers.unwrap().rsplit('/').next().unwrap().parse::<u64>().unwrap();
+        // It counts whole milliseconds.
+        assert!(active + 2 >= delay, "{line}");
+        longest = longest.max(delay);
+    }
+    assert!(longest > 0);
 }
 
 #[test]

@@ -49,6 +49,22 @@ pub fn haproxy() -> Result<(), String> {
     }
 }
 
+/// Whether the HAProxy to test with has this version, such as (3, 2), or a later one.
+pub fn haproxy_since(version: (u32, u32)) -> Result<(), String> {
+    haproxy()?;
+    let output = Command::new(haproxy_binary()).arg("-v").output().expect("HAProxy");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let numbers = text.strip_prefix("HAProxy version ").unwrap_or_default();
+    let mut numbers = numbers.split(['.', '-']).map(|number| number.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) >= version => Ok(()),
+        (Some(major), Some(minor)) => {
+            Err(format!("it needs HAProxy {}.{}, not {major}.{minor}", version.0, version.1))
+        }
+        _ => Err(format!("what version is '{text}'?")),
+    }
+}
+
 /// Whether this machine has the address `::1`.
 pub fn ipv6() -> Result<(), String> {
     match TcpListener::bind("[::1]:0") {
