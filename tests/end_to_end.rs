@@ -448,7 +448,7 @@ fn at_once(haproxy: &Haproxy, ip: Ipv4Addr, requests: usize) -> Round {
     round
 }
 
-/// Only lower bounds: on a slow machine everything takes longer, and fewer requests come at a time.
+/// Only lower bounds: on a slow machine all takes longer, and fewer requests come at a time.
 #[test]
 fn requests_over_the_limit_wait_for_their_turn() {
     needs!(support::haproxy());

@@ -4,9 +4,9 @@
 //! Three processes of two threads each ask for hot keys, for keys that come and go, and for keys
 //! seen once. A supervisor sends SIGKILL, or SIGSTOP and a while later SIGCONT, at random moments,
 //! and lets the table grow and shrink. Up to three resizes run at once, and are killed and stopped
-//! as well. Each allowed cell is written to a log with the clock reading it was decided by, and the
-//! delay that it was given on top, so that one of the hot keys is a queue of all processes;
-//! afterwards every key's log is held against its limit, over every interval.
+//! as well. Each allowed cell is written to a log with the clock reading it was decided by, plus
+//! its delay: one of the hot keys is a queue of all processes. Afterwards every key's log is held
+//! against its limit, over every interval.
 //!
 //! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and
 //! `GCRA_STRESS_SEED` are read. The seed is printed: it repeats what was chosen, though not when
@@ -68,7 +68,7 @@ fn quota(interval_ns: u64, burst: u32) -> Quota {
 fn quota_of(key: u32) -> Quota {
     match key {
         QUEUED => queued(),
-        0..HOT => hot(),
+        key if key < HOT => hot(),
         _ => warm(),
     }
 }

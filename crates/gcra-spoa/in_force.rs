@@ -91,9 +91,8 @@ impl Hashing {
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no request is delayed, no client is exempt, no key owes anything under earlier policies, and only `blocked` is
-/// answered. Then a
-/// decision is one charge, and its answer is prepared.
+/// it, no request is delayed, no client is exempt, no key owes anything under earlier policies,
+/// and only `blocked` is answered. Then a decision is one charge, and its answer is prepared.
 ///
 /// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]

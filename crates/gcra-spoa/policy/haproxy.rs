@@ -177,8 +177,8 @@ spoe-agent gcra
             let _ = writeln!(
                 lines,
                 "    # HAProxy 3.2 or later: an older one refuses this line, and without it no \
-                 request waits,\n    # so that more pass than the limit allows.\n    http-{direction} \
-                 pause var({var}) if {{ var({var}) -m int gt 0 }}"
+                 request waits,\n    # so that more pass than the limit allows.\n    \
+                 http-{direction} pause var({var}) if {{ var({var}) -m int gt 0 }}"
             );
         }
         let retry_after = if has(Var::RetryAfter) {

@@ -709,8 +709,8 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         (format!("{limits} = \"25d\""), longest),
         (
             format!("{limits} = \"0s\""),
-            "with max_delay = \"0s\" no request is delayed; leave it out, or write a time, such as \
-             \"2s\"",
+            "with max_delay = \"0s\" no request is delayed; leave it out, or write a time, such \
+             as \"2s\"",
         ),
         (
             format!("{limits} = \"1500us\""),
@@ -739,8 +739,8 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         ),
         (
             format!("{limits} = \"2s\"\nshared = true\n[store]\nurl = \"redis://a\""),
-            "policy 'api' cannot have max_delay and be shared, because machines that share a limit \
-             cannot keep one queue; leave out max_delay or shared",
+            "policy 'api' cannot have max_delay and be shared, because machines that share a \
+             limit cannot keep one queue; leave out max_delay or shared",
         ),
     ] {
         let expected = match mistake {
@@ -780,11 +780,12 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
         .collect();
     assert_eq!(delays, [2_000; 3]);
     assert!(good(&text).in_words().contains(
-        "\n    a request over the limit is delayed if it has to wait for at most 2s, else blocked\n"
+        "\n    a request over the limit is delayed if it has to wait for at most 2s, else \
+         blocked\n"
     ));
     let printed = good(&delaying).for_haproxy();
-    let pause = "\n    http-request pause var(txn.gcra.delay_ms) if { var(txn.gcra.delay_ms) -m int \
-                 gt 0 }\n";
+    let pause = "\n    http-request pause var(txn.gcra.delay_ms) if { var(txn.gcra.delay_ms) -m \
+                 int gt 0 }\n";
     assert!(printed.contains(pause), "{printed}");
     assert!(!good(&plain).for_haproxy().contains("pause"));
 }

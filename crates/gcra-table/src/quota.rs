@@ -124,7 +124,8 @@ impl Quota {
     /// use gcra_table::{Admission, Nanos, Quota, Time};
     ///
     /// // 10 per second, up to 1 at once. What has to wait for at most 150 ms, waits.
-    /// let quota = Quota::new(Nanos::from_millis(100), 1)?.with_max_delay(Nanos::from_millis(150))?;
+    /// let quota = Quota::new(Nanos::from_millis(100), 1)?;
+    /// let quota = quota.with_max_delay(Nanos::from_millis(150))?;
     /// let now = Time(1_000_000_000);
     /// let mut tat = Time::ZERO;
     /// for delay_ms in [0, 100] {
