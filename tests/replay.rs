@@ -106,6 +106,8 @@ struct Plain {
     observes: bool,
     /// Cells, and the ceiling in nanoseconds.
     penalty: Option<(u64, u64)>,
+    /// In nanoseconds.
+    max_delay: u64,
     has_cost: bool,
     over: fn(&Line) -> Over,
     /// Whether the next policy in the list is its trial.
@@ -121,6 +123,7 @@ impl Plain {
             limits,
             observes: false,
             penalty: None,
+            max_delay: 0,
             has_cost: false,
             over: |_| Over::Policy,
             has_trial: false,
@@ -139,6 +142,7 @@ fn network(ip: &str) -> String {
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     allowed: u64,
+    delayed: u64,
     hit: u64,
     clients: BTreeSet<String>,
     hit_by_client: BTreeMap<String, u64>,
@@ -210,22 +214,25 @@ fn decide(
             return true;
         }
     };
-    let mut is_denied = false;
+    let (mut is_denied, mut is_delayed) = (false, false);
     let mut after = Vec::new();
     for (place_of_limit, (interval, burst)) in limits.iter().enumerate() {
         let tat = tats.entry((place, is_over, place_of_limit, key.clone())).or_default();
         let owed = tat.saturating_sub(now);
-        if cells > 0 && owed + cells * interval > burst * interval {
+        let most = burst * interval + policy.max_delay;
+        is_delayed |= cells > 0 && owed + cells * interval > burst * interval;
+        if cells > 0 && owed + cells * interval > most {
             is_denied = true;
             let mut owed = owed;
             if let Some((cells, ceiling)) = policy.penalty
-                && owed + cells * interval <= (burst * interval + ceiling) / interval * interval
+                && let most = burst * interval + policy.max_delay.next_multiple_of(*interval)
+                && owed + cells * interval <= (most + ceiling) / interval * interval
             {
                 owed += cells * interval;
                 *tat = now + owed;
             }
             if !is_over {
-                let wait = owed + cells * interval - burst * interval;
+                let wait = owed + cells * interval - most;
                 counts.by_limit[place_of_limit] += 1;
                 let worst = &mut counts.worst_wait_ns[place_of_limit];
                 *worst = (*worst).max(wait);
@@ -239,6 +246,7 @@ fn decide(
         return true;
     }
     counts.allowed += 1;
+    counts.delayed += u64::from(is_delayed && !policy.observes);
     for (place_of_limit, tat) in after.into_iter().enumerate().filter(|_| cells > 0) {
         tats.insert((place, is_over, place_of_limit, key.clone()), tat);
     }
@@ -271,6 +279,8 @@ fn assert_same(report: &Value, naive: &Naive, policies: &[Plain]) {
     assert_eq!(total["allowed"], naive.allowed);
     assert_eq!(total["blocked"], naive.blocked);
     assert_eq!(total["would_block"], naive.would_block);
+    let delayed: u64 = naive.policies.iter().map(|counts| counts.delayed).sum();
+    assert_eq!(total["delayed"], delayed);
     let sum = |series: &str| {
         report["timeline"][series].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum()
     };
@@ -283,6 +293,7 @@ fn assert_same(report: &Value, naive: &Naive, policies: &[Plain]) {
         let place = policies.iter().position(|policy| policy.name == name).unwrap();
         let counts = &naive.policies[place];
         assert_eq!(policy["allowed"], counts.allowed, "{name}");
+        assert_eq!(policy["delayed"], counts.delayed, "{name}");
         let hit = if policies[place].observes { "would_block" } else { "blocked" };
         assert_eq!(policy[hit], counts.hit, "{name}");
         assert_eq!(policy["clients"], counts.clients.len(), "{name}");
@@ -367,6 +378,19 @@ fn configurations() -> Vec<(&'static str, Vec<Plain>)> {
         (
             "[policy.check]\nlimits = '10/s burst 8'\nkey = ['ip']\ncost = 'cost'\n",
             vec![Plain { has_cost: true, ..Plain::new("check", vec![(100 * MS, 8)]) }],
+        ),
+        (
+            "[policy.check]\nlimits = '5/s burst 2'\nkey = ['ip']\nmax_delay = '1500ms'\n",
+            vec![Plain { max_delay: 1_500 * MS, ..Plain::new("check", vec![(200 * MS, 2)]) }],
+        ),
+        (
+            "[policy.check]\nlimits = ['5/s burst 3', '1/s burst 20']\nkey = ['ip']\n\
+             max_delay = '700ms'\npenalty = { cells = 2, ceiling = '9s' }\n",
+            vec![Plain {
+                max_delay: 700 * MS,
+                penalty: Some((2, 9 * S)),
+                ..Plain::new("check", vec![(200 * MS, 3), (S, 20)])
+            }],
         ),
     ]
 }
