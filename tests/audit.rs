@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
+use spop_agent::testing;
 use spop_codec::Value;
 use support::spop::Spop;
 use support::{Agent, directory, wait_until};
@@ -128,6 +129,34 @@ fn a_line_has_the_policy_the_key_and_the_outcome() {
     assert_eq!(lines_of(&old), before);
     let output = audit(&[&old, &file], &["--rate", "2/h", "--policy", "api"]);
     assert!(words(&output).contains("none too many"), "{output:?}");
+}
+
+/// What is delayed is written down with the moment at which it may go on, so that the limit is
+/// found to be kept: by what goes on, and not by what comes.
+#[test]
+fn a_delayed_request_counts_when_it_goes_on() {
+    let directory = directory();
+    let config = directory.path().join("gcra.toml");
+    let text = "[policy.api]\nlimits = \"10/s burst 5\"\nkey = [\"ip\"]\nmax_delay = \"1h\"\n";
+    fs::write(&config, text).unwrap();
+    let (table, file) = (directory.path().join("table"), directory.path().join("audit"));
+    let flags = ["--config", config.to_str().unwrap(), "--audit", file.to_str().unwrap()];
+    let agent = Agent::start(&table, &flags);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Cells for 200 s: they do not come back while they are asked about, on any machine.
+    runtime.block_on(async {
+        let mut client = testing::Client::connect(&agent.address).await.unwrap();
+        for _ in 0..2_000 {
+            client.ask(&[("api", &[("ip", ip("192.0.2.1"))])]).await.unwrap();
+        }
+    });
+    let output = audit(&[&file], &["--policy", "api", "--rate", "10/s", "--burst", "5"]);
+    let said = words(&output);
+    assert!(said.starts_with("2000 cells of 1 client in "), "{said}");
+    assert!(said.contains("none too many"), "{said}");
+    assert_eq!(output.status.code(), Some(0));
+    let output = audit(&[&file], &["--policy", "api", "--rate", "10/s", "--burst", "4"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
 /// The agent would end, or wait for ever, at the next decision.

@@ -142,8 +142,8 @@ impl Lines {
         Self { audit, text: String::new(), count: 0 }
     }
 
-    /// Adds what was decided about a message at `now`. `outcome` is `None` for a client that is
-    /// exempt.
+    /// Adds what was decided about a message at `now`, or when it may go on if it is delayed.
+    /// `outcome` is `None` for a client that is exempt.
     pub(crate) fn add(
         &mut self,
         table: &Table,

@@ -85,8 +85,6 @@ pub(crate) fn foresee<'p>(
             bucket: table.look_up(claim.key, limit.quota, at),
         });
     }
-    // What a policy would delay that only observes is not delayed.
-    let delay = if policy.observes { Nanos::ZERO } else { delay };
     (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
 }
 
@@ -138,12 +136,9 @@ impl<'p> Charge<'_, 'p, '_> {
         let (said, reason) = self.charge_claims(&claims);
         // It goes on when it conforms to each limit.
         let delays = said.iter().map(|standing| self.delay_of(standing.limit, standing.owed));
-        let mut delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
+        let delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
         if delay > Nanos::ZERO {
             self.in_force.each[self.question.policy].stats.count_delayed();
-        }
-        if self.policy.observes {
-            delay = Nanos::ZERO;
         }
         if let Some(standings) = standings {
             said.into_iter().for_each(|standing| standings.add(standing, self.policy));

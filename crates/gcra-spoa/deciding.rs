@@ -2,7 +2,7 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use gcra_table::{Leases, Reading, Table};
+use gcra_table::{Leases, Nanos, Reading, Table};
 use spop_agent::{Message, Messages};
 
 use crate::answer::Standings;
@@ -180,10 +180,12 @@ impl<'p> Asked<'p, '_, '_> {
     fn write(&self, now: &Reading, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
         if let Some(lines) = audit {
             let outcome = verdict.map(|verdict| verdict.outcome);
+            // When its cells go on: that is what a limit is about.
+            let delay = verdict.map_or(Nanos::ZERO, |verdict| verdict.delay);
             let cells = self.question.cells;
             lines.add(
                 self.deciding.table,
-                now.time(),
+                now.time().saturating_add(delay),
                 self.policy(),
                 cells,
                 outcome,

@@ -1028,6 +1028,14 @@ async fn a_queue_is_kept_when_limits_change() {
     for place in 0..=10 {
         assert_eq!(number(&scenario.ask(&ip).await, "delay_ms"), place * 100);
     }
+    let said = scenario.explain(&ip).in_words();
+    assert!(said.contains("a request now is allowed, with a delay of 1100 ms\n"), "{said}");
+    assert!(
+        said.contains(
+            "none of 1 left; a request now is delayed by 1100 ms, all 1 again in 1100 ms"
+        ),
+        "{said}"
+    );
     // The 11 requests are 11 at the new rate.
     let changed = text("5/s burst 1", "max_delay = \"3s\"\n");
     scenario.reload(&changed);

@@ -59,8 +59,10 @@ pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
     /// `None` when the outcome is [`Outcome::Allowed`].
     pub(crate) reason: Option<Reason>,
-    /// How long the request has to wait before it may go on, if it is not blocked.
-    pub(crate) delay_ms: u32,
+    /// How long the request has to wait before it may go on by the limits, if it is allowed.
+    pub(crate) delay: Nanos,
+    /// Whether the policy only observes. Then nothing waits for its limits.
+    only_observed: bool,
 }
 
 impl Verdict {
@@ -73,20 +75,25 @@ impl Verdict {
             (Some(_), false) => Outcome::Blocked,
             (Some(_), true) => Outcome::WouldBlock,
         };
-        Self { policy, outcome, reason, delay_ms: 0 }
+        Self { policy, outcome, reason, delay: Nanos::ZERO, only_observed: observes }
     }
 
-    /// The same for a request that has to wait before it may go on. Rounded up to milliseconds.
+    /// The same for a request that has to wait before it may go on.
     #[inline]
     pub(crate) fn after(self, delay: Nanos) -> Self {
-        Self { delay_ms: u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX), ..self }
+        Self { delay, ..self }
     }
 
     /// Combines this verdict with that on the next message of the same request.
     pub(crate) fn and(self, next: Self) -> Self {
         let strongest = if next.outcome > self.outcome { next } else { self };
         // A request waits until each of its messages may go on.
-        Self { delay_ms: self.delay_ms.max(next.delay_ms), ..strongest }
+        let delay = self.delay_in_force().max(next.delay_in_force());
+        Self { delay, only_observed: false, ..strongest }
+    }
+
+    fn delay_in_force(self) -> Nanos {
+        if self.only_observed { Nanos::ZERO } else { self.delay }
     }
 
     /// The value of the variable `blocked`.
@@ -95,9 +102,10 @@ impl Verdict {
         self.outcome == Outcome::Blocked
     }
 
-    /// The value of the variable `delay_ms`. What is blocked does not wait.
+    /// The value of the variable `delay_ms`, rounded up. What is blocked does not wait.
     pub(crate) fn delay_ms(self) -> u32 {
-        if self.is_blocked() { 0 } else { self.delay_ms }
+        let delay = if self.is_blocked() { Nanos::ZERO } else { self.delay_in_force() };
+        u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX)
     }
 
     /// The value of the variable `would_block`: whether the request would be blocked if no policy
@@ -122,8 +130,12 @@ mod tests {
             (ALLOWED, BLOCKED, BLOCKED),
             (OBSERVED, BLOCKED, BLOCKED),
         ] {
-            assert_eq!(first.and(second), strongest);
-            assert_eq!(second.and(first), strongest);
+            for both in [first.and(second), second.and(first)] {
+                assert_eq!(
+                    (both.policy, both.outcome, both.reason),
+                    (strongest.policy, strongest.outcome, strongest.reason)
+                );
+            }
         }
         assert_eq!((BLOCKED.is_blocked(), BLOCKED.would_block()), (true, true));
         assert_eq!((OBSERVED.is_blocked(), OBSERVED.would_block()), (false, true));
@@ -134,9 +146,14 @@ mod tests {
     fn a_request_waits_for_the_longest_delay_unless_it_is_blocked() {
         let [short, long] = [Nanos(1), Nanos(2_000_001)].map(|delay| ALLOWED.after(delay));
         assert_eq!((short.delay_ms(), long.delay_ms()), (1, 3), "rounded up");
-        for (first, second, delay_ms) in
-            [(short, long, 3), (short, ALLOWED, 1), (long, OBSERVED, 3), (long, BLOCKED, 0)]
-        {
+        assert_eq!(OBSERVED.after(Nanos::from_secs(9)).delay_ms(), 0);
+        for (first, second, delay_ms) in [
+            (short, long, 3),
+            (short, ALLOWED, 1),
+            (long, OBSERVED, 3),
+            (long, BLOCKED, 0),
+            (short, Verdict::new(1, true, None).after(Nanos::from_secs(9)), 1),
+        ] {
             assert_eq!(first.and(second).delay_ms(), delay_ms);
             assert_eq!(second.and(first).delay_ms(), delay_ms);
         }
