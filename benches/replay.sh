@@ -1,7 +1,7 @@
 #!/bin/sh
-# replay.sh [REQUESTS [ROUNDS]]: `gcra-spoa replay` beside awk and GoAccess on the same log, each as
-# a whole program: processor time and time in all, as medians of interleaved rounds. awk only counts
-# the requests of each client. What is not installed is left out, and the output says so.
+# replay.sh [REQUESTS [ROUNDS]]: `gcra-spoa replay` beside awk and GoAccess on the same log, each
+# as a whole program: processor time and time in all, as medians of interleaved rounds. awk only
+# counts the requests of each client. What is not installed is left out, and the output says so.
 set -eu
 cd "$(dirname "$0")/.."
 requests=${1:-1000000}

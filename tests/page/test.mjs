@@ -248,8 +248,10 @@ await test('looking up addresses, keys and mistakes', async () => {
   }
   // What is shown is asked again while it is, and says when.
   await look('alice@example.com');
-  const first = await text(page, '#asked');
-  assert.match(first, /^alice@example\.com: as of \d\d:\d\d:\d\d$/);
+  const first = await until('the time is shown', async () => {
+    const words = await text(page, '#asked');
+    return /^alice@example\.com: as of \d\d:\d\d:\d\d$/.test(words) && words;
+  });
   const field = await page.evaluate(() => { window.card = document.querySelector('.answer'); return document.activeElement.id; });
   await until('it is asked again', async () => await text(page, '#asked') !== first);
   assert.ok(await page.evaluate(() => window.card.isConnected), 'the card stays, and what is selected in it');

@@ -452,7 +452,7 @@ for (const id of ['blocked', 'would', 'allowed']) {
 }
 function waitCell({ wait_ms: ms, reason }) {
   if (ms) return { text: time(ms), css: 'num' };
-  const text = { store: 'store away', denied: 'denied', share: 'see look-up' }[reason];
+  const text = { store: 'no store', denied: 'denied', share: 'look up' }[reason];
   return { text: text ?? 'none', css: text ? 'num' : 'num zero' };
 }
 // After a touch or a click an element keeps the hover or the focus, and nobody is in it.
