@@ -11,7 +11,7 @@
 //! It does not send them the token, because another process may have taken such an address. It
 //! shows that it is an agent of the table by a digest that only these can compute. The digest is
 //! for one agent and one moment, and an agent follows only orders that are later than the last one
-//! about the policy and than its last reload: so an order is of no use for who has listened. The
+//! about the policy and than its last reload: so an order is of no use to a listener. The
 //! answer has such a digest, too, because the address may have been taken by another program.
 
 use std::fmt::Write as _;

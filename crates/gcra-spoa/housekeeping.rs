@@ -651,7 +651,7 @@ impl Housekeeping {
 
 /// When the agent last followed an order about each policy, and when it last read its file, in
 /// nanoseconds after the start of the machine. An order is followed once, and orders are followed
-/// in the order of time: who has listened cannot repeat one.
+/// in the order of time: a listener cannot repeat one.
 #[derive(Debug, Default)]
 struct Followed {
     /// By policy. Only policies that there were at the time are in it.

@@ -920,7 +920,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     /// Two agents on one table are one queue for each client. Each answer is that of the queue:
-    /// the delay to the millisecond, and who would wait for too long is blocked, with the time
+    /// the delay to the millisecond, and what would wait for too long is blocked, with the time
     /// until the queue is short enough. A request that costs nothing never waits.
     #[test]
     fn with_max_delay_all_agents_are_one_queue(
@@ -1013,7 +1013,7 @@ proptest! {
     }
 }
 
-/// Who is in the queue when the limits change stays in it: as many requests as it owes go before
+/// A client in the queue stays in it when the limits change: as many requests as it owes go before
 /// the next one, at the new rate.
 #[tokio::test]
 async fn a_queue_is_kept_when_limits_change() {

@@ -388,7 +388,7 @@ function showTroubles(list) {
     say(one.children[1], more ? ` ${more}` : '');
   });
   while (box.children.length > list.length) box.lastChild.remove();
-  // Numbers in the alerts grow; who listens hears only what is new.
+  // Numbers in the alerts grow; a screen reader reads only what is new.
   const texts = list.map(([, text]) => text), fresh = texts.filter((text) => !announced.includes(text));
   if (fresh.length) say($('news'), fresh.join(' '));
   else if (!texts.length) say($('news'), '');

@@ -171,7 +171,7 @@ mod tests {
             let naive = f64::from(full) - f64::from(full - least) * share;
             prop_assert!((f64::from(got) - naive).abs() <= 2.0, "{} and {}", got, naive);
             prop_assert!((least..=full).contains(&got));
-            // Who owes more never gets more.
+            // A client that owes more never gets more.
             prop_assert!(bandwidth.at(Nanos(owed + 1), quota) <= got);
             prop_assert_eq!(bandwidth.at(Nanos::ZERO, quota), full);
             for most in [Nanos(drain), Nanos::MAX] {

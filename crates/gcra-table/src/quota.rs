@@ -52,8 +52,8 @@ const DAY_S: u64 = 86_400;
 ///
 /// A quota with a [longest delay](Self::with_max_delay) also admits cells that come too early, if
 /// they conform within that time: they are charged now, and have to wait for their
-/// [delay](Self::delay). Who lets each request go on after its delay has a shaper: what goes on
-/// keeps to the rate and the burst, in the order in which it was charged.
+/// [delay](Self::delay). A caller that lets each request go on after its delay has a shaper: what
+/// goes on keeps to the rate and the burst, in the order in which it was charged.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Quota {
     emission_interval: NonZeroU64,

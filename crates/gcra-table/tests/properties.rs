@@ -338,7 +338,7 @@ fn costs() -> impl Strategy<Value = u32> {
 
 /// A shaper as one would draw it: requests stand in a queue, in the order in which they came, and
 /// each leaves at the earliest moment at which what left in each interval before it stays within
-/// `burst + t / T`. Who would have to stand for longer than the longest delay is turned away. It
+/// `burst + t / T`. What would have to wait for longer than the longest delay is turned away. It
 /// knows no TAT. Its times are nanoseconds.
 struct Shaper {
     limit: Naive,
