@@ -63,7 +63,7 @@ const KEYS: [&str; 30] = [
     "policy.a.limits",
 ];
 
-const VALUES: [&str; 54] = [
+const VALUES: &[&str] = &[
     "\"10/s\"",
     "\"10/s burst 20\"",
     "\"1000/h\"",
@@ -184,7 +184,7 @@ fn value(u: &mut Unstructured<'_>, document: &mut String, depth: u8) -> Result<(
             document.push_str(text(u)?);
             document.push('"');
         }
-        _ => document.push_str(u.choose(&VALUES)?),
+        _ => document.push_str(u.choose(VALUES)?),
     }
     Ok(())
 }
