@@ -13,6 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 use support::spop::Spop;
@@ -40,7 +41,10 @@ impl Systemd {
     }
 
     fn abstract_socket(test: &str) -> Self {
-        let name = format!("gcra-spoa-{test}-{}", std::process::id());
+        // A process that another test is just starting may still hold the last one's socket.
+        static SOCKETS: AtomicU32 = AtomicU32::new(0);
+        let number = SOCKETS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gcra-spoa-{test}-{}-{number}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         Self::on(UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
     }
