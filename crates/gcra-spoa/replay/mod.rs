@@ -16,6 +16,7 @@ mod tests;
 mod timeline;
 mod words;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -54,18 +55,10 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let old = command.against.as_deref().map(Configured::by_file).transpose()?;
     let suggested = command.suggest.as_deref().map(suggesting::policies_of).transpose();
     let suggested = suggested.map_err(WrongUsage)?;
-    let mut captures = command.captures.iter().enumerate();
-    if let Some((_, name)) =
-        captures.find(|(place, name)| name.is_empty() || command.captures[..*place].contains(name))
-    {
-        return Err(WrongUsage(format!(
-            "--captures has '{name}' {}; write the names of the captured headers in the order of \
-             haproxy.cfg, such as host,x-api-key",
-            if name.is_empty() { "for a name" } else { "twice" }
-        ))
-        .into());
-    }
-    let inputs = inputs(&command.files)?;
+    check_captures(&command.captures).map_err(WrongUsage)?;
+    let real_files: Vec<_> =
+        command.files.iter().map(|file| fs::canonicalize(file).ok()).collect();
+    let inputs = inputs(&command.files, &real_files)?;
     let format = format(command, &inputs)?;
     let mut fields = Fields::new(&format, &command.captures);
     let mut described = Described::default();
@@ -97,7 +90,7 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
         .map_err(|error| WrongUsage(format!("{} has no field '{}'", format.name(), error.name)))?;
 
     // Before the work, so that a wrong path costs no time.
-    let page = command.html.as_deref().map(|file| open_page(file, &command.files)).transpose()?;
+    let page = command.html.as_deref().map(|file| open_page(file, &real_files)).transpose()?;
     let progress = Progress::new();
     let mut options = Options { utc_offset: command.utc_offset, ..Options::default() };
     options.window = command.window.unwrap_or(options.window);
@@ -157,16 +150,29 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the file of the page. What it had stays until the page is written.
-fn open_page(file: &Path, logs: &[PathBuf]) -> anyhow::Result<File> {
+/// Refuses names of captured headers that cannot be meant. The error is a sentence.
+fn check_captures(names: &[String]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| name.is_empty() || !seen.insert(*name)) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "--captures has '{name}' {}; write the names of the captured headers in the order of \
+             haproxy.cfg, such as host,x-api-key",
+            if name.is_empty() { "for a name" } else { "twice" }
+        )),
+    }
+}
+
+/// Opens the file of the page. What it had stays until the page is written. `logs` are the real
+/// paths of the logs that have one.
+fn open_page(file: &Path, logs: &[Option<PathBuf>]) -> anyhow::Result<File> {
     if file.as_os_str() == "-" {
         let sentence =
             "--html writes a file, and '-' is none; write its name, such as report.html";
         return Err(WrongUsage(sentence.to_owned()).into());
     }
     let real = fs::canonicalize(file).ok();
-    let is_it = |log: &PathBuf| real.is_some() && fs::canonicalize(log).ok() == real;
-    if logs.iter().any(is_it) {
+    if real.is_some() && logs.contains(&real) {
         let file = file.display();
         return Err(
             WrongUsage(format!("--html {file} is one of the logs; write another file")).into()
@@ -182,23 +188,20 @@ fn width() -> usize {
     size.filter(|_| io::stdout().is_terminal()).map_or(80, |(width, _)| width.into())
 }
 
-/// The logs of the command line.
-fn inputs(files: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+/// The logs of the command line, with the real path of each that has one.
+fn inputs(files: &[PathBuf], real: &[Option<PathBuf>]) -> anyhow::Result<Vec<Input>> {
     let is_stdin = |file: &&PathBuf| file.as_os_str() == "-";
     if files.iter().filter(is_stdin).count() > 1 {
         return Err(
             WrongUsage("'-' is given twice, and standard input can be read once".into()).into()
         );
     }
-    for (place, file) in files.iter().enumerate() {
-        let real = fs::canonicalize(file).ok();
-        if real.is_some()
-            && files[..place].iter().any(|other| fs::canonicalize(other).ok() == real)
-        {
-            let file = file.display();
-            let sentence = format!("{file} is given twice, and its requests would count twice");
-            return Err(WrongUsage(sentence).into());
-        }
+    let mut seen = HashSet::new();
+    let mut is_known = |real| !seen.insert(real);
+    if let Some(place) = real.iter().position(|real| real.as_ref().is_some_and(&mut is_known)) {
+        let file = files[place].display();
+        let sentence = format!("{file} is given twice, and its requests would count twice");
+        return Err(WrongUsage(sentence).into());
     }
     let input = |file: &PathBuf| match is_stdin(&file) {
         true => Input::stdin(),
