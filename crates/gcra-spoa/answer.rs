@@ -15,6 +15,8 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing<'p> {
     pub(crate) limit: &'p Limit,
+    /// The numbers of the limit for this request.
+    pub(crate) quota: Quota,
     pub(crate) owed: Nanos,
     /// How long the client has to wait until the same request would be allowed, perhaps with a
     /// delay; 0 when it was.
@@ -23,7 +25,7 @@ pub(crate) struct Standing<'p> {
 
 impl Standing<'_> {
     pub(crate) fn remaining(&self) -> u32 {
-        self.limit.quota.remaining(self.owed)
+        self.quota.remaining(self.owed)
     }
 
     /// Whether this limit is at least as restrictive as the other one: it has the longer wait, or
@@ -74,7 +76,7 @@ impl<'p> Standings<'p> {
         }
         // A policy that only observes slows no client.
         if let Some(bandwidth) = bandwidth.filter(|_| !observes) {
-            let bytes = bandwidth.at(standing.owed, standing.limit.quota);
+            let bytes = bandwidth.at(standing.owed, standing.quota);
             self.bandwidth = Some(self.bandwidth.map_or(bytes, |fewest| fewest.min(bytes)));
         }
         let _ = self.listed.try_push(standing);
@@ -84,11 +86,14 @@ impl<'p> Standings<'p> {
     }
 }
 
+/// What one limit said: its place, its numbers, what is owed, and the wait.
+type KeptStanding = (LimitPlace, Quota, Nanos, Nanos);
+
 /// What limits said, without a reference to the policies: for a request that waits.
 #[derive(Debug, Default)]
 pub(crate) struct KeptStandings {
-    listed: Vec<(LimitPlace, Nanos, Nanos)>,
-    tightest: Option<(LimitPlace, Nanos, Nanos)>,
+    listed: Vec<KeptStanding>,
+    tightest: Option<KeptStanding>,
     are_enforced: bool,
     bandwidth: Option<u32>,
 }
@@ -98,7 +103,7 @@ impl Standings<'_> {
     pub(crate) fn keep(&self, policies: &Policies) -> KeptStandings {
         let keep = |standing: &Standing<'_>| {
             let place = policies.place_of(standing.limit)?;
-            Some((place, standing.owed, standing.wait))
+            Some((place, standing.quota, standing.owed, standing.wait))
         };
         KeptStandings {
             listed: self.listed.iter().filter_map(keep).collect(),
@@ -112,8 +117,9 @@ impl Standings<'_> {
 impl KeptStandings {
     /// What was kept, about the limits of the same policies.
     pub(crate) fn of(self, policies: &Policies) -> Standings<'_> {
-        let restore =
-            |(place, owed, wait)| Some(Standing { limit: policies.limit_at(place)?, owed, wait });
+        let restore = |(place, quota, owed, wait)| {
+            Some(Standing { limit: policies.limit_at(place)?, quota, owed, wait })
+        };
         Standings {
             listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
             tightest: self.tightest.and_then(restore),
@@ -219,7 +225,7 @@ fn set_vars(
                 reply.set_var(answers.scope, name, standing.remaining())?;
             }
             (Var::Limit, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.limit.quota.burst())?;
+                reply.set_var(answers.scope, name, standing.quota.burst())?;
             }
             (Var::RetryAfter, Some(standing)) => {
                 reply.set_var(answers.scope, name, standing.wait.secs_ceil())?;
@@ -301,9 +307,9 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
 /// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again.
 fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
-    for Standing { limit, .. } in standings {
+    for Standing { limit, quota, .. } in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let (window, quota) = (window(limit.quota), limit.quota.burst());
+        let (window, quota) = (window(*quota), quota.burst());
         let _ = write!(text, "{comma}\"{}\";q={quota};w={window}", limit.label);
     }
 }
@@ -429,7 +435,8 @@ mod tests {
                 .collect();
             let mut standings = Standings::default();
             for (limit, owed, wait, observes) in &limits {
-                standings.say(Standing { limit, owed: *owed, wait: *wait }, *observes, None);
+                let (quota, owed, wait) = (limit.quota, *owed, *wait);
+                standings.say(Standing { limit, quota, owed, wait }, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let answers = Answers { others, ..Answers::blocked_only() };
@@ -465,7 +472,7 @@ mod tests {
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota.drain_time().0 / 2);
-        standings.add(Standing { limit, owed, wait: Nanos::ZERO }, policy);
+        standings.add(Standing { limit, quota: limit.quota, owed, wait: Nanos::ZERO }, policy);
         let vars = |standings: &Standings<'_>| {
             let mut written = Written::default();
             write(&policies, Some(Verdict::new(0, false, None)), standings, &mut written);
@@ -498,7 +505,7 @@ mod tests {
         let mut standings = Standings::default();
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
-            standings.say(Standing { limit, owed, wait }, false, None);
+            standings.say(Standing { limit, quota: limit.quota, owed, wait }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = Written::default();

@@ -1,5 +1,7 @@
 //! From a question to a verdict: charges the buckets of a key.
 
+use std::slice;
+
 use arrayvec::ArrayVec;
 use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time};
 use spop_agent::Message;
@@ -7,7 +9,8 @@ use spop_agent::Message;
 use crate::answer::{Standing, Standings};
 use crate::earlier::least_tat;
 use crate::in_force::InForce;
-use crate::policy::{Limit, MAX_LIMITS, Policy, Rule};
+use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
 
@@ -35,7 +38,9 @@ pub(crate) fn decide<'p, 'm>(
             Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
             Rule::Unlimited => (None, Nanos::ZERO),
             Rule::Limits(limits) => {
-                let message = if in_force.earlier.is_empty() { None } else { message() };
+                let is_read = in_force.each[question.policy].reads_messages;
+                let is_read = is_read || !in_force.earlier.is_empty();
+                let message = if is_read { message() } else { None };
                 Charge { table, now, in_force, policy, question, message }.all(limits, standings)
             }
         },
@@ -66,23 +71,27 @@ pub(crate) fn foresee<'p>(
     let rule = policy.rule(question.rule);
     let mut now = table.reading();
     let at = now.time();
-    let message = (!in_force.earlier.is_empty()).then(|| message.clone());
-    let charge = Charge { table, now: &mut now, in_force, policy, question, message };
+    let asked = Some(message.clone());
+    let charge = Charge { table, now: &mut now, in_force, policy, question, message: asked };
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
     for limit in rule.limits().iter().take(MAX_LIMITS) {
+        // A command may know a client by the policy's key alone.
+        if lacks_a_key(slice::from_ref(limit), message) {
+            continue;
+        }
         let claim = charge.claim(limit);
         let (standing, denied) = charge.look(claim);
         // What can never be allowed is a stronger reason.
         reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
-        delay = delay.max(charge.delay_of(limit, charge.owed_with_cells(&standing)));
+        delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
         foreseen.push(Foreseen {
             standing,
             wait_if_asked: if_asked.wait,
-            bucket: table.look_up(claim.key, limit.quota, at),
+            bucket: table.look_up(claim.key, claim.quota, at),
         });
     }
     (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
@@ -95,7 +104,8 @@ struct Charge<'t, 'p, 'm> {
     in_force: &'p InForce,
     policy: &'p Policy,
     question: Question,
-    /// Needed to find what its key owed under earlier policies.
+    /// Needed for limits with a key or numbers of their own, and to find what a key owed under
+    /// earlier policies.
     message: Option<Message<'m>>,
 }
 
@@ -103,7 +113,7 @@ struct Charge<'t, 'p, 'm> {
 #[derive(Clone, Copy, Debug)]
 struct Claim<'p> {
     limit: &'p Limit,
-    /// That of the limit, or a share of it.
+    /// That of the limit for this message, or a share of it.
     quota: Quota,
     key: KeyHash,
     /// The TAT that the key has at least, by what it owed under earlier policies.
@@ -112,15 +122,16 @@ struct Claim<'p> {
 
 impl<'p> Charge<'_, 'p, '_> {
     fn claim(&self, limit: &'p Limit) -> Claim<'p> {
-        let key = limit.key(self.table, self.question.key);
+        let LimitBucket { key, quota } =
+            LimitBucket::of(self.table, limit, self.question.key, self.message.as_ref());
         let least_tat = match &self.message {
-            None => Time::ZERO,
-            Some(message) => {
+            Some(message) if !self.in_force.earlier.is_empty() => {
                 let Question { policy, rule, .. } = self.question;
                 least_tat(&self.in_force.earlier, self.table, policy, rule, limit, key, message)
             }
+            _ => Time::ZERO,
         };
-        Claim { limit, quota: limit.quota, key, least_tat }
+        Claim { limit, quota, key, least_tat }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -135,7 +146,7 @@ impl<'p> Charge<'_, 'p, '_> {
             limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
         let (said, reason) = self.charge_claims(&claims);
         // It goes on when it conforms to each limit.
-        let delays = said.iter().map(|standing| self.delay_of(standing.limit, standing.owed));
+        let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
         let delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
         if delay > Nanos::ZERO {
             self.in_force.each[self.question.policy].stats.count_delayed();
@@ -148,14 +159,14 @@ impl<'p> Charge<'_, 'p, '_> {
 
     /// How long a message has to wait that a limit has allowed, if the client owes this much with
     /// it. A message that costs nothing never waits.
-    fn delay_of(&self, limit: &Limit, owed: Nanos) -> Nanos {
+    fn delay_of(&self, quota: Quota, owed: Nanos) -> Nanos {
         // Without a longest delay nothing that is allowed owes more than a burst.
-        if self.question.cells == 0 { Nanos::ZERO } else { limit.quota.delay(owed) }
+        if self.question.cells == 0 { Nanos::ZERO } else { quota.delay(owed) }
     }
 
     /// What a client with this standing would owe with the cells of the message.
     fn owed_with_cells(&self, standing: &Standing<'_>) -> Nanos {
-        let interval = standing.limit.quota.emission_interval();
+        let interval = standing.quota.emission_interval();
         standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
 
@@ -168,7 +179,7 @@ impl<'p> Charge<'_, 'p, '_> {
         match claims {
             [claim] if self.question.cells > 0 => {
                 let (decision, reason) = self.charge(*claim);
-                let mut standing = standing_of(claim.limit, &decision);
+                let mut standing = standing_of(*claim, &decision);
                 if reason.is_some() {
                     self.punish(*claim, &mut standing);
                 }
@@ -214,7 +225,7 @@ impl<'p> Charge<'_, 'p, '_> {
         let mut charged = ArrayVec::<Decision, MAX_LIMITS>::new();
         for (place, claim) in claims.iter().enumerate() {
             let (decision, denied) = self.charge(*claim);
-            standings[place] = standing_of(claim.limit, &decision);
+            standings[place] = standing_of(*claim, &decision);
             if denied.is_none() {
                 charged.push(decision);
                 continue;
@@ -277,14 +288,14 @@ impl<'p> Charge<'_, 'p, '_> {
             Admission::Early { wait } => (wait, (cells > 0).then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
-        (Standing { limit, owed, wait }, reason)
+        (Standing { limit, quota, owed, wait }, reason)
     }
 
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
     fn punish(&mut self, claim: Claim<'p>, standing: &mut Standing<'p>) {
-        let (Some(penalty), false) = (self.policy.penalty, self.policy.observes) else { return };
+        let Some(penalty) = self.penalty_of(claim.limit) else { return };
         let Claim { quota, key, least_tat, .. } = claim;
         let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
@@ -294,11 +305,17 @@ impl<'p> Charge<'_, 'p, '_> {
         }
     }
 
+    /// The penalty for a request that this limit denies. A limit with a key of its own has none:
+    /// other clients count by its key, too, and would have to wait for longer.
+    fn penalty_of(&self, limit: &Limit) -> Option<Penalty> {
+        self.policy.penalty.filter(|_| !self.policy.observes && limit.key.is_none())
+    }
+
     /// What a client with this standing would owe after its penalty, if one would be charged.
     fn owed_when_punished(&self, standing: &Standing<'p>) -> Option<Nanos> {
-        let penalty = self.policy.penalty.filter(|_| !self.policy.observes)?;
+        let penalty = self.penalty_of(standing.limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
-        match standing.limit.quota.up_to_cap().admit(tat, now, penalty.cells) {
+        match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
             Admission::Conforming { tat } => Some(tat.saturating_since(now)),
             Admission::Early { .. } | Admission::Oversize => None,
         }
@@ -313,36 +330,41 @@ pub(crate) fn by_share<'p>(
     now: &mut Reading,
     in_force: &'p InForce,
     question: Question,
+    message: &Message<'_>,
     limits: &'p [Limit],
-    share: impl Fn(&Limit) -> Option<(Quota, Time)>,
+    share: impl Fn(Quota) -> Option<(Quota, Time)>,
     charges: bool,
 ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
     let claim = |limit: &'p Limit| {
-        let (quota, least_tat) = share(limit)?;
-        Some(Claim { limit, quota, key: limit.key(table, question.key), least_tat })
+        let LimitBucket { key, quota } =
+            LimitBucket::of(table, limit, question.key, Some(message));
+        let (share, least_tat) = share(quota)?;
+        let claim = Claim { limit, quota: share, key, least_tat };
+        Some((claim, quota))
     };
-    let claims: Option<ArrayVec<_, MAX_LIMITS>> =
+    let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
         limits.iter().take(MAX_LIMITS).map(claim).collect();
-    let Some(claims) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
+    let Some((claims, quotas)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
     let policy = &in_force.policies.list[question.policy];
     let mut charge = Charge { table, now, in_force, policy, question, message: None };
     let (mut said, reason) = match charges {
         true => charge.charge_claims(&claims),
         false => charge.look_at(&claims),
     };
-    for (standing, claim) in said.iter_mut().zip(&claims) {
-        *standing = of_share(*standing, claim.quota);
+    for (standing, quota) in said.iter_mut().zip(quotas) {
+        *standing = of_share(*standing, quota);
     }
     (reason, said)
 }
 
-/// What a share of a limit says, as if the limit said it: as many cells are left as the share has.
-fn of_share(standing: Standing<'_>, share: Quota) -> Standing<'_> {
-    let Standing { limit, owed, wait } = standing;
+/// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
+/// are left as the share has.
+fn of_share(standing: Standing<'_>, whole: Quota) -> Standing<'_> {
+    let Standing { limit, quota: share, owed, wait } = standing;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
-    let used = limit.quota.burst().saturating_sub(left);
-    let used = Nanos(limit.quota.emission_interval().0.saturating_mul(used.into()));
-    Standing { limit, owed: owed.max(used), wait }
+    let used = whole.burst().saturating_sub(left);
+    let used = Nanos(whole.emission_interval().0.saturating_mul(used.into()));
+    Standing { limit, quota: whole, owed: owed.max(used), wait }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -356,10 +378,11 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// What a limit says after a charge.
-fn standing_of<'p>(limit: &'p Limit, decision: &Decision) -> Standing<'p> {
+fn standing_of<'p>(claim: Claim<'p>, decision: &Decision) -> Standing<'p> {
+    let Claim { limit, quota, .. } = claim;
     // A cost above the burst is never allowed. One burst later it still is not.
-    let never = if decision.is_allowed() { Nanos::ZERO } else { limit.quota.drain_time() };
-    Standing { limit, owed: decision.owed(), wait: decision.retry_after().unwrap_or(never) }
+    let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
+    Standing { limit, quota, owed: decision.owed(), wait: decision.retry_after().unwrap_or(never) }
 }
 
 #[cfg(test)]
@@ -381,15 +404,16 @@ mod tests {
         let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let arg = NamedValue { name: "ip".to_owned(), value: "192.0.2.1".parse().unwrap() };
         let message = WrittenMessage::new(b"", &[arg]).unwrap();
-        let question = Question::new(&in_force, &table, &message.message().unwrap()).ok().unwrap();
+        let asked = message.message().unwrap();
+        let question = Question::new(&in_force, &table, &asked).ok().unwrap();
         let limits = in_force.policies.list[0].rule(question.rule).limits();
         // That of one of three machines.
         let share = Quota::new(Nanos(limits[0].quota.emission_interval().0 * 3), 6).unwrap();
         let left = |charges| {
-            let (table, share) = (&table, |_: &Limit| Some((share, Time::ZERO)));
+            let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();
             let (reason, said) =
-                by_share(table, &mut now, &in_force, question, limits, share, charges);
+                by_share(table, &mut now, &in_force, question, &asked, limits, share, charges);
             (reason, said[0].remaining())
         };
         for remaining in (0..6).rev() {

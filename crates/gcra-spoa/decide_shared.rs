@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
 use gcra_store::{Bucket, Names};
-use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table};
+use gcra_table::{KeyHash, LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -16,6 +16,7 @@ use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide;
 use crate::duration::nanoseconds;
 use crate::in_force::InForce;
+use crate::limit_bucket::{self, LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
 use crate::policy::sharing::lent;
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
@@ -35,6 +36,17 @@ pub(crate) struct Shared<'p, 't, 'm> {
     pub(crate) sharing: Sharing,
     pub(crate) question: Question,
     pub(crate) message: &'m Message<'m>,
+}
+
+/// A limit that a message has to satisfy, and what it counts by.
+#[derive(Clone, Copy)]
+struct Claim<'p> {
+    limit: &'p Limit,
+    /// The numbers of the limit for this message.
+    quota: Quota,
+    /// The key in the table of this machine.
+    local: KeyHash,
+    key: LeaseKey,
 }
 
 /// How far a request has got under the limits of one policy.
@@ -131,7 +143,7 @@ pub(crate) fn ask_ahead(
     };
     let leases = &leases;
     let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
-    borrower.spent(table, key, || shared.loan((limit, key)));
+    borrower.spent(table, key, || shared.loan(shared.claim(limit)));
 }
 
 impl<'p> Shared<'p, '_, '_> {
@@ -152,7 +164,7 @@ impl<'p> Shared<'p, '_, '_> {
         let cells = self.question.cells;
         let needs: ArrayVec<_, MAX_LIMITS> = claims
             .iter()
-            .map(|(limit, key)| LeaseNeed { key: *key, cells, burst: limit.quota.burst() })
+            .map(|claim| LeaseNeed { key: claim.key, cells, burst: claim.quota.burst() })
             .collect();
         let at = HostTime::from(now.time());
         let step = self.leases.decide(at, &needs, self.borrower.patience());
@@ -162,7 +174,7 @@ impl<'p> Shared<'p, '_, '_> {
                 (None, self.standings(&claims, at, attempt, None))
             }
             Step::TooLarge { limit } => {
-                let never = claims.get(limit).map(|(limit, _)| limit.quota.drain_time());
+                let never = claims.get(limit).map(|claim| claim.quota.drain_time());
                 let denied = never.map(|never| (limit, never));
                 (Some(Reason::Oversize), self.standings(&claims, at, attempt, denied))
             }
@@ -180,8 +192,8 @@ impl<'p> Shared<'p, '_, '_> {
                 };
                 if self.may_wait(&loan, attempt, patience) {
                     attempt.sharing = Some(self.sharing);
-                    if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.1) {
-                        attempt.waits = Some(self.borrower.join(claim.1, cells));
+                    if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.key) {
+                        attempt.waits = Some(self.borrower.join(claim.key, cells));
                     }
                     let asks = patience == Patience::Asks;
                     let asking = match step {
@@ -227,24 +239,26 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// The limits with the keys that they count by, in an order that is the same on all hosts.
-    fn claims(&self, limits: &'p [Limit]) -> ArrayVec<(&'p Limit, LeaseKey), MAX_LIMITS> {
-        let claim = |limit: &'p Limit| {
-            let key = limit.key(self.table, self.question.key);
-            (limit, LeaseKey::new(key, limit.quota))
-        };
+    fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
+        let claim = |limit: &'p Limit| self.claim(limit);
         let mut claims: ArrayVec<_, MAX_LIMITS> =
             limits.iter().take(MAX_LIMITS).map(claim).collect();
-        claims.sort_by_key(|(limit, _)| limit.id);
+        claims.sort_by_key(|claim| claim.limit.id);
         claims
     }
 
+    fn claim(&self, limit: &'p Limit) -> Claim<'p> {
+        let LimitBucket { key: local, quota } =
+            LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
+        Claim { limit, quota, local, key: LeaseKey::new(local, quota) }
+    }
+
     /// What the borrower has to know about a key.
-    fn loan(&self, (limit, key): (&Limit, LeaseKey)) -> Option<Loan> {
+    fn loan(&self, Claim { limit, quota, local, key }: Claim<'_>) -> Option<Loan> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
-        let lent_limit = lent(limit.quota).ok()?;
+        let lent_limit = lent(quota).ok()?;
         let mut bucket = bucket_of(&self.borrower.names, policy_of, limit, self.message)?;
-        let local = limit.key(self.table, self.question.key);
         // What was owed under the numbers before the latest change is carried over.
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
             earlier.bucket(self.table, policy, rule, limit, local, self.message)
@@ -259,18 +273,18 @@ impl<'p> Shared<'p, '_, '_> {
                 Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
             }
         };
-        Some(Loan { key, limit: lent_limit, bucket, quota: limit.quota, shares_after })
+        Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
     }
 
     /// After cells were spent under all limits: whether to ask for more ahead of need.
-    fn spent(&self, claims: &[(&'p Limit, LeaseKey)]) {
+    fn spent(&self, claims: &[Claim<'p>]) {
         for claim in claims {
-            self.borrower.spent(self.table, claim.1, || self.loan(*claim));
+            self.borrower.spent(self.table, claim.key, || self.loan(*claim));
         }
     }
 
     /// Gives back what was asked for and is of no use, because the request is denied.
-    fn give_back(&self, claims: &[(&'p Limit, LeaseKey)], attempt: &mut Attempt) {
+    fn give_back(&self, claims: &[Claim<'p>], attempt: &mut Attempt) {
         for (claim, asked) in claims.iter().zip(&mut attempt.asked) {
             if mem::take(asked)
                 && let Some(loan) = self.loan(*claim)
@@ -281,17 +295,21 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Notes the penalty of a request that is denied by a limit. Returns how long to wait.
-    fn punish(&self, claims: &[(&'p Limit, LeaseKey)], limit: usize, wait: Nanos) -> Nanos {
+    fn punish(&self, claims: &[Claim<'p>], limit: usize, wait: Nanos) -> Nanos {
         let policy = self.policy();
         let (Some(penalty), false, Some(claim)) =
             (policy.penalty, policy.observes, claims.get(limit))
         else {
             return wait;
         };
-        let quota = claim.0.quota;
+        // Other clients count by the key of such a limit, too, and would wait for longer.
+        if claim.limit.key.is_some() {
+            return wait;
+        }
+        let quota = claim.quota;
         let interval = quota.emission_interval().0;
         let cost = Nanos(interval.saturating_mul(penalty.cells.into()));
-        let noted = u64::from(self.borrower.noted(self.table, claim.1));
+        let noted = u64::from(self.borrower.noted(self.table, claim.key));
         let wait = Nanos(wait.0.saturating_add(interval.saturating_mul(noted)));
         // Beyond the ceiling nothing more is charged.
         if wait.0.saturating_add(cost.0) > quota.most_owed().0 {
@@ -308,23 +326,24 @@ impl<'p> Shared<'p, '_, '_> {
     /// `denied` is the limit that denies the request, and how long to wait for it.
     fn standings(
         &self,
-        claims: &[(&'p Limit, LeaseKey)],
+        claims: &[Claim<'p>],
         now: HostTime,
         attempt: &Attempt,
         denied: Option<(usize, Nanos)>,
     ) -> ArrayVec<Standing<'p>, MAX_LIMITS> {
-        let standing = |(place, (limit, key)): (usize, &(&'p Limit, LeaseKey))| {
+        let standing = |(place, claim): (usize, &Claim<'p>)| {
+            let Claim { limit, quota, key, .. } = *claim;
             let wait = denied.filter(|(limit, _)| *limit == place).map(|(_, wait)| wait);
-            let free = attempt.waits.as_ref().filter(|waits| waits.key() == *key);
+            let free = attempt.waits.as_ref().filter(|waits| waits.key() == key);
             let free = free.map_or(0, Waits::free);
-            let held = self.leases.holding(*key, now).held(now);
+            let held = self.leases.holding(key, now).held(now);
             let remaining = match wait {
                 Some(_) => 0,
-                None => held.saturating_add(free).min(limit.quota.burst()),
+                None => held.saturating_add(free).min(quota.burst()),
             };
-            let owed = u64::from(limit.quota.burst() - remaining);
-            let owed = Nanos(owed * limit.quota.emission_interval().0);
-            Standing { limit, owed, wait: wait.unwrap_or(Nanos::ZERO) }
+            let owed = u64::from(quota.burst() - remaining);
+            let owed = Nanos(owed * quota.emission_interval().0);
+            Standing { limit, quota, owed, wait: wait.unwrap_or(Nanos::ZERO) }
         };
         claims.iter().enumerate().map(standing).collect()
     }
@@ -346,8 +365,9 @@ impl<'p> Shared<'p, '_, '_> {
             }
             Instead::Share => {}
         }
-        let share = |limit: &Limit| self.borrower.share(self.table, loan, limit.quota);
-        decide::by_share(self.table, now, self.in_force, self.question, limits, share, true)
+        let share = |quota| self.borrower.share(self.table, loan, quota);
+        let Self { table, in_force, question, message, .. } = *self;
+        decide::by_share(table, now, in_force, question, message, limits, share, true)
     }
 
     /// What would be decided now about a request that has to ask the store about this one of the
@@ -357,8 +377,7 @@ impl<'p> Shared<'p, '_, '_> {
         limits: &'p [Limit],
         limit: &'p Limit,
     ) -> Option<ForeseenWithoutStore> {
-        let key = LeaseKey::new(limit.key(self.table, self.question.key), limit.quota);
-        let loan = self.loan((limit, key))?;
+        let loan = self.loan(self.claim(limit))?;
         if self.borrower.is_starting(&loan) {
             return None;
         }
@@ -371,10 +390,11 @@ impl<'p> Shared<'p, '_, '_> {
             Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
             Instead::Open { .. } => (None, Nanos::ZERO),
             Instead::Share => {
-                let share = |limit: &Limit| self.borrower.share(self.table, &loan, limit.quota);
-                let (table, in_force, question) = (self.table, self.in_force, self.question);
+                let share = |quota| self.borrower.share(self.table, &loan, quota);
+                let Self { table, in_force, question, message, .. } = *self;
+                let at = &mut now;
                 let (reason, said) =
-                    decide::by_share(table, &mut now, in_force, question, limits, share, false);
+                    decide::by_share(table, at, in_force, question, message, limits, share, false);
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }
         };
@@ -390,6 +410,10 @@ pub(crate) fn bucket_of(
     limit: &Limit,
     message: &Message<'_>,
 ) -> Option<Bucket> {
-    let key = key_bytes(policy, message);
-    Some(names.bucket(limit.label.clone(), &key, lent(limit.quota).ok()?))
+    let key = match &limit.key {
+        None => key_bytes(policy, message),
+        Some(parts) => own_key_bytes(parts, message),
+    };
+    let quota = limit_bucket::quota(limit, Some(message));
+    Some(names.bucket(limit.label.clone(), &key, lent(quota).ok()?))
 }

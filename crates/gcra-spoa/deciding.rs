@@ -12,6 +12,7 @@ use crate::counting::{count, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Attempt, MustWait, Patience, Shared};
 use crate::in_force::InForce;
+use crate::limit_bucket::lacks_a_key;
 use crate::policy::{Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
 use crate::stats::Lane;
@@ -129,6 +130,11 @@ impl<'p> Asked<'p, '_, '_> {
             None => self.decide(now, progress, standings, audit.as_deref_mut())?,
         };
         let Some(trial) = trial.filter(|_| !rule.is_override()) else { return Ok(verdict) };
+        let Deciding { in_force, .. } = self.deciding;
+        let limits = in_force.policies.list[trial].rule.limits();
+        if in_force.each[trial].reads_messages && lacks_a_key(limits, self.message) {
+            return Ok(verdict);
+        }
         if progress.next.is_none() {
             progress.next = Some(verdict);
             progress.attempt = Attempt::default();

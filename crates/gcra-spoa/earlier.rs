@@ -12,6 +12,7 @@ use ahash::AHashMap;
 use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table, Time};
 use spop_agent::Message;
 
+use crate::limit_bucket::LimitBucket;
 use crate::message_key::hash_key;
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
 
@@ -167,7 +168,10 @@ impl Earlier {
             let drained = self.ended.saturating_add(drain);
             until = until.max(drained);
             let has_overrides = !(old.overrides.is_empty() && policy.overrides.is_empty());
-            if old.key != policy.key || (has_overrides && self.knows_overrides) {
+            if old.key != policy.key
+                || !old.has_keys_of_limits(policy)
+                || (has_overrides && self.knows_overrides)
+            {
                 remembered_until = remembered_until.max(drained);
             }
         }
@@ -230,9 +234,13 @@ impl Earlier {
         let policy = &self.policies.list[(*self.places.get(policy)?)?];
         let (key, overridden) = hash_key(table.hasher(), policy, message)?;
         let rule = policy.rule(RuleAt::new(overridden));
-        let Limit { quota, .. } = rule.limits().iter().find(|old| old.id == limit.id)?;
-        let key = limit.key(table, key);
-        ((key, *quota) != (current, limit.quota)).then_some((key, *quota))
+        let old = rule.limits().iter().find(|old| old.id == limit.id)?;
+        // A limit whose numbers messages say has buckets for each of them, and had them before.
+        if old.by_arg.is_some() || limit.by_arg.is_some() {
+            return None;
+        }
+        let LimitBucket { key, quota } = LimitBucket::of(table, old, key, Some(message));
+        ((key, quota) != (current, limit.quota)).then_some((key, quota))
     }
 
     /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
@@ -249,7 +257,8 @@ fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit
     let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
         policy.rule.limits().iter().enumerate().map(move |(number, limit)| (place, number, limit))
     });
-    limits.take(MAX_REGISTERED)
+    // Where messages say the numbers, nothing is known of them here.
+    limits.filter(|(.., limit)| limit.by_arg.is_none()).take(MAX_REGISTERED)
 }
 
 /// Writes the numbers of all limits, and of those of overrides, to the table's register. So a key
@@ -261,10 +270,19 @@ pub(crate) fn register(policies: &Policies, table: &Table) {
     register_overrides(policies, table);
 }
 
+/// Writes down the numbers that messages have said so far, so that a key can be reset under them.
+pub(crate) fn register_said(policies: &Policies, table: &Table) {
+    for limit in policies.list.iter().flat_map(Policy::limits) {
+        let said = limit.by_arg.iter().flat_map(|by_arg| by_arg.quotas(limit.quota));
+        said.for_each(|quota| table.add_override(limit.id, quota));
+    }
+}
+
 fn register_overrides(policies: &Policies, table: &Table) {
     let space = MAX_REGISTERED - registered(policies).count();
     let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
-    for limit in overrides.flat_map(Rule::limits).take(space) {
+    let limits = overrides.flat_map(Rule::limits).filter(|limit| limit.by_arg.is_none());
+    for limit in limits.take(space) {
         table.add_override(limit.id, limit.quota);
     }
 }

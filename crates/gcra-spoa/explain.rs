@@ -19,6 +19,7 @@ use crate::held::{Held, Stored};
 use crate::in_force::InForce;
 use crate::in_store::InStore;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
+use crate::limit_bucket;
 use crate::named_parts::{exact_key, ungrouped};
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
@@ -237,7 +238,9 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
         }
         let is_cost = |policy: &&Policy| policy.cost.as_deref().is_some_and(is_it);
         let is_read_otherwise = |policy: &&Policy| {
-            policy.key.names().any(is_it) || policy.when.as_ref().is_some_and(|it| is_it(&it.arg))
+            policy.key.names().any(is_it)
+                || policy.when.as_ref().is_some_and(|it| is_it(&it.arg))
+                || policy.args_of_limits().any(is_it)
         };
         let is_integer = matches!(
             value,
@@ -380,11 +383,11 @@ impl Said {
             (Some(_), Rule::Limits(limits)) => limits,
             _ => return Self::of_local(in_force, table, question, message),
         };
-        let mut held = Held::of_all(shared.leases, table, question, limits);
+        let mut held = Held::of_all(shared.leases, table, question, message, limits);
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 match store.read(policy, limit, message) {
-                    Ok(found) => held.store = Some(Stored::new(found, limit.quota.burst())),
+                    Ok(found) => held.store = Some(Stored::new(found, held.burst)),
                     Err(error) => held.store_fault = Some(error.to_string()),
                 }
             }
@@ -417,8 +420,9 @@ impl Said {
         let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
         let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
         let (wait, wait_if_asked) = longest.map_or_else(Default::default, |(wait, limit)| {
-            let (cost, most) = (limit.quota.emission_interval().0, limit.quota.most_owed());
-            let penalty = policy.penalty.filter(|_| !policy.observes);
+            let quota = limit_bucket::quota(limit, Some(message));
+            let (cost, most) = (quota.emission_interval().0, quota.most_owed());
+            let penalty = policy.penalty.filter(|_| !policy.observes && limit.key.is_none());
             let penalty = penalty.map_or(0, |penalty| cost.saturating_mul(penalty.cells.into()));
             let longer = Nanos(wait.0.saturating_add(penalty));
             // Beyond the ceiling nothing more is charged.
@@ -484,7 +488,7 @@ fn without_store(
     };
     let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
     let foreseen = shared.foresee_without_store(limits, limit)?;
-    let bursts = limits.iter().map(|limit| limit.quota.burst());
+    let bursts = limits.iter().map(|limit| limit_bucket::quota(limit, Some(message)).burst());
     let away = Away::of_agent(&foreseen, bursts.min().unwrap_or_default());
     Some((away, foreseen.reason, foreseen.wait))
 }
@@ -537,7 +541,20 @@ fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
         };
         Some(format!("the arg '{}' of its key {lack}", text(&arg.name)))
     };
-    let missing: Vec<_> = policy.key.args.iter().filter_map(lacks).collect();
+    let of_limits = |limit: &Limit| {
+        let lacks = |arg: &KeyArg| {
+            let lack = match arg.lacks(message)? {
+                NoValue::Missing => "is not given",
+                NoValue::Null => "is null",
+            };
+            Some(format!("the arg '{}' of the key of '{}' {lack}", text(&arg.name), limit.label))
+        };
+        limit.key.iter().flat_map(|key| &key.args).filter_map(lacks).collect::<Vec<_>>()
+    };
+    let mut missing: Vec<_> = policy.key.args.iter().filter_map(lacks).collect();
+    if missing.is_empty() {
+        missing = policy.rule.limits().iter().flat_map(of_limits).collect();
+    }
     match (&missing[..], &policy.cost) {
         ([], Some(cost)) => {
             let value = message.arg(cost).unwrap_or(Value::Null);
@@ -635,12 +652,12 @@ fn counted_as(policy: &Policy, part: Part<'_>) -> String {
 impl LimitState {
     fn of(foreseen: &Foreseen<'_>) -> Self {
         let Foreseen { standing, bucket, .. } = foreseen;
-        let (limit, owed) = (standing.limit, standing.owed);
-        let too_early = owed.saturating_sub(limit.quota.burst_tolerance());
-        let max_delay = limit.quota.max_delay();
+        let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
+        let too_early = owed.saturating_sub(quota.burst_tolerance());
+        let max_delay = quota.max_delay();
         let wait = too_early.saturating_sub(max_delay);
         let delay = if wait > Nanos::ZERO { Nanos::ZERO } else { too_early };
-        let most_allowed = limit.quota.drain_time().saturating_add(max_delay);
+        let most_allowed = quota.drain_time().saturating_add(max_delay);
         Self {
             limit: limit.label.to_string(),
             text: limit.words.text.to_string(),
@@ -648,7 +665,7 @@ impl LimitState {
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,
             remaining: standing.remaining(),
-            burst: limit.quota.burst(),
+            burst: quota.burst(),
             delay_ms: delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),

@@ -191,6 +191,7 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
         names.extend(policy.key.names());
         names.extend(policy.cost.as_deref());
         names.extend(policy.when.as_ref().map(|when| &*when.arg));
+        names.extend(policy.args_of_limits());
     }
     names.sort_unstable();
     names.dedup();

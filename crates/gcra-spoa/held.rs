@@ -7,8 +7,10 @@ use gcra_lease::{HostTime, Look, Micros};
 use gcra_store::Standing;
 use gcra_table::{LeaseKey, Leases, Table};
 use serde::{Deserialize, Serialize};
+use spop_agent::Message;
 
 use crate::duration::Left;
+use crate::limit_bucket::LimitBucket;
 use crate::plural::Count;
 use crate::policy::Limit;
 use crate::policy::store::WAITS;
@@ -100,10 +102,12 @@ impl Held {
         leases: Option<&Leases>,
         table: &Table,
         question: Question,
+        message: &Message<'_>,
         limits: &[Limit],
     ) -> Vec<Self> {
         let now = HostTime::from(table.now());
-        limits.iter().map(|limit| Self::of(leases, table, now, question, limit)).collect()
+        let of = |limit| Self::of(leases, table, now, question, message, limit);
+        limits.iter().map(of).collect()
     }
 
     fn of(
@@ -111,9 +115,11 @@ impl Held {
         table: &Table,
         now: HostTime,
         Question { key, cells, .. }: Question,
+        message: &Message<'_>,
         limit: &Limit,
     ) -> Self {
-        let (text, burst) = (limit.words.text.to_string(), limit.quota.burst());
+        let LimitBucket { key, quota } = LimitBucket::of(table, limit, key, Some(message));
+        let (text, burst) = (limit.words.text.to_string(), quota.burst());
         let label = limit.label.to_string();
         let nothing =
             Self { limit: label, text, burst, now: "asks".to_owned(), ..Self::default() };
@@ -122,7 +128,7 @@ impl Held {
             false => nothing,
         };
         let Some(leases) = leases else { return nothing };
-        let key = LeaseKey::new(limit.key(table, key), limit.quota);
+        let key = LeaseKey::new(key, quota);
         // What agents have is not known here. An ask of this age is lost in any case.
         let longest = u64::try_from(WAITS.end().as_micros()).unwrap_or(u64::MAX);
         let (holding, patience) = (leases.holding(key, now), Micros(longest));

@@ -25,7 +25,7 @@ use crate::agreement::{self, Agreement};
 use crate::audit::Audit;
 use crate::borrower::{Background, Borrower};
 use crate::duration::{Left, Utc};
-use crate::earlier::Earlier;
+use crate::earlier::{self, Earlier};
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::sharing::{
@@ -225,6 +225,7 @@ impl Housekeeping {
     fn beat(&self, reported: &mut Reported) {
         self.table.load().beat();
         self.stats.beat();
+        earlier::register_said(&self.policies.load().policies, &self.table.load());
         self.remember();
         self.follow(reported);
         self.introduce();

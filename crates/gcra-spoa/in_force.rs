@@ -33,6 +33,8 @@ pub(crate) struct InForce {
 #[derive(Debug)]
 pub(crate) struct Each {
     pub(crate) hashing: Hashing,
+    /// Whether a limit of the policy has a key or numbers of its own, which each message says.
+    pub(crate) reads_messages: bool,
     pub(crate) usual: Option<Usual>,
     /// The same for a policy that is shared: then a decision is the spending of a cell.
     pub(crate) usual_shared: Option<Usual>,
@@ -55,7 +57,7 @@ pub(crate) enum Hashing {
     /// The values as they are, which takes the fewest steps.
     Exact,
     /// Addresses are grouped, strings are in lower case, some args are left out or have fallbacks,
-    /// or some values have overrides. This is right for every policy.
+    /// some values have overrides, or limits read the message themselves. This is right for every policy.
     Mapped,
 }
 
@@ -67,10 +69,11 @@ impl Hashing {
             cost,
             when,
             overrides,
+            // Limits may have keys of their own, which are looked at there.
+            rule: _,
             // These are no part of a key.
             name: _,
             message: _,
-            rule: _,
             observes: _,
             penalty: _,
             bandwidth: _,
@@ -82,7 +85,8 @@ impl Hashing {
         let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
         let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
         let falls_back = args.iter().any(KeyArg::has_fallback);
-        if groups || leaves_out || falls_back || !overrides.is_empty() {
+        let reads_messages = policy.limits().any(Limit::reads_messages);
+        if groups || leaves_out || falls_back || !overrides.is_empty() || reads_messages {
             Self::Mapped
         } else {
             Self::Exact
@@ -131,7 +135,10 @@ impl Usual {
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
-        let [Limit { id, quota, label: _, words: _ }] = &limits[..] else { return None };
+        let [Limit { id, quota, key: None, by_arg: None, label: _, words: _ }] = &limits[..]
+        else {
+            return None;
+        };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
             && quota.max_delay() == Nanos::ZERO
@@ -166,6 +173,7 @@ impl InForce {
                 |is_shared| Usual::of(policy, is_shared, &earlier, &policies.answers, &exempt);
             Each {
                 hashing: Hashing::of(policy),
+                reads_messages: policy.limits().any(Limit::reads_messages),
                 usual: usual(false),
                 usual_shared: usual(true),
                 stats: stats.policy(&policy.name),

@@ -35,6 +35,7 @@ mod in_force;
 mod in_store;
 mod inspected;
 mod key;
+mod limit_bucket;
 mod limiter;
 mod listed;
 mod logging;

@@ -17,6 +17,7 @@ use crate::decide::decide;
 use crate::decide_shared::{Patience, ask_ahead};
 use crate::deciding::{Deciding, Progress};
 use crate::in_force::{InForce, Usual};
+use crate::limit_bucket::LimitBucket;
 use crate::policy::variables::Answers;
 use crate::policy::{Sharing, WithoutStore};
 use crate::question::{Question, Unanswerable};
@@ -116,11 +117,15 @@ impl Handler for Limiter {
         }
         let policy = &policies.list[question.policy];
         for limit in policy.rule(question.rule).limits() {
-            table.prefetch(limit.key(table, question.key), limit.quota);
+            let LimitBucket { key, quota } =
+                LimitBucket::of(table, limit, question.key, Some(&message));
+            table.prefetch(key, quota);
         }
         if let Some(trial) = policy.trial {
             for limit in policies.list[trial].rule.limits() {
-                table.prefetch(limit.key(table, question.key), limit.quota);
+                let LimitBucket { key, quota } =
+                    LimitBucket::of(table, limit, question.key, Some(&message));
+                table.prefetch(key, quota);
             }
         }
         Ok(question)

@@ -41,7 +41,7 @@ pub(crate) fn hash_key(
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let part = |hasher: &mut KeyHasher, part: Part<'_>| write(hasher, policy, part);
+    let part = |hasher: &mut KeyHasher, part: Part<'_>| write(hasher, &policy.key, part);
     let overridden = policy.for_each_part(message, &mut hasher, part, write_fallback)?;
     Some((hasher.finish(), overridden))
 }
@@ -49,15 +49,20 @@ pub(crate) fn hash_key(
 /// The bytes of a message's key: the same on all hosts, and different for different keys.
 pub(crate) fn key_bytes(policy: &Policy, message: &Message<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let part = |bytes: &mut Vec<u8>, part: Part<'_>| write(bytes, policy, part);
+    let part = |bytes: &mut Vec<u8>, part: Part<'_>| write(bytes, &policy.key, part);
     let _ = policy.for_each_part(message, &mut bytes, part, write_fallback);
     bytes
 }
 
+/// Writes a part of a key as the key's settings say.
 #[inline(always)]
-fn write(hasher: &mut impl KeyWriter, policy: &Policy, Part { value, narrowed }: Part<'_>) {
+pub(crate) fn write(
+    hasher: &mut impl KeyWriter,
+    key: &KeyParts,
+    Part { value, narrowed }: Part<'_>,
+) {
     match value {
-        Value::String(bytes) if policy.key.lowercase => write_lowercase(hasher, bytes),
+        Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
         value => write_part(hasher, value),
     }
     if let Some(prefix) = narrowed {
@@ -85,7 +90,7 @@ pub(crate) fn hash_all_keys(
             if *fallback > 0 {
                 write_fallback(&mut hasher, *fallback);
             }
-            write(&mut hasher, policy, policy.key.group(*value, least_prefix));
+            write(&mut hasher, &policy.key, policy.key.group(*value, least_prefix));
         }
         hasher.finish()
     };

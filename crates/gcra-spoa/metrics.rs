@@ -41,6 +41,12 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
         };
         policy.decisions.iter().map(decision).collect::<Vec<_>>()
     });
+    let limit_args = status.policies.iter().flat_map(|policy| {
+        let said = |(value, count): (&String, &u64)| {
+            counted(&[("policy", &policy.name), ("value", value)], *count)
+        };
+        policy.limit_args.iter().map(said).collect::<Vec<_>>()
+    });
     let delayed =
         status.policies.iter().map(|policy| counted(&[("policy", &policy.name)], policy.delayed));
     vec![
@@ -73,6 +79,12 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
             "gcra_delayed_total",
             "Messages by policy that were allowed with a delay, because of max_delay.",
             delayed,
+        ),
+        counters(
+            "gcra_limit_args_total",
+            "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
+             to the highest limit, invalid, or missing.",
+            limit_args,
         ),
         counters(
             "gcra_unmatched_total",

@@ -4,6 +4,7 @@ use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
 use crate::in_force::{Hashing, InForce};
+use crate::limit_bucket::{self, lacks_a_key};
 use crate::message_key::{hash_exact, hash_key};
 use crate::policy::{Policy, RuleAt};
 
@@ -57,7 +58,7 @@ impl Question {
         let (key, overridden) = match in_force.each[index].hashing {
             Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
             // A copy is lent, so that the other branch keeps the message in registers.
-            Hashing::Mapped => hash_key(table.hasher(), policy, &message.clone()),
+            Hashing::Mapped => mapped(in_force, index, table, &message.clone()),
         }
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
@@ -74,6 +75,29 @@ impl Question {
         let (key, overridden) = hash_key(table.hasher(), &in_force.policies.list[index], message)?;
         Some(Self { policy: index, rule: RuleAt::new(overridden), cells: 1, key })
     }
+}
+
+/// The hash of a message's key, and the index of the rule that overrides the policy's for it.
+/// `None` when an arg has no value, of the policy's key or of one that a limit has of its own.
+#[inline(never)]
+fn mapped(
+    in_force: &InForce,
+    index: usize,
+    table: &Table,
+    message: &Message<'_>,
+) -> Option<(KeyHash, Option<u32>)> {
+    let policy = &in_force.policies.list[index];
+    let (key, overridden) = hash_key(table.hasher(), policy, message)?;
+    let each = &in_force.each[index];
+    if each.reads_messages {
+        let limits = policy.rule(RuleAt::new(overridden)).limits();
+        if lacks_a_key(limits, message) {
+            return None;
+        }
+        let said = limits.iter().filter_map(|limit| limit_bucket::said(limit, message));
+        said.for_each(|said| each.stats.count_limit_arg(said));
+    }
+    Some((key, overridden))
 }
 
 /// The number of cells that the value of a cost arg stands for; `None` when it is negative or not

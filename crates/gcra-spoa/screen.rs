@@ -854,6 +854,7 @@ pub(crate) mod tests {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             delayed: 0,
+            limit_args: BTreeMap::new(),
             top_blocked: match blocked * factor {
                 0 => Vec::new(),
                 blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],

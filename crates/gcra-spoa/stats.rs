@@ -20,6 +20,7 @@ use spop_agent::Snapshot;
 use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Window};
 use crate::history::{Counted, History, Past};
 use crate::plural::Count;
+use crate::policy::by_arg::ArgValue;
 use crate::verdict::Outcome;
 
 /// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
@@ -67,6 +68,8 @@ pub(crate) struct PolicyStats {
     /// How many messages were allowed with a delay. Not for each worker either: a request that
     /// waits for milliseconds can spare some nanoseconds.
     delayed: CachePadded<AtomicU64>,
+    /// By [`ArgValue`]: what messages said about limits whose numbers are in an arg.
+    limit_args: CachePadded<[AtomicU64; ArgValue::ALL.len()]>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -101,6 +104,7 @@ impl PolicyStats {
             shared: Stripe::default(),
             without_store: CachePadded::default(),
             delayed: CachePadded::default(),
+            limit_args: CachePadded::default(),
             reported: Mutex::default(),
         }
     }
@@ -135,6 +139,16 @@ impl PolicyStats {
     /// too.
     pub(crate) fn count_delayed(&self) {
         self.delayed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts what a message said about a limit whose numbers are in an arg.
+    pub(crate) fn count_limit_arg(&self, said: ArgValue) {
+        self.limit_args[said as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often messages said each of [`ArgValue::ALL`].
+    pub(crate) fn limit_args(&self) -> [u64; ArgValue::ALL.len()] {
+        self.limit_args.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// How many messages were allowed with a delay.

@@ -20,6 +20,7 @@ use crate::heaviest::{Found, HeavyClient, Window};
 use crate::history::Past;
 use crate::in_force::InForce;
 use crate::listed::is_this_process;
+use crate::policy::by_arg::ArgValue;
 use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
 use crate::store_status::StoreStatus;
 use crate::undecided::Undecided;
@@ -108,6 +109,10 @@ pub(crate) struct Policy {
     /// have been. Each is among `decisions`, too.
     #[serde(default)]
     pub(crate) delayed: u64,
+    /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
+    /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
+    #[serde(default)]
+    pub(crate) limit_args: BTreeMap<String, u64>,
     /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
     /// The clients with the most requests that would have been blocked if the policy did not only
@@ -335,6 +340,7 @@ impl Watched {
             let waiting = |listed_as| {
                 move |key| known.map_or_else(Waiting::default, |of| of.waiting(key, listed_as))
             };
+            let limit_args = stats.limit_args();
             let without_store = stats.without_store();
             // What was counted stays when a policy is no longer shared.
             let was_shared = without_store.iter().any(|(_, count)| *count > 0);
@@ -346,6 +352,10 @@ impl Watched {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 delayed: stats.delayed(),
+                limit_args: match limit_args.iter().any(|count| *count > 0) {
+                    true => named(ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(limit_args)),
+                    false => BTreeMap::new(),
+                },
                 top_is_exact: Exact {
                     blocked: blocked.complete,
                     would_block: would_block.complete,

@@ -288,6 +288,9 @@ pub(crate) fn clear(
     for client in clients {
         let shown = inspected.shown(&client, key);
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
+        if let Some(note) = note_about_others(inspected.policy(&client)) {
+            say(Said::Note(note))?;
+        }
         if is_shared(inspected, &client) {
             let store = store.ok_or_else(no_store)?;
             all.has_shared = true;
@@ -314,6 +317,22 @@ pub(crate) fn clear(
         say(Said::Outputs(outputs))?;
     }
     Ok(all)
+}
+
+/// What to say of the limits that the clients of a policy share with others, if there are any.
+fn note_about_others(policy: &Policy) -> Option<String> {
+    let labels = policy.limits().filter(|limit| limit.key.is_some());
+    let mut labels: Vec<_> = labels.map(|limit| format!("'{}'", limit.label)).collect();
+    labels.sort();
+    labels.dedup();
+    let are = if labels.len() == 1 { "has a key" } else { "have keys" };
+    (!labels.is_empty()).then(|| {
+        format!(
+            "{} {are} of its own, by which other clients count, too; what is owed there is not \
+             cleared",
+            labels.join(" and ")
+        )
+    })
 }
 
 /// The flags of the agents, if they have no file and share their limit.
@@ -356,7 +375,9 @@ fn clear_in_store(
         .flat_map(|trial| trial.rule.limits().iter().map(move |limit| (*trial, limit)));
     let (mut outputs, mut found) = (Vec::new(), false);
     let Some(message) = client.message() else { return Ok((outputs, found)) };
-    for (policy, limit) in own.chain(on_trial) {
+    // What a client owes together with others is not its own to be cleared.
+    let all = own.chain(on_trial).filter(|(_, limit)| limit.key.is_none());
+    for (policy, limit) in all {
         let cleared = store.clear(policy, limit, &message)?;
         found |= cleared.is_some();
         let place = match &*place {
@@ -417,12 +438,16 @@ impl Buckets {
         keys.retain(|key| seen.insert(*key));
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-        let own = || policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
+        // What a client owes together with others is not its own to be cleared.
+        let own = || {
+            let all = policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
+            all.filter(|limit| limit.key.is_none())
+        };
         // The same limit can have two names, because only one of several limits has a number in
         // its name: "ip.1" in the policy, and "ip" in an override. The client's own name
         // comes first, which header fields and `explain` have, too.
         let in_force = policy.rule(client.question.rule).limits();
-        for limit in in_force.iter().chain(own()) {
+        for limit in in_force.iter().filter(|limit| limit.key.is_none()).chain(own()) {
             limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
         }
         if inspected.file.is_none() {

@@ -57,6 +57,7 @@ struct Sum<'a> {
     agents: usize,
     decisions: BTreeMap<String, u64>,
     delayed: u64,
+    limit_args: BTreeMap<String, u64>,
     /// The lists in the order blocked, would block, allowed.
     lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
     /// By list: some agent has left clients out.
@@ -75,6 +76,7 @@ impl<'a> Sum<'a> {
         add_all(&mut self.decisions, &policy.decisions);
         self.switched |= policy.switched;
         add(&mut self.delayed, policy.delayed);
+        add_all(&mut self.limit_args, &policy.limit_args);
         self.shared = self.shared.or(policy.shared.as_deref());
         add_all(&mut self.without_store, &policy.without_store);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
@@ -119,6 +121,7 @@ impl<'a> Sum<'a> {
             name: name.to_owned(),
             decisions: self.decisions,
             delayed: self.delayed,
+            limit_args: self.limit_args,
             top_blocked,
             top_would_block,
             top_allowed,

@@ -80,7 +80,9 @@ impl Undecided {
         let lacks = |arg: &KeyArg| {
             Some((Name::new(&arg.name), Why::Key(arg.lacks(message)?, arg.has_fallback())))
         };
-        let (arg, why) = match policy.key.args.iter().find_map(lacks) {
+        let of_limits = policy.limits().filter_map(|limit| limit.key.as_ref());
+        let of_limits = of_limits.flat_map(|key| &key.args);
+        let (arg, why) = match policy.key.args.iter().chain(of_limits).find_map(lacks) {
             Some(found) => found,
             None => (Name::new(policy.cost.as_deref().unwrap_or_default()), Why::Cost),
         };

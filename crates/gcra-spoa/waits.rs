@@ -6,6 +6,7 @@ use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Table};
 
 use crate::borrower::Borrower;
 use crate::in_force::InForce;
+use crate::limit_bucket::LimitBucket;
 use crate::policy::sharing::WithoutStore;
 use crate::policy::{Limit, Policy, Rule};
 use crate::verdict::Outcome;
@@ -90,9 +91,10 @@ impl Of<'_> {
 
     /// For how long the client owes too much under a limit of this machine.
     fn owed_for(&self, limit: &Limit, key: KeyHash) -> Nanos {
-        let (table, key) = (self.table, limit.key(self.table, key));
-        let owed = table.owed(key, limit.quota, table.now());
-        let at_most = limit.quota.burst_tolerance().saturating_add(limit.quota.max_delay());
+        let (table, LimitBucket { key, quota }) =
+            (self.table, LimitBucket::of(self.table, limit, key, None));
+        let owed = table.owed(key, quota, table.now());
+        let at_most = quota.burst_tolerance().saturating_add(quota.max_delay());
         owed.saturating_sub(at_most)
     }
 
@@ -106,7 +108,8 @@ impl Of<'_> {
     ) -> Waiting {
         let now = HostTime::from(self.table.now());
         let look = |limit: &Limit| {
-            let key = LeaseKey::new(limit.key(self.table, key), limit.quota);
+            let LimitBucket { key, quota } = LimitBucket::of(self.table, limit, key, None);
+            let key = LeaseKey::new(key, quota);
             // Whether an ask is under way makes no difference.
             leases.holding(key, now).look(now, 1, Micros(0))
         };

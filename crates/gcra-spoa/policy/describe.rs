@@ -162,7 +162,7 @@ impl Rule {
 impl KeyParts {
     /// "for each ip and path (IPv6 by /64), ignoring case". Of addresses it says nothing where the
     /// key has none, as far as that is known: they are certain only if overrides have some.
-    fn in_words(&self, has_networks: bool) -> String {
+    pub(super) fn in_words(&self, has_networks: bool) -> String {
         let mut words = match self.args[..] {
             [] => "for each value of the message's args".to_owned(),
             _ => "for each ".to_owned(),

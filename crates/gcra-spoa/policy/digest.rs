@@ -112,11 +112,21 @@ impl Digest {
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
-                for Limit { label: _, id, quota, words: _ } in limits {
+                for Limit { label: _, id, quota, key, by_arg, words: _ } in limits {
                     self.number(*id);
                     self.number(quota.emission_interval().0);
                     self.number(quota.burst().into());
                     self.number(quota.most_owed().0);
+                    if let Some(key) = key {
+                        self.add(b"key");
+                        self.key(key);
+                    }
+                    if let Some(by_arg) = by_arg {
+                        self.add(b"arg");
+                        self.add(&by_arg.arg);
+                        self.number(by_arg.default.emission_interval().0);
+                        self.number(by_arg.default.burst().into());
+                    }
                     if quota.max_delay() > Nanos::ZERO {
                         self.add(b"max_delay");
                         self.number(quota.max_delay().0);

@@ -11,9 +11,8 @@ use spop_agent::{AckWriter, Limits, Scope, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::policy::describe::DEFAULT_PREFIXES;
-use crate::policy::key_args::{key_args, not_an_arg};
-use crate::policy::limits::{self, NAME_RULE, is_name};
+use crate::policy::key_args::{key_parts, not_an_arg};
+use crate::policy::limits::{self, NAME_RULE, OfPolicy, is_name};
 use crate::policy::max_delay;
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
@@ -298,15 +297,16 @@ impl<'t> File<'t> {
         };
         let when = entries.take("when");
         let when = when.and_then(|value| Some((self.when(value)?, value.span().start)));
-        let mut rule = self.rule(name, at, entries.take("limits"));
-        let key = self.key(&mut entries);
+        let key = key_parts(&mut self.reader, &mut entries, None);
+        let of = OfPolicy { name, key: &key };
+        let mut rule = self.rule(of, at, entries.take("limits"));
         if let Some((when, at)) = &when {
             self.key_tells_clients_apart(name, &key, when, *at);
         }
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
         let observe = entries.take("observe");
-        let mut trial = observe.and_then(|value| self.trial(name, value, observes));
+        let mut trial = observe.and_then(|value| self.trial(of, value, observes));
         let max_delay = entries
             .take("max_delay")
             .and_then(|value| Some((value, max_delay::max_delay(&mut self.reader, value)?)));
@@ -398,11 +398,17 @@ impl<'t> File<'t> {
     }
 
     /// The limits of a policy's trial.
-    fn trial(&mut self, policy: &str, value: &Node<'t>, observes: bool) -> Option<Vec<Limit>> {
+    fn trial(
+        &mut self,
+        policy: OfPolicy<'_>,
+        value: &Node<'t>,
+        observes: bool,
+    ) -> Option<Vec<Limit>> {
         if observes {
             let what = format!(
-                "policy '{policy}' blocks no request by its limits either, because of mode = \
-                 \"observe\"; leave out mode when they are to block again"
+                "policy '{}' blocks no request by its limits either, because of mode = \
+                 \"observe\"; leave out mode when they are to block again",
+                policy.name
             );
             self.reader.warn(value.span().start, &what);
         }
@@ -492,57 +498,17 @@ impl<'t> File<'t> {
         }
     }
 
-    fn rule(&mut self, policy: &str, at: usize, value: Option<&Node<'t>>) -> Option<Rule> {
+    fn rule(&mut self, policy: OfPolicy<'_>, at: usize, value: Option<&Node<'t>>) -> Option<Rule> {
         let Some(value) = value else {
             let what = format!(
-                "policy '{policy}' has no limits; write limits = [\"100/s burst 20\"], or \
-                 \"deny\" or \"unlimited\""
+                "policy '{}' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" or \
+                 \"unlimited\"",
+                policy.name
             );
             self.reader.wrong(at, &what);
             return None;
         };
         limits::rule(&mut self.reader, policy, "limits", value)
-    }
-
-    /// What makes the key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`.
-    fn key(&mut self, entries: &mut Entries<'_, 't>) -> KeyParts {
-        let reader = &mut self.reader;
-        let args = entries.take("key").map(|value| {
-            if value.get_ref().as_array().is_some_and(|array| array.is_empty()) {
-                let what = "key is empty; leave it out if all args make the key, or write the \
-                            names of args, such as [\"ip\"]";
-                reader.wrong(value.span().start, what);
-            }
-            reader.strings(value, "key", "such as [\"ip\"]")
-        });
-        let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
-        let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
-            reader.wrong(places[place], &what);
-        });
-        let mut prefix = |name: &'static str, family: &str, most: u8, default: u8| {
-            let Some(value) = entries.take(name) else { return default };
-            let bits = reader.number(value, name, 0..=most.into());
-            if bits == Some(0) {
-                let what = format!(
-                    "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
-                );
-                reader.warn(value.span().start, &what);
-            }
-            bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
-        };
-        let (ipv4, ipv6) = DEFAULT_PREFIXES;
-        let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, ipv4);
-        let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, ipv6);
-        let lowercase = entries.take("lowercase");
-        KeyParts {
-            args,
-            ipv4_prefix,
-            ipv6_prefix,
-            lowercase: lowercase
-                .and_then(|value| reader.boolean(value, "lowercase"))
-                .unwrap_or(false),
-        }
     }
 
     /// The name of the arg with the cost, which must not be part of the key.

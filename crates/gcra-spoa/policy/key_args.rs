@@ -4,11 +4,15 @@ use std::fmt;
 
 use spop_agent::{Message, Value};
 
+use crate::policy::KeyParts;
+use crate::policy::describe::DEFAULT_PREFIXES;
+use crate::policy::reader::{Entries, Reader};
+
 /// The most args that can stand for another one.
 const MAX_FALLBACKS: usize = 8;
 
 /// An arg whose value is a part of the key.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct KeyArg {
     pub(crate) name: Box<[u8]>,
     /// The args that stand for it when it is null or missing: the first of them that is neither.
@@ -122,6 +126,51 @@ pub(crate) fn key_args(
         }
     }
     args
+}
+
+/// Takes what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`. Of a limit with a
+/// key of its own, `policy` is the key of its policy, which stands for what is left out.
+pub(super) fn key_parts<'t>(
+    reader: &mut Reader<'t>,
+    entries: &mut Entries<'_, 't>,
+    policy: Option<&KeyParts>,
+) -> KeyParts {
+    let written = entries.take("key");
+    let args = written.map(|value| {
+        let is_empty = value.get_ref().as_array().is_some_and(|array| array.is_empty());
+        if is_empty && policy.is_none() {
+            let what = "key is empty; leave it out if all args make the key, or write the names \
+                        of args, such as [\"ip\"]";
+            reader.wrong(value.span().start, what);
+        }
+        reader.strings(value, "key", "such as [\"ip\"]")
+    });
+    let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let mut args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
+        reader.wrong(places[place], &what);
+    });
+    if let (Some(policy), None) = (policy, written) {
+        args.clone_from(&policy.args);
+    }
+    let mut prefix = |name: &'static str, family: &str, most: u8, default: u8| {
+        let Some(value) = entries.take(name) else { return default };
+        let bits = reader.number(value, name, 0..=most.into());
+        if bits == Some(0) {
+            let what = format!(
+                "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
+            );
+            reader.warn(value.span().start, &what);
+        }
+        bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
+    };
+    let (ipv4, ipv6) =
+        policy.map_or(DEFAULT_PREFIXES, |policy| (policy.ipv4_prefix, policy.ipv6_prefix));
+    let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, ipv4);
+    let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, ipv6);
+    let lowercase = entries.take("lowercase").and_then(|value| reader.boolean(value, "lowercase"));
+    let lowercase = lowercase.unwrap_or(policy.is_some_and(|policy| policy.lowercase));
+    KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }
 }
 
 /// Why a name is not that of an arg of a spoe-message, if that is so. HAProxy takes the text up to

@@ -1,11 +1,13 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
-use gcra_table::{MAX_BURST, Rate, RateError, limit_id};
+use gcra_table::{MAX_BURST, Quota, Rate, RateError, limit_id};
 use toml::de::DeValue;
 
+use crate::policy::by_arg::{self, ByArg};
+use crate::policy::key_args::{key_parts, not_an_arg};
 use crate::policy::meant::Meant;
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::{Limit, MAX_LIMITS, Rule, trial_name};
+use crate::policy::{KeyParts, Limit, LimitWords, MAX_LIMITS, Rule, trial_name};
 use crate::table_error;
 
 /// The longest name of a policy or a limit, in bytes: it is part of header fields.
@@ -19,10 +21,17 @@ pub(super) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
 }
 
+/// The policy that limits are of.
+#[derive(Clone, Copy)]
+pub(super) struct OfPolicy<'p> {
+    pub(super) name: &'p str,
+    pub(super) key: &'p KeyParts,
+}
+
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
 pub(super) fn rule<'t>(
     reader: &mut Reader<'t>,
-    policy: &str,
+    policy: OfPolicy<'_>,
     setting: &str,
     value: &Node<'t>,
 ) -> Option<Rule> {
@@ -36,7 +45,7 @@ pub(super) fn rule<'t>(
             None
         }
         DeValue::String(_) | DeValue::Table(_) => {
-            Some(Rule::Limits(vec![limit(reader, policy, value, None)?]))
+            Some(Rule::Limits(limit(reader, policy, value, None)?))
         }
         DeValue::Array(array) => match array.len() {
             0 => {
@@ -65,7 +74,7 @@ pub(super) fn rule<'t>(
 /// The limits of `observe`: as those of `limits`, but without `"deny"` and `"unlimited"`.
 pub(super) fn trial<'t>(
     reader: &mut Reader<'t>,
-    policy: &str,
+    policy: OfPolicy<'_>,
     value: &Node<'t>,
 ) -> Option<Vec<Limit>> {
     let mut wrong = |what: &str| {
@@ -83,7 +92,8 @@ pub(super) fn trial<'t>(
             wrong(&format!("observe has {count} entries, and at most {MAX_LIMITS} are possible"))
         }
         DeValue::String(_) | DeValue::Table(_) | DeValue::Array(_) => {
-            match rule(reader, &trial_name(policy), "observe", value)? {
+            let policy = OfPolicy { name: &trial_name(policy.name), ..policy };
+            match rule(reader, policy, "observe", value)? {
                 Rule::Limits(limits) => Some(limits),
                 // These are above.
                 Rule::Deny | Rule::Unlimited => None,
@@ -102,7 +112,7 @@ fn not_a_limit(text: &str) -> String {
 
 fn several<'t>(
     reader: &mut Reader<'t>,
-    policy: &str,
+    policy: OfPolicy<'_>,
     at: usize,
     values: &[&Node<'t>],
 ) -> Option<Rule> {
@@ -111,14 +121,28 @@ fn several<'t>(
         .zip(values)
         .map(|(number, value)| limit(reader, policy, value, (values.len() > 1).then_some(number)))
         .collect();
-    let limits: Vec<_> = limits.into_iter().collect::<Option<_>>()?;
+    let places = limits
+        .iter()
+        .zip(values)
+        .flat_map(|(limits, value)| limits.iter().flatten().map(|_| value.span().start));
+    let places: Vec<_> = places.collect();
+    let limits: Vec<Vec<_>> = limits.into_iter().collect::<Option<_>>()?;
+    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    if limits.len() > MAX_LIMITS {
+        let what = format!(
+            "these are {} limits, because one whose numbers are in an arg counts twice: it has \
+             its highest limit beside it; use at most {MAX_LIMITS}",
+            limits.len()
+        );
+        reader.wrong(at, &what);
+    }
     let mut labels: Vec<_> = limits.iter().map(|limit: &Limit| &limit.label).collect();
     labels.sort();
     if let Some(pair) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
         let what = format!("two limits are called '{}'; give each a name of its own", pair[0]);
         reader.wrong(at, &what);
     }
-    for (place, (limit, value)) in limits.iter().zip(values).enumerate() {
+    for (place, (limit, at)) in limits.iter().zip(places).enumerate() {
         // Of two equal limits the first one counts.
         let stricter = limits.iter().enumerate().find(|(other, stricter)| {
             let is_stricter = never_matters(limit, stricter);
@@ -130,7 +154,7 @@ fn several<'t>(
                  the long run; leave it out",
                 limit.words.text, stricter.words.text
             );
-            reader.warn(value.span().start, &what);
+            reader.warn(at, &what);
         }
     }
     Some(Rule::Limits(limits))
@@ -139,9 +163,27 @@ fn several<'t>(
 /// Whether `other` denies every request that `limit` would deny: both are charged the same, so it
 /// is enough that its burst is not larger and its cells do not come back faster.
 fn never_matters(limit: &Limit, other: &Limit) -> bool {
-    other.quota.burst() <= limit.quota.burst()
+    // Where messages say the numbers, the other one may be the stricter.
+    limit.key == other.key
+        && limit.by_arg.is_none()
+        && other.by_arg.is_none()
+        && other.quota.burst() <= limit.quota.burst()
         && other.quota.emission_interval() >= limit.quota.emission_interval()
 }
+
+/// What a limit can have.
+const SETTINGS: &[&str] = &[
+    "name",
+    "rate",
+    "burst",
+    "key",
+    "ipv4_prefix",
+    "ipv6_prefix",
+    "lowercase",
+    "arg",
+    "default",
+    "most",
+];
 
 /// A limit as it is written, before its numbers are checked.
 #[derive(Default)]
@@ -152,22 +194,27 @@ struct Written {
 }
 
 /// `"10/s burst 20"` or `{ name = "hourly", rate = "1000/h", burst = 100 }`. The position is the
-/// one in a list of several.
+/// one in a list of several. These are two limits where messages say the numbers.
 fn limit<'t>(
     reader: &mut Reader<'t>,
-    policy: &str,
+    policy: OfPolicy<'_>,
     value: &Node<'t>,
     position: Option<usize>,
-) -> Option<Limit> {
+) -> Option<Vec<Limit>> {
     let at = value.span().start;
+    let mut key = None;
     let written = match value.get_ref() {
         DeValue::String(text) => in_a_string(text).map_err(|what| reader.wrong(at, &what)).ok()?,
         DeValue::Table(table) => {
-            let mut entries =
-                Entries::new("a limit".to_owned(), &["name", "rate", "burst"], table);
+            let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
+            key = own_key(reader, policy, at, &mut entries);
+            let name = entries.take("name");
+            if ["arg", "default", "most"].iter().any(|it| entries.get(it).is_some()) {
+                let name = name.and_then(|value| limit_name(reader, value));
+                return limit_by_arg(reader, policy, at, entries, name, position, key);
+            }
             let rate = entries.take("rate");
             let burst = entries.take("burst");
-            let name = entries.take("name");
             if rate.is_none() {
                 reader.wrong(at, "the limit has no rate; write rate = \"10/s\"");
             }
@@ -188,36 +235,161 @@ fn limit<'t>(
             return None;
         }
     };
-    let rate = written.rate?;
+    let no_burst = written.burst.is_none();
+    let (rate, quota) = numbers(reader, at, &written)?;
+    let (label, id) = identity(policy.name, written.name.as_deref(), position);
+    let mut limit = Limit::new(label, id, &rate, quota);
+    if no_burst {
+        let (bound, burst) = (&mut limit.words.bound, quota.burst());
+        *bound = format!("{bound} (no burst given: {burst}, the count)").into();
+    }
+    Some(vec![limit.by_key(key)])
+}
+
+/// The numbers of a limit, checked.
+fn numbers(reader: &mut Reader<'_>, at: usize, written: &Written) -> Option<(Rate, Quota)> {
+    let rate = written.rate.as_ref()?;
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
-    let (rate, quota) = parsed
+    parsed
         .map_err(|error| {
-            let what = match (&error, Meant::by(&rate)) {
+            let what = match (&error, Meant::by(rate)) {
                 (RateError::Text { .. }, Some(Meant { rate: right, burst })) => {
                     let burst = burst.map(|burst| format!(", burst = {burst}"));
                     let burst = burst.unwrap_or_default();
                     format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
                 }
-                _ if ["deny", "unlimited"].contains(&&*rate) => must_stand_alone(&rate),
+                _ if ["deny", "unlimited"].contains(&&**rate) => must_stand_alone(rate),
                 _ => table_error::rate(&error),
             };
             reader.wrong(at, &what);
         })
-        .ok()?;
-    // Its identity in the table: its own name, or its position.
-    let identity = written.name.clone().unwrap_or_else(|| position.unwrap_or(1).to_string());
-    let label = match (written.name, position) {
+        .ok()
+}
+
+/// The name of a limit in header fields and logs, and its identity in the table, by its own name
+/// or its position.
+fn identity(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, u64) {
+    let own = name.map_or_else(|| position.unwrap_or(1).to_string(), str::to_owned);
+    let label = match (name, position) {
         (Some(name), _) => format!("{policy}.{name}"),
         (None, Some(position)) => format!("{policy}.{position}"),
         (None, None) => policy.to_owned(),
     };
-    let id = limit_id(&[policy.as_bytes(), identity.as_bytes()]);
-    let mut limit = Limit::new(label, id, &rate, quota);
-    if written.burst.is_none() {
-        let (bound, burst) = (&mut limit.words.bound, quota.burst());
-        *bound = format!("{bound} (no burst given: {burst}, the count)").into();
+    (label, limit_id(&[policy.as_bytes(), own.as_bytes()]))
+}
+
+/// The key of a limit, if it has one of its own: `key`, or the policy's key with other prefix
+/// lengths or another `lowercase`.
+fn own_key<'t>(
+    reader: &mut Reader<'t>,
+    policy: OfPolicy<'_>,
+    at: usize,
+    entries: &mut Entries<'_, 't>,
+) -> Option<KeyParts> {
+    const PARTS: [&str; 4] = ["key", "ipv4_prefix", "ipv6_prefix", "lowercase"];
+    if PARTS.iter().all(|name| entries.get(name).is_none()) {
+        return None;
     }
-    Some(limit)
+    if policy.key.args.is_empty() {
+        let what = format!(
+            "a limit has a key of its own, so policy '{}' needs a 'key', too, which says what its \
+             other limits and its overrides count by; write, for example, key = [\"ip\"]",
+            policy.name
+        );
+        reader.wrong(at, &what);
+    }
+    Some(key_parts(reader, entries, Some(policy.key)))
+}
+
+/// `{ arg = "plan", default = "10/s burst 20", most = "1000/s burst 2000" }`: a limit whose
+/// numbers each message says, and the highest limit, which counts all of a client's requests.
+fn limit_by_arg<'t>(
+    reader: &mut Reader<'t>,
+    policy: OfPolicy<'_>,
+    at: usize,
+    mut entries: Entries<'_, 't>,
+    name: Option<String>,
+    position: Option<usize>,
+    key: Option<KeyParts>,
+) -> Option<Vec<Limit>> {
+    const RIGHT: &str =
+        "write { arg = \"plan\", default = \"10/s burst 20\", most = \"1000/s burst 2000\" }";
+    let [arg, default, most] = ["arg", "default", "most"].map(|name| entries.take(name));
+    for word in ["rate", "burst"] {
+        if let Some(value) = entries.take(word) {
+            let what = format!(
+                "a limit whose numbers are in an arg has no {word} of its own; leave it out, and \
+                 {RIGHT}"
+            );
+            reader.wrong(value.span().start, &what);
+        }
+    }
+    reader.no_more(entries);
+    for (name, value, what) in [
+        ("arg", arg, "the arg with its numbers"),
+        ("default", default, "a limit for messages without valid numbers"),
+        ("most", most, "the highest limit that a message can ask for"),
+    ] {
+        if value.is_none() {
+            reader.wrong(at, &format!("the limit has no '{name}', {what}; {RIGHT}"));
+        }
+    }
+    let of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
+        let value = value?;
+        let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
+        let at = value.span().start;
+        let written = in_a_string(&text).map_err(|what| reader.wrong(at, &what)).ok()?;
+        numbers(reader, at, &written)
+    };
+    let arg_name = arg.and_then(|value| {
+        let name = reader.name(value, "arg", "the name of an arg")?;
+        if let Some(what) = not_an_arg(&name, "arg") {
+            reader.wrong(value.span().start, &what);
+        }
+        let keys = [Some(policy.key), key.as_ref()];
+        if keys.into_iter().flatten().any(|key| key.names().any(|it| *it == *name.as_bytes())) {
+            let what = format!(
+                "key and the arg of a limit both name '{name}', so each value would have a bucket \
+                 of its own; leave it out of key"
+            );
+            reader.wrong(value.span().start, &what);
+        }
+        Some(name)
+    });
+    let (fallback, highest) = (of_text(reader, "default", default), of_text(reader, "most", most));
+    let (arg_name, (rate, quota), (most_rate, most_quota)) = (arg_name?, fallback?, highest?);
+    if by_arg::lowered(quota, most_quota) != Some(quota) {
+        let what = "the default is above 'most' in its rate or its burst; lower the default, or \
+                    raise most";
+        reader.wrong(default.map_or(at, |value| value.span().start), what);
+    }
+    let (label, id) = identity(policy.name, name.as_deref(), position);
+    let (most_label, most_id) = {
+        let own = name.map_or_else(|| position.unwrap_or(1).to_string(), |name| name);
+        let own = format!("{own}.most");
+        (format!("{label}.most"), limit_id(&[policy.name.as_bytes(), own.as_bytes()]))
+    };
+    let mut limit = Limit::new(label, id, &rate, quota);
+    let (otherwise, within) =
+        (limit.words.text, Limit::new(most_label, most_id, &most_rate, most_quota));
+    limit.words = LimitWords {
+        text: format!("the limit in the arg '{arg_name}', or {otherwise}").into(),
+        bound: format!("at most {}", within.words.text).into(),
+    }
+    .into();
+    let by_arg = Some(ByArg::new(&arg_name, quota).into());
+    let limit = Limit { quota: most_quota, by_arg, ..limit };
+    Some(vec![limit.by_key(key.clone()), within.by_key(key)])
+}
+
+/// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
+pub(super) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
+    let mut words = text.split_ascii_whitespace();
+    match (words.next()?, words.next(), words.next(), words.next()) {
+        (rate, None, ..) => Some((rate, None)),
+        (rate, Some("burst"), Some(burst), None) => Some((rate, Some(burst.parse().ok()?))),
+        _ => None,
+    }
 }
 
 fn must_stand_alone(word: &str) -> String {

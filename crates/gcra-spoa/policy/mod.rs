@@ -5,6 +5,7 @@
 //! when it was read.
 
 mod bandwidth;
+pub(crate) mod by_arg;
 mod describe;
 mod digest;
 pub(crate) mod file;
@@ -38,6 +39,7 @@ use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 pub(crate) use crate::policy::bandwidth::Bandwidth;
+use crate::policy::by_arg::ByArg;
 use crate::policy::key_args::KeyArg;
 pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::store::StoreSettings;
@@ -135,7 +137,7 @@ pub(crate) struct When {
 }
 
 /// Which values make the key of a message, and how.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct KeyParts {
     /// If there are none, all args make the key except those of the cost and of `when`.
     pub(crate) args: Vec<KeyArg>,
@@ -255,7 +257,12 @@ pub(crate) struct Limit {
     /// made from the names of the policy and the limit; it is 0 for the limit of the flags. (The
     /// table itself separates the buckets of different quotas.)
     pub(crate) id: u64,
+    /// If each message says the numbers, the highest that count.
     pub(crate) quota: Quota,
+    /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
+    pub(crate) key: Option<Box<KeyParts>>,
+    /// Who says the numbers, if each message does.
+    pub(crate) by_arg: Option<Arc<ByArg>>,
     /// In a box, because no request needs them.
     pub(crate) words: Box<LimitWords>,
 }
@@ -277,13 +284,31 @@ impl Limit {
             text: format!("{rate}, up to {burst} at once").into(),
             bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
         };
-        Self { label: label.into(), id, quota, words: words.into() }
+        Self { label: label.into(), id, quota, key: None, by_arg: None, words: words.into() }
     }
 
-    /// The key by which this limit counts, for a key of its policy.
-    #[inline]
-    pub(crate) fn key(&self, table: &Table, key: KeyHash) -> KeyHash {
-        key_for(self.id, table, key)
+    /// The same with a key of its own, if there is one.
+    fn by_key(self, key: Option<KeyParts>) -> Self {
+        let Some(key) = key else { return self };
+        let clients = match key.args.is_empty() {
+            true => "for all clients together".to_owned(),
+            false => key.in_words(false),
+        };
+        let LimitWords { text, bound } = *self.words;
+        let words = LimitWords { text: format!("{text}, {clients}").into(), bound };
+        Self { key: Some(key.into()), words: words.into(), ..self }
+    }
+
+    /// Whether it depends on the message, and not only on the policy's key, in which bucket it
+    /// counts.
+    pub(crate) fn reads_messages(&self) -> bool {
+        self.key.is_some() || self.by_arg.is_some()
+    }
+
+    /// The args that it reads itself: those of its own key, and the one with its numbers.
+    pub(crate) fn own_args(&self) -> impl Iterator<Item = &[u8]> {
+        let key = self.key.iter().flat_map(|key| key.names());
+        key.chain(self.by_arg.as_ref().map(|by_arg| &*by_arg.arg))
     }
 }
 
@@ -753,9 +778,23 @@ impl Policy {
         self.key == other.key && left_out(self) == left_out(other) && narrow(self) == narrow(other)
     }
 
+    /// Whether the limits of this policy have the same keys of their own as those of `other`.
+    pub(crate) fn has_keys_of_limits(&self, other: &Self) -> bool {
+        let keys = |policy: &Self| -> Vec<_> {
+            let own = |limit: &Limit| Some((limit.id, limit.key.clone()?));
+            policy.limits().filter_map(own).collect()
+        };
+        keys(self) == keys(other)
+    }
+
     /// All rules, including those of overrides.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
         std::iter::once(&self.rule).chain(&self.overrides.rules)
+    }
+
+    /// The args that limits read themselves, each as often as one does.
+    pub(crate) fn args_of_limits(&self) -> impl Iterator<Item = &[u8]> {
+        self.limits().flat_map(Limit::own_args)
     }
 
     /// The limits of all rules.

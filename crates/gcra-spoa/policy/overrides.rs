@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use crate::plural::Count;
+use crate::policy::limits::OfPolicy;
 use crate::policy::reader::{Entries, Name, Node, Reader};
 use crate::policy::sources::{MAX_BYTES, Sources, read_text};
 use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule, file, limits};
@@ -149,8 +150,9 @@ impl<'p> Collector<'p> {
                 continue;
             }
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
+            let of = OfPolicy { name: self.policy, key: self.parts };
             if let (Some(rule), Ok(key)) =
-                (limits::rule(reader, self.policy, &format!("the override '{text}'"), value), key)
+                (limits::rule(reader, of, &format!("the override '{text}'"), value), key)
             {
                 self.note(at, "", text, &key);
                 if let Some(first) = seen.insert(key.clone(), name) {
@@ -197,7 +199,8 @@ impl<'p> Collector<'p> {
                 }
                 Some(file)
             });
-            let rule = rule.and_then(|value| limits::rule(reader, self.policy, "limits", value));
+            let of = OfPolicy { name: self.policy, key: self.parts };
+            let rule = rule.and_then(|value| limits::rule(reader, of, "limits", value));
             match (file, rule) {
                 (Some(file), Some(rule)) => {
                     let place = self.place(rule, Some(&file));

@@ -11,6 +11,7 @@ use crate::answer::{Standing, Standings};
 use crate::counting::write_client;
 use crate::decide::decide;
 use crate::in_force::InForce;
+use crate::limit_bucket::LimitBucket;
 use crate::policy::variables::Var;
 use crate::policy::{Limit, Policies, Policy};
 use crate::question::{Question, Unanswerable};
@@ -90,7 +91,9 @@ impl Engine {
         let question = Question::new(&self.in_force, &self.table, message)?;
         let prefetch = |limits: &[Limit]| {
             for limit in limits {
-                self.table.prefetch(limit.key(&self.table, question.key), limit.quota);
+                let LimitBucket { key, quota } =
+                    LimitBucket::of(&self.table, limit, question.key, Some(message));
+                self.table.prefetch(key, quota);
             }
         };
         let policy = &self.policies()[question.policy];

@@ -573,6 +573,13 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
             add(&arg.name, !arg.has_fallback(), false);
             arg.fallbacks.iter().for_each(|name| add(name, false, false));
         }
+        for arg in policy.limits().filter_map(|limit| limit.key.as_ref()).flat_map(|key| &key.args)
+        {
+            add(&arg.name, !arg.has_fallback(), false);
+            arg.fallbacks.iter().for_each(|name| add(name, false, false));
+        }
+        let by_args = policy.limits().filter_map(|limit| limit.by_arg.as_ref());
+        by_args.for_each(|by_arg| add(&by_arg.arg, true, false));
         policy.when.iter().for_each(|when| add(&when.arg, true, false));
         policy.cost.iter().for_each(|cost| add(cost, false, true));
     }

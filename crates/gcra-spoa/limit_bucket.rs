@@ -1,0 +1,92 @@
+//! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
+//! hashed once. But a limit can have a key of its own, and numbers that the message says.
+
+use gcra_table::{KeyHash, Quota, Table};
+use spop_agent::{Message, Value};
+
+use crate::key::{KeyWriter, write_fallback};
+use crate::message_key::write;
+use crate::policy::by_arg::ArgValue;
+use crate::policy::{KeyParts, Limit, key_for};
+
+/// The bucket of a limit, as the table knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitBucket {
+    pub(crate) key: KeyHash,
+    pub(crate) quota: Quota,
+}
+
+impl LimitBucket {
+    /// The bucket of a limit for a message whose key by the policy has the hash `key`. Without the
+    /// message, the one that a limit has by the policy's key, and by its own numbers.
+    #[inline]
+    pub(crate) fn of(
+        table: &Table,
+        limit: &Limit,
+        key: KeyHash,
+        message: Option<&Message<'_>>,
+    ) -> Self {
+        let key = match (&limit.key, message) {
+            // `Question` has seen that it has a value.
+            (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
+            _ => key,
+        };
+        Self { key: key_for(limit.id, table, key), quota: quota(limit, message) }
+    }
+}
+
+/// The numbers of a limit for a message. Without the message, its highest.
+#[inline]
+pub(crate) fn quota(limit: &Limit, message: Option<&Message<'_>>) -> Quota {
+    match (&limit.by_arg, message) {
+        (Some(by_arg), Some(message)) => by_arg.read(limit.quota, message).quota,
+        _ => limit.quota,
+    }
+}
+
+/// What a message says about a limit's numbers, if it is to say them.
+pub(crate) fn said(limit: &Limit, message: &Message<'_>) -> Option<ArgValue> {
+    limit.by_arg.as_ref().map(|by_arg| by_arg.read(limit.quota, message).said)
+}
+
+/// The hash of the key that a limit has of its own. `None` when one of its args has no value.
+#[cold]
+fn own_key(table: &Table, parts: &KeyParts, message: &Message<'_>) -> Option<KeyHash> {
+    let mut hasher = table.hasher();
+    write_own_key(&mut hasher, parts, message)?;
+    Some(hasher.finish())
+}
+
+/// The bytes of such a key, the same on all hosts.
+pub(crate) fn own_key_bytes(parts: &KeyParts, message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = write_own_key(&mut bytes, parts, message);
+    bytes
+}
+
+fn write_own_key(
+    writer: &mut impl KeyWriter,
+    parts: &KeyParts,
+    message: &Message<'_>,
+) -> Option<()> {
+    for arg in &parts.args {
+        let value = match message.arg(&arg.name) {
+            None | Some(Value::Null) => {
+                let (value, number) = arg.fallback(message)?;
+                if number > 0 {
+                    write_fallback(writer, number);
+                }
+                value
+            }
+            Some(value) => value,
+        };
+        write(writer, parts, parts.group(value, 0));
+    }
+    Some(())
+}
+
+/// Whether one of the limits has a key of its own for which the message has no value.
+pub(crate) fn lacks_a_key(limits: &[Limit], message: &Message<'_>) -> bool {
+    let keys = limits.iter().filter_map(|limit| limit.key.as_ref());
+    keys.flat_map(|parts| &parts.args).any(|arg| arg.lacks(message).is_some())
+}
