@@ -41,7 +41,7 @@ pub(crate) fn decide<'p, 'm>(
                 let is_read = in_force.each[question.policy].reads_messages;
                 let is_read = is_read || !in_force.earlier.is_empty();
                 let message = if is_read { message() } else { None };
-                Charge { table, now, in_force, policy, question, message }.all(limits, standings)
+                Charge::new(table, now, in_force, question, message).all(limits, standings)
             }
         },
     };
@@ -71,8 +71,7 @@ pub(crate) fn foresee<'p>(
     let rule = policy.rule(question.rule);
     let mut now = table.reading();
     let at = now.time();
-    let asked = Some(message.clone());
-    let charge = Charge { table, now: &mut now, in_force, policy, question, message: asked };
+    let charge = Charge::new(table, &mut now, in_force, question, Some(message.clone()));
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
@@ -98,7 +97,7 @@ pub(crate) fn foresee<'p>(
 }
 
 /// The charge of one message.
-struct Charge<'t, 'p, 'm> {
+pub(crate) struct Charge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,
     in_force: &'p InForce,
@@ -120,7 +119,47 @@ struct Claim<'p> {
     least_tat: Time,
 }
 
-impl<'p> Charge<'_, 'p, '_> {
+impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
+    pub(crate) fn new(
+        table: &'t Table,
+        now: &'t mut Reading,
+        in_force: &'p InForce,
+        question: Question,
+        message: Option<Message<'m>>,
+    ) -> Self {
+        let policy = &in_force.policies.list[question.policy];
+        Self { table, now, in_force, policy, question, message }
+    }
+
+    /// Decides by a share of each limit: `share` names the share of a quota, and the TAT that each
+    /// key has at least. Without a share, the message is blocked. `charges` is whether the shares
+    /// are charged; if not, this only says what would be decided.
+    pub(crate) fn by_share(
+        mut self,
+        limits: &'p [Limit],
+        share: impl Fn(Quota) -> Option<(Quota, Time)>,
+        charges: bool,
+    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+        let claim = |limit: &'p Limit| {
+            let (key, message) = (self.question.key, self.message.as_ref());
+            let LimitBucket { key, quota: whole } =
+                LimitBucket::of(self.table, limit, key, message);
+            let (quota, least_tat) = share(whole)?;
+            Some((Claim { limit, quota, key, least_tat }, whole))
+        };
+        let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
+            limits.iter().take(MAX_LIMITS).map(claim).collect();
+        let Some((claims, whole)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
+        let (mut said, reason) = match charges {
+            true => self.charge_claims(&claims),
+            false => self.look_at(&claims),
+        };
+        for (standing, whole) in said.iter_mut().zip(whole) {
+            *standing = of_share(*standing, whole);
+        }
+        (reason, said)
+    }
+
     fn claim(&self, limit: &'p Limit) -> Claim<'p> {
         let LimitBucket { key, quota } =
             LimitBucket::of(self.table, limit, self.question.key, self.message.as_ref());
@@ -322,41 +361,6 @@ impl<'p> Charge<'_, 'p, '_> {
     }
 }
 
-/// Decides about a message by a share of each limit, which `share` names, with the
-/// TAT that each key has at least. Without a share, it is blocked. `charges` is whether the shares
-/// are charged; if not, this only says what would be decided.
-pub(crate) fn by_share<'p>(
-    table: &Table,
-    now: &mut Reading,
-    in_force: &'p InForce,
-    question: Question,
-    message: &Message<'_>,
-    limits: &'p [Limit],
-    share: impl Fn(Quota) -> Option<(Quota, Time)>,
-    charges: bool,
-) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
-    let claim = |limit: &'p Limit| {
-        let LimitBucket { key, quota } =
-            LimitBucket::of(table, limit, question.key, Some(message));
-        let (share, least_tat) = share(quota)?;
-        let claim = Claim { limit, quota: share, key, least_tat };
-        Some((claim, quota))
-    };
-    let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
-        limits.iter().take(MAX_LIMITS).map(claim).collect();
-    let Some((claims, quotas)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
-    let policy = &in_force.policies.list[question.policy];
-    let mut charge = Charge { table, now, in_force, policy, question, message: None };
-    let (mut said, reason) = match charges {
-        true => charge.charge_claims(&claims),
-        false => charge.look_at(&claims),
-    };
-    for (standing, quota) in said.iter_mut().zip(quotas) {
-        *standing = of_share(*standing, quota);
-    }
-    (reason, said)
-}
-
 /// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
 /// are left as the share has.
 fn of_share(standing: Standing<'_>, whole: Quota) -> Standing<'_> {
@@ -413,7 +417,8 @@ mod tests {
             let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();
             let (reason, said) =
-                by_share(table, &mut now, &in_force, question, &asked, limits, share, charges);
+                Charge::new(table, &mut now, &in_force, question, Some(asked.clone()))
+                    .by_share(limits, share, charges);
             (reason, said[0].remaining())
         };
         for remaining in (0..6).rev() {

@@ -13,7 +13,7 @@ use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::{Asking, Borrower, Loan, Waits};
-use crate::decide;
+use crate::decide::Charge;
 use crate::duration::nanoseconds;
 use crate::in_force::InForce;
 use crate::limit_bucket::{self, LimitBucket, own_key_bytes};
@@ -367,7 +367,8 @@ impl<'p> Shared<'p, '_, '_> {
         }
         let share = |quota| self.borrower.share(self.table, loan, quota);
         let Self { table, in_force, question, message, .. } = *self;
-        decide::by_share(table, now, in_force, question, message, limits, share, true)
+        Charge::new(table, now, in_force, question, Some(message.clone()))
+            .by_share(limits, share, true)
     }
 
     /// What would be decided now about a request that has to ask the store about this one of the
@@ -392,9 +393,9 @@ impl<'p> Shared<'p, '_, '_> {
             Instead::Share => {
                 let share = |quota| self.borrower.share(self.table, &loan, quota);
                 let Self { table, in_force, question, message, .. } = *self;
-                let at = &mut now;
-                let (reason, said) =
-                    decide::by_share(table, at, in_force, question, message, limits, share, false);
+                let message = Some(message.clone());
+                let charge = Charge::new(table, &mut now, in_force, question, message);
+                let (reason, said) = charge.by_share(limits, share, false);
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }
         };

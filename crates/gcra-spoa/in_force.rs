@@ -57,7 +57,8 @@ pub(crate) enum Hashing {
     /// The values as they are, which takes the fewest steps.
     Exact,
     /// Addresses are grouped, strings are in lower case, some args are left out or have fallbacks,
-    /// some values have overrides, or limits read the message themselves. This is right for every policy.
+    /// some values have overrides, or limits have keys or numbers of their own. This
+    /// is right for every policy.
     Mapped,
 }
 

@@ -1,6 +1,8 @@
 //! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a
 //! socket, reloaded at will.
 
+mod limits_of_messages;
+
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;

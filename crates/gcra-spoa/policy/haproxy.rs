@@ -289,7 +289,10 @@ impl Message<'_> {
         };
         // A policy without `key` counts by all args.
         let by_all = self.policies.iter().any(|policy| policy.key.args.is_empty());
-        let keys = self.policies.iter().flat_map(|policy| policy.key.names().map(text));
+        let keys = self.policies.iter().flat_map(|policy| {
+            let limits = policy.limits().filter_map(|limit| limit.key.as_ref());
+            policy.key.names().chain(limits.flat_map(|key| key.names())).map(text)
+        });
         let mut keys: Vec<_> = keys.filter(|name| is_new(name)).collect();
         if by_all && is_new("ip") {
             keys.insert(0, "ip".to_owned());
@@ -337,6 +340,16 @@ impl Message<'_> {
             args.push(format!("{name}={sample}"));
             comments.push(comment);
         }
+        for policy in &self.policies {
+            for by_arg in policy.limits().filter_map(|limit| limit.by_arg.as_ref()) {
+                let name = text(&by_arg.arg);
+                if is_new(&name) {
+                    let (sample, comment) = limit_map(&name, client);
+                    args.push(format!("{name}={sample}"));
+                    comments.push(comment);
+                }
+            }
+        }
         for cost in self.policies.iter().filter_map(|policy| policy.cost.as_deref().map(text)) {
             if is_new(&cost) {
                 comments.push(format!("{cost}: int(1) charges each request one cell"));
@@ -381,6 +394,21 @@ impl Message<'_> {
             ),
         )
     }
+}
+
+/// The sample that finds the numbers of a limit in a map, and a comment about the map. What has no
+/// line there gets the default of the limit.
+fn limit_map(arg: &str, client: &str) -> (String, String) {
+    let (map, key) = if client == "src" { ("map_ip", "address") } else { ("map", "key") };
+    let file = format!("{MAPS}{arg}s.map");
+    (
+        format!("{client},{map}({file})"),
+        format!(
+            "{arg}: create {file}, with a line for each {key} that has a limit of its own \
+             ('{} 100/s burst 200')",
+            key.to_uppercase()
+        ),
+    )
 }
 
 /// A value of the file, without what would end a comment.

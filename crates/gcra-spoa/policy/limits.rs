@@ -365,7 +365,7 @@ fn limit_by_arg<'t>(
     }
     let (label, id) = identity(policy.name, name.as_deref(), position);
     let (most_label, most_id) = {
-        let own = name.map_or_else(|| position.unwrap_or(1).to_string(), |name| name);
+        let own = name.unwrap_or_else(|| position.unwrap_or(1).to_string());
         let own = format!("{own}.most");
         (format!("{label}.most"), limit_id(&[policy.name.as_bytes(), own.as_bytes()]))
     };

@@ -261,7 +261,7 @@ pub(crate) struct Limit {
     pub(crate) quota: Quota,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
     pub(crate) key: Option<Box<KeyParts>>,
-    /// Who says the numbers, if each message does.
+    /// The arg with the numbers, if each message says them.
     pub(crate) by_arg: Option<Arc<ByArg>>,
     /// In a box, because no request needs them.
     pub(crate) words: Box<LimitWords>,

@@ -285,6 +285,100 @@ fn a_wrong_trial_is_a_mistake() {
     assert!(mistakes[0].contains(".observe' an answer may have"), "{mistakes:?}");
 }
 
+/// Limits by other keys, and limits whose numbers messages say.
+#[test]
+fn a_limit_with_a_key_or_an_arg_in_words() {
+    let policies = good(
+        "[policy.api]\nkey = [\"ip\"]\nlimits = [\"10/s\", { name = \"net\", rate = \"100/s\", \
+         ipv4_prefix = 24, ipv6_prefix = 48 }, { name = \"all\", rate = \"10/s\", key = [] }]\n\
+         [policy.plan]\nkey = [\"key\"]\nlimits = { arg = \"plan\", default = \"1/s burst 5\", \
+         most = \"100/s burst 200\" }\n",
+    );
+    assert_eq!(policies.warnings, Vec::<String>::new());
+    let words = policies.in_words();
+    for line in [
+        "    api.1: 10 per second, up to 10 at once: at most 20 in any second (no burst given: 10, \
+         the count)",
+        "    api.net: 100 per second, up to 100 at once, for each ip (IPv4 by /24, IPv6 by /48): at \
+         most 200 in any second (no burst given: 100, the count)",
+        "    api.all: 10 per second, up to 10 at once, for all clients together: at most 20 in any \
+         second (no burst given: 10, the count)",
+        "    plan: the limit in the arg 'plan', or 1 per second, up to 5 at once: at most 100 per \
+         second, up to 200 at once",
+        "    plan.most: 100 per second, up to 200 at once: at most 300 in any second",
+    ] {
+        assert!(words.lines().any(|said| said == line), "{line}\n{words}");
+    }
+    let haproxy = policies.for_haproxy();
+    let args = haproxy.lines().find(|line| line.contains("plan="));
+    let sample =
+        "    args key=req.fhdr(x-api-key) plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.map)";
+    assert_eq!(args, Some(sample), "{haproxy}");
+}
+
+#[test]
+fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
+    for (settings, said) in [
+        (
+            "limits = { rate = \"1/s\", key = \"ip\" }",
+            "key must be a list of strings; write key = [\"ip\"]",
+        ),
+        ("limits = { rate = \"1/s\", key = [\"ip=src\"] }", "'ip=src' in key is an arg with"),
+        (
+            "limits = { rate = \"1/s\", ipv4_prefix = 33 }",
+            "ipv4_prefix must be a whole number from 0 to 32, without quotes",
+        ),
+        (
+            "limits = { arg = \"plan\" }",
+            "the limit has no 'default', a limit for messages without valid numbers; write { arg",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"2/s\", most = \"1/s\" }",
+            "the default is above 'most' in its rate or its burst; lower the default, or raise",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/s burst 5\", most = \"9/s burst 4\" }",
+            "the default is above 'most' in its rate or its burst; lower the default, or raise",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"deny\", most = \"1/s\" }",
+            "'deny' must stand alone; write limits = \"deny\"",
+        ),
+        (
+            "limits = { arg = \"ip\", default = \"1/s\", most = \"2/s\" }",
+            "key and the arg of a limit both name 'ip', so each value would have a bucket of its",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/s\", most = \"2/s\", rate = \"1/s\" }",
+            "a limit whose numbers are in an arg has no rate of its own; leave it out, and write",
+        ),
+        (
+            "limits = [\"1/s\", { arg = \"a\", default = \"1/s\", most = \"2/s\" }, { arg = \
+             \"b\", default = \"1/s\", most = \"2/s\" }]",
+            "these are 5 limits, because one whose numbers are in an arg counts twice: it has its",
+        ),
+    ] {
+        let text = format!("[policy.api]\nkey = [\"ip\"]\n{settings}\n");
+        let mistakes = parse(&text).unwrap_err();
+        let expected = format!("gcra-spoa.toml:3: {said}");
+        assert!(mistakes[0].starts_with(&expected), "{mistakes:#?} instead of {expected}");
+    }
+    let text = "[policy.api]\nlimits = [\"1/s\", { rate = \"5/s\", key = [] }]\n";
+    let mistakes = parse(text).unwrap_err();
+    let expected = "gcra-spoa.toml:2: a limit has a key of its own, so policy 'api' needs a 'key'";
+    assert!(mistakes.len() == 1 && mistakes[0].starts_with(expected), "{mistakes:#?}");
+}
+
+/// A limit for more clients is not idle because another one is stricter for each of them.
+#[test]
+fn a_limit_with_another_key_always_matters() {
+    let warnings = |limits: &str| {
+        good(&format!("[policy.api]\nkey = [\"ip\"]\nlimits = [\"1/s\", {limits}]\n")).warnings
+    };
+    assert_eq!(warnings("{ rate = \"2/s\" }").len(), 1);
+    assert_eq!(warnings("{ rate = \"2/s\", ipv4_prefix = 24 }"), Vec::<String>::new());
+}
+
 #[test]
 fn fallbacks_in_words() {
     for (key, words) in [
