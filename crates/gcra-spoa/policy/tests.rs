@@ -297,12 +297,12 @@ fn a_limit_with_a_key_or_an_arg_in_words() {
     assert_eq!(policies.warnings, Vec::<String>::new());
     let words = policies.in_words();
     for line in [
-        "    api.1: 10 per second, up to 10 at once: at most 20 in any second (no burst given: 10, \
-         the count)",
-        "    api.net: 100 per second, up to 100 at once, for each ip (IPv4 by /24, IPv6 by /48): at \
-         most 200 in any second (no burst given: 100, the count)",
-        "    api.all: 10 per second, up to 10 at once, for all clients together: at most 20 in any \
-         second (no burst given: 10, the count)",
+        "    api.1: 10 per second, up to 10 at once: at most 20 in any second (no burst given: \
+         10, the count)",
+        "    api.net: 100 per second, up to 100 at once, for each ip (IPv4 by /24, IPv6 by /48): \
+         at most 200 in any second (no burst given: 100, the count)",
+        "    api.all: 10 per second, up to 10 at once, for all clients together: at most 20 in \
+         any second (no burst given: 10, the count)",
         "    plan: the limit in the arg 'plan', or 1 per second, up to 5 at once: at most 100 per \
          second, up to 200 at once",
         "    plan.most: 100 per second, up to 200 at once: at most 300 in any second",
