@@ -134,9 +134,11 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
     let shipped = std::fs::read_dir(haproxy_folder()).unwrap();
     let shipped: Vec<_> = shipped
         .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".cfg") && name != "unix-socket.cfg")
+        .filter(|name| name.ends_with(".cfg"))
+        // The first needs a socket, and the second a token: they have tests of their own.
+        .filter(|name| name != "unix-socket.cfg" && name != "plans.cfg")
         .collect();
-    assert_eq!(shipped.len(), 13);
+    assert_eq!(shipped.len(), 14);
     for (client, name) in (1..).zip(&shipped) {
         if needs_more(Path::new(name)).is_some() {
             continue;
@@ -510,6 +512,96 @@ fn requests_over_the_limit_wait_for_their_turn() {
         longest = longest.max(delay);
     }
     assert!(longest > 0);
+}
+
+/// The number of requests of a client that pass, of one more than `most`.
+fn passed_of(haproxy: &Haproxy, client: Ipv4Addr, most: usize) -> usize {
+    let mut client = Client::from(haproxy.frontend, client.into());
+    (0..=most).filter(|_| client.get("/").unwrap().status == 200).count()
+}
+
+#[test]
+fn an_address_its_network_and_its_provider_have_limits_that_are_charged_together() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let mut text = std::fs::read_to_string(haproxy_folder().join("networks.toml")).unwrap();
+    // So few that the order of requests says who is denied, and none comes back meanwhile.
+    for (shipped, here) in [
+        ("\"10/s burst 20\"", "\"4/d\""),
+        ("rate = \"50/s\", burst = 100", "rate = \"8/d\""),
+        ("rate = \"200/s\", burst = 400", "rate = \"12/d\""),
+        ("rate = \"1000/s\", burst = 2000", "rate = \"20/d\""),
+    ] {
+        assert!(text.contains(shipped), "{shipped}");
+        text = text.replace(shipped, here);
+    }
+    let policies = directory.path().join("networks.toml");
+    std::fs::write(&policies, text).unwrap();
+    let table = directory.path().join("table");
+    let args = ["--config", policies.to_str().unwrap()];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let haproxy = Haproxy::start("networks.cfg", &behind([&agents[0], &agents[1]]));
+    for (client, passed) in [
+        ([127, 0, 1, 1], 4),
+        ([127, 0, 1, 2], 4),
+        // The network of both has used its 8.
+        ([127, 0, 1, 3], 0),
+        // AS64496 has another network, and 4 left. What was denied above has charged nothing.
+        ([127, 0, 2, 1], 4),
+        ([127, 0, 2, 2], 0),
+        // Without a provider these count by their addresses.
+        ([127, 0, 3, 1], 4),
+        ([127, 0, 4, 1], 4),
+        // All together have used their 20.
+        ([127, 0, 5, 1], 0),
+    ] {
+        assert_eq!(passed_of(&haproxy, client.into(), 4), passed, "{client:?}");
+    }
+    let decisions = logged(&haproxy);
+    let denied = decisions.iter().filter(|[blocked, ..]| blocked == "1").count();
+    assert_eq!((denied, decisions.len()), (8 * 5 - 20, 8 * 5), "{decisions:?}");
+}
+
+#[test]
+fn the_limit_of_a_customer_is_what_its_token_says() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let table = directory.path().join("table");
+    let policies = haproxy_folder().join("plans.toml");
+    let args = ["--config", policies.to_str().unwrap()];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let haproxy = Haproxy::start("plans.cfg", &behind([&agents[0], &agents[1]]));
+    const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+    // {"sub": "acme", "rate_limit": "2/h burst 3", "exp": 4102444800}
+    let acme = "eyJzdWIiOiAiYWNtZSIsICJyYXRlX2xpbWl0IjogIjIvaCBidXJzdCAzIiwg\
+                ImV4cCI6IDQxMDI0NDQ4MDB9";
+    // {"sub": "other", "exp": 4102444800}
+    let other = "eyJzdWIiOiAib3RoZXIiLCAiZXhwIjogNDEwMjQ0NDgwMH0";
+    // {"sub": "late", "rate_limit": "2/h", "exp": 1700000000}
+    let late = "eyJzdWIiOiAibGF0ZSIsICJyYXRlX2xpbWl0IjogIjIvaCIsICJleHAiOiAxNzAwMDAwMDAwfQ";
+    let mut client = Client::new(haproxy.frontend);
+    let mut get = |claims: &str, signature: &str| {
+        let token = format!("Bearer {HEADER}.{claims}.{signature}");
+        client.get_with("/", &[("authorization", &*token)]).unwrap().status
+    };
+    let [of_acme, of_other, of_late] = [
+        "K05yUcMaCYvfNrW_ADxJup3IBuDSi_D3WJ1WO10WtoI",
+        "_HbbPOhbQV6eqMDIOhfb-3QyMxUz4q6FYZNpnN23Q5w",
+        "8OHupov84CGEnCrSwXwOHy1VajfEtRe_eH021XHhbfo",
+    ];
+    for status in [200, 200, 200, 429, 429] {
+        assert_eq!(get(acme, of_acme), status);
+    }
+    // The default is 5/s burst 10.
+    assert_eq!(get(other, of_other), 200);
+    // A signature by another secret, one of another token, and a token that has ended.
+    for (claims, signature) in
+        [(acme, "rgMzcFK5LwWyl0ACB4pH6vodtQqLA-UZIntabrWxKV8"), (other, of_acme), (late, of_late)]
+    {
+        assert_eq!(get(claims, signature), 401);
+    }
+    let mut without = Client::new(haproxy.frontend);
+    assert_eq!(without.get("/").unwrap().status, 401);
 }
 
 #[test]

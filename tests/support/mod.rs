@@ -357,8 +357,8 @@ impl Haproxy {
         let config = haproxy_folder().join(config);
         for entry in fs::read_dir(config.parent().unwrap()).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "cfg" || extension == "conf")
-            {
+            let wanted = ["cfg", "conf", "map"];
+            if path.extension().is_some_and(|extension| wanted.iter().any(|it| extension == *it)) {
                 let text = patient(&fs::read_to_string(&path).unwrap());
                 fs::write(copies.join(path.file_name().unwrap()), text).unwrap();
             }
