@@ -98,6 +98,7 @@ const DOCUMENTS: [&str; 3] = ["docs/CONFIG.md", "docs/CLUSTER.md", "docs/MIGRATI
 fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
     fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
     fs::write(folder.join("offices.lst"), "127.0.0.9\n").unwrap();
+    fs::write(folder.join("countries.map"), "127.0.0.0/8 XX\n").unwrap();
     let in_folder =
         |text: String| text.replace("/etc/haproxy/", &format!("{}/", folder.display()));
     fs::write(folder.join("spoe-gcra.conf"), in_folder(spoe_conf(messages))).unwrap();

@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -63,11 +63,15 @@ fn two_agents_hold_one_limit_for_each_client_to_the_last_cell() {
 #[test]
 fn the_shipped_files_are_valid_without_a_warning() {
     needs!(support::haproxy());
+    needs!(openssl());
+    let directory = directory();
+    let certificate = certificate(directory.path());
     for file in std::fs::read_dir(haproxy_folder()).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "cfg") {
-            let output =
-                Command::new(haproxy_binary()).arg("-c").arg("-f").arg(&path).output().unwrap();
+            let mut check = Command::new(haproxy_binary());
+            check.arg("-c").arg("-f").arg(&path).env("GCRA_CERT", &certificate);
+            let output = check.output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             if let Some(why) = needs_more(&path) {
                 assert!(!output.status.success() && said.contains(&why), "{said}");
@@ -96,8 +100,9 @@ fn logged(haproxy: &Haproxy) -> Vec<[String; 5]> {
     let lines = haproxy.process.lines();
     let decisions = lines.iter().filter_map(|line| line.split_once(" blocked="));
     let fields = decisions.map(|(_, rest)| {
-        // bandwidth.cfg logs one more.
-        let mut words = rest.split(' ').filter(|word| !word.starts_with("bandwidth="));
+        // bandwidth.cfg and fingerprint.cfg log one more.
+        let more = ["bandwidth=", "fingerprint="];
+        let mut words = rest.split(' ').filter(|word| more.iter().all(|it| !word.starts_with(it)));
         let mut field = |name| {
             let word = words.next().unwrap_or_else(|| panic!("no {name} in {rest}"));
             word.strip_prefix(name).unwrap_or_else(|| panic!("no {name} in {rest}")).to_owned()
@@ -135,8 +140,8 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
     let shipped: Vec<_> = shipped
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".cfg"))
-        // The first needs a socket, and the second a token: they have tests of their own.
-        .filter(|name| name != "unix-socket.cfg" && name != "plans.cfg")
+        // These need a socket, a token and TLS: they have tests of their own.
+        .filter(|name| !["unix-socket.cfg", "plans.cfg", "fingerprint.cfg"].contains(&&**name))
         .collect();
     assert_eq!(shipped.len(), 14);
     for (client, name) in (1..).zip(&shipped) {
@@ -602,6 +607,66 @@ fn the_limit_of_a_customer_is_what_its_token_says() {
     }
     let mut without = Client::new(haproxy.frontend);
     assert_eq!(without.get("/").unwrap().status, 401);
+}
+
+fn openssl() -> Result<(), String> {
+    let run = Command::new("openssl").arg("version").output();
+    run.map(drop).map_err(|_| "openssl is not installed".into())
+}
+
+/// A file with a certificate and its key.
+fn certificate(directory: &Path) -> PathBuf {
+    let [pem, key] = ["certificate.pem", "certificate.key"].map(|name| directory.join(name));
+    let make = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost";
+    let mut openssl = Command::new("openssl");
+    openssl.args(make.split(' ')).arg("-keyout").arg(&key).arg("-out").arg(&pem);
+    let run = openssl.output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let both = std::fs::read_to_string(&pem).unwrap() + &std::fs::read_to_string(&key).unwrap();
+    std::fs::write(&pem, both).unwrap();
+    pem
+}
+
+#[test]
+fn each_kind_of_tls_client_can_have_a_limit() {
+    needs!(support::haproxy());
+    needs!(openssl());
+    let directory = directory();
+    // What fingerprint.toml tries is in force here, with numbers that do not depend on the time.
+    let shipped = std::fs::read_to_string(haproxy_folder().join("fingerprint.toml")).unwrap();
+    let lines = ["limits = \"10/s burst 20\"\nobserve = { ", "rate = \"200/s\", burst = 400, "];
+    assert!(lines.iter().all(|line| shipped.contains(line)), "{shipped}");
+    let text = shipped.replace(lines[0], "limits = { ").replace(lines[1], "rate = \"3/d\", ");
+    let policies = directory.path().join("fingerprint.toml");
+    std::fs::write(&policies, text).unwrap();
+    let args = ["--config", policies.to_str().unwrap()];
+    let table = directory.path().join("table");
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let pem = certificate(directory.path());
+    let mut environment = behind([&agents[0], &agents[1]]).to_vec();
+    environment.push(("GCRA_CERT", pem.to_str().unwrap()));
+    let haproxy = Haproxy::start("fingerprint.cfg", &environment);
+    // The TLS clients are HAProxies, too, with different ciphers.
+    let folder = directory.path().join("clients");
+    std::fs::create_dir(&folder).unwrap();
+    let client = folder.join("client.cfg");
+    let text = "defaults\n    mode http\n    timeout connect 60s\n    timeout client 60s\n    \
+                timeout server 60s\nlisten client\n    bind \"${GCRA_HTTP}\"\n    server web \
+                \"${WEB}\" ssl verify none ssl-max-ver TLSv1.2 ciphers \"${CIPHERS}\"\n";
+    std::fs::write(&client, text).unwrap();
+    let web = haproxy.frontend.to_string();
+    for ciphers in ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"] {
+        let environment = [("WEB", &*web), ("CIPHERS", ciphers)];
+        let tls = Haproxy::start(client.to_str().unwrap(), &environment);
+        assert_eq!(passed_of(&tls, Ipv4Addr::LOCALHOST, 4), 3, "{ciphers}");
+    }
+    wait_until("all requests are logged", || logged(&haproxy).len() == 10);
+    let lines = haproxy.process.lines();
+    let said = lines.iter().filter_map(|line| line.split_once(" fingerprint="));
+    let mut fingerprints: Vec<_> = said.map(|(_, fingerprint)| fingerprint.to_owned()).collect();
+    fingerprints.dedup();
+    assert_eq!(fingerprints.len(), 2, "{fingerprints:?}");
+    assert!(fingerprints.iter().all(|it| it.len() == 32), "{fingerprints:?}");
 }
 
 #[test]
