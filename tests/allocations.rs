@@ -73,3 +73,33 @@ fn a_list_of_header_fields_allocates_no_more_than_the_fields() {
     let list = allocations("\"headers\"");
     assert!((1..=each).contains(&list), "{list} for the list, {each} for each field");
 }
+
+/// Also where limits read the message themselves: the numbers of each value are parsed once.
+#[test]
+fn limits_by_other_keys_and_by_an_arg_are_decided_without_allocating() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gcra-spoa.toml");
+    let text = "answer = [\"retry_after\"]\n[policy.check]\nkey = [\"ip\"]\nlimits = [\"100/d\", \
+                { name = \"net\", rate = \"500/d\", ipv4_prefix = 24 }, { arg = \"plan\", default = \
+                \"50/d\", most = \"200/d\" }]\n";
+    fs::write(&file, text).unwrap();
+    let slots = Slots::new(4096).unwrap();
+    let agent = limiter(&["--config", file.to_str().unwrap()], slots).unwrap();
+    let mut ip = 0_u32;
+    let plans = ["20/d", "100/d burst 10", "1000/d", "", "deny"];
+    let each = move |bytes: &mut Vec<u8>| {
+        ip = (ip + 1) % 1000;
+        let plan = plans[ip as usize % plans.len()].as_bytes();
+        let mut out = [0; 64];
+        let mut notify = NotifyWriter::new(&mut out, FrameId { stream: 1, frame: 1 }).unwrap();
+        notify.message(b"check").unwrap();
+        notify.arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + ip))).unwrap();
+        notify.arg(b"plan", Value::String(plan)).unwrap();
+        let length = notify.finish();
+        bytes.extend_from_slice(&out[..length]);
+    };
+    let counting = Counting::new(agent, each);
+    // Until the names of the heaviest clients have their memory.
+    counting.allocations(1, 10_000);
+    assert_eq!(counting.allocations(1, 1000), 0);
+}

@@ -101,7 +101,7 @@ impl ByArg {
 /// The quota that a value stands for, if it is a limit.
 fn parse(value: &[u8], most: Quota) -> Option<Read> {
     let (rate, burst) = rate_and_burst(str::from_utf8(value).ok()?)?;
-    let rate = rate.parse::<Rate>().ok()?;
+    let rate = Rate::parse(rate).ok()?;
     let wanted = rate.quota(burst).ok()?;
     let lowered = lowered(wanted, most)?;
     let said = if lowered == wanted { ArgValue::Valid } else { ArgValue::Lowered };

@@ -88,42 +88,51 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
-        let error = |problem| RateError::Text { text: text.into(), problem };
-        let (count, period) =
-            text.trim().split_once('/').ok_or_else(|| error(RateProblem::NoSlash))?;
+        Self::parse(text).map_err(|problem| RateError::Text { text: text.into(), problem })
+    }
+}
+
+impl Rate {
+    /// As by [`FromStr`], for texts of which nobody is told what is wrong with them: this allocates
+    /// no memory.
+    ///
+    /// # Errors
+    ///
+    /// The text is not a rate.
+    pub fn parse(text: &str) -> Result<Self, RateProblem> {
+        let (count, period) = text.trim().split_once('/').ok_or(RateProblem::NoSlash)?;
 
         let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
-        let digits = [whole, fraction].concat();
-        if digits.is_empty()
-            || count.ends_with('.')
-            || !digits.bytes().all(|byte| byte.is_ascii_digit())
+        let digits = || whole.bytes().chain(fraction.bytes());
+        if count.is_empty() || count.ends_with('.') || !digits().all(|byte| byte.is_ascii_digit())
         {
-            return Err(error(RateProblem::Count));
+            return Err(RateProblem::Count);
         }
-        let mantissa = digits.parse().map_err(|_| error(RateProblem::TooPrecise))?;
-        let mantissa = NonZeroU64::new(mantissa).ok_or_else(|| error(RateProblem::Zero))?;
+        let mantissa = digits().try_fold(0_u64, |number, digit| {
+            number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+        });
+        let mantissa = mantissa.ok_or(RateProblem::TooPrecise)?;
+        let mantissa = NonZeroU64::new(mantissa).ok_or(RateProblem::Zero)?;
         let scale = u32::try_from(fraction.len())
             .ok()
             .and_then(|places| 10_u64.checked_pow(places))
-            .ok_or_else(|| error(RateProblem::TooPrecise))?;
+            .ok_or(RateProblem::TooPrecise)?;
 
-        let unit_at =
-            period.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| error(RateProblem::Unit))?;
+        let unit_at = period.find(|c: char| !c.is_ascii_digit()).ok_or(RateProblem::Unit)?;
         let (units, unit) = period.split_at(unit_at);
         let units: u64 = if units.is_empty() { Ok(1) } else { units.parse() }
-            .map_err(|_| error(RateProblem::Period))?;
-        let units = NonZeroU64::new(units).ok_or_else(|| error(RateProblem::Period))?;
-        let unit = Unit::parse(unit).ok_or_else(|| error(RateProblem::Unit))?;
+            .map_err(|_| RateProblem::Period)?;
+        let units = NonZeroU64::new(units).ok_or(RateProblem::Period)?;
+        let unit = Unit::parse(unit).ok_or(RateProblem::Unit)?;
 
-        let period_ns =
-            units.get().checked_mul(unit.ns()).ok_or_else(|| error(RateProblem::Period))?;
+        let period_ns = units.get().checked_mul(unit.ns()).ok_or(RateProblem::Period)?;
         let interval_ns =
             (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
         let emission_interval =
-            u64::try_from(interval_ns).map(Nanos).map_err(|_| error(RateProblem::Period))?;
+            u64::try_from(interval_ns).map(Nanos).map_err(|_| RateProblem::Period)?;
         // More than one cell per nanosecond would count as one per nanosecond.
         if u128::from(mantissa.get()) > u128::from(period_ns) * u128::from(scale) {
-            return Err(error(RateProblem::TooFast));
+            return Err(RateProblem::TooFast);
         }
         Ok(Self { mantissa, scale, period: Period { units, unit }, emission_interval })
     }
