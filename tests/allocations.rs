@@ -79,9 +79,9 @@ fn a_list_of_header_fields_allocates_no_more_than_the_fields() {
 fn limits_by_other_keys_and_by_an_arg_are_decided_without_allocating() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gcra-spoa.toml");
-    let text = "answer = [\"retry_after\"]\n[policy.check]\nkey = [\"ip\"]\nlimits = [\"100/d\", \
-                { name = \"net\", rate = \"500/d\", ipv4_prefix = 24 }, { arg = \"plan\", default = \
-                \"50/d\", most = \"200/d\" }]\n";
+    let text = "answer = [\"retry_after\"]\n[policy.check]\nkey = [\"ip\"]\nlimits = \
+                [\"100/d\", { name = \"net\", rate = \"500/d\", ipv4_prefix = 24 }, { arg = \
+                \"plan\", default = \"50/d\", most = \"200/d\" }]\n";
     fs::write(&file, text).unwrap();
     let slots = Slots::new(4096).unwrap();
     let agent = limiter(&["--config", file.to_str().unwrap()], slots).unwrap();

@@ -93,8 +93,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// As by [`FromStr`], for texts of which nobody is told what is wrong with them: this allocates
-    /// no memory.
+    /// As by [`FromStr`], without the text in the error: this allocates no memory.
     ///
     /// # Errors
     ///
