@@ -159,6 +159,35 @@ fn a_delayed_request_counts_when_it_goes_on() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
+/// Each of several limits is kept by the moments in the file, also those of a client's first
+/// request: its charges are not made at one time, because each new bucket reads the clock.
+#[test]
+fn several_limits_are_kept_by_the_same_moments() {
+    let directory = directory();
+    let config = directory.path().join("gcra.toml");
+    let text = "[policy.api]\nlimits = [\"10/s burst 2\", \"1000/m burst 9\"]\nkey = [\"ip\"]\n\
+                max_delay = \"1h\"\n";
+    fs::write(&config, text).unwrap();
+    let (table, file) = (directory.path().join("table"), directory.path().join("audit"));
+    let flags = ["--config", config.to_str().unwrap(), "--audit", file.to_str().unwrap()];
+    let agent = Agent::start(&table, &flags);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = testing::Client::connect(&agent.address).await.unwrap();
+        for round in 0..2_000 {
+            let args = [("ip", ip(&format!("192.0.2.{}", round % 100)))];
+            client.ask(&[("api", &args)]).await.unwrap();
+        }
+    });
+    for limit in [["10/s", "2"], ["1000/m", "9"]] {
+        let [rate, burst] = limit;
+        let output = audit(&[&file], &["--policy", "api", "--rate", rate, "--burst", burst]);
+        let said = words(&output);
+        assert!(said.starts_with("2000 cells of 100 clients in "), "{said}");
+        assert!(said.contains("none too many"), "{said}");
+    }
+}
+
 /// The agent would end, or wait for ever, at the next decision.
 #[test]
 fn a_file_that_cannot_hold_the_audit_is_refused() {

@@ -18,7 +18,8 @@ use crate::verdict::{Reason, Verdict};
 ///
 /// `now` is the reading of the table's clock that a round shares; the table brings it forward
 /// when it had to read the clock again. What each limit said is added to `standings`, where an
-/// answer needs it. `message` is called only while earlier policies may matter.
+/// answer needs it. `goes_on` becomes the moment at which the message may go on by the limits, for
+/// the audit. `message` is called only while earlier policies may matter.
 #[inline(always)]
 pub(crate) fn decide<'p, 'm>(
     table: &Table,
@@ -26,10 +27,13 @@ pub(crate) fn decide<'p, 'm>(
     in_force: &'p InForce,
     question: Question,
     standings: Option<&mut Standings<'p>>,
+    goes_on: Option<&mut Time>,
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
     let policy = &in_force.policies.list[question.policy];
-    let (reason, delay) = match in_force.each[question.policy].usual {
+    let each = &in_force.each[question.policy];
+    let mut at = None;
+    let (reason, delay) = match each.usual {
         Some(usual) => {
             let key = usual.key(table, question.key);
             (reason_of(&table.charge(key, usual.quota, question.cells, now)), Nanos::ZERO)
@@ -38,13 +42,18 @@ pub(crate) fn decide<'p, 'm>(
             Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
             Rule::Unlimited => (None, Nanos::ZERO),
             Rule::Limits(limits) => {
-                let is_read = in_force.each[question.policy].reads_messages;
-                let is_read = is_read || !in_force.earlier.is_empty();
+                let is_read = each.reads_messages || !in_force.earlier.is_empty();
                 let message = if is_read { message() } else { None };
-                Charge::new(table, now, in_force, question, message).all(limits, standings)
+                let mut charge = Charge::new(table, now, in_force, question, message);
+                let decided = charge.all(limits, standings);
+                at = charge.goes_on;
+                decided
             }
         },
     };
+    if let Some(goes_on) = goes_on {
+        *goes_on = at.unwrap_or(now.time().saturating_add(delay));
+    }
     Verdict::new(question.policy, policy.observes, reason).after(delay)
 }
 
@@ -106,6 +115,9 @@ pub(crate) struct Charge<'t, 'p, 'm> {
     /// Needed for limits with a key or numbers of their own, and to find what a key owed under
     /// earlier policies.
     message: Option<Message<'m>>,
+    /// When the message may go on by all limits, if several were charged, each by a reading of its
+    /// own.
+    goes_on: Option<Time>,
 }
 
 /// A limit that a message has to satisfy, and the key that it counts by.
@@ -128,7 +140,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         message: Option<Message<'m>>,
     ) -> Self {
         let policy = &in_force.policies.list[question.policy];
-        Self { table, now, in_force, policy, question, message }
+        Self { table, now, in_force, policy, question, message, goes_on: None }
     }
 
     /// Decides by a share of each limit: `share` names the share of a quota, and the TAT that each
@@ -262,11 +274,19 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             return (standings, reason);
         }
         let mut charged = ArrayVec::<Decision, MAX_LIMITS>::new();
+        let mut goes_on = None::<Time>;
         for (place, claim) in claims.iter().enumerate() {
             let (decision, denied) = self.charge(*claim);
             standings[place] = standing_of(*claim, &decision);
             if denied.is_none() {
                 charged.push(decision);
+                // A charge can read the clock again. So the moment is that of the first charge, or
+                // the one from which on each limit has its cells: it keeps to all limits exactly,
+                // because no limit was charged before it.
+                let at = self.now.time();
+                let has_cells = at.saturating_add(decision.owed());
+                let has_cells = has_cells.saturating_sub(claim.quota.drain_time());
+                goes_on = Some(goes_on.unwrap_or(at).max(has_cells));
                 continue;
             }
             self.punish(*claim, &mut standings[place]);
@@ -279,6 +299,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             }
             return (standings, denied);
         }
+        self.goes_on = goes_on;
         (standings, None)
     }
 

@@ -2,7 +2,7 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use gcra_table::{Leases, Nanos, Reading, Table};
+use gcra_table::{Leases, Reading, Table, Time};
 use spop_agent::{Message, Messages};
 
 use crate::answer::Standings;
@@ -124,7 +124,7 @@ impl<'p> Asked<'p, '_, '_> {
             None if self.deciding.in_force.each[policy].is_exempt(key, now.time()) => {
                 let verdict = Verdict::new(policy, *observes, None);
                 self.count(verdict);
-                self.write(now, audit, None);
+                self.write(now.time(), audit, None);
                 return Ok(verdict);
             }
             None => self.decide(now, progress, standings, audit.as_deref_mut())?,
@@ -157,6 +157,8 @@ impl<'p> Asked<'p, '_, '_> {
         let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;
         let Self { question, message, .. } = self;
         let policy = self.policy();
+        // When its cells go on: that is what a limit is about.
+        let mut goes_on = now.time();
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
@@ -165,16 +167,20 @@ impl<'p> Asked<'p, '_, '_> {
                     Shared { borrower, leases, table, in_force, sharing, question, message };
                 let attempt = &mut progress.attempt;
                 let reason = shared.decide(limits, now, attempt, patience, standings)?;
+                goes_on = now.time();
                 Verdict::new(question.policy, policy.observes, reason)
             }
             // The store was not there when the agent was started.
             (Some(_), Rule::Limits(_), None) => {
                 Verdict::new(question.policy, policy.observes, Some(Reason::Store))
             }
-            _ => decide(table, now, in_force, question, standings, || Some(message.clone())),
+            _ => {
+                let message = || Some(message.clone());
+                decide(table, now, in_force, question, standings, Some(&mut goes_on), message)
+            }
         };
         self.count(verdict);
-        self.write(now, audit, Some(verdict));
+        self.write(goes_on, audit, Some(verdict));
         Ok(verdict)
     }
 
@@ -183,20 +189,11 @@ impl<'p> Asked<'p, '_, '_> {
         count(in_force, lane, self.question, verdict, || Some(self.message.clone()));
     }
 
-    fn write(&self, now: &Reading, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
+    fn write(&self, at: Time, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
         if let Some(lines) = audit {
             let outcome = verdict.map(|verdict| verdict.outcome);
-            // When its cells go on: that is what a limit is about.
-            let delay = verdict.map_or(Nanos::ZERO, |verdict| verdict.delay);
             let cells = self.question.cells;
-            lines.add(
-                self.deciding.table,
-                now.time().saturating_add(delay),
-                self.policy(),
-                cells,
-                outcome,
-                self.message,
-            );
+            lines.add(self.deciding.table, at, self.policy(), cells, outcome, self.message);
         }
     }
 }

@@ -307,7 +307,7 @@ fn verdict_on<'p, 'm>(
     standings: Option<&mut Standings<'p>>,
     message: impl Fn() -> Option<Message<'m>>,
 ) -> Verdict {
-    let verdict = decide(table, now, in_force, question, standings, &message);
+    let verdict = decide(table, now, in_force, question, standings, None, &message);
     count(in_force, lane, question, verdict, message);
     verdict
 }

@@ -133,6 +133,7 @@ impl Engine {
                 &self.in_force,
                 question,
                 Some(&mut standings),
+                None,
                 || Some(message.clone()),
             );
             step(Step { verdict, key: question.key, standings: standings.listed() });
