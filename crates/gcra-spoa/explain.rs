@@ -143,6 +143,10 @@ pub(crate) struct LimitState {
     /// How long a request of one cell would have to wait before it goes on, if it is not denied.
     #[serde(default)]
     pub(crate) delay_ms: u64,
+    /// If it is denied: how long the next one that is allowed would have to wait before it goes
+    /// on. It is the longest delay of the policy.
+    #[serde(default)]
+    pub(crate) next_delay_ms: u64,
     pub(crate) retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
     /// How much of the debt can only be penalty: what is beyond the burst and the longest delay.
@@ -656,7 +660,10 @@ impl LimitState {
         let too_early = owed.saturating_sub(quota.burst_tolerance());
         let max_delay = quota.max_delay();
         let wait = too_early.saturating_sub(max_delay);
-        let delay = if wait > Nanos::ZERO { Nanos::ZERO } else { too_early };
+        let [delay, next_delay] = match wait {
+            Nanos::ZERO => [too_early, Nanos::ZERO],
+            _ => [Nanos::ZERO, max_delay],
+        };
         let most_allowed = quota.drain_time().saturating_add(max_delay);
         Self {
             limit: limit.label.to_string(),
@@ -667,6 +674,7 @@ impl LimitState {
             remaining: standing.remaining(),
             burst: quota.burst(),
             delay_ms: delay.millis_ceil(),
+            next_delay_ms: next_delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
             penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
@@ -700,9 +708,10 @@ impl LimitState {
                 format!("{remaining} of {burst} left; all {burst} again in {full_after}{carried}")
             }
             _ => format!(
-                "{}; the next request is allowed in {wait}, all {burst} again in \
+                "{}; the next request is allowed in {wait}{}, all {burst} again in \
                  {full_after}{carried}",
                 if observes { "over the limit, and only observed" } else { "blocked" },
+                with_delay(self.next_delay_ms),
             ),
         }
     }
@@ -840,7 +849,12 @@ impl Decided {
             _ if !self.held.is_empty() => {
                 write!(words, "; the store is asked again in {}", left(self.retry_after_ms))
             }
-            _ => write!(words, "; the next one is allowed in {}", left(self.retry_after_ms)),
+            _ => {
+                let limits = self.limits.iter();
+                let delay_ms = limits.map(|limit| limit.next_delay_ms).max().unwrap_or_default();
+                let wait = left(self.retry_after_ms);
+                write!(words, "; the next one is allowed in {wait}{}", with_delay(delay_ms))
+            }
         };
         words.push_str(&self.penalty_in_words());
         words
@@ -915,6 +929,14 @@ impl Decided {
                  owes is there; without the store, {without_store}"
             );
         }
+    }
+}
+
+/// " with a delay of 2 s", unless there is none.
+fn with_delay(milliseconds: u64) -> String {
+    match milliseconds {
+        0 => String::new(),
+        _ => format!(" with a delay of {}", left(milliseconds)),
     }
 }
 
