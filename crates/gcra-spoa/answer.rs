@@ -9,7 +9,7 @@ use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, V
 
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
-use crate::verdict::Verdict;
+use crate::verdict::{Reason, Verdict};
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
@@ -187,16 +187,12 @@ pub(crate) fn write(
 ) {
     if let Some(verdict) = verdict {
         let policy = &policies.list[verdict.policy].name;
-        // If it does not fit, the check of the file counted wrong. What was written stays.
-        let _ = set_vars(&policies.answers, verdict, policy, standings, reply);
+        set_vars(&policies.answers, verdict, policy, standings, reply);
     }
 }
 
-/// Sets the variables. `policy` is the name of the policy that gave the verdict.
-///
-/// # Errors
-///
-/// The ACK would be larger than HAProxy accepts. The variables before that are set.
+/// Sets the variables, each whole or not at all: one that does not fit into the ACK is left out.
+/// `policy` is the name of the policy that gave the verdict.
 #[inline(always)]
 fn set_vars(
     answers: &Answers,
@@ -204,64 +200,65 @@ fn set_vars(
     policy: &str,
     standings: &Standings<'_>,
     reply: &mut impl SetVars,
-) -> Result<(), BufferFull> {
-    reply.set_var(answers.scope, answers.blocked, verdict.is_blocked())?;
+) {
+    let scope = answers.scope;
+    // It fits into every ACK, and so does `delay_ms`, which is the first of the others.
+    let _ = reply.set_var(scope, answers.blocked, verdict.is_blocked());
     // It allocates only where header fields are wanted.
     let mut text = String::new();
     for var in &answers.others {
         let name = var.name();
-        match (var, standings.tightest) {
-            (Var::WouldBlock, _) => reply.set_var(answers.scope, name, verdict.would_block())?,
-            (Var::Policy, _) => reply.set_var(answers.scope, name, policy)?,
+        // The next one may be shorter and fit.
+        let _ = match (var, standings.tightest) {
+            (Var::WouldBlock, _) => reply.set_var(scope, name, verdict.would_block()),
+            (Var::Policy, _) => reply.set_var(scope, name, policy),
             (Var::Reason, _) => match verdict.reason {
-                Some(reason) => reply.set_var(answers.scope, name, reason.as_str())?,
-                None => reply.unset_var(answers.scope, name)?,
+                Some(reason) => reply.set_var(scope, name, reason.as_str()),
+                None => reply.unset_var(scope, name),
             },
             (Var::Bandwidth, _) => match standings.bandwidth.filter(|_| !verdict.is_blocked()) {
-                Some(bytes) => reply.set_var(answers.scope, name, bytes)?,
-                None => reply.unset_var(answers.scope, name)?,
+                Some(bytes) => reply.set_var(scope, name, bytes),
+                None => reply.unset_var(scope, name),
             },
             // Those of an earlier answer for the same request would be wrong now.
-            (Var::Headers, None) => reply.unset_var(answers.scope, name)?,
-            (Var::DelayMs, _) => reply.set_var(answers.scope, name, verdict.delay_ms())?,
-            (_, None) => {}
-            (Var::Remaining, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.remaining())?;
-            }
-            (Var::Limit, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.quota.burst())?;
-            }
+            (Var::Headers, None) => reply.unset_var(scope, name),
+            (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
+                Some(delay_ms) => reply.set_var(scope, name, delay_ms),
+                None => Ok(()),
+            },
+            (_, None) => Ok(()),
+            (Var::Remaining, Some(standing)) => reply.set_var(scope, name, standing.remaining()),
+            (Var::Limit, Some(standing)) => reply.set_var(scope, name, standing.quota.burst()),
             (Var::RetryAfter, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.wait.secs_ceil())?;
+                reply.set_var(scope, name, standing.wait.secs_ceil())
             }
             (Var::RetryAfterMs, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.wait.millis_ceil())?;
+                reply.set_var(scope, name, standing.wait.millis_ceil())
             }
-            (Var::Reset, Some(standing)) => {
-                reply.set_var(answers.scope, name, standing.owed.secs_ceil())?;
-            }
+            (Var::Reset, Some(standing)) => reply.set_var(scope, name, standing.owed.secs_ceil()),
             (Var::RateLimit, Some(_)) => {
                 ratelimit(&standings.listed, &mut text);
-                reply.set_var(answers.scope, name, &*text)?;
+                reply.set_var(scope, name, &*text)
             }
             (Var::RateLimitPolicy, Some(_)) => {
                 ratelimit_policy(&standings.listed, &mut text);
-                reply.set_var(answers.scope, name, &*text)?;
+                reply.set_var(scope, name, &*text)
             }
             (Var::Headers, Some(standing)) => {
-                let wait = if verdict.is_blocked() { standing.wait } else { Nanos::ZERO };
-                set_headers(answers.scope, name, &standings.listed, wait, &mut text, reply)?;
+                // A client whose request can never be allowed is not told to come back.
+                let comes_back = verdict.is_blocked() && verdict.reason != Some(Reason::Oversize);
+                let wait = if comes_back { standing.wait } else { Nanos::ZERO };
+                set_headers(scope, name, &standings.listed, wait, &mut text, reply)
             }
-        }
+        };
     }
-    Ok(())
 }
 
 /// More than an ACK can have, in bytes.
 const MAX_LIST: usize = 1024;
 
-/// Sets a variable to the header fields as a list for HAProxy's `set-headers-bin`. `wait` is how
-/// long a client that is blocked has to wait; with 0 there is no `retry-after`.
+/// Sets a variable to the header fields as a list for HAProxy's `set-headers-bin`. `wait` is the
+/// time after which the client can come back; with 0 there is no `retry-after`.
 ///
 /// The names are in lower case, as HAProxy sends them, so that its `prefix ratelimit` finds them.
 ///
@@ -343,7 +340,6 @@ mod tests {
 
     use super::*;
     use crate::policy::file;
-    use crate::verdict::Reason;
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
@@ -445,7 +441,7 @@ mod tests {
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let answers = Answers { others, ..Answers::blocked_only() };
             let mut written = Written::default();
-            set_vars(&answers, verdict, "api", &standings, &mut written).unwrap();
+            set_vars(&answers, verdict, "api", &standings, &mut written);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
             let mut expected = Vec::new();
@@ -456,6 +452,7 @@ mod tests {
             if let Some(wait) = text("retry_after")
                 && wait != "0"
                 && verdict.is_blocked()
+                && verdict.reason != Some(Reason::Oversize)
             {
                 expected.push(("retry-after".to_owned(), wait));
             }

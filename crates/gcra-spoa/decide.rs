@@ -54,7 +54,7 @@ pub(crate) fn decide<'p, 'm>(
     if let Some(goes_on) = goes_on {
         *goes_on = at.unwrap_or(now.time().saturating_add(delay));
     }
-    Verdict::new(question.policy, policy.observes, reason).after(delay)
+    Verdict::new(question.policy, policy.observes, reason).after(delay).delaying(each.delays)
 }
 
 /// What a limit would say about a message now.

@@ -122,7 +122,8 @@ impl<'p> Asked<'p, '_, '_> {
         let verdict = match progress.next {
             Some(verdict) => verdict,
             None if self.deciding.in_force.each[policy].is_exempt(key, now.time()) => {
-                let verdict = Verdict::new(policy, *observes, None);
+                let delays = self.deciding.in_force.each[policy].delays;
+                let verdict = Verdict::new(policy, *observes, None).delaying(delays);
                 self.count(verdict);
                 self.write(now.time(), audit, None);
                 return Ok(verdict);

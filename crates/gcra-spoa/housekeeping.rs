@@ -65,6 +65,8 @@ pub(crate) struct Housekeeping {
     pub(crate) borrower: Option<Arc<Borrower>>,
     /// What actions of `--admin` order.
     pub(crate) orders: mpsc::Receiver<Order>,
+    /// That of `--max-frame-size`.
+    pub(crate) max_frame_size: u32,
 }
 
 /// How often the loop looks whether the table asks for a reload.
@@ -605,6 +607,9 @@ impl Housekeeping {
                         log::info!("{name} was read again, and is in force:");
                         policies.in_words().lines().for_each(|line| log::info!("{line}"));
                         policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                        if let Some(warning) = policies.about_frames(self.max_frame_size) {
+                            log::warn!("{warning}");
+                        }
                         let abandoned = abandoned(&before, &policies);
                         if !abandoned.is_empty() {
                             warnings.push(about_abandoned(&abandoned));

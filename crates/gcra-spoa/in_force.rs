@@ -39,6 +39,8 @@ pub(crate) struct Each {
     /// The same for a policy that is shared: then a decision is the spending of a cell.
     pub(crate) usual_shared: Option<Usual>,
     pub(crate) stats: Arc<PolicyStats>,
+    /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
+    pub(crate) delays: bool,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
 }
@@ -178,6 +180,7 @@ impl InForce {
                 usual: usual(false),
                 usual_shared: usual(true),
                 stats: stats.policy(&policy.name),
+                delays: !policy.observes && policy.max_delay() > Nanos::ZERO,
                 exempt,
             }
         });

@@ -164,6 +164,9 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         }
     }
     policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    if let Some(warning) = policies.about_frames(config.max_frame_size) {
+        log::warn!("{warning}");
+    }
     log::info!(
         "table {}: {} slots, {}",
         config.table.display(),
@@ -225,6 +228,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         manager: Arc::new(ServiceManager::from_environment()),
         borrower,
         orders: receiver,
+        max_frame_size: config.max_frame_size,
     };
     if let Some(listener) = admin {
         let policies = housekeeping.policies.clone();

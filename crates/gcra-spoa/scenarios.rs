@@ -1055,6 +1055,11 @@ async fn a_queue_is_kept_when_limits_change() {
     assert_eq!(answer.var(Scope::Transaction, "blocked"), Some(Value::Bool(true)));
     assert_eq!(number(&answer, "retry_after_ms"), 200);
     assert_eq!(number(&answer, "delay_ms"), 0);
+    let said = scenario.explain(&ip).in_words();
+    let blocked = "blocked; the next one is allowed in 200 ms with a delay of 1000 ms\n";
+    assert!(said.contains(blocked), "{said}");
+    let next = "blocked; the next request is allowed in 200 ms with a delay of 1000 ms, all 1 ";
+    assert!(said.contains(next), "{said}");
     // Without it, a full burst is owed.
     scenario.reload(&text("5/s burst 1", ""));
     let answer = scenario.ask(&ip).await;
@@ -1070,20 +1075,117 @@ async fn what_only_observes_delays_nothing() {
         ("limits = \"1/s burst 2\"\nmode = \"observe\"", "api"),
         ("limits = \"unlimited\"\nobserve = \"1/s burst 2\"", "api.observe"),
     ] {
-        let overrides = "[policy.api.overrides]\n\"192.0.2.9\" = \"1/s\"\n";
         let text = format!(
-            "answer = [\"would_block\"]\n[policy.api]\nkey = [\"ip\"]\n\
-             max_delay = \"2s\"\n{text}\n{overrides}"
+            "answer = [\"would_block\"]\n[policy.api]\nkey = [\"ip\"]\nmax_delay = \"2s\"\n{text}"
         );
         let mut scenario = Scenario::new(&text).await;
         for place in 0..6 {
             let answer = scenario.ask(&ip).await;
-            assert_eq!(number(&answer, "delay_ms"), 0);
+            assert_eq!(answer.var(Scope::Transaction, "delay_ms"), None);
             let would_block = answer.var(Scope::Transaction, "would_block");
             assert_eq!(would_block, Some(Value::Bool(place >= 4)), "{place}");
         }
         assert_eq!(scenario.counts(policy), [4, 2, 0, 0]);
         assert_eq!(scenario.stats.policy(policy).delayed(), 2);
+    }
+}
+
+/// HAProxy may ask twice about a request. The second answer leaves the delay of the first one as
+/// it is, unless the policy that decides about it delays requests, too.
+#[tokio::test]
+async fn an_answer_leaves_the_delay_of_another_policy_as_it_is() {
+    let mut scenario = Scenario::new(
+        "answer = [\"reason\"]\n[policy.api]\nlimits = \"1/s burst 1\"\nkey = [\"ip\"]\n\
+         max_delay = \"2s\"\n[policy.api.overrides]\n\"192.0.2.8\" = \"unlimited\"\n\
+         [policy.more]\nlimits = \"1/s burst 2\"\nkey = [\"ip\"]\n[policy.tried]\n\
+         limits = \"1/s burst 1\"\nmode = \"observe\"\nmax_delay = \"1s\"\nkey = [\"ip\"]\n",
+    )
+    .await;
+    let ip = [("ip", address("192.0.2.1"))];
+    let none = Some(Value::Null);
+    let delay = |value: u32| Some(Value::Uint32(value));
+    for (messages, expected) in [
+        (&["api"][..], delay(0)),
+        (&["api"], delay(1_000)),
+        (&["more"], none),
+        (&["tried"], none),
+        (&["tried", "more"], none),
+        // What is blocked does not wait, whoever blocks it.
+        (&["more"], delay(0)),
+        (&["more", "api"], delay(0)),
+    ] {
+        let messages: Vec<_> = messages.iter().map(|name| (*name, &ip[..])).collect();
+        let answer = scenario.client.ask(&messages).await.unwrap();
+        let said = answer.var(Scope::Transaction, "delay_ms").or(Some(Value::Null));
+        assert_eq!(said, expected, "{messages:?}: {answer:?}");
+    }
+    for (client, exempt) in [("192.0.2.8", false), ("192.0.2.9", true)] {
+        if exempt {
+            scenario.exempt("api", client, 60);
+        }
+        let answer = scenario.ask(&[("ip", address(client))]).await;
+        assert_eq!(answer.var(Scope::Transaction, "delay_ms"), delay(0), "{client}");
+    }
+}
+
+/// HAProxy may agree to frames of 256 bytes. What does not fit then is left out whole, and never
+/// the delay, without which the limit would be exceeded.
+#[tokio::test]
+async fn the_delay_is_in_the_smallest_answer() {
+    let [one, two] = ["api", "more"].map(|name| {
+        format!(
+            "[policy.policy-with-a-name-as-long-as-this-{name}]\nmessage = \"{name}\"\n\
+             limits = \"2/s burst 2\"\nkey = [\"ip\"]\nmax_delay = \"2s\"\n"
+        )
+    });
+    let names = [
+        "headers",
+        "ratelimit",
+        "policy",
+        "reason",
+        "would_block",
+        "remaining",
+        "limit",
+        "retry_after",
+        "retry_after_ms",
+        "reset",
+        "delay_ms",
+    ];
+    let ip = [("ip", address("192.0.2.1"))];
+    for place in 0..names.len() {
+        let mut answer = names;
+        answer.rotate_left(place);
+        let text = format!("answer = {answer:?}\n{one}{two}");
+        let mut whole = Scenario::new(&text).await;
+        let mut small = Scenario::new(&text).await;
+        assert!(policies(&text).about_frames(16_380).is_none());
+        let said = policies(&text).about_frames(256).unwrap();
+        assert!(said.starts_with("with --max-frame-size 256 some answers may be too "), "{said}");
+        let limits = spop_agent::Limits { max_frame_size: 256, ..Default::default() };
+        let limiter = Limiter::new(small.table.clone(), small.policies.clone());
+        small.client = Client::of(Agent::new(limiter).limits(limits)).await.unwrap();
+        let both = [("api", &ip[..]), ("more", &ip)];
+        let (mut delayed, mut left_out) = (0, 0);
+        for messages in [&both[..1]; 7].into_iter().chain([&both[..]; 7]) {
+            let whole = whole.client.ask(messages).await.unwrap();
+            let small = small.client.ask(messages).await.unwrap();
+            for name in ["blocked"].into_iter().chain(names) {
+                let value = small.var(Scope::Transaction, name);
+                let is_short = ["blocked", "delay_ms"].contains(&name);
+                if is_short || value.is_some() {
+                    assert_eq!(value, whole.var(Scope::Transaction, name), "{name}: {small:?}");
+                }
+            }
+            delayed += u32::from(number(&small, "delay_ms") > 0);
+            // What comes after a list that does not fit is in the answer all the same.
+            if small.var(Scope::Transaction, "headers").is_none() {
+                left_out += 1;
+                let next = small.var(Scope::Transaction, "policy");
+                assert!(place > 0 || next.is_some(), "{small:?}");
+            }
+        }
+        assert_eq!(delayed, 4);
+        assert!(left_out >= 7, "two policies have longer header fields");
     }
 }
 

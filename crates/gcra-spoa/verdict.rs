@@ -63,6 +63,8 @@ pub(crate) struct Verdict {
     pub(crate) delay: Nanos,
     /// Whether the policy only observes. Then nothing waits for its limits.
     only_observed: bool,
+    /// Whether an enforced policy with `max_delay` has decided, so that the answer has the delay.
+    delays: bool,
 }
 
 impl Verdict {
@@ -75,7 +77,8 @@ impl Verdict {
             (Some(_), false) => Outcome::Blocked,
             (Some(_), true) => Outcome::WouldBlock,
         };
-        Self { policy, outcome, reason, delay: Nanos::ZERO, only_observed: observes }
+        let delay = Nanos::ZERO;
+        Self { policy, outcome, reason, delay, only_observed: observes, delays: false }
     }
 
     /// The same for a request that has to wait before it may go on.
@@ -84,12 +87,19 @@ impl Verdict {
         Self { delay, ..self }
     }
 
+    /// The same of a policy that delays requests, if `delays` says so.
+    #[inline]
+    pub(crate) fn delaying(self, delays: bool) -> Self {
+        Self { delays, ..self }
+    }
+
     /// Combines this verdict with that on the next message of the same request.
     pub(crate) fn and(self, next: Self) -> Self {
         let strongest = if next.outcome > self.outcome { next } else { self };
         // A request waits until each of its messages may go on.
         let delay = self.delay_in_force().max(next.delay_in_force());
-        Self { delay, only_observed: false, ..strongest }
+        let delays = self.delays || next.delays;
+        Self { delay, only_observed: false, delays, ..strongest }
     }
 
     fn delay_in_force(self) -> Nanos {
@@ -102,7 +112,14 @@ impl Verdict {
         self.outcome == Outcome::Blocked
     }
 
-    /// The value of the variable `delay_ms`, rounded up. What is blocked does not wait.
+    /// The value of the variable `delay_ms`; `None` if it is not set. Where no policy that delays
+    /// requests has decided, an earlier answer for the same request keeps its delay.
+    pub(crate) fn delay_ms_to_answer(self) -> Option<u32> {
+        (self.delays || self.is_blocked()).then(|| self.delay_ms())
+    }
+
+    /// How long the request has to wait, in milliseconds, rounded up. What is blocked does not
+    /// wait.
     pub(crate) fn delay_ms(self) -> u32 {
         let delay = if self.is_blocked() { Nanos::ZERO } else { self.delay_in_force() };
         u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX)
@@ -156,6 +173,22 @@ mod tests {
         ] {
             assert_eq!(first.and(second).delay_ms(), delay_ms);
             assert_eq!(second.and(first).delay_ms(), delay_ms);
+        }
+    }
+
+    #[test]
+    fn a_delay_is_answered_by_policies_that_delay_and_for_what_is_blocked() {
+        let delaying = ALLOWED.delaying(true);
+        for (first, second, answered) in [
+            (ALLOWED, ALLOWED, None),
+            (ALLOWED, OBSERVED, None),
+            (delaying, ALLOWED, Some(0)),
+            (delaying.after(Nanos(1)), OBSERVED, Some(1)),
+            (ALLOWED, BLOCKED, Some(0)),
+            (delaying.after(Nanos(1)), BLOCKED, Some(0)),
+        ] {
+            assert_eq!(first.and(second).delay_ms_to_answer(), answered);
+            assert_eq!(second.and(first).delay_ms_to_answer(), answered);
         }
     }
 

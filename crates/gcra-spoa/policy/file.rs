@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use ahash::AHashMap;
-use spop_agent::{AckWriter, Limits, Scope, Value};
+use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,8 +20,8 @@ use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
-    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, bandwidth, describe, penalty,
-    sharing, store, syntax, trial_name,
+    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, answer_size, bandwidth, describe,
+    penalty, sharing, store, syntax, trial_name,
 };
 
 /// What a policy can have.
@@ -139,7 +139,8 @@ struct File<'t> {
 impl<'t> File<'t> {
     fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers, Option<StoreSettings>) {
         let mut entries = Entries::new("the file".to_owned(), FILE_SETTINGS, table);
-        let scope = entries.take("scope").and_then(|value| self.scope(value));
+        let scope_at = entries.take("scope");
+        let scope = scope_at.and_then(|value| self.scope(value));
         let answer = entries.take("answer");
         let others = answer.map(|value| self.variables(value));
         let mut answers = Answers {
@@ -173,6 +174,11 @@ impl<'t> File<'t> {
         });
         let (list, places) = self.policies(policies);
         self.answer_delays(&mut answers, answer, &list);
+        if let Some(at) = scope_at
+            && Policies::can_delay(&list)
+        {
+            max_delay::check_scope(&mut self.reader, at.span().start, answers.scope);
+        }
         self.answers_fit(&answers, &list, &places);
         let has_bandwidth = answers.others.contains(&Var::Bandwidth);
         let answer_at = answer.filter(|_| has_bandwidth).map(|value| value.span().start);
@@ -219,11 +225,15 @@ impl<'t> File<'t> {
     }
 
     /// Adds the variable `delay_ms` if a policy can delay requests: without it HAProxy would let
-    /// them pass at once, and no limit would be kept.
+    /// them pass at once, and no limit would be kept. It comes first, because the first variables
+    /// fit into every ACK.
     fn answer_delays(&mut self, answers: &mut Answers, at: Option<&Node<'t>>, list: &[Policy]) {
         let is_named = answers.others.contains(&Var::DelayMs);
         match (Policies::can_delay(list), is_named) {
-            (true, false) => answers.others.push(Var::DelayMs),
+            (true, _) => {
+                answers.others.retain(|var| *var != Var::DelayMs);
+                answers.others.insert(0, Var::DelayMs);
+            }
             // If a policy is wrong, it may be the one with max_delay.
             (false, true) if self.reader.is_content() => {
                 let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay \
@@ -630,45 +640,21 @@ impl<'t> File<'t> {
     /// An ACK may have 815 bytes, so that it fits HAProxy's smallest buffers, and header fields
     /// grow with the names in them.
     fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
-        // `"";r=4294967295;t=4294967295, `
-        const MEMBER: usize = 30;
-        // A list has both fields, and about as much for their names, `retry-after` and its end.
-        const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
         let has = |wanted: Var| answers.others.contains(&wanted);
-        let has_list = usize::from(has(Var::Headers));
-        let fields = usize::from(has(Var::RateLimit))
-            + usize::from(has(Var::RateLimitPolicy))
-            + 2 * has_list;
-        // No value takes more than the largest number, but for the texts: a header field, and the
-        // name of a policy.
-        let largest = Value::Uint64(u64::MAX);
-        let variables = AckWriter::set_var_size(answers.blocked, &Value::Bool(true))
-            + answers
-                .others
-                .iter()
-                .map(|var| AckWriter::set_var_size(var.name(), &largest))
-                .sum::<usize>();
-        let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
-        let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+        let fields = has(Var::RateLimit) || has(Var::RateLimitPolicy);
         let most = Limits::default().max_ack_size as usize;
         for (policy, at) in list.iter().zip(places) {
-            let members = policy.rules().map(|rule| {
-                rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>()
-            });
-            // One NOTIFY may have messages for two policies.
-            let longest = members.max().unwrap_or(0) * messages.len().min(2);
-            let bytes =
-                AckWriter::max_length(variables + names + has_list * LIST + fields * longest);
-            if fields > 0 && bytes > most {
-                let leave_out = match (has_list, fields) {
-                    (0, _) => "ratelimit or ratelimit_policy",
-                    (_, 2) => "headers",
-                    _ => "ratelimit, ratelimit_policy or headers",
+            let bytes = answer_size::longest(answers, list, policy);
+            if (fields || has(Var::Headers)) && bytes > most {
+                let leave_out = match (has(Var::Headers), fields) {
+                    (false, _) => "ratelimit or ratelimit_policy",
+                    (true, false) => "headers",
+                    (true, true) => "ratelimit, ratelimit_policy or headers",
                 };
                 let what = format!(
-                    "with the header fields of policy '{}' an answer may have {bytes} bytes, but \
-                     only {most} fit; use shorter names or fewer limits, or leave {leave_out} out \
-                     of answer",
+                    "with the header fields of policy '{}' an answer may have {bytes} bytes, and \
+                     at most {most} are certain to fit into HAProxy's buffers; use shorter names \
+                     or fewer limits, or leave {leave_out} out of answer",
                     policy.name
                 );
                 self.reader.wrong(*at, &what);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gcra_table::Nanos;
+use spop_agent::Scope;
 
 use crate::duration;
 use crate::policy::reader::{Node, Reader};
@@ -52,7 +53,11 @@ pub(super) fn apply(
     trial: &mut [Limit],
 ) {
     let is_known = rule.is_some();
-    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
+    let own = rule.into_iter().flat_map(Rule::limits_mut).map(|limit| (limit, ""));
+    let overrides = overrides.iter_mut().flat_map(Rule::limits_mut);
+    let overrides = overrides.map(|limit| (limit, " of its overrides"));
+    let trial = trial.iter_mut().map(|limit| (limit, " of its observe"));
+    let mut limits = own.chain(overrides).chain(trial).peekable();
     if is_known && limits.peek().is_none() {
         let what = format!(
             "max_delay of policy '{policy}' has no effect, because the policy has no limit; leave \
@@ -60,16 +65,30 @@ pub(super) fn apply(
         );
         reader.wrong(at, &what);
     }
-    for limit in limits.chain(trial) {
+    for (limit, of) in limits {
         match limit.quota.with_max_delay(max_delay) {
             Ok(quota) => limit.quota = quota,
             Err(error) => {
                 let what = format!(
-                    "with max_delay of policy '{policy}', {error}; lower max_delay or the burst"
+                    "max_delay of policy '{policy}' is too long for the limit '{}'{of}: {error}; \
+                     lower max_delay or the burst",
+                    limit.words.text
                 );
                 reader.wrong(at, &what);
             }
         }
+    }
+}
+
+/// Notes a mistake where requests can be delayed, and several of them have one variable together.
+pub(super) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
+    if matches!(scope, Scope::Process | Scope::Session) {
+        let what = format!(
+            "with scope = \"{}\" requests share one delay_ms, so that one could wait for the \
+             delay of another; for max_delay write scope = \"txn\"",
+            scope.as_str()
+        );
+        reader.wrong(at, &what);
     }
 }
 

@@ -4,6 +4,7 @@
 //! makes any number of them. Nothing here is text any more: what the operator wrote was checked
 //! when it was read.
 
+mod answer_size;
 mod bandwidth;
 pub(crate) mod by_arg;
 mod describe;

@@ -1,0 +1,50 @@
+//! How many bytes an answer may have, and whether they fit into a frame.
+
+use std::collections::BTreeSet;
+
+use spop_agent::{AckWriter, Value};
+
+use crate::policy::variables::{Answers, Var};
+use crate::policy::{Policies, Policy};
+
+/// The LENGTH of the longest ACK about a message of this policy, perhaps together with one of
+/// another policy in the list.
+pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
+    // `"";r=4294967295;t=4294967295, `
+    const MEMBER: usize = 30;
+    // A list has both fields, and about as much for their names, `retry-after` and its end.
+    const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
+    let has = |wanted: Var| usize::from(answers.others.contains(&wanted));
+    let fields = has(Var::RateLimit) + has(Var::RateLimitPolicy) + 2 * has(Var::Headers);
+    // No value takes more than the largest number, but for the texts: a header field, and the name
+    // of a policy.
+    let largest = Value::Uint64(u64::MAX);
+    let sizes = answers.others.iter().map(|var| AckWriter::set_var_size(var.name(), &largest));
+    let variables =
+        AckWriter::set_var_size(answers.blocked, &Value::Bool(true)) + sizes.sum::<usize>();
+    let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
+    let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+    let members = policy
+        .rules()
+        .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
+    // One NOTIFY may have messages for two policies.
+    let members = members.max().unwrap_or(0) * messages.len().min(2);
+    AckWriter::max_length(variables + names + has(Var::Headers) * LIST + fields * members)
+}
+
+impl Policies {
+    /// What is wrong if an answer may be longer than fits into a frame of this size.
+    pub(crate) fn about_frames(&self, max_frame_size: u32) -> Option<String> {
+        let longest = |policy| longest(&self.answers, &self.list, policy);
+        let bytes = self.list.iter().map(longest).max()?;
+        // HAProxy takes an ACK that is shorter than a frame.
+        let needed = bytes + 1;
+        (needed > max_frame_size as usize).then(|| {
+            format!(
+                "with --max-frame-size {max_frame_size} some answers may be too long, and then \
+                 have only the variables that fit ('blocked' and 'delay_ms' always do); write \
+                 --max-frame-size {needed} or more, or fewer variables in answer"
+            )
+        })
+    }
+}
