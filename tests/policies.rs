@@ -647,6 +647,15 @@ fn haproxy_refuses_what_has_to_be_edited_first() {
     ] {
         assert_eq!(judged_by_haproxy(usable), [Ok(()), Ok(())], "{usable}");
     }
+    // An older one does not know the rule with `pause`.
+    for scope in ["txn", "req", "res"] {
+        let delaying = format!(
+            "scope = \"{scope}\"\nanswer = [\"bandwidth\"]\n[policy.a]\nlimits = \"2/s\"\n\
+             key = [\"ip\"]\nmax_delay = \"2s\"\nbandwidth = {{ full = \"2m\", least = \"1\" }}\n"
+        );
+        let is_usable = judged_by_haproxy(&delaying) == [Ok(()), Ok(())];
+        assert_eq!(is_usable, support::haproxy_since((3, 2)).is_ok(), "{delaying}");
+    }
     let plan = "[policy.gold]\nmessage = \"api\"\nwhen = { plan = [\"gold\", \"silver\"] }\n\
                 limits = \"9/s\"\nkey = [\"key\"]\n[policy.free]\nmessage = \"api\"\n\
                 limits = \"1/s\"\nkey = [\"ip\"]\ncost = \"n\"\n";

@@ -37,7 +37,13 @@ impl Bandwidth {
     /// "each response gets 10m bytes per second, down to 50k when the burst is used up".
     pub(crate) fn in_words(self) -> String {
         let (full, least) = (Size(self.full), Size(self.least));
-        format!("each response gets {full} bytes per second, down to {least} as the burst is used")
+        let bytes = if self.full == 1 { "byte" } else { "bytes" };
+        if self.full == self.least {
+            return format!("each response gets {full} {bytes} per second");
+        }
+        format!(
+            "each response gets {full} {bytes} per second, down to {least} as the burst is used"
+        )
     }
 }
 
@@ -115,7 +121,25 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
              observes; leave out mode when it is to slow them"
         );
         reader.warn(at, &what);
+    } else if is_used_up_by_one(policy) {
+        let what = format!(
+            "each allowed request of policy '{name}' gets the least bandwidth, because one \
+             request uses up a burst of 1; write a larger burst"
+        );
+        reader.warn(at, &what);
     }
+}
+
+/// Whether one request uses up the burst of a limit, whichever rule is for it.
+fn is_used_up_by_one(policy: &Policy) -> bool {
+    let is_small = |rule: &Rule| match rule {
+        Rule::Limits(limits) => limits.iter().any(|limit| limit.quota.burst() == 1),
+        // Without a limit there is no bandwidth.
+        Rule::Deny | Rule::Unlimited => true,
+    };
+    let differs = policy.bandwidth.is_some_and(|bandwidth| bandwidth.full > bandwidth.least);
+    // A cost can be 0.
+    differs && policy.cost.is_none() && policy.rules().all(is_small)
 }
 
 /// Notes where the variable and the settings at these places do not fit together. `answer` is

@@ -81,6 +81,13 @@ impl Policy {
                      {up_to}"
                 ),
             });
+            if !self.observes {
+                facts.push(
+                    "HAProxy must hold what is delayed: this needs HAProxy 3.2 or later, and its \
+                     rule 'pause'"
+                        .to_owned(),
+                );
+            }
         }
         // A policy that only observes charges none.
         if let Some(penalty) = self.penalty.filter(|_| !self.observes) {

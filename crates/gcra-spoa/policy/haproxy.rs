@@ -172,15 +172,6 @@ spoe-agent gcra
         if has_list {
             lines.push_str(".endif\n");
         }
-        if has(Var::DelayMs) {
-            let var = var(Var::DelayMs.name().as_str());
-            let _ = writeln!(
-                lines,
-                "    # HAProxy 3.2 or later: an older one refuses this line, and without it no \
-                 request waits,\n    # so that more pass than the limit allows.\n    \
-                 http-{direction} pause var({var}) if {{ var({var}) -m int gt 0 }}"
-            );
-        }
         let retry_after = if has(Var::RetryAfter) {
             format!(" hdr Retry-After \"%[var({})]\"", var("retry_after"))
         } else if has_list {
@@ -198,6 +189,15 @@ spoe-agent gcra
             "    http-{direction} deny status 429 content-type text/plain string \"Too many \
              requests.\\n\"{retry_after} if {{ var({blocked}) -m bool }}"
         );
+        if has(Var::DelayMs) {
+            let var = var(Var::DelayMs.name().as_str());
+            let _ = writeln!(
+                lines,
+                "    # Behind the rule that denies. Without this rule no request waits, and more \
+                 pass than\n    # the limit allows. It needs HAProxy 3.2 or later.\n    \
+                 http-{direction} pause var({var}) if {{ var({var}) -m int gt 0 }}"
+            );
+        }
         if outlives_the_request {
             let logged = [Var::Policy, Var::Reason, Var::RetryAfter];
             let missing: Vec<_> = logged
@@ -212,7 +212,9 @@ spoe-agent gcra
                     missing.join(", ")
                 );
             }
-            let fields = logged.iter().map(|var| var.name()).map(|name| name.as_str().to_owned());
+            let answered = [Var::DelayMs, Var::Bandwidth].into_iter().filter(|var| has(*var));
+            let fields = logged.into_iter().chain(answered);
+            let fields = fields.map(|var| var.name().as_str().to_owned());
             let fields: String =
                 fields.map(|name| format!(" {name}=%[var({})]", var(&name))).collect();
             let _ = writeln!(

@@ -828,9 +828,24 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         ),
         (
             "limits = \"1/1460d\"\nmax_delay = \"2s\"".to_owned(),
-            "with max_delay of policy 'api', a debt of 1460 days is too large; at most 1460 days \
-             can be counted; lower max_delay or the burst",
+            "max_delay of policy 'api' is too long for the limit '1 per 1460 days, up to 1 at \
+             once': a debt of 1461 days is too large; at most 1460 days can be counted; lower \
+             max_delay or the burst",
         ),
+        (
+            "limits = \"1/s\"\nmax_delay = \"2s\"\noverrides = { a = \"1/d burst 1460\" }"
+                .to_owned(),
+            "max_delay of policy 'api' is too long for the limit '1 per day, up to 1460 at once' \
+             of its overrides: a debt of 1461 days is too large; at most 1460 days can be \
+             counted; lower max_delay or the burst",
+        ),
+        (
+            "limits = \"1/s\"\nmax_delay = \"2s\"\nobserve = \"1/1460d\"".to_owned(),
+            "max_delay of policy 'api' is too long for the limit '1 per 1460 days, up to 1 at \
+             once' of its observe: a debt of 1461 days is too large; at most 1460 days can be \
+             counted; lower max_delay or the burst",
+        ),
+        ("limits = \"unlimited\"\nmax_delay = \"2s\"\nobserve = \"1/s\"".to_owned(), ""),
         (
             format!("{limits} = \"2s\"\nshared = true\n[store]\nurl = \"redis://a\""),
             "policy 'api' cannot have max_delay and be shared, because machines that share a \
@@ -855,7 +870,7 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
     let delaying = api("limits = \"1/s\"\nmax_delay = \"2s\"");
     let plain = api("limits = \"1/s\"");
     assert_eq!(names(&delaying), ["delay_ms"]);
-    assert_eq!(names(&format!("answer = [\"policy\"]\n{delaying}")), ["policy", "delay_ms"]);
+    assert_eq!(names(&format!("answer = [\"policy\"]\n{delaying}")), ["delay_ms", "policy"]);
     assert_eq!(names(&format!("answer = [\"delay_ms\"]\n{delaying}")), ["delay_ms"]);
     assert_eq!(names(&plain), [""; 0]);
     assert_eq!(
@@ -863,6 +878,18 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
         ["gcra-spoa.toml:1: answer names 'delay_ms', and no policy has max_delay; write \
              max_delay in a policy, or leave delay_ms out"]
     );
+    // Each request needs a variable of its own.
+    for (scope, is_right) in
+        [("proc", false), ("sess", false), ("txn", true), ("req", true), ("res", true)]
+    {
+        let mistake = format!(
+            "gcra-spoa.toml:1: with scope = \"{scope}\" requests share one delay_ms, so that one \
+             could wait for the delay of another; for max_delay write scope = \"txn\""
+        );
+        let said = parse(&format!("scope = \"{scope}\"\n{delaying}")).map(|_| ());
+        assert_eq!(said, if is_right { Ok(()) } else { Err(vec![mistake]) });
+        good(&format!("scope = \"{scope}\"\n{plain}"));
+    }
     // The overrides and the trial have it, too.
     let text = format!("{delaying}observe = \"2/s\"\noverrides = {{ a = \"3/s\" }}\n");
     let delays: Vec<_> = good(&text)
@@ -875,9 +902,15 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
     assert_eq!(delays, [2_000; 3]);
     assert!(good(&text).in_words().contains(
         "\n    a request over the limit is delayed if it has to wait for at most 2s, else \
-         blocked\n"
+         blocked\n    HAProxy must hold what is delayed: this needs HAProxy 3.2 or later, and its \
+         rule 'pause'\n"
     ));
+    let observing = good(&format!("{delaying}mode = \"observe\"\n")).in_words();
+    assert!(!observing.contains("HAProxy must hold"), "{observing}");
     let printed = good(&delaying).for_haproxy();
+    let [deny, held] = ["http-request deny", "http-request pause"].map(|rule| printed.find(rule));
+    assert!(deny.is_some() && deny < held, "what is denied does not wait first: {printed}");
+    assert!(printed.contains(" delay_ms=%[var(txn.gcra.delay_ms)] err="), "{printed}");
     let pause = "\n    http-request pause var(txn.gcra.delay_ms) if { var(txn.gcra.delay_ms) -m \
                  int gt 0 }\n";
     assert!(printed.contains(pause), "{printed}");
@@ -1014,13 +1047,32 @@ fn a_bandwidth_that_cannot_work_is_a_mistake() {
     let overridden = "[policy.a.overrides]\n\"192.0.2.1\" = \"1/s\"\n";
     good(&format!("{answer}[policy.a]\nlimits = \"unlimited\"\n{setting}{overridden}"));
 
-    let said = warnings(&format!("[policy.a]\nlimits = \"1/s\"\n{setting}"));
+    // With a burst of 1 there is nothing between full and least, unless a request costs nothing.
+    let small = |more: &str| warnings(&format!("{answer}[policy.a]\n{setting}{more}"));
+    let one = "limits = [\"1/s\", \"9/m\"]\n";
+    assert_eq!(
+        small(one),
+        ["3: warning: each allowed request of policy 'a' gets the least bandwidth, because one \
+          request uses up a burst of 1; write a larger burst"]
+    );
+    assert_eq!(small("limits = \"2/s\"\n"), [""; 0]);
+    assert_eq!(small(&format!("{one}cost = \"n\"\n")), [""; 0]);
+    assert_eq!(small(&format!("{one}overrides = {{ a = \"5/s\" }}\n")), [""; 0]);
+    let text = format!("{answer}[policy.a]\nlimits = \"1/s\"\n");
+    for (full, fact) in [("1", "each response gets 1 byte per second\n"), ("2", "2 bytes per ")] {
+        let text = format!("{text}bandwidth = {{ full = \"{full}\", least = \"1\" }}\n");
+        assert!(good(&text).in_words().contains(fact), "{fact}");
+    }
+    let printed = good(&format!("{text}{setting}")).for_haproxy();
+    assert!(printed.contains(" bandwidth=%[var(txn.gcra.bandwidth)] err="), "{printed}");
+
+    let said = warnings(&format!("[policy.a]\nlimits = \"2/s\"\n{setting}"));
     assert!(
         said.len() == 1 && said[0].starts_with("3: warning: this bandwidth slows no response, "),
         "{said:?}"
     );
     let said =
-        warnings(&format!("{answer}[policy.a]\nlimits = \"1/s\"\nmode = \"observe\"\n{setting}"));
+        warnings(&format!("{answer}[policy.a]\nlimits = \"2/s\"\nmode = \"observe\"\n{setting}"));
     assert!(
         said.len() == 1 && said[0].contains("the bandwidth of policy 'a' slows no response as"),
         "{said:?}"
@@ -1039,7 +1091,10 @@ fn header_fields_that_do_not_fit_are_a_mistake() {
     let long = "a".repeat(64);
     let mistakes = config(&long, "\"ratelimit\", \"ratelimit_policy\"").unwrap_err();
     assert!(
-        mistakes[0].contains("an answer may have 1692 bytes, but only 815 fit; use shorter names"),
+        mistakes[0].contains(
+            "an answer may have 1692 bytes, and at most 815 are certain to fit into \
+                              HAProxy's buffers; use shorter names"
+        ),
         "{mistakes:?}"
     );
     assert!(config(&long, "\"retry_after\"").is_ok());

@@ -376,7 +376,7 @@ impl fmt::Display for QuotaError {
             Self::DebtTooLarge { most_owed } => write!(
                 f,
                 "a debt of {} days is too large; at most {most} days can be counted",
-                most_owed.0 / DAY_NS
+                most_owed.0.div_ceil(DAY_NS)
             ),
         }
     }
@@ -569,6 +569,6 @@ mod tests {
         let most_owed = MAX_DRAIN + Nanos(1);
         let error = quota().with_most_owed(most_owed).unwrap_err();
         assert_eq!(error, QuotaError::DebtTooLarge { most_owed });
-        assert!(error.to_string().contains("1460 days"), "{error}");
+        assert!(error.to_string().starts_with("a debt of 1461 days is too large; at most 1460"));
     }
 }
