@@ -404,6 +404,21 @@ fn all_header_fields_are_in_one_list() {
     assert!(followed.ask(&[("other", &client)]).is_empty());
 }
 
+/// An answer that is longer than a frame has not all variables, so the agent says so beforehand.
+#[test]
+fn frames_that_are_too_small_for_the_answers_are_told() {
+    let small = "[policy.api]\nlimits = \"1/s\"\nmax_delay = \"1s\"\n";
+    let large = format!("answer = [\"headers\", \"ratelimit\", \"policy\"]\n{small}");
+    let warning = "with --max-frame-size 256 some answers may be too long";
+    let start = |config| Followed::start_with(config, &["--max-frame-size", "256"]);
+    let told = start(&large);
+    wait_until("it is told at the start", || told.said(warning) == 1);
+    let followed = start(small);
+    assert_eq!(followed.said(warning), 0);
+    followed.reload(&large);
+    wait_until("it is told at a reload", || followed.said(warning) == 1);
+}
+
 #[test]
 fn who_owes_more_gets_fewer_bytes() {
     let followed = Followed::start(
