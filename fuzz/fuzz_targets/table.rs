@@ -176,7 +176,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         let quota = if u.arbitrary()? { quota() } else { long };
         let cells = u.arbitrary::<u8>()? % 6;
         let mut now = table.reading();
-        match u.arbitrary::<u8>()? % 8 {
+        match u.arbitrary::<u8>()? % 10 {
             0 => drop(table.reset(key, quota, now.time())),
             1 => drop(table.put_in_force(u64::from(cells), quota)),
             2 => table.add_override(u64::from(cells), quota),
@@ -184,6 +184,16 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
             4 => {
                 let least_tat = now.time().saturating_add(Nanos(number(u)?));
                 let _ = table.charge_owing(key, quota, cells.into(), &mut now, least_tat);
+            }
+            6 => {
+                let least_tat = now.time().saturating_add(Nanos(number(u)?));
+                let settled =
+                    table.charge_up_to_cap(key, quota, cells.into(), &mut now, least_tat);
+                assert!(settled.cells <= cells.into() && settled.beyond_burst <= settled.cells);
+            }
+            7 => {
+                let settled = table.give_back(key, quota, cells.into(), &mut now);
+                assert!(settled.cells <= cells.into(), "{settled:?}");
             }
             5 => {
                 let decision = table.charge(key, quota, cells.into(), &mut now);

@@ -13,6 +13,7 @@
 //! | opening it, because the key has none | `opening.rs` |
 //! | sealing its slot, when the table is resized | `seal.rs` |
 //! | carrying it over to the successor | `carry.rs` |
+//! | giving cells back later | `give_back.rs` |
 //! | forgetting what the key owes | `reset.rs` |
 //!
 //! **Every operation ends.** It makes attempts, and loses one only to a process that got

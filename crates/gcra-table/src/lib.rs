@@ -48,10 +48,11 @@
 //!
 //! From the bottom up; no module uses one that comes after it:
 //!
-//! * arithmetic: `time`, `quota`, `rate`, and `decision`;
+//! * arithmetic: `time`, `quota`, `rate`, `decision`, and `settled`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, and `reset`, each of which begins with the argument for why its step is correct;
+//!   `charge`, `give_back`, and `reset`, each of which begins with the argument for why its step is
+//!   correct;
 //! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
 //!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
 //! * the table: `processes`, `table`, `resize`, and `inspect`;
@@ -73,6 +74,7 @@ mod cpu;
 mod decision;
 mod exemptions;
 mod file;
+mod give_back;
 mod hash;
 mod header;
 mod inspect;
@@ -94,6 +96,7 @@ mod register;
 mod reset;
 mod resize;
 mod seal;
+mod settled;
 mod slot;
 mod slots;
 mod sync;
@@ -117,6 +120,7 @@ pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
 pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
+pub use settled::Settled;
 pub use slots::{Slots, SlotsError};
 pub use table::{Name, Table};
 pub use time::{Nanos, Reading, Time};

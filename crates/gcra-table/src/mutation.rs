@@ -21,6 +21,8 @@ pub(crate) enum Mutation {
     TicketsRepeat,
     /// Refund, whatever the bucket holds by now.
     RefundWithoutLook,
+    /// Give back by a store instead of an exchange.
+    GivesBackByAStore,
     /// Reset by a store instead of an exchange.
     ResetStores,
     /// Seal by a store instead of an exchange.

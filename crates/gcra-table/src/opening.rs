@@ -48,8 +48,8 @@
 //! been stopped since it took it, while the bucket drained and was reclaimed, so that the look
 //! misses it. Each cell moves the TAT on by T, and a cell conforms only if the TAT is within τ of
 //! its now; so of the cells with clock readings in an interval of length t, at most `burst + t /
-//! T` are allowed. Two operations take a TAT back on purpose: a refund, which undoes a charge on
-//! which no other was built, and a reset.
+//! T` are allowed. Three operations take a TAT back on purpose: a refund, which undoes a charge on
+//! which no other was built; giving cells back later (`give_back.rs`); and a reset.
 //!
 //! # A table too small
 //!

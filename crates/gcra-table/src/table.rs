@@ -24,6 +24,7 @@ use crate::profile::{Profile, ProfileEntry};
 use crate::quota::Quota;
 use crate::region::Region;
 use crate::register::{Register, Registered};
+use crate::settled::Settled;
 use crate::slot::{Line, Slot};
 use crate::slots::Slots;
 use crate::ticket::Announcer;
@@ -280,6 +281,93 @@ impl Table {
         let cost = quota.emission_interval().saturating_mul(u64::from(cells));
         let bucket = self.bucket(key.fingerprint(quota));
         decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost))
+    }
+
+    /// Charges `key` as many of `cells` cells as fit below the [cap on the
+    /// debt](Quota::with_most_owed), also beyond the burst: for what was found out after the key
+    /// was allowed. Cells that do not fit are not charged.
+    ///
+    /// `now` and `least_tat` are as for [`charge_owing`](Self::charge_owing).
+    ///
+    /// ```
+    /// use gcra_table::{Nanos, Quota, Slots, Table, Time};
+    ///
+    /// // 10 per second, 5 at once. A key may owe 1 s beyond that, which are 10 cells.
+    /// let quota = Quota::new(Nanos::from_millis(100), 5)?;
+    /// let quota = quota.with_most_owed(Nanos::from_millis(1_500))?;
+    /// let table = Table::in_memory(Slots::new(64)?)?;
+    /// let (key, mut now) = (table.hash(b"a"), table.reading());
+    /// let settled = table.charge_up_to_cap(key, quota, 20, &mut now, Time::ZERO);
+    /// assert_eq!((settled.cells, settled.beyond_burst), (15, 10));
+    /// assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn charge_up_to_cap(
+        &self,
+        key: KeyHash,
+        quota: Quota,
+        cells: u32,
+        now: &mut Reading,
+        least_tat: Time,
+    ) -> Settled {
+        // Another process must have charged or paid for each attempt that is lost.
+        const ATTEMPTS: u32 = 100;
+        let cap = quota.up_to_cap();
+        let mut fits = cells.min(cap.burst());
+        let mut owed = Nanos::ZERO;
+        for _ in 0..ATTEMPTS {
+            // Without cells, this looks.
+            let decision = self.charge_owing(key, cap, fits, now, least_tat);
+            owed = decision.owed();
+            if decision.is_allowed() {
+                return Settled::charged(quota, fits, owed);
+            }
+            // As many as fit now. If they do not fit any more, others have been charged.
+            fits = fits.min(cap.remaining(owed));
+        }
+        Settled::charged(quota, 0, owed)
+    }
+
+    /// Gives `key` back what `cells` cells cost it under this quota, some time after they were
+    /// [charged](Self::charge), for example because a request has cost less than was reserved for
+    /// it. A key is never given more than it owes, so what has been paid off is not given back
+    /// where nothing else is owed.
+    ///
+    /// The cells that are charged less those that are given back keep to the rate and the burst.
+    /// The caller has to see that cells were charged, and are given back once. To undo a charge at
+    /// once, use [`refund`](Self::refund).
+    ///
+    /// ```
+    /// use gcra_table::{Nanos, Quota, Slots, Table};
+    ///
+    /// let quota = Quota::new(Nanos::from_secs(60), 5)?;
+    /// let table = Table::in_memory(Slots::new(64)?)?;
+    /// let (key, mut now) = (table.hash(b"a"), table.reading());
+    /// assert!(table.charge(key, quota, 5, &mut now).is_allowed());
+    /// assert_eq!(table.give_back(key, quota, 3, &mut now).cells, 3);
+    /// assert!(table.charge(key, quota, 3, &mut now).is_allowed());
+    /// assert!(!table.charge(key, quota, 1, &mut now).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn give_back(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut Reading) -> Settled {
+        let cost = quota.emission_interval().saturating_mul(cells.into());
+        let fingerprint = key.fingerprint(quota);
+        let mut table = self;
+        let mut given = table.bucket(fingerprint).give_back(cost, now, &table.context(None));
+        for _ in 0..MAX_MOVES {
+            if given.is_ok() {
+                break;
+            }
+            let Some(next) = table.opened_successor() else {
+                break;
+            };
+            let context = next.context(Some(table.bucket(fingerprint)));
+            given = next.bucket(fingerprint).give_back(cost, now, &context);
+            table = next;
+        }
+        // Without the other table nothing is given back: too strict, and never too generous.
+        let (given_back, tat) = given.unwrap_or((Nanos::ZERO, Time::ZERO));
+        Settled::given_back(quota, given_back, tat.saturating_since(now.time()))
     }
 
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.

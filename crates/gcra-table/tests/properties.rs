@@ -425,3 +425,134 @@ proptest! {
         prop_assert!(table.check().is_empty());
     }
 }
+
+/// A request that was reserved for: when, by its place in the order of all events, how many cells,
+/// what it turned out to cost, and when that was known.
+#[derive(Clone, Copy, Debug)]
+struct Reserved {
+    at: usize,
+    cells: u64,
+    cost: u64,
+    settled_at: usize,
+}
+
+proptest! {
+    /// Requests reserve cells, and their responses correct that, late and in any order. In any
+    /// interval, what was charged less what was given back keeps to the limit, but for what
+    /// responses have charged beyond the burst; and so does what requests have really cost, but
+    /// for what those under way at its beginning had reserved too much.
+    #[test]
+    fn what_is_settled_keeps_to_the_limit(
+        parameters in quotas(),
+        beyond in (0_u8..5, any::<u64>()),
+        steps in prop::collection::vec(
+            (0_u8..5, any::<u64>(), costs(), prop_oneof![4 => 0_u32..4, 1 => 0_u32..300], 0_u8..6),
+            1..80,
+        ),
+    ) {
+        let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
+        let plain = quota(parameters);
+        let cap = plain.drain_time() + step(beyond.0, beyond.1, plain);
+        let quota = plain.with_most_owed(cap).unwrap();
+        let interval = i128::from(quota.emission_interval().0);
+        let burst = i128::from(quota.drain_time().0);
+        let key = table.hash(b"a");
+        // The naive model: what is owed goes down with the time, to nothing. In nanoseconds.
+        let (mut owed, mut last) = (0_i128, 0_i128);
+        // For each event: when, what it charged or gave back, and of that what is beyond the
+        // burst.
+        let mut events: Vec<(i128, i128, i128)> = Vec::new();
+        let mut requests: Vec<Reserved> = Vec::new();
+        for (kind, random, cells, cost, then) in steps {
+            clock.advance(step(kind, random, quota));
+            let mut reading = table.reading();
+            let now = i128::from(reading.time().0);
+            owed = (owed - (now - last)).max(0);
+            last = now;
+            let under_way: Vec<usize> = (0..requests.len())
+                .filter(|at| requests[*at].settled_at == usize::MAX)
+                .collect();
+            if then < 3 || under_way.is_empty() {
+                let decision = table.charge(key, quota, cells, &mut reading);
+                let costs = i128::from(cells) * interval;
+                prop_assert_eq!(decision.is_allowed(), cells == 0 || owed + costs <= burst);
+                if decision.is_allowed() {
+                    let (at, cells, cost) = (events.len(), cells.into(), cost.into());
+                    requests.push(Reserved { at, cells, cost, settled_at: usize::MAX });
+                    events.push((now, costs, 0));
+                    owed += costs;
+                }
+            } else {
+                let which = usize::try_from(random % 1_000).unwrap() % under_way.len();
+                let request = &mut requests[under_way[which]];
+                request.settled_at = events.len();
+                let (more, less) =
+                    (cost_of(request.cost, request.cells), cost_of(request.cells, request.cost));
+                if more > 0 {
+                    let settled =
+                        table.charge_up_to_cap(key, quota, more, &mut reading, Time::ZERO);
+                    let whole_cells = i128::from(cap.0) / interval * interval;
+                    let fits = (whole_cells - owed) / interval;
+                    let charged = i128::from(more).min(fits.max(0));
+                    prop_assert_eq!(i128::from(settled.cells), charged);
+                    // What is forgiven has cost nothing.
+                    request.cost = request.cells + u64::from(settled.cells);
+                    let beyond = (owed + charged * interval - burst).clamp(0, charged * interval);
+                    prop_assert_eq!(
+                        i128::from(settled.beyond_burst),
+                        (beyond + interval - 1) / interval
+                    );
+                    owed += charged * interval;
+                    events.push((now, charged * interval, beyond));
+                } else {
+                    let settled = table.give_back(key, quota, less, &mut reading);
+                    let given = (i128::from(less) * interval).min(owed);
+                    prop_assert_eq!(i128::from(settled.cells), given / interval);
+                    owed -= given;
+                    events.push((now, -given, 0));
+                }
+            }
+            prop_assert_eq!(i128::from(table.owed(key, quota, reading.time()).0), owed);
+        }
+        let real = |at: usize| {
+            requests.iter().map(move |request| {
+                // What is not known yet counts as it was reserved.
+                let is_settled = request.settled_at != usize::MAX;
+                let cost = if is_settled { request.cost } else { request.cells };
+                let (first, more) = (cost.min(request.cells), cost.saturating_sub(request.cells));
+                let mut now = 0;
+                if request.at == at {
+                    now += first;
+                }
+                if request.settled_at == at {
+                    now += more;
+                }
+                i128::from(now) * interval
+            }).sum::<i128>()
+        };
+        for from in 0..events.len() {
+            let reserved_too_much: u64 = requests
+                .iter()
+                .filter(|request| request.at < from && from <= request.settled_at)
+                .filter(|request| request.settled_at != usize::MAX)
+                .map(|request| request.cells.saturating_sub(request.cost))
+                .sum();
+            let (mut net, mut overdrawn, mut cost) = (0, 0, 0);
+            for (to, &(at, charged, beyond)) in events.iter().enumerate().skip(from) {
+                net += charged;
+                overdrawn += beyond;
+                cost += real(to);
+                let most = burst + (at - events[from].0) + overdrawn;
+                prop_assert!(net <= most, "{net} charged, and not given back; {most} at most");
+                let most = most + i128::from(reserved_too_much) * interval;
+                prop_assert!(cost <= most, "a real cost of {cost}, and {most} at most");
+            }
+        }
+        prop_assert!(table.check().is_empty());
+    }
+}
+
+/// How many cells `cells` are more than `others`.
+fn cost_of(cells: u64, others: u64) -> u32 {
+    u32::try_from(cells.saturating_sub(others)).unwrap()
+}
