@@ -51,8 +51,8 @@
 //! * arithmetic: `time`, `quota`, `rate`, `decision`, and `settled`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, `give_back`, and `reset`, each of which begins with the argument for why its step is
-//!   correct;
+//!   `charge`, `give_back`, and `reset`, each of which begins with the argument for why its step
+//!   is correct;
 //! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
 //!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
 //! * the table: `processes`, `table`, `resize`, and `inspect`;

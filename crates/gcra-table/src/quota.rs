@@ -193,6 +193,24 @@ impl Quota {
     /// drains in the new [longest delay](Self::with_max_delay).
     #[must_use]
     pub const fn carry_over(self, before: Self, tat: Time, changed: Time) -> Time {
+        self.carry_over_up_to(self.admits_up_to, before, tat, changed)
+    }
+
+    /// As [`carry_over`](Self::carry_over), also for what lies beyond the burst, up to the [cap on
+    /// the debt](Self::with_most_owed): for keys that are
+    /// [charged up to the cap](crate::Table::charge_up_to_cap).
+    #[must_use]
+    pub const fn carry_over_up_to_cap(self, before: Self, tat: Time, changed: Time) -> Time {
+        self.carry_over_up_to(self.most_owed, before, tat, changed)
+    }
+
+    const fn carry_over_up_to(
+        self,
+        most_owed: Nanos,
+        before: Self,
+        tat: Time,
+        changed: Time,
+    ) -> Time {
         let owed = tat.saturating_since(changed).0;
         // A process that still uses the quota before may have charged the key since. At the change
         // it owed no more than this.
@@ -204,7 +222,7 @@ impl Quota {
         if owed == 0 {
             return Time::ZERO;
         }
-        let most = self.admits_up_to.0;
+        let most = most_owed.0;
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
         let owed = if owed < most as u128 { owed as u64 } else { most };
         changed.saturating_add(Nanos(owed))
