@@ -602,7 +602,8 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
 /// What an operator makes of the printed messages: each is sent for every request, an arg that
 /// only the operator knows is a constant, and the maps exist.
 fn edited(spoe: &str, folder: &Path) -> String {
-    let text = spoe.replace(" if EDIT-THIS", "").replace("=EDIT-THIS", "=str(known)");
+    let text = spoe.replace(" if EDIT-THIS", "").replace("} EDIT-THIS", "}");
+    let text = text.replace("=EDIT-THIS", "=str(known)");
     for map in text.match_indices("/etc/haproxy/").map(|(at, path)| &text[at + path.len()..]) {
         let name = &map[..map.find([',', ')']).unwrap()];
         let is_for_addresses = text.contains(&format!("map_ip(/etc/haproxy/{name}"));
@@ -627,8 +628,9 @@ fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
          http\n    log global\n    timeout connect 1s\n    timeout client 10s\n    timeout server \
          10s\nfrontend web\n    bind 127.0.0.1:8080\n#{rest}"
     );
-    fs::write(path.join("haproxy.cfg"), haproxy).unwrap();
-    [spoe.to_owned(), edited(spoe, path)].map(|spoe| {
+    let after = haproxy.replace(") EDIT-THIS\n", ") str(known)\n");
+    [(spoe.to_owned(), haproxy), (edited(spoe, path), after)].map(|(spoe, haproxy)| {
+        fs::write(path.join("haproxy.cfg"), haproxy).unwrap();
         fs::write(path.join("spoe-gcra.conf"), spoe + "\n").unwrap();
         let mut command = Command::new(support::haproxy_binary());
         let output = command.arg("-c").arg("-f").arg(path.join("haproxy.cfg")).output().unwrap();
@@ -686,6 +688,17 @@ fn haproxy_refuses_what_has_to_be_edited_first() {
         (plan.to_owned(), "/etc/haproxy/plans.map"),
         (plan.replace("key = [\"key\"]", "key = [\"ip\"]"), "/etc/haproxy/plans.map"),
         (format!("{plan}[policy.other]\nlimits = \"1/s\"\n"), "'EDIT-THIS'"),
+        // Which responses cost a cell, or how many, only the operator knows.
+        (
+            "[policy.a]\nlimits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"b\"\n".to_owned(),
+            "'EDIT-THIS'",
+        ),
+        (
+            "[policy.a]\nlimits = \"9/m\"\nkey = [\"key\", \"else user\"]\nreserve = \
+             \"n\"\ncost = \"m\"\nsettle = \"b\"\n"
+                .to_owned(),
+            "'EDIT-THIS'",
+        ),
     ] {
         let [printed, edited] = judged_by_haproxy(&config);
         let said = printed.expect_err(&config);
@@ -869,6 +882,8 @@ fn the_examples_of_the_manual_are_run() {
         // the example blocks none, or has each wait for its turn.
         if !delays
             && !example.contains("observe")
+            // Only responses charge, and HAProxy answers here itself.
+            && !example.contains("settle")
             && !example.contains("500/s")
             && !example.contains("plan")
         {

@@ -9,6 +9,7 @@ use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, V
 
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
+use crate::reserved::{Reserved, wall_clock};
 use crate::verdict::{Reason, Verdict};
 
 /// The state of a key under one limit, after a decision.
@@ -183,24 +184,67 @@ pub(crate) fn write(
     policies: &Policies,
     verdict: Option<Verdict>,
     standings: &Standings<'_>,
+    reserved: &Reserved,
     reply: &mut impl SetVars,
 ) {
-    if let Some(verdict) = verdict {
-        let policy = &policies.list[verdict.policy].name;
-        set_vars(&policies.answers, verdict, policy, standings, reply);
+    match (verdict, standings.tightest) {
+        (Some(verdict), _) => set_vars(policies, verdict, standings, reserved, reply),
+        (None, Some(standing)) => set_settled(&policies.answers, standing, standings, reply),
+        (None, None) => {}
+    }
+}
+
+/// Sets the variables after a response has settled its request, and nothing was decided: those
+/// that say what is left. The others stay as the request was answered. One that does not fit into
+/// the ACK is left out.
+#[cold]
+fn set_settled(
+    Answers { scope, blocked: _, others }: &Answers,
+    standing: Standing<'_>,
+    standings: &Standings<'_>,
+    reply: &mut impl SetVars,
+) {
+    let (scope, mut text) = (*scope, String::new());
+    for var in others {
+        let name = var.name();
+        let _ = match var {
+            Var::Remaining => reply.set_var(scope, name, standing.remaining()),
+            Var::Limit => reply.set_var(scope, name, standing.quota.burst()),
+            Var::Reset => reply.set_var(scope, name, standing.owed.secs_ceil()),
+            Var::RateLimit => {
+                ratelimit(&standings.listed, &mut text);
+                reply.set_var(scope, name, &*text)
+            }
+            Var::RateLimitPolicy => {
+                ratelimit_policy(&standings.listed, &mut text);
+                reply.set_var(scope, name, &*text)
+            }
+            Var::Headers => {
+                let listed = &standings.listed;
+                set_headers(scope, name, listed, Nanos::ZERO, &mut text, reply)
+            }
+            Var::WouldBlock
+            | Var::RetryAfter
+            | Var::RetryAfterMs
+            | Var::Policy
+            | Var::Reason
+            | Var::Bandwidth
+            | Var::DelayMs
+            | Var::Reserved => Ok(()),
+        };
     }
 }
 
 /// Sets the variables, each whole or not at all: one that does not fit into the ACK is left out.
-/// `policy` is the name of the policy that gave the verdict.
 #[inline(always)]
 fn set_vars(
-    answers: &Answers,
+    policies: &Policies,
     verdict: Verdict,
-    policy: &str,
     standings: &Standings<'_>,
+    reserved: &Reserved,
     reply: &mut impl SetVars,
 ) {
+    let answers = &policies.answers;
     let scope = answers.scope;
     // It fits into every ACK, and so does `delay_ms`, which is the first of the others.
     let _ = reply.set_var(scope, answers.blocked, verdict.is_blocked());
@@ -211,7 +255,7 @@ fn set_vars(
         // The next one may be shorter and fit.
         let _ = match (var, standings.tightest) {
             (Var::WouldBlock, _) => reply.set_var(scope, name, verdict.would_block()),
-            (Var::Policy, _) => reply.set_var(scope, name, policy),
+            (Var::Policy, _) => reply.set_var(scope, name, &*policies.list[verdict.policy].name),
             (Var::Reason, _) => match verdict.reason {
                 Some(reason) => reply.set_var(scope, name, reason.as_str()),
                 None => reply.unset_var(scope, name),
@@ -226,6 +270,15 @@ fn set_vars(
                 Some(delay_ms) => reply.set_var(scope, name, delay_ms),
                 None => Ok(()),
             },
+            // Another message of the same request may have set it, for another policy.
+            (Var::Reserved, _) if !reserved.was_asked() => Ok(()),
+            (Var::Reserved, _) => {
+                let text = (!verdict.is_blocked()).then(|| reserved.text(policies, wall_clock()));
+                match text.flatten() {
+                    Some(text) => reply.set_var(scope, name, &*text),
+                    None => reply.unset_var(scope, name),
+                }
+            }
             (_, None) => Ok(()),
             (Var::Remaining, Some(standing)) => reply.set_var(scope, name, standing.remaining()),
             (Var::Limit, Some(standing)) => reply.set_var(scope, name, standing.quota.burst()),
@@ -339,6 +392,7 @@ mod tests {
     use spop_agent::AckWriter;
 
     use super::*;
+    use crate::cli;
     use crate::policy::file;
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
@@ -439,9 +493,11 @@ mod tests {
                 standings.say(Standing { limit, quota, owed, wait }, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
-            let answers = Answers { others, ..Answers::blocked_only() };
+            let mut policies = cli::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
+            policies.answers = Answers { others, ..Answers::blocked_only() };
+            let reserved = Reserved::default();
             let mut written = Written::default();
-            set_vars(&answers, verdict, "api", &standings, &mut written);
+            set_vars(&policies, verdict, &standings, &reserved, &mut written);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
             let mut expected = Vec::new();
@@ -476,7 +532,8 @@ mod tests {
         standings.add(Standing { limit, quota: limit.quota, owed, wait: Nanos::ZERO }, policy);
         let vars = |standings: &Standings<'_>| {
             let mut written = Written::default();
-            write(&policies, Some(Verdict::new(0, false, None)), standings, &mut written);
+            let verdict = Some(Verdict::new(0, false, None));
+            write(&policies, verdict, standings, &Reserved::default(), &mut written);
             written.vars
         };
         let before = vars(&standings);
@@ -511,7 +568,7 @@ mod tests {
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = Written::default();
         let verdict = Some(Verdict::new(0, false, Some(Reason::Limit)));
-        write(&policies, verdict, &standings, &mut written);
+        write(&policies, verdict, &standings, &Reserved::default(), &mut written);
         assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
         let length = AckWriter::max_length(written.length);
         let most = spop_agent::Limits::default().max_ack_size as usize;

@@ -33,6 +33,12 @@ pub(crate) const MAGIC: &str = "# gcra-spoa audit 1";
 /// The first words of a line that says how many decisions are missing at most.
 pub(crate) const GAP: &str = "# missing";
 
+/// The outcome of cells that a response has charged, whether the limit had them or not.
+pub(crate) const CHARGED: &str = "charged";
+
+/// The outcome of cells that a response has given back.
+pub(crate) const GIVEN_BACK: &str = "given-back";
+
 /// How many bytes of a digest stand for a string.
 const DIGEST_BYTES: usize = 16;
 
@@ -153,13 +159,41 @@ impl Lines {
         outcome: Option<Outcome>,
         message: &Message<'_>,
     ) {
-        let Nanos(ns) = table.since_boot(now);
         let outcome = match outcome {
             None => "exempt",
             Some(Outcome::Allowed) => "allowed",
             Some(Outcome::WouldBlock) => "would-block",
             Some(Outcome::Blocked) => "blocked",
         };
+        self.add_line(table, now, policy, cells, outcome, message);
+    }
+
+    /// Adds that a response has charged cells, or has given some back, at `now`.
+    pub(crate) fn add_settled(
+        &mut self,
+        table: &Table,
+        now: Time,
+        policy: &Policy,
+        (charged, given_back): (u32, u32),
+        message: &Message<'_>,
+    ) {
+        for (cells, word) in [(charged, CHARGED), (given_back, GIVEN_BACK)] {
+            if cells > 0 {
+                self.add_line(table, now, policy, cells, word, message);
+            }
+        }
+    }
+
+    fn add_line(
+        &mut self,
+        table: &Table,
+        now: Time,
+        policy: &Policy,
+        cells: u32,
+        outcome: &str,
+        message: &Message<'_>,
+    ) {
+        let Nanos(ns) = table.since_boot(now);
         // Writing to a string does not fail.
         let _ = write!(self.text, "{ns} {} ", policy.name);
         write_key(&mut self.text, policy, message);

@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use gcra_table::Quota;
 use serde_json::json;
 
-use crate::audit::{GAP, MAGIC};
+use crate::audit::{CHARGED, GAP, GIVEN_BACK, MAGIC};
 use crate::cli::Audit;
 use crate::duration::Left;
 use crate::output::{Output, WrongUsage, print};
@@ -34,6 +34,9 @@ struct Record {
     blocked: u64,
     would_block: u64,
     exempt: u64,
+    /// Cells that responses have charged, and given back.
+    charged: u64,
+    given_back: u64,
     /// Lines that are no decision: cut off by a full disk, for example.
     unreadable: u64,
     /// Decisions that could not be written, according to the files.
@@ -42,13 +45,14 @@ struct Record {
     boots: HashMap<String, i128>,
 }
 
-/// Cells that were allowed.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+/// Cells that were allowed, or given back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Allowed {
     key: u32,
     /// Nanoseconds, since the boot of the machine, or since 1970 with several machines.
     at: i64,
-    cells: u32,
+    /// Below zero if they were given back.
+    cells: i64,
 }
 
 /// A limit, in the times of a bucket.
@@ -87,13 +91,19 @@ impl Police {
             let cost = self.interval_ns * i128::from(*cells);
             // A bucket allows cells if afterwards it owes one burst at most.
             let most = now + self.tolerance_ns + self.interval_ns;
+            if cost < 0 {
+                // What was owed is given back, and no more.
+                let less = |owed: i128| (owed.max(now) + cost).max(now);
+                (all, conforming) = (less(all), less(conforming));
+                continue;
+            }
             all = all.max(now) + cost;
             if all - most > excess.ahead_ns {
                 (excess.ahead_ns, excess.at) = (all - most, *at);
             }
             let next = conforming.max(now) + cost;
             if next > most {
-                excess.too_many += u64::from(*cells);
+                excess.too_many += cells.unsigned_abs();
             } else {
                 conforming = next;
             }
@@ -156,6 +166,9 @@ impl Record {
         }
         match outcome {
             "allowed" => {}
+            GIVEN_BACK => self.given_back += u64::from(cells),
+            // More than a limit has is never too much of it: the response does not ask.
+            CHARGED => return self.charged += u64::from(cells),
             "blocked" => return self.blocked += 1,
             "would-block" => return self.would_block += 1,
             _ => return self.exempt += 1,
@@ -168,6 +181,7 @@ impl Record {
             next
         });
         let at = i64::try_from(booted.saturating_add(at.into())).unwrap_or(i64::MAX);
+        let cells = i64::from(cells) * if outcome == GIVEN_BACK { -1 } else { 1 };
         self.allowed.push(Allowed { key, at, cells });
     }
 }
@@ -185,7 +199,7 @@ fn fields(line: &str) -> Option<(u64, &str, &str, u32, &str)> {
     let (policy, key) = (words.next()?, words.next()?);
     let (cells, outcome) = (words.next()?.parse().ok()?, words.next()?);
     let is_whole = words.next().is_none()
-        && ["allowed", "blocked", "would-block", "exempt"].contains(&outcome);
+        && ["allowed", "blocked", "would-block", "exempt", CHARGED, GIVEN_BACK].contains(&outcome);
     is_whole.then_some((at, policy, key, cells, outcome))
 }
 
@@ -210,7 +224,17 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         }
     }
     let Record {
-        mut allowed, keys, blocked, would_block, exempt, unreadable, missing, boots, ..
+        mut allowed,
+        keys,
+        blocked,
+        would_block,
+        exempt,
+        charged,
+        given_back,
+        unreadable,
+        missing,
+        boots,
+        ..
     } = record;
     // With one boot, the times are those of the lines.
     let booted = if boots.len() == 1 { boots.values().copied().max() } else { None };
@@ -221,7 +245,8 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         );
         bail!(WrongUsage(format!("these files have no {which}, so there is nothing to check")));
     }
-    allowed.sort_unstable();
+    // What one agent has decided at one moment stays in its order.
+    allowed.sort_by_key(|allowed| (allowed.key, allowed.at));
     let police = Police::new(quota);
     let (mut too_many, mut clients_over, mut worst) = (0, 0_u64, None::<(Excess, u32)>);
     for of_key in allowed.chunk_by(|one, other| one.key == other.key) {
@@ -232,7 +257,7 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
             worst = Some((excess, of_key[0].key));
         }
     }
-    let cells: u64 = allowed.iter().map(|allowed| u64::from(allowed.cells)).sum();
+    let cells: u64 = allowed.iter().map(|allowed| allowed.cells.max(0).unsigned_abs()).sum();
     let times = || allowed.iter().map(|allowed| allowed.at);
     let span = times().max().unwrap_or_default() - times().min().unwrap_or_default();
     let span = std::time::Duration::from_nanos(span.unsigned_abs());
@@ -243,6 +268,13 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         Left(span),
         Count(blocked, "request", "requests"),
     )];
+    if charged + given_back > 0 {
+        lines.push(format!(
+            "responses have charged {} more, and given back {}",
+            Count(charged, "cell", "cells"),
+            Count(given_back, "cell", "cells"),
+        ));
+    }
     let is_over = worst.is_some();
     let worst = worst.map(|(excess, key)| {
         let cells = excess.ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs());
@@ -284,6 +316,8 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         "blocked": blocked,
         "would_block": would_block,
         "exempt": exempt,
+        "charged": charged,
+        "given_back": given_back,
         "unreadable": unreadable,
         "missing": missing,
         "too_many": too_many,
@@ -345,6 +379,30 @@ mod tests {
         assert_eq!(record.allowed.len(), 1);
     }
 
+    #[test]
+    fn what_is_given_back_can_be_allowed_again() {
+        let mut record = Record::default();
+        for line in [
+            "5 api a 3 allowed\n",
+            "6 api a 2 given-back\n",
+            "6 api a 2 allowed\n",
+            "7 api a 9 charged\n",
+        ] {
+            record.add(line, 0, None);
+        }
+        assert_eq!((record.charged, record.given_back, record.unreadable), (9, 2, 0));
+        let (police, _) = police(1_000, 3);
+        assert_eq!(police.look(&record.allowed), Excess::default());
+        let too_much = Allowed { cells: -1, ..record.allowed[1] };
+        let [first, _, last] = record.allowed[..] else { panic!("{:?}", record.allowed) };
+        assert_eq!(police.look(&[first, too_much, last]).too_many, 2);
+        // What was not owed any more is not given back.
+        let late = [Allowed { at: 10_000, ..record.allowed[1] }, Allowed { at: 10_000, ..first }];
+        let one_more = Allowed { at: 10_000, cells: 1, ..first };
+        assert_eq!(police.look(&[late[0], late[1], one_more]).too_many, 1);
+        assert_eq!(police.look(&late), Excess::default());
+    }
+
     proptest! {
         /// What a bucket allows conforms, and each cell that it denies is too many.
         #[test]
@@ -358,7 +416,7 @@ mod tests {
             let mut conforming = Vec::new();
             for (pause, cells) in requests {
                 now = Time(now.0 + pause);
-                let one = Allowed { key: 0, at: now.0.cast_signed(), cells };
+                let one = Allowed { key: 0, at: now.0.cast_signed(), cells: cells.into() };
                 match quota.admit(tat, now, cells) {
                     Admission::Conforming { tat: next } => {
                         tat = next;

@@ -333,19 +333,21 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
 
     /// What a limit says about the cells of a key that owes this much.
     ///
-    /// No cells are always allowed. The wait is the one for a single cell then, which is what a
-    /// request that costs something has to wait.
+    /// No cells are always allowed, unless the response charges. The wait is the one for a single
+    /// cell then, which is what a request that costs something has to wait.
     fn ask(
         &self,
         Claim { limit, quota, .. }: Claim<'p>,
         owed: Nanos,
     ) -> (Standing<'p>, Option<Reason>) {
         let cells = self.question.cells;
+        // What its response will charge needs a cell, whatever the request reserves.
+        let blocks = cells > 0 || self.policy.settle.is_some();
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
         let (wait, reason) = match quota.admit(tat, now, cells.max(1)) {
             Admission::Conforming { .. } => (Nanos::ZERO, None),
-            Admission::Early { wait } => (wait, (cells > 0).then_some(Reason::Limit)),
+            Admission::Early { wait } => (wait, blocks.then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
         (Standing { limit, quota, owed, wait }, reason)

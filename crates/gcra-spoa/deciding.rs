@@ -15,6 +15,8 @@ use crate::in_force::InForce;
 use crate::limit_bucket::lacks_a_key;
 use crate::policy::{Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
+use crate::reserved::Reserved;
+use crate::settle::settle;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -41,6 +43,8 @@ pub(crate) struct Progress {
     /// The verdict on the next one, whose trial is not decided yet.
     next: Option<Verdict>,
     attempt: Attempt,
+    /// What its messages have reserved.
+    pub(crate) reserved: Reserved,
 }
 
 impl Progress {
@@ -85,6 +89,22 @@ impl<'p> Deciding<'p, '_> {
                     let verdict = progress.verdict;
                     progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
+                Err(Unanswerable::Settles(policy)) => {
+                    let standings = standings.as_deref_mut();
+                    let Self { in_force, table, .. } = self;
+                    match settle(table, now, in_force, policy, &message, standings) {
+                        Some(cells) => {
+                            let policy = &in_force.policies.list[policy];
+                            if let Some(lines) = audit.as_deref_mut() {
+                                lines.add_settled(table, now.time(), policy, cells, &message);
+                            }
+                        }
+                        None => {
+                            let why = Unanswerable::Undecided(policy);
+                            count_undecided(in_force, self.undecided, self.lane, why, &message);
+                        }
+                    }
+                }
                 Err(why) => {
                     count_undecided(self.in_force, self.undecided, self.lane, why, &message);
                 }
@@ -126,6 +146,7 @@ impl<'p> Asked<'p, '_, '_> {
                 let verdict = Verdict::new(policy, *observes, None).delaying(delays);
                 self.count(verdict);
                 self.write(now.time(), audit, None);
+                self.reserve(progress, 0);
                 return Ok(verdict);
             }
             None => self.decide(now, progress, standings, audit.as_deref_mut())?,
@@ -182,7 +203,17 @@ impl<'p> Asked<'p, '_, '_> {
         };
         self.count(verdict);
         self.write(goes_on, audit, Some(verdict));
+        let has_limits = !policy.rule(question.rule).limits().is_empty();
+        let is_charged = verdict.reason.is_none() && has_limits;
+        self.reserve(progress, if is_charged { question.cells } else { 0 });
         Ok(verdict)
+    }
+
+    /// Notes what the message has reserved, if its policy reserves anything.
+    fn reserve(&self, progress: &mut Progress, cells: u32) {
+        if self.policy().reserves() {
+            progress.reserved.add(self.question.policy, cells);
+        }
     }
 
     fn count(&self, verdict: Verdict) {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::AHashMap;
+use arrayvec::ArrayVec;
 use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table, Time};
 use spop_agent::Message;
 
@@ -26,7 +27,8 @@ pub(crate) struct Earlier {
     /// When the change was made, by the table's clock.
     ended: Time,
     /// When no key can owe anything under these policies any more: the longest drain time of the
-    /// changed limits after the change, each with its longest delay.
+    /// changed limits after the change, each with its longest delay, or its largest debt if
+    /// responses charge.
     until: Time,
     /// The same for keys that can be found only by what this process remembers: those of policies
     /// with other overrides, or another `key`. The table's register has nothing about these.
@@ -36,6 +38,9 @@ pub(crate) struct Earlier {
     /// For each policy in force, the place of the earlier policy with its name, if the limits,
     /// overrides or keys of that one were different.
     places: Vec<Option<usize>>,
+    /// For each policy in force, whether what is owed beyond a burst stays owed: responses have
+    /// charged that.
+    keeps_debts: Vec<bool>,
 }
 
 /// What a key owed under numbers that were in force.
@@ -48,8 +53,13 @@ struct Debt {
 
 impl Debt {
     /// The TAT that the key has at least under this quota, which took the place of the old one.
-    fn least_tat(self, quota: Quota) -> Time {
-        quota.carry_over(self.quota, self.tat, self.ended)
+    /// `keeps` is whether what is owed beyond a burst stays owed.
+    fn least_tat(self, quota: Quota, keeps: bool) -> Time {
+        let Self { quota: before, tat, ended } = self;
+        match keeps {
+            true => quota.carry_over_up_to_cap(before, tat, ended),
+            false => quota.carry_over(before, tat, ended),
+        }
     }
 }
 
@@ -69,14 +79,39 @@ pub(crate) fn least_tat(
 ) -> Time {
     let (mut debt, mut least_tat) = (None::<Debt>, Time::ZERO);
     for earlier in all {
+        let keeps = earlier.keeps_debts.get(policy).copied().unwrap_or_default();
         if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message) {
-            debt = Some(earlier.debt(table, bucket, debt));
+            debt = Some(earlier.debt(table, bucket, debt, keeps));
         }
         // Not only by the latest debt: a limit with a small burst between two with larger ones
         // forgives nothing.
-        least_tat = least_tat.max(debt.map_or(Time::ZERO, |debt| debt.least_tat(limit.quota)));
+        let carried = debt.map_or(Time::ZERO, |debt| debt.least_tat(limit.quota, keeps));
+        least_tat = least_tat.max(carried);
     }
     least_tat
+}
+
+/// The buckets that the key of a message had under a limit before, the latest last. The args are
+/// those of [`least_tat`].
+#[cold]
+pub(crate) fn former_buckets(
+    all: &[Earlier],
+    table: &Table,
+    policy: usize,
+    rule: RuleAt,
+    limit: &Limit,
+    key: KeyHash,
+    message: &Message<'_>,
+) -> ArrayVec<(KeyHash, Quota), MAX_EARLIER> {
+    let mut found = ArrayVec::new();
+    for earlier in all.iter().take(MAX_EARLIER) {
+        if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message)
+            && !found.contains(&bucket)
+        {
+            found.push(bucket);
+        }
+    }
+    found
 }
 
 impl Earlier {
@@ -151,7 +186,8 @@ impl Earlier {
 
     fn new(policies: Arc<Policies>, ended: Time, knows_overrides: bool) -> Self {
         let (until, remembered_until) = (Time::ZERO, Time::ZERO);
-        Self { policies, ended, until, remembered_until, knows_overrides, places: Vec::new() }
+        let (places, keeps_debts) = (Vec::new(), Vec::new());
+        Self { policies, ended, until, remembered_until, knows_overrides, places, keeps_debts }
     }
 
     /// The same beside the policies in force, for which these places were found.
@@ -161,9 +197,11 @@ impl Earlier {
             let Some(old) = place.and_then(|place| self.policies.list.get(place)) else {
                 continue;
             };
-            let drains = policy
-                .limits()
-                .map(|limit| limit.quota.drain_time().saturating_add(limit.quota.max_delay()));
+            let most_kept = |Limit { quota, .. }: &Limit| match policy.settle {
+                Some(_) => quota.most_owed(),
+                None => quota.drain_time().saturating_add(quota.max_delay()),
+            };
+            let drains = policy.limits().map(most_kept);
             let Some(drain) = drains.max() else { continue };
             let drained = self.ended.saturating_add(drain);
             until = until.max(drained);
@@ -175,7 +213,8 @@ impl Earlier {
                 remembered_until = remembered_until.max(drained);
             }
         }
-        Self { until, remembered_until, places, ..self }
+        let keeps_debts = in_force.list.iter().map(|policy| policy.settle.is_some()).collect();
+        Self { until, remembered_until, places, keeps_debts, ..self }
     }
 
     /// Until when a client may owe something that only this process knows of.
@@ -244,8 +283,14 @@ impl Earlier {
     }
 
     /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
-    fn debt(&self, table: &Table, (key, quota): (KeyHash, Quota), before: Option<Debt>) -> Debt {
-        let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota));
+    fn debt(
+        &self,
+        table: &Table,
+        (key, quota): (KeyHash, Quota),
+        before: Option<Debt>,
+        keeps: bool,
+    ) -> Debt {
+        let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota, keeps));
         let tat = table.tat(key, quota).max(least_tat);
         Debt { quota, tat, ended: self.ended }
     }

@@ -21,6 +21,7 @@ use crate::in_store::InStore;
 use crate::key::{InKey, NamedValue, Part as Written, Shown};
 use crate::limit_bucket;
 use crate::named_parts::{exact_key, ungrouped};
+use crate::plural::Count;
 use crate::policy::key_args::{KeyArg, NoValue};
 use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use crate::question::{Question, Unanswerable};
@@ -93,6 +94,9 @@ pub(crate) struct Decided {
     pub(crate) retry_after_ms_if_asked: u64,
     /// Whether the policy only observes, and blocks no request.
     pub(crate) observes: bool,
+    /// The message that settles what a request costs, if the policy has `settle`.
+    #[serde(default)]
+    pub(crate) settled_by: Option<String>,
     /// How long the client is exempt from the policy's limits yet.
     pub(crate) exempt_ms: Option<u64>,
     /// Whether a request now would be blocked without the exemption.
@@ -149,8 +153,12 @@ pub(crate) struct LimitState {
     pub(crate) next_delay_ms: u64,
     pub(crate) retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
-    /// How much of the debt can only be penalty: what is beyond the burst and the longest delay.
+    /// How much of the debt is beyond the burst and the longest delay, and so can only be penalty,
+    /// or charged by responses.
     pub(crate) penalty_ms: u64,
+    /// Whether responses can charge beyond the burst.
+    #[serde(default)]
+    pub(crate) settled: bool,
 }
 
 /// Where it is known what is so under limits that machines share.
@@ -295,6 +303,13 @@ pub(crate) fn explain(
             undecided: Some(why_undecided(&policies.list[index], message)),
             ..explanation(Some(index))
         },
+        Err(Unanswerable::Settles(index)) => Explanation {
+            undecided: Some(format!(
+                "it settles requests of policy '{}', and asks nothing",
+                policies.list[index].name
+            )),
+            ..explanation(None)
+        },
         Err(Unanswerable::Unmatched | Unanswerable::NoMessage) => {
             Explanation { undecided: Some("no policy is for it".to_owned()), ..explanation(None) }
         }
@@ -354,6 +369,7 @@ pub(crate) fn decided(
         retry_after_ms: own.wait.millis_ceil(),
         retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
         observes: policy.observes,
+        settled_by: policy.settle.as_ref().map(|settle| text(&settle.message)),
         exempt_ms: exempt.map(Nanos::millis_ceil),
     }
 }
@@ -461,11 +477,12 @@ impl Said {
     ) -> Self {
         let (verdict, foreseen) = foresee(table, in_force, question, message);
         let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
+        let settled = in_force.policies.list[question.policy].settle.is_some();
         Self {
             verdict,
             wait: longest(|foreseen| foreseen.standing.wait).unwrap_or_default(),
             wait_if_asked: longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default(),
-            limits: foreseen.iter().map(LimitState::of).collect(),
+            limits: foreseen.iter().map(|limit| LimitState::of(limit, settled)).collect(),
             held: Vec::new(),
             asks_store: false,
             store_is_there: false,
@@ -654,7 +671,7 @@ fn counted_as(policy: &Policy, part: Part<'_>) -> String {
 }
 
 impl LimitState {
-    fn of(foreseen: &Foreseen<'_>) -> Self {
+    fn of(foreseen: &Foreseen<'_>, settled: bool) -> Self {
         let Foreseen { standing, bucket, .. } = foreseen;
         let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
         let too_early = owed.saturating_sub(quota.burst_tolerance());
@@ -678,6 +695,7 @@ impl LimitState {
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
             penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
+            settled,
         }
     }
 
@@ -693,6 +711,9 @@ impl LimitState {
         let carried = match (self.carried_over, self.penalty_ms) {
             (true, _) => " (a debt from before the limits were changed)".to_owned(),
             (false, 0) => String::new(),
+            (false, ms) if self.settled => {
+                format!(" ({} of it is beyond the burst, charged by responses)", left(ms))
+            }
             (false, ms) => format!(" (at least {} of it is penalty)", left(ms)),
         };
         match (*full_after_ms, *retry_after_ms) {
@@ -803,6 +824,16 @@ impl Decided {
         let Some(reason) = &self.reason else {
             return match (&*self.rule, self.cells, self.retry_after_ms) {
                 ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
+                (_, cells, _) if let Some(message) = &self.settled_by => {
+                    let reserves = match cells {
+                        0 => "reserves no cell".to_owned(),
+                        cells => format!("reserves {}", Count(cells, "cell", "cells")),
+                    };
+                    format!(
+                        "a request now is allowed, and {reserves}; the message '{message}' \
+                         settles its cost"
+                    )
+                }
                 (_, 0, 0) if !self.asks_store => {
                     "a request now is allowed, and it costs nothing".to_owned()
                 }
@@ -866,8 +897,12 @@ impl Decided {
         let longest = self.limits.iter().max_by_key(|limit| limit.retry_after_ms);
         let penalty = longest.map_or(0, |limit| limit.penalty_ms);
         let grows = self.retry_after_ms_if_asked > self.retry_after_ms;
+        let settled = longest.is_some_and(|limit| limit.settled);
         let mut words = match (penalty, grows) {
             (0, _) => String::new(),
+            (ms, _) if settled => {
+                format!("; {} of that is beyond the burst, charged by responses", left(ms))
+            }
             (ms, true) => format!("; at least {} of that is penalty", left(ms)),
             (ms, false) => format!("; {} of that is penalty, which is at its ceiling", left(ms)),
         };

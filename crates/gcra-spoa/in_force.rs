@@ -23,7 +23,8 @@ pub(crate) struct InForce {
     pub(crate) exemptions: Vec<Exemption>,
     /// What belongs to each policy.
     pub(crate) each: Vec<Each>,
-    /// Whether no policy has a trial, is shared, or has clients that are exempt.
+    /// Whether no policy has a trial, is shared, is settled by responses, or has clients that are
+    /// exempt.
     pub(crate) is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub(crate) blocked: [Actions; 2],
@@ -77,10 +78,12 @@ impl Hashing {
             // These are no part of a key.
             name: _,
             message: _,
+            cells: _,
             observes: _,
             penalty: _,
             bandwidth: _,
             shared: _,
+            settle: _,
             trial: _,
             is_trial: _,
         } = policy;
@@ -124,6 +127,7 @@ impl Usual {
             when: _,
             key: _,
             cost: _,
+            cells: _,
             // This does its work on the verdict.
             observes: _,
             // It is charged by its own policy only.
@@ -134,6 +138,7 @@ impl Usual {
             overrides,
             penalty,
             shared,
+            settle,
             trial,
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
@@ -144,6 +149,7 @@ impl Usual {
         };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
+            && settle.is_none()
             && quota.max_delay() == Nanos::ZERO
             && shared.is_some() == is_shared
             && trial.is_none()
@@ -185,9 +191,11 @@ impl InForce {
             }
         });
         let each: Vec<Each> = each.collect();
+        let is_plain = |policy: &Policy| {
+            policy.trial.is_none() && policy.shared.is_none() && policy.settle.is_none()
+        };
         let is_plain =
-            policies.list.iter().all(|policy| policy.trial.is_none() && policy.shared.is_none())
-                && each.iter().all(|each| each.exempt.is_empty());
+            policies.list.iter().all(is_plain) && each.iter().all(|each| each.exempt.is_empty());
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;

@@ -53,10 +53,12 @@ mod redact;
 mod reload;
 mod remembering;
 mod replay;
+mod reserved;
 #[cfg(test)]
 mod scenarios;
 mod screen;
 mod service_manager;
+mod settle;
 mod stats;
 mod status;
 mod store_command;

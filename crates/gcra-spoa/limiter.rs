@@ -21,6 +21,7 @@ use crate::limit_bucket::LimitBucket;
 use crate::policy::variables::Answers;
 use crate::policy::{Sharing, WithoutStore};
 use crate::question::{Question, Unanswerable};
+use crate::reserved::Reserved;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -214,8 +215,8 @@ impl Limiter {
     }
 
     /// As [`answer`](Self::answer), for any number of messages and variables, where no policy has
-    /// a trial, is shared, or has clients that are exempt, and decisions are not written down: no
-    /// request pays for that.
+    /// a trial, is shared, is settled by responses, or has clients that are exempt, and decisions
+    /// are not written down: no request pays for that.
     #[inline(never)]
     fn answer_plain(
         &self,
@@ -244,7 +245,7 @@ impl Limiter {
                 Err(why) => count_undecided(in_force, &self.undecided, *lane, why, &message),
             }
         }
-        answer::write(&in_force.policies, verdict, &standings, reply);
+        answer::write(&in_force.policies, verdict, &standings, &Reserved::default(), reply);
     }
 
     /// As [`answer_plain`](Self::answer_plain), for all policies.
@@ -272,7 +273,8 @@ impl Limiter {
         let wanted = wanted.then_some(&mut standings);
         let messages = request.messages();
         if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
-            answer::write(&in_force.policies, progress.verdict, &standings, reply);
+            let Progress { verdict, reserved, .. } = &progress;
+            answer::write(&in_force.policies, *verdict, &standings, reserved, reply);
             return;
         }
         // This answer leaves if there is no memory to wait in.

@@ -49,6 +49,18 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
     });
     let delayed =
         status.policies.iter().map(|policy| counted(&[("policy", &policy.name)], policy.delayed));
+    let settled = status.policies.iter().flat_map(|policy| {
+        let settled = |(outcome, count): (&String, &u64)| {
+            counted(&[("policy", &policy.name), ("outcome", outcome)], *count)
+        };
+        policy.settled.iter().map(settled).collect::<Vec<_>>()
+    });
+    let settled_cells = status.policies.iter().flat_map(|policy| {
+        let cells = |(kind, count): (&String, &u64)| {
+            counted(&[("policy", &policy.name), ("kind", kind)], *count)
+        };
+        policy.settled_cells.iter().map(cells).collect::<Vec<_>>()
+    });
     vec![
         gauges(
             "gcra_build_info",
@@ -85,6 +97,16 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
             "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
              to the highest limit, invalid, or missing.",
             limit_args,
+        ),
+        counters(
+            "gcra_settled_total",
+            "Messages of responses by policy that have settled requests, by outcome.",
+            settled,
+        ),
+        counters(
+            "gcra_settled_cells_total",
+            "Cells that responses have charged and given back, by policy and kind.",
+            settled_cells,
         ),
         counters(
             "gcra_unmatched_total",

@@ -6,7 +6,7 @@ use spop_agent::{Message, Value};
 use crate::in_force::{Hashing, InForce};
 use crate::limit_bucket::{self, lacks_a_key};
 use crate::message_key::{hash_exact, hash_key};
-use crate::policy::{Policy, RuleAt};
+use crate::policy::{Policies, Policy, RuleAt};
 
 /// What has to be decided about a message.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,16 @@ pub(crate) enum Unanswerable {
     /// The policy with this index is for the message, but an arg of its key has no value or the
     /// cost is not a valid one.
     Undecided(usize),
+    /// The message asks nothing: it settles requests of the policy with this index.
+    Settles(usize),
+}
+
+impl Unanswerable {
+    /// Why nothing is decided about a message that no policy is for.
+    #[cold]
+    fn without_policy(policies: &Policies, message: &Message<'_>) -> Self {
+        policies.settled_by(message).map_or(Self::Unmatched, Self::Settles)
+    }
 }
 
 impl Question {
@@ -48,11 +58,13 @@ impl Question {
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
         let policies = &in_force.policies;
-        let index = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
+        let Some(index) = policies.of(&message.clone()) else {
+            return Err(Unanswerable::without_policy(policies, &message.clone()));
+        };
         let policy = &policies.list[index];
         let cells = match &policy.cost {
-            None => 1,
-            Some(name) => cells(message.arg(name).unwrap_or(Value::Null))
+            None => policy.cells,
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null), policy.cells)
                 .ok_or(Unanswerable::Undecided(index))?,
         };
         let (key, overridden) = match in_force.each[index].hashing {
@@ -103,10 +115,10 @@ fn mapped(
 /// The number of cells that the value of a cost arg stands for; `None` when it is negative or not
 /// an integer.
 ///
-/// Null, which HAProxy sends when it has no value, is one cell, as without a cost.
-fn cells(cost: Value<'_>) -> Option<u32> {
+/// Null, which HAProxy sends when it has no value, is as without a cost.
+fn cells(cost: Value<'_>, without: u32) -> Option<u32> {
     let cells = match cost {
-        Value::Null => 1,
+        Value::Null => without.into(),
         Value::Int32(integer) => integer.try_into().ok()?,
         Value::Int64(integer) => integer.try_into().ok()?,
         Value::Uint32(integer) => integer.into(),
@@ -126,22 +138,23 @@ mod tests {
     #[test]
     fn a_cost_is_a_whole_number_of_any_type() {
         let costs = [3_i32.into(), 3_u32.into(), 3_i64.into(), 3_u64.into()];
-        assert_eq!(costs.map(cells), [Some(3); 4]);
-        assert_eq!([cells(0_i32.into()), cells(0_u64.into())], [Some(0); 2], "a peek");
-        assert_eq!(cells(Value::Null), Some(1));
+        assert_eq!(costs.map(|cost| cells(cost, 1)), [Some(3); 4]);
+        let nothing = [0_i32.into(), 0_u64.into()];
+        assert_eq!(nothing.map(|cost| cells(cost, 1)), [Some(0); 2], "a peek");
+        assert_eq!([1, 0].map(|without| cells(Value::Null, without)), [Some(1), Some(0)]);
     }
 
     #[test]
     fn a_cost_above_the_largest_burst_is_the_largest_number() {
-        assert_eq!(cells(u64::from(u32::MAX).into()), Some(u32::MAX));
-        assert_eq!(cells((1_i64 << 32).into()), Some(u32::MAX));
-        assert_eq!(cells(u64::MAX.into()), Some(u32::MAX));
+        assert_eq!(cells(u64::from(u32::MAX).into(), 1), Some(u32::MAX));
+        assert_eq!(cells((1_i64 << 32).into(), 1), Some(u32::MAX));
+        assert_eq!(cells(u64::MAX.into(), 1), Some(u32::MAX));
     }
 
     #[test]
     fn a_negative_cost_and_one_that_is_not_an_integer_are_not_valid() {
         for value in [(-1_i32).into(), i64::MIN.into(), true.into(), "3".into(), b"3"[..].into()] {
-            assert_eq!(cells(value), None, "{value:?}");
+            assert_eq!(cells(value, 1), None, "{value:?}");
         }
     }
 }

@@ -855,6 +855,8 @@ pub(crate) mod tests {
             .into(),
             delayed: 0,
             limit_args: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            settled_cells: BTreeMap::new(),
             top_blocked: match blocked * factor {
                 0 => Vec::new(),
                 blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],

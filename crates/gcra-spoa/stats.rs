@@ -21,6 +21,7 @@ use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Window};
 use crate::history::{Counted, History, Past};
 use crate::plural::Count;
 use crate::policy::by_arg::ArgValue;
+use crate::settle::{Cells, Outcome as Settled};
 use crate::verdict::Outcome;
 
 /// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
@@ -70,6 +71,9 @@ pub(crate) struct PolicyStats {
     delayed: CachePadded<AtomicU64>,
     /// By [`ArgValue`]: what messages said about limits whose numbers are in an arg.
     limit_args: CachePadded<[AtomicU64; ArgValue::ALL.len()]>,
+    /// How many messages have settled requests in each way, and how many cells. Not for each
+    /// worker either, because few policies are settled.
+    settled: CachePadded<([AtomicU64; Settled::NAMES.len()], [AtomicU64; Cells::NAMES.len()])>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -105,6 +109,7 @@ impl PolicyStats {
             without_store: CachePadded::default(),
             delayed: CachePadded::default(),
             limit_args: CachePadded::default(),
+            settled: CachePadded::default(),
             reported: Mutex::default(),
         }
     }
@@ -154,6 +159,29 @@ impl PolicyStats {
     /// How many messages were allowed with a delay.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that has settled a request.
+    pub(crate) fn count_settled(&self, outcome: Settled, cells: Cells) {
+        let (outcomes, counts) = &*self.settled;
+        outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        for (count, cells) in counts.iter().zip(cells.counts()) {
+            if cells > 0 {
+                count.fetch_add(cells.into(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many messages have settled requests in each way, with its name.
+    pub(crate) fn settled(&self) -> [(&'static str, u64); Settled::NAMES.len()] {
+        let outcomes = &self.settled.0;
+        std::array::from_fn(|at| (Settled::NAMES[at], outcomes[at].load(Ordering::Relaxed)))
+    }
+
+    /// How many cells were settled in each way, with its name.
+    pub(crate) fn settled_cells(&self) -> [(&'static str, u64); Cells::NAMES.len()] {
+        let counts = &self.settled.1;
+        std::array::from_fn(|at| (Cells::NAMES[at], counts[at].load(Ordering::Relaxed)))
     }
 
     /// How often each outcome of a decision was decided without the store, with its name.

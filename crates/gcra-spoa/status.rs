@@ -113,6 +113,12 @@ pub(crate) struct Policy {
     /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
     #[serde(default)]
     pub(crate) limit_args: BTreeMap<String, u64>,
+    /// How many messages of responses have settled requests, by how. Empty if none has.
+    #[serde(default)]
+    pub(crate) settled: BTreeMap<String, u64>,
+    /// How many cells these have charged and given back. Empty if no message has settled requests.
+    #[serde(default)]
+    pub(crate) settled_cells: BTreeMap<String, u64>,
     /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
     /// The clients with the most requests that would have been blocked if the policy did not only
@@ -345,6 +351,11 @@ impl Watched {
             // What was counted stays when a policy is no longer shared.
             let was_shared = without_store.iter().any(|(_, count)| *count > 0);
             let is_shown = self.borrower.is_some() && (sharing.is_some() || was_shared);
+            let settled = stats.settled();
+            // What was counted stays when a policy is no longer settled.
+            let settles = |of: Of<'_>| of.in_force.policies.list[of.place].settle.is_some();
+            let is_settled =
+                known.is_some_and(settles) || settled.iter().any(|(_, count)| *count > 0);
             Policy {
                 shared: sharing.map(|sharing| sharing.without_store.word().to_owned()),
                 without_store: named(without_store.into_iter().filter(|_| is_shown)),
@@ -356,6 +367,8 @@ impl Watched {
                     true => named(ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(limit_args)),
                     false => BTreeMap::new(),
                 },
+                settled: named(settled.into_iter().filter(|_| is_settled)),
+                settled_cells: named(stats.settled_cells().into_iter().filter(|_| is_settled)),
                 top_is_exact: Exact {
                     blocked: blocked.complete,
                     would_block: would_block.complete,

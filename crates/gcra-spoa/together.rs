@@ -58,6 +58,8 @@ struct Sum<'a> {
     decisions: BTreeMap<String, u64>,
     delayed: u64,
     limit_args: BTreeMap<String, u64>,
+    settled: BTreeMap<String, u64>,
+    settled_cells: BTreeMap<String, u64>,
     /// The lists in the order blocked, would block, allowed.
     lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
     /// By list: some agent has left clients out.
@@ -77,6 +79,8 @@ impl<'a> Sum<'a> {
         self.switched |= policy.switched;
         add(&mut self.delayed, policy.delayed);
         add_all(&mut self.limit_args, &policy.limit_args);
+        add_all(&mut self.settled, &policy.settled);
+        add_all(&mut self.settled_cells, &policy.settled_cells);
         self.shared = self.shared.or(policy.shared.as_deref());
         add_all(&mut self.without_store, &policy.without_store);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
@@ -122,6 +126,8 @@ impl<'a> Sum<'a> {
             decisions: self.decisions,
             delayed: self.delayed,
             limit_args: self.limit_args,
+            settled: self.settled,
+            settled_cells: self.settled_cells,
             top_blocked,
             top_would_block,
             top_allowed,

@@ -95,8 +95,9 @@ impl Undecided {
     #[cold]
     pub(crate) fn count_unmatched(&self, policies: &Policies, message: &Message<'_>) {
         self.unmatched.fetch_add(1, Ordering::Relaxed);
-        let is_known =
-            policies.list.iter().any(|policy| policy.message.as_deref() == Some(message.name));
+        let is_known = policies.list.iter().any(|policy| {
+            policy.message.as_deref() == Some(message.name) || policy.is_settled_by(message.name)
+        });
         let message = Name::new(message.name);
         remember(&self.last_unmatched, LastUnmatched { message, is_known });
     }

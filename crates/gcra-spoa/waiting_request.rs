@@ -82,7 +82,8 @@ impl WaitingRequest {
                 patience = Patience::Over;
             }
         }
-        answer::write(&in_force.policies, progress.verdict, &standings, &mut reply);
+        let Progress { verdict, reserved, .. } = &progress;
+        answer::write(&in_force.policies, *verdict, &standings, reserved, &mut reply);
         reply
     }
 }

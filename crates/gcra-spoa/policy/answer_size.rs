@@ -6,6 +6,7 @@ use spop_agent::{AckWriter, Value};
 
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Policies, Policy};
+use crate::reserved;
 
 /// The LENGTH of the longest ACK about a message of this policy, perhaps together with one of
 /// another policy in the list.
@@ -24,12 +25,18 @@ pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> us
         AckWriter::set_var_size(answers.blocked, &Value::Bool(true)) + sizes.sum::<usize>();
     let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
     let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+    // The variable `reserved` has an entry for each policy that reserves cells.
+    let reserving = || list.iter().filter(|policy| policy.reserves());
+    let entry = reserving().map(|policy| policy.name.len() + reserved::LONGEST_NUMBERS).max();
+    let reserving: BTreeSet<_> = reserving().map(|policy| &policy.message).collect();
+    let reserved = entry.unwrap_or(0) * reserving.len().min(reserved::MOST);
     let members = policy
         .rules()
         .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
     // One NOTIFY may have messages for two policies.
     let members = members.max().unwrap_or(0) * messages.len().min(2);
-    AckWriter::max_length(variables + names + has(Var::Headers) * LIST + fields * members)
+    let lists = has(Var::Headers) * LIST + fields * members;
+    AckWriter::max_length(variables + names + reserved + lists)
 }
 
 impl Policies {

@@ -47,7 +47,7 @@ impl Policy {
     /// "for each ip, with the cost in n".
     fn clients(&self) -> String {
         let mut words = self.key.in_words(self.overrides.has_networks());
-        if let Some(cost) = &self.cost {
+        if let Some(cost) = self.cost.as_ref().filter(|_| self.settle.is_none()) {
             let _ = write!(words, ", with the cost in {}", text(cost));
         }
         words
@@ -65,6 +65,7 @@ impl Policy {
         }
         let mut facts = self.rule.facts();
         facts.push(self.clients());
+        facts.extend(self.settle.iter().flat_map(|settle| settle.in_words(self)));
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());
         }

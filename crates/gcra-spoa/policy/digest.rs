@@ -6,7 +6,7 @@ use gcra_table::{Nanos, limit_id};
 use crate::policy::key_args::KeyArg;
 use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::{
-    Bandwidth, KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When,
+    Bandwidth, KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, Settle, When,
 };
 
 impl Policies {
@@ -53,12 +53,14 @@ impl Digest {
             when,
             key,
             cost,
+            cells,
             rule,
             overrides,
             observes,
             penalty,
             bandwidth,
             shared,
+            settle,
             // A trial decides nothing.
             trial: _,
             is_trial: _,
@@ -84,6 +86,15 @@ impl Digest {
             self.add(b"bandwidth");
             self.number((*full).into());
             self.number((*least).into());
+        }
+        if let Some(settle) = settle {
+            // The largest debt is part of the quotas.
+            let Settle { message, cost, reserves: _, within, max_debt: _ } = &**settle;
+            self.add(b"settle");
+            self.number((*cells).into());
+            self.add(message);
+            self.add(cost.as_deref().unwrap_or_default());
+            self.add(&within.as_nanos().to_le_bytes());
         }
         if let Some(Sharing { without_store }) = shared {
             self.add(b"shared");

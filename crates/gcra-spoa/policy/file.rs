@@ -21,7 +21,7 @@ use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
     KeyParts, Limit, Overrides, Policies, Policy, Rule, When, answer_size, bandwidth, describe,
-    penalty, sharing, store, syntax, trial_name,
+    penalty, settle, sharing, store, syntax, trial_name,
 };
 
 /// What a policy can have.
@@ -35,6 +35,10 @@ pub(super) const SETTINGS: &[&str] = &[
     "ipv6_prefix",
     "lowercase",
     "cost",
+    "settle",
+    "reserve",
+    "max_debt",
+    "settle_within",
     "mode",
     "penalty",
     "bandwidth",
@@ -179,6 +183,7 @@ impl<'t> File<'t> {
         {
             max_delay::check_scope(&mut self.reader, at.span().start, answers.scope);
         }
+        self.answer_reservations(&mut answers, answer, &list, &places);
         self.answers_fit(&answers, &list, &places);
         let has_bandwidth = answers.others.contains(&Var::Bandwidth);
         let answer_at = answer.filter(|_| has_bandwidth).map(|value| value.span().start);
@@ -244,6 +249,40 @@ impl<'t> File<'t> {
         }
     }
 
+    /// Adds the variable `reserved` if a policy reserves cells: without it, no response could give
+    /// them back.
+    fn answer_reservations(
+        &mut self,
+        answers: &mut Answers,
+        at: Option<&Node<'t>>,
+        list: &[Policy],
+        places: &[usize],
+    ) {
+        let reserving = list.iter().position(Policy::reserves);
+        if let Some((name, at)) =
+            reserving.and_then(|at| Some((&list.get(at)?.name, *places.get(at)?)))
+            && answers.scope != Scope::Transaction
+        {
+            let what = format!(
+                "policy '{name}' has reserve, and the variables of the scope {} are not those of \
+                 one request and its response; write scope = \"txn\"",
+                answers.scope.as_str()
+            );
+            self.reader.wrong(at, &what);
+        }
+        let is_named = answers.others.contains(&Var::Reserved);
+        match (reserving, is_named) {
+            (Some(_), false) => answers.others.push(Var::Reserved),
+            // If a policy is wrong, it may be the one with reserve.
+            (None, true) if self.reader.is_content() => {
+                let what = "answer names 'reserved', and no policy has reserve; write reserve in \
+                            a policy with settle, or leave reserved out";
+                self.reader.wrong(at.map_or(0, |at| at.span().start), what);
+            }
+            _ => {}
+        }
+    }
+
     /// The policies with their trials, and where each of them stands.
     fn policies(&mut self, value: Option<&Node<'t>>) -> (Vec<Policy>, Vec<usize>) {
         let at = value.map_or(0, |value| value.span().start);
@@ -270,6 +309,7 @@ impl<'t> File<'t> {
             places.push(name.span().start);
         }
         self.no_policy_hides_another(&list, &places);
+        settle::are_clear(&mut self.reader, &list, &places);
         for (place, limits) in trials {
             list[place].trial = Some(list.len());
             list.push(list[place].trial(limits));
@@ -314,6 +354,13 @@ impl<'t> File<'t> {
             self.key_tells_clients_apart(name, &key, when, *at);
         }
         let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
+        let settling = entries.take("settle");
+        let settling = settling.map(|value| (value, self.message(value)));
+        let arg = cost.as_deref().map(|cost| String::from_utf8_lossy(cost).into_owned());
+        let of_request = (&key, &*message);
+        let reader = &mut self.reader;
+        let settle =
+            settle::settle(reader, &mut entries, name, of_request, arg.as_deref(), settling);
         let observes = entries.take("mode").is_some_and(|value| self.observes(value));
         let observe = entries.take("observe");
         let mut trial = observe.and_then(|value| self.trial(of, value, observes));
@@ -372,18 +419,38 @@ impl<'t> File<'t> {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             penalty::apply(&mut self.reader, at, name, penalty, rule.as_mut(), rules);
         }
+        if let Some(written) = &settle {
+            let others = [
+                ("penalty", penalty.is_some()),
+                ("max_delay", max_delay.is_some()),
+                ("observe", observe.is_some()),
+                ("shared", shared.is_some()),
+            ];
+            settle::goes_alone(&mut self.reader, written.at, name, others);
+            let rules = &mut overrides.rules;
+            settle::apply(&mut self.reader, name, written, rule.as_mut(), rules);
+        }
+        // The cost of a policy with `settle` is in the message of the response.
+        let (cost, cells, settle) = match settle {
+            None => (cost, 1, None),
+            Some(settle::Written { settle, reserve, cells, .. }) => {
+                (reserve, cells, Some(settle.into()))
+            }
+        };
         let policy = Policy {
             name: name.into(),
             message: Some(message.into_bytes().into()),
             when: when.map(|(when, _)| when),
             key,
             cost,
+            cells,
             rule: rule?,
             overrides,
             observes,
             penalty: penalty.map(|(_, penalty)| penalty),
             bandwidth: bandwidth.map(|(_, bandwidth)| bandwidth),
             shared: shared.map(|(_, shared)| shared),
+            settle,
             trial: None,
             is_trial: false,
         };

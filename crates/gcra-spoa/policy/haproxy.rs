@@ -10,8 +10,9 @@ use std::time::Duration;
 use spop_agent::Scope;
 
 use crate::policy::describe::text;
+use crate::policy::settle::RESERVED;
 use crate::policy::variables::Var;
-use crate::policy::{Policies, Policy, When};
+use crate::policy::{Policies, Policy, Settle, When};
 
 /// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.
 const EDIT: &str = "EDIT-THIS";
@@ -77,11 +78,20 @@ impl Policies {
                 None => messages.push(Message { policies: vec![policy] }),
             }
         }
-        let names: Vec<_> = messages.iter().map(Message::name).collect();
-        let sections: String = messages
+        let mut names: Vec<_> = messages.iter().map(Message::name).collect();
+        let mut sections: String = messages
             .iter()
             .map(|message| message.section(messages.len() == 1, self.answers.scope))
             .collect();
+        for policy in self.without_trials() {
+            if let Some(settle) = &policy.settle
+                && let name = text(&settle.message)
+                && !names.contains(&name)
+            {
+                sections.push_str(&self.settling(&name));
+                names.push(name);
+            }
+        }
         let note = if sections.contains(EDIT) {
             // Without the word itself, so that an editor's search does not stop here.
             "# Replace the words in capital letters: only you know what belongs there. Until then
@@ -114,6 +124,78 @@ spoe-agent gcra
         )
     }
 
+    /// The section of a message of responses.
+    fn settling(&self, message: &str) -> String {
+        let settled =
+            self.without_trials().filter(|policy| policy.is_settled_by(message.as_bytes()));
+        let (mut args, mut comments) = (Vec::<String>::new(), Vec::new());
+        let mut has_cost = false;
+        for policy in settled {
+            for name in request_args(policy) {
+                let arg = match sample(&name) {
+                    Some("src") => format!("{name}=src"),
+                    _ => format!("{name}=var({})", kept(&name)),
+                };
+                if !args.contains(&arg) {
+                    args.push(arg);
+                }
+            }
+            if let Some(Settle { cost: Some(cost), .. }) = policy.settle.as_deref() {
+                has_cost = true;
+                let (cost, arg) = (text(cost), format!("{}={EDIT}", text(cost)));
+                if !args.contains(&arg) {
+                    comments.push(format!(
+                        "{cost}: write its sample, for example res.fhdr(x-{cost}) for a header \
+                         of the response"
+                    ));
+                    args.push(arg);
+                }
+            }
+            let reserved = format!("{RESERVED}=var(txn.gcra.{RESERVED})");
+            if policy.reserves() && !args.contains(&reserved) {
+                args.push(reserved);
+            }
+        }
+        let mut lines = format!("spoe-message {message}\n");
+        for comment in comments {
+            let _ = writeln!(lines, "    # {comment}");
+        }
+        let _ = writeln!(lines, "    args {}", args.join(" "));
+        if has_cost {
+            lines.push_str("    # Each response to a request that was decided.\n");
+        } else {
+            lines.push_str(
+                "    # Which responses cost a cell? For example those with { status 401 }.\n",
+            );
+        }
+        let asked = format!("{{ var({}.gcra.blocked) -m found }}", self.answers.scope.as_str());
+        let condition = if has_cost { asked } else { format!("{asked} {EDIT}") };
+        let _ = writeln!(lines, "    event on-http-response if {condition}");
+        lines
+    }
+
+    /// The lines that keep what the message of a response needs of its request.
+    fn kept_for_responses(&self) -> String {
+        let mut lines = String::new();
+        for policy in self.without_trials().filter(|policy| policy.settle.is_some()) {
+            for name in request_args(policy) {
+                let sample = sample(&name);
+                let line = format!(
+                    "    http-request set-var({}) {}\n",
+                    kept(&name),
+                    sample.unwrap_or(EDIT)
+                );
+                if sample != Some("src") && !lines.contains(&line) {
+                    lines.push_str(&line);
+                }
+            }
+        }
+        if !lines.is_empty() {
+            lines.insert_str(0, "    # The message of the response needs these of its request.\n");
+        }
+        lines
+    }
+
     fn frontend(&self) -> String {
         let scope = self.answers.scope;
         let var = |var: &str| format!("{}.gcra.{var}", scope.as_str());
@@ -126,6 +208,7 @@ spoe-agent gcra
     filter spoe engine gcra config spoe-gcra.conf
 "
         .to_owned();
+        lines.push_str(&self.kept_for_responses());
         // Variables of the scope `req` are gone when there is a response.
         let outlives_the_request = scope != Scope::Request;
         if !outlives_the_request {
@@ -225,6 +308,29 @@ spoe-agent gcra
         }
         lines
     }
+}
+
+/// The args of a policy's requests that the message of a response has, too.
+fn request_args(policy: &Policy) -> Vec<String> {
+    let when = policy.when.iter().map(|when| &*when.arg);
+    let of_limits = policy.limits().filter_map(|limit| limit.key.as_ref());
+    let of_limits = of_limits.flat_map(|key| key.names());
+    let by_args = policy.limits().filter_map(|limit| limit.by_arg.as_ref());
+    let by_args = by_args.map(|by_arg| &*by_arg.arg);
+    let mut names: Vec<String> = Vec::new();
+    for name in policy.key.names().chain(of_limits).chain(when).chain(by_args).map(text) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The variable that keeps an arg of the request.
+fn kept(name: &str) -> String {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name: String = name.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
+    format!("txn.request_{name}")
 }
 
 fn name(policy: &Policy) -> String {
@@ -354,7 +460,13 @@ impl Message<'_> {
         }
         for cost in self.policies.iter().filter_map(|policy| policy.cost.as_deref().map(text)) {
             if is_new(&cost) {
-                comments.push(format!("{cost}: int(1) charges each request one cell"));
+                let settles = self.policies.iter().any(|policy| policy.reserves());
+                let does = if settles {
+                    "reserves one cell for each request"
+                } else {
+                    "charges each request one cell"
+                };
+                comments.push(format!("{cost}: int(1) {does}"));
                 args.push(format!("{cost}=int(1)"));
             }
         }

@@ -19,6 +19,7 @@ mod override_key;
 mod overrides;
 mod penalty;
 mod reader;
+pub(crate) mod settle;
 pub(crate) mod sharing;
 mod sources;
 pub(crate) mod store;
@@ -42,6 +43,7 @@ use spop_agent::{Message, Value};
 pub(crate) use crate::policy::bandwidth::Bandwidth;
 use crate::policy::by_arg::ByArg;
 use crate::policy::key_args::KeyArg;
+pub(crate) use crate::policy::settle::Settle;
 pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::Answers;
@@ -102,8 +104,10 @@ pub(crate) struct Policy {
     pub(crate) message: Option<Box<[u8]>>,
     pub(crate) when: Option<When>,
     pub(crate) key: KeyParts,
-    /// The name of the arg with the cost.
+    /// The name of the arg with the cost; of a policy with `settle`, with the cells to reserve.
     pub(crate) cost: Option<Box<[u8]>>,
+    /// What a request costs, or reserves, without a value of that arg.
+    pub(crate) cells: u32,
     pub(crate) rule: Rule,
     pub(crate) overrides: Overrides,
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
@@ -113,6 +117,9 @@ pub(crate) struct Policy {
     pub(crate) bandwidth: Option<Bandwidth>,
     /// How it is shared with other machines, if it is. Its trial is shared in the same way.
     pub(crate) shared: Option<Sharing>,
+    /// How responses settle what requests have reserved, if they do. In a box, because few
+    /// policies have it.
+    pub(crate) settle: Option<Box<Settle>>,
     /// The place of its trial, which has its limits of `observe`.
     pub(crate) trial: Option<usize>,
     /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
@@ -586,11 +593,16 @@ impl Policy {
     #[inline]
     fn is_for(&self, message: &Message<'_>) -> bool {
         let named = self.message.as_ref().is_none_or(|name| **name == *message.name);
-        named
-            && self.when.as_ref().is_none_or(|When { arg, values }| {
-                let value = message.arg(arg).and_then(|value| value.as_bytes());
-                value.is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
-            })
+        named && self.fits(message)
+    }
+
+    /// Whether the values of a message fit `when`.
+    #[inline]
+    fn fits(&self, message: &Message<'_>) -> bool {
+        self.when.as_ref().is_none_or(|When { arg, values }| {
+            let value = message.arg(arg).and_then(|value| value.as_bytes());
+            value.is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
+        })
     }
 
     /// Calls `part` with `state` for each part of a message's key, in order, and before it
@@ -709,12 +721,14 @@ impl Policy {
             when: self.when.clone(),
             key: self.key.clone(),
             cost: self.cost.clone(),
+            cells: self.cells,
             rule,
             overrides: Overrides::default(),
             observes: self.observes,
             penalty: self.penalty,
             bandwidth: self.bandwidth,
             shared: self.shared,
+            settle: self.settle.clone(),
             trial: None,
             is_trial: self.is_trial,
         }
@@ -743,6 +757,7 @@ impl Policy {
             // The args of the cost and of `when` are no part of a key of all args, but a policy
             // that gets or loses one gets other keys with it.
             cost: _,
+            cells: _,
             rule,
             overrides,
             observes: _,
@@ -751,6 +766,8 @@ impl Policy {
             bandwidth: _,
             // What is owed lies in the table or in the store.
             shared,
+            // The largest debt is part of the quotas.
+            settle: _,
             // It is compared by itself.
             trial: _,
             is_trial: _,

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use crate::policy::file;
+use crate::policy::variables::Var;
 use crate::policy::{Policies, Rule, RuleAt};
 use spop_agent::Value;
 
@@ -193,11 +194,13 @@ fn a_mistake_in_the_syntax_is_reported_with_its_line() {
         "[policy.api]\nlimits = \"1/s\"\n\"\\u001b[2J\" = 1\n\"a\\rb\" = 1\n",
         &[
             "3: '\u{fffd}[2J' is not a setting of policy 'api'; use one of message, when, \
-             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             bandwidth, max_delay, shared, without_store, open_for, overrides, lists",
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, settle, reserve, \
+             max_debt, settle_within, mode, penalty, bandwidth, max_delay, shared, \
+             without_store, open_for, overrides, lists",
             "4: 'a\u{fffd}b' is not a setting of policy 'api'; use one of message, when, \
-             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, mode, penalty, \
-             bandwidth, max_delay, shared, without_store, open_for, overrides, lists",
+             limits, observe, key, ipv4_prefix, ipv6_prefix, lowercase, cost, settle, reserve, \
+             max_debt, settle_within, mode, penalty, bandwidth, max_delay, shared, \
+             without_store, open_for, overrides, lists",
         ],
     );
     // This key has quotes, and its value is a limit with a typing error.
@@ -1852,4 +1855,163 @@ mode = \"observe\"
     let said = policies.observing("nosuch", true).unwrap_err();
     assert_eq!(said, "there is no policy 'nosuch'; there are api, trial");
     assert!(policies.observing("trial", false).unwrap_err().contains("its file says so"));
+}
+
+/// The start of a policy that is settled.
+const SETTLED: &str = "limits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"failed\"";
+
+#[test]
+fn what_settle_cannot_do_is_a_mistake() {
+    let with = |more: &str| api(&format!("{SETTLED}\n{more}"));
+    for (text, mistake) in [
+        (with(""), ""),
+        (with("reserve = 3\nmax_debt = \"30d\"\nsettle_within = \"1s\""), ""),
+        (with("reserve = \"estimate\"\ncost = \"tokens\"\nmode = \"observe\""), ""),
+        (with("overrides = { \"192.0.2.1\" = \"unlimited\" }"), ""),
+        (
+            api("limits = \"3/m\"\nreserve = 1"),
+            "3: reserve has no effect without settle; write settle = \"MESSAGE\", the \
+             spoe-message of the response, or leave reserve out",
+        ),
+        (
+            api("limits = \"3/m\"\nmax_debt = \"1h\""),
+            "3: max_debt has no effect without settle; write settle = \"MESSAGE\", the \
+             spoe-message of the response, or leave max_debt out",
+        ),
+        (
+            with("settle_within = \"1h\""),
+            "5: settle_within has no effect without reserve, because nothing is given back; \
+             leave it out",
+        ),
+        (
+            api("limits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"api\""),
+            "4: settle and message of policy 'api' both name 'api'; give the response a \
+             spoe-message of its own",
+        ),
+        (
+            api("limits = \"3/m\"\nsettle = \"failed\""),
+            "3: policy 'api' has settle and no key, and the messages of a request and of its \
+             response have different args; write the names of those that tell clients apart, \
+             such as key = [\"ip\"]",
+        ),
+        (
+            api("limits = \"deny\"\nkey = [\"ip\"]\nsettle = \"failed\""),
+            "4: settle of policy 'api' has no effect, because the policy has no limit; leave it \
+             out",
+        ),
+        (
+            with("reserve = 4"),
+            "5: policy 'api' would block every request under the limit '3 per minute, up to 3 at \
+             once', because reserve is more than its burst; write a reserve of at most 3",
+        ),
+        (with("reserve = \"2\""), "5: reserve is a number in quotes; write reserve = 2"),
+        (
+            with("reserve = \"ip\""),
+            "5: key and reserve both name 'ip', so each number of cells would have a bucket of \
+             its own; leave it out of key",
+        ),
+        (
+            with("reserve = -1"),
+            "5: reserve must be a whole number from 0 to 4294967295, without quotes",
+        ),
+        (
+            with("cost = \"reserved\""),
+            "4: policy 'api' has settle, and then the arg 'reserved' is what the agent has \
+             answered; give the other arg another name",
+        ),
+        (
+            with("max_debt = \"31d\""),
+            "5: '31d' in max_debt is not a time from 1s to 30d; write a whole number and a unit \
+             (us, ms, s, m, h or d), such as \"1h\"",
+        ),
+        (
+            with("max_delay = \"1s\""),
+            "4: policy 'api' cannot have max_delay and settle, because a response could move the \
+             place of requests that wait already; leave one of them out",
+        ),
+        (
+            with("penalty = { cells = 1, ceiling = \"10m\" }"),
+            "4: policy 'api' cannot have penalty and settle, because both let a client owe more \
+             than its burst, by rules of their own; leave one of them out",
+        ),
+        (
+            with("observe = \"1/m\""),
+            "4: policy 'api' cannot have observe and settle, because what a trial has reserved \
+             is not sent back by the response; leave one of them out",
+        ),
+        (
+            with("shared = true\n[store]\nurl = \"redis://a\""),
+            "4: policy 'api' cannot have shared and settle, because machines that share a \
+             limit cannot settle it yet; leave one of them out",
+        ),
+        (
+            with("[policy.failed]\nlimits = \"1/s\""),
+            "1: policy 'api' is settled by the message 'failed', and policy 'failed' is for it; \
+             give the response a spoe-message of its own",
+        ),
+        (
+            with("[policy.other]\nlimits = \"3/m\"\nkey = [\"user\"]\nsettle = \"failed\""),
+            "5: the message 'failed' settles policy 'api', so it cannot settle policy 'other' for \
+             the same requests; give each a spoe-message of its own, or a 'when' that tells them \
+             apart",
+        ),
+        (
+            format!("answer = [\"reserved\"]\n{}", with("")),
+            "1: answer names 'reserved', and no policy has reserve; write reserve in a policy \
+             with settle, or leave reserved out",
+        ),
+        (
+            format!("scope = \"sess\"\n{}", with("reserve = 1")),
+            "2: policy 'api' has reserve, and the variables of the scope sess are not those of \
+             one request and its response; write scope = \"txn\"",
+        ),
+    ] {
+        let expected = match mistake {
+            "" => Ok(()),
+            mistake => Err(vec![format!("gcra-spoa.toml:{mistake}")]),
+        };
+        assert_eq!(parse(&text).map(|_| ()), expected, "{text}");
+    }
+    // Plans can have one message for all their responses.
+    let plan = |name: &str, when: &str| {
+        format!("[policy.{name}]\nmessage = \"m\"\n{when}{SETTLED}\nreserve = 2\n")
+    };
+    let plans = plan("gold", "when = { plan = \"gold\" }\n") + &plan("free", "");
+    let policies = good(&plans);
+    assert_eq!(policies.answers.others, [Var::Reserved]);
+    assert_eq!(policies.list[1].settle.as_ref().unwrap().message, b"failed"[..].into());
+    let words = policies.in_words();
+    assert!(
+        words.contains(
+            "each request reserves 2 cells; the message 'failed' charges one cell\n    responses \
+             charge beyond the burst, up to 1h of debt\n    what was reserved too much is given \
+             back within 10m"
+        ),
+        "{words}"
+    );
+}
+
+#[test]
+fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
+    let tokens = "[policy.llm]\nlimits = \"100000/m\"\nkey = [\"key\", \"else ip\"]\n\
+                  reserve = 500\ncost = \"tokens\"\nsettle = \"llm-usage\"\n";
+    let printed = good(tokens).for_haproxy();
+    for lines in [
+        "    messages llm llm-usage\n",
+        "spoe-message llm\n    args key=req.fhdr(x-api-key) ip=src\n    event \
+         on-frontend-http-request\n",
+        "spoe-message llm-usage\n    # tokens: write its sample, for example res.fhdr(x-tokens) \
+         for a header of the response\n    args key=var(txn.request_key) ip=src tokens=EDIT-THIS \
+         reserved=var(txn.gcra.reserved)\n    # Each response to a request that was decided.\n    \
+         event on-http-response if { var(txn.gcra.blocked) -m found }\n",
+        "    http-request set-var(txn.request_key) req.fhdr(x-api-key)\n",
+    ] {
+        assert!(printed.contains(lines), "{lines}\n{printed}");
+    }
+    let printed = good(&api(SETTLED)).for_haproxy();
+    let lines = "spoe-message failed\n    args ip=src\n    # Which responses cost a cell? For \
+                 example those with { status 401 }.\n    event on-http-response if { \
+                 var(txn.gcra.blocked) -m found } EDIT-THIS\n";
+    assert!(printed.contains(lines), "{printed}");
+    assert!(!printed.contains("set-var"), "{printed}");
 }

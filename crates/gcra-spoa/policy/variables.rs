@@ -29,10 +29,12 @@ pub(crate) enum Var {
     /// Bytes per second for the response.
     Bandwidth,
     DelayMs,
+    /// What the request has reserved, for its response to bring back.
+    Reserved,
 }
 
 impl Var {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::WouldBlock,
         Self::Remaining,
         Self::Limit,
@@ -46,6 +48,7 @@ impl Var {
         Self::Headers,
         Self::Bandwidth,
         Self::DelayMs,
+        Self::Reserved,
     ];
 
     pub(crate) const fn name(self) -> VarName<'static> {
@@ -63,6 +66,7 @@ impl Var {
             Self::Headers => "headers",
             Self::Bandwidth => "bandwidth",
             Self::DelayMs => "delay_ms",
+            Self::Reserved => "reserved",
         })
     }
 }

@@ -1,0 +1,313 @@
+//! Policies whose requests are settled by their responses: the grammar of `settle`, `reserve`,
+//! `max_debt` and `settle_within`.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use gcra_table::Nanos;
+use spop_agent::Message;
+
+use crate::duration::{Exact, nanoseconds};
+use crate::plural::Count;
+use crate::policy::describe::text;
+use crate::policy::key_args::not_an_arg;
+use crate::policy::reader::{Entries, Node, Reader};
+use crate::policy::{KeyParts, Policies, Policy, Rule};
+
+/// The arg of a settling message that brings back what the request was answered.
+pub(crate) const RESERVED: &str = "reserved";
+
+/// How far responses may lead a client beyond its burst, unless it is set.
+const DEFAULT_MAX_DEBT: Duration = Duration::from_secs(3_600);
+
+/// How far they may lead it.
+const MAX_DEBT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(2_592_000);
+
+/// How old a reservation can be to be given back, unless it is set.
+const DEFAULT_WITHIN: Duration = Duration::from_secs(600);
+
+/// How old it can be.
+const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// The settings of a policy that mean something beside `settle` only.
+pub(super) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
+
+/// How a response settles what its request has reserved.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Settle {
+    /// The name of the message of the response.
+    pub(crate) message: Box<[u8]>,
+    /// The name of the arg of that message with the real cost. Without one, it is one cell.
+    pub(crate) cost: Option<Box<[u8]>>,
+    /// Whether requests can reserve cells.
+    pub(crate) reserves: bool,
+    /// How old a reservation can be so that something of it is given back.
+    pub(crate) within: Duration,
+    /// How long a debt beyond the burst may take to be paid off. It is a part of the quotas.
+    pub(crate) max_debt: Duration,
+}
+
+/// The settings as they were read.
+pub(super) struct Written {
+    /// Where `settle` stands.
+    pub(super) at: usize,
+    /// Where `reserve` stands, if it is there.
+    pub(super) reserve_at: Option<usize>,
+    pub(super) settle: Settle,
+    /// The arg of the request's message that says how many cells to reserve.
+    pub(super) reserve: Option<Box<[u8]>>,
+    /// How many cells to reserve without a value of that arg.
+    pub(super) cells: u32,
+}
+
+/// Takes the settings of the policy with this name, which is for this message. `message_of` reads
+/// the name of a message. `cost` is the arg with the cost, if the policy has one.
+pub(super) fn settle<'t>(
+    reader: &mut Reader<'t>,
+    entries: &mut Entries<'_, 't>,
+    policy: &str,
+    (key, message): (&KeyParts, &str),
+    cost: Option<&str>,
+    settling: Option<(&Node<'t>, Option<String>)>,
+) -> Option<Written> {
+    let [reserve, max_debt, within] = SETTINGS.map(|name| entries.take(name));
+    let Some((value, settling)) = settling else {
+        for (name, value) in SETTINGS.into_iter().zip([reserve, max_debt, within]) {
+            let Some(value) = value else { continue };
+            let what = format!(
+                "{name} has no effect without settle; write settle = \"MESSAGE\", the \
+                 spoe-message of the response, or leave {name} out"
+            );
+            reader.wrong(value.span().start, &what);
+        }
+        return None;
+    };
+    let at = value.span().start;
+    let mut wrong = |at: usize, what: &str| reader.wrong(at, what);
+    if settling.as_deref() == Some(message) {
+        let what = format!(
+            "settle and message of policy '{policy}' both name '{message}'; give the response a \
+             spoe-message of its own"
+        );
+        wrong(at, &what);
+    }
+    if key.args.is_empty() {
+        let what = format!(
+            "policy '{policy}' has settle and no key, and the messages of a request and of its \
+             response have different args; write the names of those that tell clients apart, \
+             such as key = [\"ip\"]"
+        );
+        wrong(at, &what);
+    }
+    if cost == Some(RESERVED) || key.names().any(|name| *name == *RESERVED.as_bytes()) {
+        let what = format!(
+            "policy '{policy}' has settle, and then the arg '{RESERVED}' is what the agent has \
+             answered; give the other arg another name"
+        );
+        wrong(at, &what);
+    }
+    let (reserve_at, mut arg, mut cells) = (reserve.map(|value| value.span().start), None, 0);
+    if let Some(value) = reserve {
+        if value.get_ref().as_str().is_some() {
+            arg = reserve_arg(reader, value, key);
+        } else {
+            let number = reader.number(value, "reserve", 0..=u32::MAX.into());
+            cells = u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX);
+        }
+    }
+    let reserves = cells > 0 || arg.is_some();
+    if let Some(value) = within.filter(|_| !reserves && reader.is_content()) {
+        let what = "settle_within has no effect without reserve, because nothing is given back; \
+                    leave it out";
+        reader.wrong(value.span().start, what);
+    }
+    let mut time = |value: Option<&Node<'t>>, name, range, like, default| match value {
+        Some(value) => reader.time(value, name, range, like).unwrap_or(default),
+        None => default,
+    };
+    let settle = Settle {
+        message: settling.unwrap_or_default().into_bytes().into(),
+        cost: cost.map(|name| name.as_bytes().into()),
+        reserves,
+        max_debt: time(max_debt, "max_debt", MAX_DEBT, "1h", DEFAULT_MAX_DEBT),
+        within: time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN),
+    };
+    Some(Written { at, reserve_at, settle, reserve: arg, cells })
+}
+
+/// The name of the arg with the cells to reserve, which must not be part of the key.
+fn reserve_arg<'t>(
+    reader: &mut Reader<'t>,
+    value: &Node<'t>,
+    key: &KeyParts,
+) -> Option<Box<[u8]>> {
+    let at = value.span().start;
+    let name = reader.name(value, "reserve", "a number of cells, or the name of an arg")?;
+    if let Some(what) = not_an_arg(&name, "reserve") {
+        reader.wrong(at, &what);
+    }
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        reader.wrong(at, &format!("reserve is a number in quotes; write reserve = {name}"));
+    }
+    if key.names().any(|arg| *arg == *name.as_bytes()) {
+        let what = format!(
+            "key and reserve both name '{name}', so each number of cells would have a bucket of \
+             its own; leave it out of key"
+        );
+        reader.wrong(at, &what);
+    }
+    Some(name.into_bytes().into())
+}
+
+/// Puts the largest debt into the quotas of a policy's rule and of its overrides. Notes a mistake
+/// where the settings cannot work.
+pub(super) fn apply(
+    reader: &mut Reader<'_>,
+    policy: &str,
+    written: &Written,
+    rule: Option<&mut Rule>,
+    overrides: &mut [Rule],
+) {
+    let Written { at, reserve_at, settle, cells, .. } = written;
+    let is_known = rule.is_some();
+    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
+    if is_known && limits.peek().is_none() {
+        let what = format!(
+            "settle of policy '{policy}' has no effect, because the policy has no limit; leave it \
+             out"
+        );
+        reader.wrong(*at, &what);
+    }
+    for limit in limits {
+        if *cells > limit.quota.burst() {
+            let what = format!(
+                "policy '{policy}' would block every request under the limit '{}', because \
+                 reserve is more than its burst; write a reserve of at most {}",
+                limit.words.text,
+                limit.quota.burst()
+            );
+            reader.wrong(reserve_at.unwrap_or(*at), &what);
+        }
+        let beyond = Nanos(nanoseconds(settle.max_debt));
+        match limit.quota.with_most_owed(limit.quota.drain_time().saturating_add(beyond)) {
+            Ok(quota) => limit.quota = quota,
+            Err(error) => {
+                let what = format!(
+                    "with max_debt of policy '{policy}', {error}; lower max_debt or the burst"
+                );
+                reader.wrong(*at, &what);
+            }
+        }
+    }
+}
+
+/// Notes the settings that a policy cannot have beside `settle`, which are there.
+pub(super) fn goes_alone(
+    reader: &mut Reader<'_>,
+    at: usize,
+    policy: &str,
+    others: [(&str, bool); 4],
+) {
+    for (name, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
+        let why = match name {
+            "penalty" => "both let a client owe more than its burst, by rules of their own",
+            "max_delay" => "a response could move the place of requests that wait already",
+            "observe" => "what a trial has reserved is not sent back by the response",
+            _ => "machines that share a limit cannot settle it yet",
+        };
+        let what = format!(
+            "policy '{policy}' cannot have {name} and settle, because {why}; leave one of them out"
+        );
+        reader.wrong(at, &what);
+    }
+}
+
+/// Notes messages that settle and are also those of requests, and those that settle for several
+/// policies that their `when` does not tell apart.
+pub(super) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usize]) {
+    for (place, (policy, at)) in list.iter().zip(places).enumerate() {
+        let Some(settle) = &policy.settle else { continue };
+        let (name, message) = (&policy.name, text(&settle.message));
+        let of_request = |other: &&Policy| other.message.as_deref() == Some(&*settle.message);
+        let is_own = policy.message.as_deref() == Some(&*settle.message);
+        if let Some(other) = list.iter().find(of_request).filter(|_| !is_own) {
+            let what = format!(
+                "policy '{name}' is settled by the message '{message}', and policy '{}' is for \
+                 it; give the response a spoe-message of its own",
+                other.name
+            );
+            reader.wrong(*at, &what);
+        }
+        let hides = |other: &&Policy| {
+            let is_same = other.settle.as_ref().is_some_and(|it| it.message == settle.message);
+            is_same
+                && match (&other.when, &policy.when) {
+                    (None, _) => true,
+                    (Some(first), Some(then)) => {
+                        first.arg == then.arg
+                            && then.values.iter().any(|value| first.values.contains(value))
+                    }
+                    (Some(_), None) => false,
+                }
+        };
+        if let Some(other) = list.iter().take(place).find(hides) {
+            let what = format!(
+                "the message '{message}' settles policy '{}', so it cannot settle policy '{name}' \
+                 for the same requests; give each a spoe-message of its own, or a 'when' that \
+                 tells them apart",
+                other.name
+            );
+            reader.wrong(*at, &what);
+        }
+    }
+}
+
+impl Settle {
+    /// "each request reserves 5 cells; the message 'usage' settles the cost in tokens".
+    pub(super) fn in_words(&self, policy: &Policy) -> Vec<String> {
+        let reserves = match (&policy.cost, policy.cells) {
+            (Some(arg), _) => format!("each request reserves the cells in {}", text(arg)),
+            (None, 0) => "a request is blocked if no cell is left, and reserves none".to_owned(),
+            (None, cells) => {
+                format!("each request reserves {}", Count(cells, "cell", "cells"))
+            }
+        };
+        let cost = match &self.cost {
+            None => "one cell".to_owned(),
+            Some(cost) => format!("the cells in {}", text(cost)),
+        };
+        let message = text(&self.message);
+        let mut lines = vec![format!("{reserves}; the message '{message}' charges {cost}")];
+        lines.push(format!(
+            "responses charge beyond the burst, up to {} of debt",
+            Exact(self.max_debt)
+        ));
+        if self.reserves {
+            let within = Exact(self.within);
+            lines.push(format!("what was reserved too much is given back within {within}"));
+        }
+        lines
+    }
+}
+
+impl Policies {
+    /// The place of the first policy that this message settles.
+    #[cold]
+    pub(crate) fn settled_by(&self, message: &Message<'_>) -> Option<usize> {
+        self.list
+            .iter()
+            .position(|policy| policy.is_settled_by(message.name) && policy.fits(message))
+    }
+}
+
+impl Policy {
+    /// Whether messages with this name settle the policy.
+    pub(crate) fn is_settled_by(&self, message: &[u8]) -> bool {
+        self.settle.as_ref().is_some_and(|settle| *settle.message == *message)
+    }
+
+    /// Whether its requests can reserve cells.
+    pub(crate) fn reserves(&self) -> bool {
+        self.settle.as_ref().is_some_and(|settle| settle.reserves)
+    }
+}

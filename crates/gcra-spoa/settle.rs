@@ -1,0 +1,182 @@
+//! From the message of a response to what the client owes: charges what the request has cost more
+//! than was reserved for it, or gives back the rest.
+
+use gcra_table::{Nanos, Reading, Settled, Table, Time};
+use spop_agent::{Message, Value};
+
+use crate::answer::{Standing, Standings};
+use crate::earlier::{former_buckets, least_tat};
+use crate::in_force::InForce;
+use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::message_key::hash_key;
+use crate::policy::settle::RESERVED;
+use crate::policy::{RuleAt, Settle};
+use crate::reserved::{read, wall_clock};
+
+/// How a message has settled what its request had reserved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Outcome {
+    /// The request has cost more, and that was charged as far as possible.
+    Charged,
+    /// It has cost less, and the rest was given back as far as possible.
+    GivenBack,
+    /// It has cost what was reserved.
+    Equal,
+    /// It has cost less, and it is too late to give the rest back.
+    Late,
+    /// The message does not say what it has cost. What was reserved stays charged.
+    NoCost,
+}
+
+impl Outcome {
+    /// Their names, in this order.
+    pub(crate) const NAMES: [&str; 5] = ["charged", "given_back", "equal", "late", "no_cost"];
+}
+
+/// The cells that a message has settled. With several limits, those of the limit with the most.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Cells {
+    pub(crate) charged: u32,
+    pub(crate) given_back: u32,
+    /// Of those charged: beyond the burst.
+    pub(crate) overdrawn: u32,
+    /// Not charged, because they are beyond the largest debt.
+    pub(crate) forgiven: u32,
+}
+
+impl Cells {
+    /// The names of their counts, in this order.
+    pub(crate) const NAMES: [&str; 4] = ["charged", "given_back", "overdrawn", "forgiven"];
+
+    pub(crate) fn counts(self) -> [u32; 4] {
+        let Self { charged, given_back, overdrawn, forgiven } = self;
+        [charged, given_back, overdrawn, forgiven]
+    }
+}
+
+/// Settles a request of the policy with this index, as the message of its response says. What each
+/// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
+/// charged, and how many were to be given back; `None` when an arg of the key has no value.
+pub(crate) fn settle<'p>(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &'p InForce,
+    index: usize,
+    message: &Message<'_>,
+    mut standings: Option<&mut Standings<'p>>,
+) -> Option<(u32, u32)> {
+    let policy = in_force.policies.list.get(index)?;
+    let settle = policy.settle.as_deref()?;
+    let (key, overridden) = hash_key(table.hasher(), policy, message)?;
+    let (each, rule) = (&in_force.each[index], RuleAt::new(overridden));
+    // Its request was not charged either.
+    if each.is_exempt(key, now.time()) {
+        return Some((0, 0));
+    }
+    let (outcome, more, less) = difference(settle, &policy.name, message);
+    let mut cells = Cells::default();
+    let limits = policy.rule(rule).limits();
+    if each.reads_messages && lacks_a_key(limits, message) {
+        return None;
+    }
+    for limit in limits {
+        let LimitBucket { key: id, quota } = LimitBucket::of(table, limit, key, Some(message));
+        let earlier = &in_force.earlier;
+        let settled = match (more, less) {
+            (0, 0) => Settled { owed: table.owed(id, quota, now.time()), ..Settled::default() },
+            (0, _) => {
+                // What was reserved before a reload is carried over from where it was charged.
+                for (id, quota) in former_buckets(earlier, table, index, rule, limit, id, message)
+                {
+                    let _ = table.give_back(id, quota, less, now);
+                }
+                let settled = table.give_back(id, quota, less, now);
+                cells.given_back = cells.given_back.max(settled.cells);
+                settled
+            }
+            (_, _) => {
+                let least_tat = match earlier.is_empty() {
+                    true => Time::ZERO,
+                    false => least_tat(earlier, table, index, rule, limit, id, message),
+                };
+                let settled = table.charge_up_to_cap(id, quota, more, now, least_tat);
+                cells.charged = cells.charged.max(settled.cells);
+                cells.overdrawn = cells.overdrawn.max(settled.beyond_burst);
+                cells.forgiven = cells.forgiven.max(more - settled.cells);
+                settled
+            }
+        };
+        if let Some(standings) = &mut standings {
+            let standing = Standing { limit, quota, owed: settled.owed, wait: Nanos::ZERO };
+            standings.add(standing, policy);
+        }
+    }
+    each.stats.count_settled(outcome, cells);
+    Some((cells.charged, less))
+}
+
+/// What the request has cost more than was reserved for it, or less, in cells.
+fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> (Outcome, u32, u32) {
+    let cost = match &settle.cost {
+        None => Some(1),
+        Some(name) => message.arg(name).and_then(cells),
+    };
+    let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
+    let reserved = reserved.and_then(|text| read(text, policy));
+    let (reserved, at) = reserved.unwrap_or_default();
+    let Some(cost) = cost else { return (Outcome::NoCost, 0, 0) };
+    let (more, less) = (cost.saturating_sub(reserved), reserved.saturating_sub(cost));
+    match (more, less) {
+        (0, 0) => (Outcome::Equal, 0, 0),
+        (0, _) if wall_clock().saturating_sub(at) > settle.within => (Outcome::Late, 0, 0),
+        (0, _) => (Outcome::GivenBack, 0, less),
+        (_, _) => (Outcome::Charged, more, 0),
+    }
+}
+
+/// The number of cells that a value stands for: an integer, or a text of digits such as the value
+/// of a header field. `None` if it is neither, or negative.
+fn cells(cost: Value<'_>) -> Option<u32> {
+    let cells = match cost {
+        Value::Int32(integer) => integer.try_into().ok()?,
+        Value::Int64(integer) => integer.try_into().ok()?,
+        Value::Uint32(integer) => integer.into(),
+        Value::Uint64(integer) => integer,
+        Value::String(text) | Value::Binary(text) => {
+            let text = text.trim_ascii();
+            // A number can have a sign for `parse`.
+            let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
+            // A longer one is more than any limit has.
+            text.parse().unwrap_or(u64::MAX)
+        }
+        Value::Null | Value::Bool(_) | Value::Ipv4(_) | Value::Ipv6(_) => return None,
+    };
+    Some(u32::try_from(cells).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_an_integer_or_a_text_of_digits() {
+        for value in [3_i32.into(), 3_u64.into(), "3".into(), " 03 ".into(), b"3"[..].into()] {
+            assert_eq!(cells(value), Some(3), "{value:?}");
+        }
+        assert_eq!(cells("99999999999999999999".into()), Some(u32::MAX));
+        let wrong: [Value<'_>; 8] = [
+            Value::Null,
+            (-1_i32).into(),
+            true.into(),
+            "".into(),
+            "+3".into(),
+            "-3".into(),
+            "3.5".into(),
+            "3 tokens".into(),
+        ];
+        for value in wrong {
+            assert_eq!(cells(value), None, "{value:?}");
+        }
+    }
+}
