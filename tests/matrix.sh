@@ -22,7 +22,7 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     more=
     [ "$version" != 3.4 ] || more="--test examples --test policies"
     # shellcheck disable=SC2086 # several arguments, or none
-    tests/run --locked --test end_to_end --test live --test ask_less $more
+    tests/run --locked --test end_to_end --test settle --test live --test ask_less $more
     make --no-print-directory vtest
     summary="$summary
     ok  HAProxy $exact ($(($(date +%s) - began)) s)"

@@ -1,0 +1,123 @@
+//! Limits that responses charge, behind a real HAProxy: the shipped files for failed logins and
+//! for tokens, as they are written.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, wait_until};
+
+const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+fn behind([first, second]: [&Agent; 2]) -> [(&'static str, &str); 2] {
+    [("GCRA_AGENT1", &first.address), ("GCRA_AGENT2", &second.address)]
+}
+
+/// A server that answers as each request says: with the status in `X-Status`, and with the tokens
+/// in `X-Cost`, if it is there.
+fn gateway(directory: &Path) -> Haproxy {
+    let config = directory.join("gateway.cfg");
+    let text = "defaults\n    mode http\n    timeout connect 5s\n    timeout client 30s\n    \
+                timeout server 30s\nfrontend web\n    bind \"${GCRA_HTTP}\"\n    http-request \
+                return status 401 if { req.hdr(x-status) 401 }\n    http-request return status \
+                200 hdr X-Tokens \"%[req.hdr(x-cost)]\" if { req.hdr(x-cost) -m found }\n    \
+                http-request return status 200\n";
+    std::fs::write(&config, text).unwrap();
+    Haproxy::start_as_shipped(config.to_str().unwrap(), &[])
+}
+
+#[test]
+fn only_failed_logins_use_up_the_limit() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let table = directory.path().join("table");
+    let policies = haproxy_folder().join("failed-logins.toml");
+    let args = ["--config", policies.to_str().unwrap()];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let gateway = gateway(directory.path());
+    let address = gateway.frontend.to_string();
+    let mut environment = behind([&agents[0], &agents[1]]).to_vec();
+    environment.push(("GCRA_APP", &address));
+    let haproxy = Haproxy::start("failed-logins.cfg", &environment);
+    let wrong = [("X-Status", "401")];
+    let login = |source, headers: &[(&str, &str)]| {
+        Client::from(haproxy.frontend, source).get_with("/login", headers).unwrap()
+    };
+    let start = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(login(ONE, &[]).status, 200, "right passwords are free");
+    }
+    let statuses: Vec<_> = (0..5).map(|_| login(ONE, &wrong).status).collect();
+    let right = login(ONE, &[]);
+    assert_eq!(statuses[..3], [401, 401, 401]);
+    // A cell comes back in 20 s.
+    if start.elapsed() < Duration::from_secs(15) {
+        assert_eq!(statuses[3..], [429, 429]);
+        assert_eq!(right.status, 429, "with the right one, too");
+        let wait = right.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
+        assert!((1..=20).contains(&wait.unwrap().trim().parse::<u32>().unwrap()), "{wait:?}");
+    }
+    let mut elsewhere = Client::from(haproxy.frontend, ONE);
+    assert_eq!(elsewhere.get_with("/", &wrong).unwrap().status, 401, "another path");
+    assert_eq!(login(OTHER, &wrong).status, 401, "another client");
+    let logged =
+        |what: &str| haproxy.process.lines().iter().filter(|line| line.contains(what)).count();
+    wait_until("the requests are logged", || logged(" blocked=") == 13);
+    let blocked = logged(" blocked=1 ");
+    let denied = statuses.iter().chain([&right.status]).filter(|status| **status == 429).count();
+    assert_eq!(blocked, denied, "the response does not change the answer to the request");
+}
+
+#[test]
+fn tokens_are_settled_by_what_the_response_cost() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let table = directory.path().join("table");
+    // So slow that what the test spends stays spent.
+    let shipped = std::fs::read_to_string(haproxy_folder().join("tokens.toml")).unwrap();
+    let slow = shipped.replace("100000/m", "100000/d").replace("2000000/d", "200000/d");
+    assert_ne!(slow, shipped);
+    let policies = directory.path().join("tokens.toml");
+    std::fs::write(&policies, slow).unwrap();
+    let args = ["--config", policies.to_str().unwrap()];
+    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let gateway = gateway(directory.path());
+    let address = gateway.frontend.to_string();
+    let mut environment = behind([&agents[0], &agents[1]]).to_vec();
+    environment.push(("GCRA_APP", &address));
+    let haproxy = Haproxy::start("tokens.cfg", &environment);
+    let ask = |key: &str, cost: &str| {
+        let headers = [("X-Api-Key", key), ("X-Cost", cost)];
+        let response = Client::from(haproxy.frontend, ONE).get_with("/", &headers[..]).unwrap();
+        let left = response.head.lines().find_map(|line| line.strip_prefix("ratelimit: "));
+        let left = left.map(|left| {
+            let number = left.split("\"llm.minute\";r=").nth(1).unwrap().split(';').next();
+            number.unwrap().parse::<u64>().unwrap()
+        });
+        (response.status, left)
+    };
+    // In the time of the test some tokens come back, and by then the number is larger.
+    let start = Instant::now();
+    let is_left = |(status, left): (u16, Option<u64>), spent: u64| {
+        let back = u64::try_from(start.elapsed().as_millis()).unwrap() * 100_000 / 86_400_000 + 1;
+        let left = left.unwrap();
+        assert_eq!(status, 200);
+        assert!((100_000 - spent..=100_000 - spent + back).contains(&left), "{left} {spent}");
+    };
+    // The estimate of the first one is 1000, and the rest is given back.
+    is_left(ask("alice", "300"), 300);
+    // The next one is estimated at 300, and costs more.
+    is_left(ask("alice", "70000"), 70_300);
+    // This one would be estimated at 70000. At most 50000 are, and 29700 are left.
+    let (status, left) = ask("alice", "1");
+    assert_eq!(status, 429);
+    assert!(left.unwrap() < 30_000, "{left:?}");
+    // Another client. Without a number, the estimate stays charged.
+    is_left(ask("bob", "many"), 1_000);
+    is_left(ask("bob", "99500"), 100_000);
+    assert_eq!(ask("bob", "1").0, 429);
+}
