@@ -29,12 +29,16 @@ fn read(file: &str) -> String {
 /// What an agent with a store exports: the names of metrics, and those of their series.
 fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
     // The metrics are there although nothing listens on this port.
-    exported_with(&["--store", "redis://127.0.0.1:1"])
+    exported_with("shared = true\n[store]\nurl = \"redis://127.0.0.1:1\"\n")
 }
 
-fn exported_with(more: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
+fn exported_with(more: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let directory = directory();
-    let args = [&["--rate", "10/h", "--admin", "127.0.0.1:0"], more].concat();
+    let file = directory.path().join("gcra-spoa.toml");
+    let settled = "[policy.login]\nlimits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"failed\"\n";
+    let text = format!("{settled}[policy.api]\nlimits = \"10/h\"\n{more}");
+    fs::write(&file, text).unwrap();
+    let args = ["--config", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];
     let agent = Agent::start(&directory.path().join("table"), &args);
     let lines = agent.process.lines();
     let address =
@@ -153,7 +157,7 @@ fn the_alerts_and_the_documents_name_metrics_that_exist() {
 
 #[test]
 fn the_metrics_of_a_store_are_there_only_with_a_store() {
-    let ((with, _), (without, _)) = (exported(), exported_with(&[]));
+    let ((with, _), (without, _)) = (exported(), exported_with(""));
     let of_store =
         |name: &&String| name.starts_with("gcra_store_") || name.starts_with("gcra_lease_");
     assert_eq!(without.iter().filter(of_store).count(), 0, "{without:?}");
