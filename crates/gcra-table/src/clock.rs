@@ -1,7 +1,7 @@
 //! The clocks of the machine, and which boot of it this is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
@@ -28,6 +28,15 @@ impl Clock {
         }
     }
 
+    /// The wall clock: nanoseconds since 1970.
+    #[inline]
+    pub(crate) fn wall_ns(&self) -> u64 {
+        match self {
+            Self::Boot { .. } => wall_ns(),
+            Self::Manual(clock) => clock.wall_ns(),
+        }
+    }
+
     /// What CLOCK_BOOTTIME says at this moment.
     pub(crate) fn since_boot(&self, time: Time) -> Nanos {
         match self {
@@ -41,25 +50,46 @@ impl Clock {
 
 /// The clock of a [`Table::with_manual_clock`](crate::Table::with_manual_clock), which stands
 /// still until it is advanced. It starts at one second.
+///
+/// Its wall clock starts at one second after 1970, and advances with it.
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<Hands>);
+
+#[derive(Debug)]
+struct Hands {
+    ns: AtomicU64,
+    /// What to add to get the wall clock.
+    wall_ahead_ns: AtomicI64,
+}
 
 impl Default for ManualClock {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(1_000_000_000)))
+        let (ns, wall_ahead_ns) = (AtomicU64::new(1_000_000_000), AtomicI64::new(0));
+        Self(Arc::new(Hands { ns, wall_ahead_ns }))
     }
 }
 
 impl ManualClock {
     /// Lets this much time pass.
     pub fn advance(&self, by: Nanos) {
-        self.0.fetch_add(by.0, Ordering::Relaxed);
+        self.0.ns.fetch_add(by.0, Ordering::Relaxed);
+    }
+
+    /// Sets the wall clock to this many nanoseconds after 1970. The table's time does not change.
+    pub fn set_wall(&self, wall_ns: u64) {
+        let ahead = i128::from(wall_ns) - i128::from(self.now().0);
+        let ahead = i64::try_from(ahead).unwrap_or(i64::MAX);
+        self.0.wall_ahead_ns.store(ahead, Ordering::Relaxed);
+    }
+
+    fn wall_ns(&self) -> u64 {
+        self.now().0.saturating_add_signed(self.0.wall_ahead_ns.load(Ordering::Relaxed))
     }
 
     /// The time.
     #[must_use]
     pub fn now(&self) -> Time {
-        Time(self.0.load(Ordering::Relaxed))
+        Time(self.0.ns.load(Ordering::Relaxed))
     }
 }
 
@@ -71,7 +101,7 @@ pub(crate) fn boottime_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Nanoseconds since 1970 by the wall clock. Only used to estimate how long a machine was off.
+/// Nanoseconds since 1970 by the wall clock.
 pub(crate) fn wall_ns() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)

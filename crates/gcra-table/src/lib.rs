@@ -32,6 +32,28 @@
 //! not seen by another, whichever process charges. [`Quota::carry_over`] and
 //! [`Table::charge_owing`] keep a debt when the numbers change.
 //!
+//! # Counts in calendar windows
+//!
+//! A limit can also be a count in each hour, day or month: see [`Table::count`]. The caller says
+//! where a [`Window`] begins and ends, and the count is kept in the same slots, as exactly: in
+//! each window at most so many cells of a key are allowed, over all processes.
+//!
+//! ```
+//! use gcra_table::{Slots, Table, Window};
+//!
+//! let table = Table::in_memory(Slots::new(1024)?)?;
+//! let key = table.hash(b"192.0.2.1");
+//! let now = table.wall_reading();
+//! let second = i64::try_from(now.wall_ns() / 1_000_000_000)?;
+//! let (start, end) = (second - second % 86_400, second - second % 86_400 + 86_400);
+//! let today = Window::new(1, start, now.time_at(end));
+//! // Five a day. (An error would mean that the day has ended since.)
+//! if let Ok(tally) = table.count(key, today, 5, 3, &mut table.reading()) {
+//!     assert!(tally.is_allowed() && tally.used() == 3);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What it gives up
 //!
 //! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 64 bits of keyed
@@ -51,8 +73,8 @@
 //! * arithmetic: `time`, `quota`, `rate`, `decision`, and `settled`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, `give_back`, and `reset`, each of which begins with the argument for why its step
-//!   is correct;
+//!   `charge`, `give_back`, `window`, and `reset`, each of which begins with the argument for why
+//!   its step is correct;
 //! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
 //!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
 //! * the table: `processes`, `table`, `resize`, and `inspect`;
@@ -104,6 +126,7 @@ mod table;
 mod text;
 mod ticket;
 mod time;
+mod window;
 
 pub use clock::ManualClock;
 pub use counters::Evictions;
@@ -124,3 +147,4 @@ pub use settled::Settled;
 pub use slots::{Slots, SlotsError};
 pub use table::{Name, Table};
 pub use time::{Nanos, Reading, Time};
+pub use window::{KEPT, Tally, WallReading, Window, WindowOver};

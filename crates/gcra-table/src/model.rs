@@ -32,6 +32,7 @@ use crate::seal::seal;
 use crate::slot::{LINE_SLOTS, Line, Slot, Word};
 use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
+use crate::window::{Count, Window};
 
 const T: Nanos = Nanos(10);
 const CLOCK: Time = Time(100);
@@ -613,8 +614,116 @@ fn reset_after_a_move() {
     assert!((1..=2).contains(&mine), "{mine}: one before the reset, or one or two after it");
 }
 
+/// A calendar window that ends a while after what the clock says.
+const WINDOW: Window = Window::new(1, 0, CLOCK.saturating_add(Nanos(100)));
+
+/// What a bucket holds with this count in the window.
+fn counted(cells: u64) -> Time {
+    Time(WINDOW.expiry() | cells)
+}
+
+impl Actor {
+    /// Counts one cell. Returns 1 if it was allowed.
+    fn count(&self, table: &Table, key: u64, most: u32) -> u64 {
+        let (count, now) = (Count { window: WINDOW, most, cells: 1 }, &mut Reading::at(CLOCK));
+        let tally = table.bucket(key).count(count, now, &self.context(table, None)).unwrap();
+        tally.is_ok_and(|tally| tally.is_allowed()).into()
+    }
+
+    /// As `count`, in a table that is moving to another one.
+    fn count_moving(&self, [old, new]: &[Table; 2], key: u64, most: u32) -> u64 {
+        let (count, now) = (Count { window: WINDOW, most, cells: 1 }, &mut Reading::at(CLOCK));
+        let tally = match old.bucket(key).count(count, now, &self.context(old, None)) {
+            Ok(tally) => tally,
+            Err(Moved) => {
+                let context = self.context(new, Some(old.bucket(key)));
+                new.bucket(key).count(count, now, &context).unwrap()
+            }
+        };
+        tally.unwrap().is_allowed().into()
+    }
+}
+
+/// Two processes count in a window, and one of them gives its first cell back.
+fn two_counts() {
+    let table = Arc::new(Table::new());
+    table.put(0, K, counted(1));
+    let allowed = together(
+        &table,
+        [
+            |table, actor| actor.count(table, K, 3) + actor.count(table, K, 3),
+            |table, actor| {
+                let first = actor.count(table, K, 3);
+                first - u64::from(first == 1 && table.bucket(K).uncount(1))
+            },
+        ],
+    );
+    let kept = allowed.iter().sum::<u64>();
+    assert!(kept <= 2, "3 in the window, of which 1 was used");
+    assert_eq!(table.tat(K), Some(counted(1 + kept)), "what is allowed is counted");
+}
+
+/// Two processes come with the first cells of a key in a window, and see different slots free.
+fn first_counts() {
+    let table = Arc::new(Table::new());
+    table.put(0, OTHER, OWES_1);
+    let allowed = together(&table, [|table, actor| actor.count(table, K, 1); 2]);
+    assert_eq!(allowed.iter().sum::<u64>(), 1, "1 in the window");
+    assert_eq!(table.tat(K), Some(counted(1)));
+}
+
+/// The table is moved to another one while cells are counted in a window.
+fn move_against_counts() {
+    let tables = Arc::new([Table::new(), Table::new()]);
+    tables[0].successor.store(1, Ordering::Relaxed);
+    tables[0].put(0, K, counted(1));
+    let [mine, _] = together(
+        &tables,
+        [
+            |tables, actor| actor.count_moving(tables, K, 3) + actor.count_moving(tables, K, 3),
+            |tables, actor| {
+                actor.carry_all(tables);
+                0
+            },
+        ],
+    );
+    assert_eq!(mine, 2, "3 in the window, of which 1 was used");
+    assert_eq!(tables[1].tat(K), Some(counted(3)), "no cell was left behind");
+}
+
+/// A process is about to count a cell in a window that is used up, and is stopped until the
+/// window is long over and its slot was taken for another key.
+fn count_against_the_end() {
+    let table = Arc::new(Table::new());
+    table.put(0, K, counted(1));
+    let later = counted(2).saturating_add(LIVE.saturating_since(CLOCK));
+    (1..SLOTS).for_each(|position| table.put(position, OTHER + position as u64, later));
+    let [late, other] = together(
+        &table,
+        [
+            |table, actor| actor.count(table, K, 1),
+            |table, actor| {
+                table.clock.store(counted(2).0, Ordering::Relaxed);
+                actor.charge(table, OTHER, 1)
+            },
+        ],
+    );
+    assert_eq!((late, other), (0, 1), "1 in the window, which was used");
+}
+
 #[cfg(gcra_loom)]
 models! {
+    counts_add_up: two_counts {
+        counting_by_a_store_is_caught = StoreCharge, "counted";
+    }
+    first_counts_open_one_bucket: first_counts {}
+    a_count_that_moves_is_kept: move_against_counts {
+        moving_by_a_store_loses_counts = SealStores, "left behind";
+        counting_without_the_inheritance_is_caught = NothingInherited, "left behind";
+    }
+    a_window_is_not_opened_after_its_end: count_against_the_end {
+        opening_after_the_end_is_caught = OpensAfterTheEnd, "which was used";
+    }
     charges_add_up: two_charges {
         charging_by_a_store_is_caught = StoreCharge, "of which 1 was used";
     }
@@ -743,6 +852,19 @@ fn many_keys_move() {
 
 #[cfg(gcra_shuttle)]
 models! {
+    counts_of_eight_slots_add_up: two_counts {
+        counting_by_a_store_in_eight_slots_is_caught = StoreCharge, "counted";
+    }
+    first_counts_in_eight_slots_open_one_bucket: first_counts {
+        counting_without_a_look_is_caught = NoLook, "in the window";
+    }
+    a_count_of_eight_slots_that_moves_is_kept: move_against_counts {
+        counting_in_eight_slots_without_the_inheritance_is_caught = NothingInherited,
+            "left behind";
+    }
+    a_window_of_eight_slots_is_not_opened_after_its_end: count_against_the_end {
+        opening_eight_slots_after_the_end_is_caught = OpensAfterTheEnd, "which was used";
+    }
     many_keys_in_eight_slots_keep_their_bounds: many_keys {
         a_store_among_many_keys_is_caught = StoreCharge, "cells of";
         no_look_among_many_keys_is_caught = NoLook, "two buckets";

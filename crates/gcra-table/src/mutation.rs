@@ -33,6 +33,8 @@ pub(crate) enum Mutation {
     InheritsAfterTheMove,
     /// Carry over a bucket that has drained since it was sealed.
     CarriesWhatHasDrained,
+    /// Open the bucket of a calendar window also after the window's end.
+    OpensAfterTheEnd,
     /// Spend leased cells by a load and a store instead of an exchange.
     StoreSpend,
     /// Take any reply, not only one to the latest ask.

@@ -328,7 +328,7 @@ const fn salt(emission_interval: NonZeroU64, burst: NonZeroU32, beyond_drain: Na
 /// The output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators"): a permutation of all 64-bit numbers in which each bit of the input moves half of
 /// the output's.
-const fn scramble(number: u64) -> u64 {
+pub(crate) const fn scramble(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

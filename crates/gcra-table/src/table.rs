@@ -29,6 +29,7 @@ use crate::slot::{Line, Slot};
 use crate::slots::Slots;
 use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
+use crate::window::{Count, Tally, WallReading, Window, WindowOver, count_in};
 
 /// How many tables may have taken over from each other, one after another, before the last one is
 /// not looked for. A process that beats is never more than two behind; a longer chain was made by
@@ -370,10 +371,121 @@ impl Table {
         Settled::given_back(quota, given_back, tat.saturating_since(now.time()))
     }
 
+    /// The table's clock and the wall clock, for the windows in which cells are
+    /// [counted](Self::count).
+    #[inline]
+    #[must_use]
+    pub fn wall_reading(&self) -> WallReading {
+        // In this order: see `window.rs`.
+        let time = self.now();
+        WallReading { time, wall_ns: self.clock.wall_ns() }
+    }
+
+    /// As [`prefetch`](Self::prefetch), for [`count`](Self::count).
+    #[inline]
+    pub fn prefetch_count(&self, key: KeyHash, window: Window) {
+        let [first, second] = self.candidate_lines(window.fingerprint(key));
+        prefetch(first);
+        prefetch(second);
+    }
+
+    /// Decides about `cells` cells of `key` in a calendar window, and counts them if they are
+    /// allowed: if no more than `most` are counted then. Zero cells are a peek.
+    ///
+    /// `most` may differ from call to call: the count is the same. Until [`KEPT`](crate::KEPT)
+    /// after the end of the window the count is known, so that nothing is allowed twice when the
+    /// wall clock is set back by no more than that.
+    ///
+    /// `now` is advanced if the clock had to be read again.
+    ///
+    /// # Errors
+    ///
+    /// The key has no bucket, and the window has ended meanwhile. The caller takes another
+    /// [`wall_reading`](Self::wall_reading), and counts the cells in the window of that.
+    #[inline]
+    pub fn count(
+        &self,
+        key: KeyHash,
+        window: Window,
+        most: u32,
+        cells: u32,
+        now: &mut Reading,
+    ) -> Result<Tally, WindowOver> {
+        let count = Count { window, most, cells };
+        let fingerprint = window.fingerprint(key);
+        match self.bucket(fingerprint).try_count(count) {
+            Some(counted) => Ok(counted),
+            None => self.count_anyhow(fingerprint, count, now),
+        }
+    }
+
+    /// The cases other than the usual one, as for [`charge_anyhow`](Self::charge_anyhow).
+    #[cold]
+    fn count_anyhow(
+        &self,
+        fingerprint: u64,
+        count: Count,
+        now: &mut Reading,
+    ) -> Result<Tally, WindowOver> {
+        let mut table = self;
+        let mut counted = table.bucket(fingerprint).count(count, now, &table.context(None));
+        for _ in 0..MAX_MOVES {
+            if counted.is_ok() {
+                break;
+            }
+            let Some(next) = table.opened_successor() else {
+                break;
+            };
+            let context = next.context(Some(table.bucket(fingerprint)));
+            counted = next.bucket(fingerprint).count(count, now, &context);
+            table = next;
+        }
+        counted.unwrap_or(Ok(Bucket::uncountable(count)))
+    }
+
+    /// Takes back cells that [`count`](Self::count) has counted in this window, for example
+    /// because another limit denies the same cells.
+    ///
+    /// False if it was too late: the bucket was reset or evicted, is on its way to another table,
+    /// or is gone with its window. Then the cells stay counted, if anything does.
+    pub fn uncount(&self, key: KeyHash, window: Window, cells: u32) -> bool {
+        let fingerprint = window.fingerprint(key);
+        let mut table = self;
+        for _ in 0..MAX_MOVES {
+            if table.bucket(fingerprint).uncount(cells) {
+                return true;
+            }
+            // It may have been counted there, because the table is being resized.
+            let Some(next) = table.successor.get() else {
+                break;
+            };
+            table = next;
+        }
+        false
+    }
+
+    /// How many cells of `key` are counted in this window; `None` if there is no bucket. Counts
+    /// nothing.
+    #[must_use]
+    pub fn counted_in(&self, key: KeyHash, window: Window) -> Option<u32> {
+        let value = self.tat_of(window.fingerprint(key));
+        (value != Time::ZERO).then(|| count_in(value))
+    }
+
+    /// Sets the count of `key` in this window to 0, and returns what it was: 0 if there was no
+    /// bucket. `None` while the table is being resized, as for [`reset`](Self::reset).
+    #[must_use]
+    pub fn reset_count(&self, key: KeyHash, window: Window) -> Option<u32> {
+        self.reset_bucket(window.fingerprint(key)).map(count_in)
+    }
+
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
     #[must_use]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
-        let fingerprint = key.fingerprint(quota);
+        self.tat_of(key.fingerprint(quota))
+    }
+
+    fn tat_of(&self, fingerprint: u64) -> Time {
         let mut table = self;
         // The least that it can be, while the bucket is on its way to another table.
         let mut last = Time::ZERO;
@@ -419,12 +531,15 @@ impl Table {
     /// is done a reset holds, also against processes that have not noticed the resize yet.
     #[must_use]
     pub fn reset(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
+        self.reset_bucket(key.fingerprint(quota)).map(|tat| tat.saturating_since(now))
+    }
+
+    fn reset_bucket(&self, fingerprint: u64) -> Option<Time> {
         // These load with acquire: the reset passes on that the move to this table is complete.
         if self.is_superseded() || !self.is_complete() {
             return None;
         }
-        let bucket = self.bucket(key.fingerprint(quota));
-        bucket.reset(&self.context(None)).ok().map(|tat| tat.saturating_since(now))
+        self.bucket(fingerprint).reset(&self.context(None)).ok()
     }
 
     /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,

@@ -1,0 +1,318 @@
+//! Counting the cells of a key in a calendar window, such as a day from midnight to midnight.
+//!
+//! A key has a bucket for each window, in the same slots as the buckets of quotas: the number of
+//! the window is part of its fingerprint. In the place of the TAT it has `expiry | count`: a
+//! moment of the table's time that is a multiple of 2^33 ns, and the cells that were counted in
+//! the bits below.
+//!
+//! *Counting is one exchange*: {K, v} becomes {K, v + n} if the count in v and n are at most what
+//! is allowed. It does not depend on the clock, so a process that was stopped in it for an hour
+//! counts nothing too much.
+//!
+//! *The slot comes free by itself.* To everything else in the table the word is a TAT, which is
+//! [`KEPT`] after the end of the window. From then on it may be reclaimed, and a resize no longer
+//! carries it.
+//!
+//! # At most the count in each window
+//!
+//! A bucket that is gone must not be opened again: the cells in it would be allowed twice. A
+//! bucket is opened only at a reading of the clock, taken after the look, that is before the end
+//! of the window (`WindowOver` if not). Say the key had a bucket of the same window before that
+//! look. Its expiry is after the end of the window, so it would not have been reclaimed yet, and
+//! the look would have found it; unless it was evicted, which is counted, or reset.
+//!
+//! What is the end of the window, by the table's clock? Each process works it out from a reading
+//! of the table's clock and a reading of the wall clock after that. (In this order, a process that
+//! is stopped between the two takes the end for earlier than it is.) If the wall clock is set back
+//! by d, the same window ends d later. So the argument holds as long as the wall clock is set back
+//! by no more than [`KEPT`] in all while the window lasts. A count also makes the expiry later
+//! where the window ends later now, so that a key that is used now and then is safe in any case.
+//!
+//! # What a process killed there leaves behind
+//!
+//! What the opening of any bucket leaves (`opening.rs`); else a cell that was counted, and perhaps
+//! never answered.
+
+use crate::bucket::{Bucket, MAX_ATTEMPTS};
+use crate::context::{Context, Moved};
+use crate::key::KeyHash;
+use crate::mutation::{Mutation, broken};
+use crate::opening::Opening;
+use crate::quota::scramble;
+use crate::time::{Nanos, Reading, Time};
+
+/// How long after its end the count of a window is kept, at least.
+pub const KEPT: Nanos = Nanos::from_secs(3600);
+
+/// The bits of the count. The expiry has the bits above.
+const COUNT: u64 = (1 << 33) - 1;
+
+/// One window of a calendar: a certain day, for example.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Window {
+    /// What tells the buckets of this window from all others of the same key.
+    salt: u64,
+    end: Time,
+}
+
+impl Window {
+    /// The window of a calendar that begins `start` seconds after 1970 and ends at `end`, which is
+    /// a moment of the table's clock: see [`WallReading::time_at`].
+    ///
+    /// `calendar` is a number that stands for the unit and the time zone, such as a
+    /// [`limit_id`](crate::limit_id). Windows of different calendars never share a bucket.
+    #[inline]
+    #[must_use]
+    pub const fn new(calendar: u64, start: i64, end: Time) -> Self {
+        // The third step tells it from the salt of any quota.
+        let salt = scramble(scramble(calendar) ^ start.cast_unsigned());
+        Self { salt: scramble(salt ^ 0x7769_6e64_6f77), end }
+    }
+
+    /// When it ends, by the table's clock.
+    #[must_use]
+    pub const fn end(self) -> Time {
+        self.end
+    }
+
+    /// What the slot of the key's bucket holds in this window; never 0.
+    #[inline]
+    pub(crate) fn fingerprint(self, key: KeyHash) -> u64 {
+        (key.0 ^ self.salt).max(1)
+    }
+
+    /// The moment from which the bucket may be forgotten.
+    pub(crate) const fn expiry(self) -> u64 {
+        let least = self.end.saturating_add(KEPT).0;
+        (least | COUNT).saturating_add(1)
+    }
+}
+
+/// The clock of a table and the wall clock, read together: see
+/// [`Table::wall_reading`](crate::Table::wall_reading).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WallReading {
+    pub(crate) time: Time,
+    pub(crate) wall_ns: u64,
+}
+
+impl WallReading {
+    /// What the table's clock said.
+    #[must_use]
+    pub const fn time(self) -> Time {
+        self.time
+    }
+
+    /// What the wall clock said: nanoseconds since 1970.
+    #[inline]
+    #[must_use]
+    pub const fn wall_ns(self) -> u64 {
+        self.wall_ns
+    }
+
+    /// When it is `wall_s` seconds after 1970, by the table's clock, if nobody sets the wall
+    /// clock.
+    #[inline]
+    #[must_use]
+    pub const fn time_at(self, wall_s: i64) -> Time {
+        let ahead_ns = wall_s as i128 * 1_000_000_000 - self.wall_ns as i128;
+        let time = self.time.0 as i128 + ahead_ns;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let time = if time < 0 {
+            0
+        } else if time > MOST {
+            MOST as u64
+        } else {
+            time as u64
+        };
+        Time(time)
+    }
+}
+
+/// Beyond every time of a table.
+const MOST: i128 = 1 << 61;
+
+/// What the table decided about some cells in a window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a decision that is not read limits nothing"]
+pub struct Tally {
+    allowed: bool,
+    used: u64,
+}
+
+impl Tally {
+    /// Whether the cells are allowed. If so they were counted; if not, nothing was counted.
+    #[inline]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// How many cells of the key are counted in the window, after the decision.
+    #[inline]
+    pub const fn used(&self) -> u32 {
+        if self.used > u32::MAX as u64 {
+            return u32::MAX;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "compared before")]
+        let used = self.used as u32;
+        used
+    }
+}
+
+/// The window ended before the cells could be counted in it. They belong to the next one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WindowOver;
+
+/// What is to be counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) window: Window,
+    /// The most cells in the window.
+    pub(crate) most: u32,
+    pub(crate) cells: u32,
+}
+
+impl Count {
+    /// The value after `value`, if the cells are allowed and not none; and what is decided.
+    #[inline]
+    const fn after(self, value: u64) -> (Option<u64>, Tally) {
+        let used = value & COUNT;
+        let with_cells = used + self.cells as u64;
+        if self.cells == 0 {
+            return (None, Tally { allowed: true, used });
+        }
+        if with_cells > self.most as u64 {
+            return (None, Tally { allowed: false, used });
+        }
+        let (was, is) = (value & !COUNT, self.window.expiry());
+        let expiry = if was > is { was } else { is };
+        (Some(expiry | with_cells), Tally { allowed: true, used: with_cells })
+    }
+}
+
+/// The cells in what a bucket of a window holds in the place of the TAT.
+pub(crate) const fn count_in(value: Time) -> u32 {
+    Tally { allowed: true, used: value.0 & COUNT }.used()
+}
+
+/// Why a bucket of a window was not opened.
+enum Unopened {
+    Decided(Tally),
+    Over,
+}
+
+impl Bucket<'_> {
+    /// Decides about some cells and counts them: the usual case, in which the key has a bucket and
+    /// no other process changes it at this moment. `None` in any other case.
+    #[inline]
+    pub(crate) fn try_count(&self, count: Count) -> Option<Tally> {
+        let (slot, word, value) = self.find()?;
+        match count.after(value.0) {
+            (None, decision) => Some(decision),
+            (Some(after), decision) => {
+                self.exchange(slot, word, self.confirmed(Time(after))).then_some(decision)
+            }
+        }
+    }
+
+    /// As [`try_count`](Self::try_count), in every case. The clock is read again before a bucket
+    /// is opened.
+    pub(crate) fn count<C: Fn() -> Time>(
+        &self,
+        count: Count,
+        now: &mut Reading,
+        context: &Context<'_, C>,
+    ) -> Result<Result<Tally, WindowOver>, Moved> {
+        for _ in 0..MAX_ATTEMPTS {
+            let look = self.look();
+            if look.bucket().is_some() {
+                match self.try_count(count) {
+                    Some(decision) => return Ok(Ok(decision)),
+                    None => continue,
+                }
+            }
+            let opening = self.open(look, now, context, |now| {
+                if now >= count.window.end && !broken(Mutation::OpensAfterTheEnd) {
+                    return Err(Unopened::Over);
+                }
+                // What was counted in the table before this one counts here.
+                let value = context.moving_from().map_or(Time::ZERO, Bucket::seal);
+                match count.after(value.0) {
+                    (Some(after), _) => Ok(Time(after)),
+                    (None, decision) => Err(Unopened::Decided(decision)),
+                }
+            });
+            match opening {
+                Opening::Opened(value) => {
+                    return Ok(Ok(Tally { allowed: true, used: value.0 & COUNT }));
+                }
+                Opening::Decided(Unopened::Decided(decision)) => return Ok(Ok(decision)),
+                Opening::Decided(Unopened::Over) => return Ok(Err(WindowOver)),
+                Opening::Exists => {}
+                Opening::Moved => return Err(Moved),
+                Opening::GaveUp => break,
+            }
+        }
+        context.counters.gave_up();
+        Ok(Ok(Self::uncountable(count)))
+    }
+
+    /// Cells that the table cannot count are denied.
+    pub(crate) const fn uncountable(count: Count) -> Tally {
+        Tally { allowed: false, used: count.most as u64 }
+    }
+
+    /// Takes back cells that were counted. Cells of a window do not drain, so it makes no
+    /// difference what other processes have counted since. False if the bucket is gone or was
+    /// reset.
+    pub(crate) fn uncount(&self, cells: u32) -> bool {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((slot, word, value)) = self.find() else { return false };
+            if value.0 & COUNT < u64::from(cells) {
+                return false;
+            }
+            let before = self.confirmed(value.saturating_sub(Nanos(cells.into())));
+            if self.exchange(slot, word, before) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expiry_is_after_the_end_and_leaves_space_for_the_count() {
+        for end in [0, 1, COUNT, COUNT + 1, 1 << 50, (1 << 61) - 1] {
+            let expiry = Window::new(1, 0, Time(end)).expiry();
+            assert_eq!(expiry & COUNT, 0);
+            assert!(expiry > end + KEPT.0 && expiry <= end + KEPT.0 + COUNT + 1);
+            // It is a TAT: bits 62 and 63 are free, also with the largest count.
+            assert_eq!((expiry | u64::from(u32::MAX)) >> 62, 0);
+        }
+    }
+
+    #[test]
+    fn windows_of_other_calendars_and_days_are_others() {
+        let key = KeyHash(5);
+        let all: std::collections::HashSet<_> = (0..10)
+            .flat_map(|calendar| (0..10).map(move |day| (calendar, day * 86_400)))
+            .map(|(calendar, start)| Window::new(calendar, start, Time(1)).fingerprint(key))
+            .collect();
+        assert_eq!(all.len(), 100);
+        let ends = |end| Window::new(1, 0, Time(end)).fingerprint(key);
+        assert_eq!(ends(5), ends(6), "where it ends is an estimate");
+    }
+
+    #[test]
+    fn a_moment_of_the_wall_clock_is_one_of_the_tables_clock() {
+        let reading = WallReading { time: Time(7_000_000_000), wall_ns: 100_500_000_000 };
+        assert_eq!(reading.time_at(102), Time(8_500_000_000));
+        assert_eq!(reading.time_at(100), Time(6_500_000_000));
+        assert_eq!(reading.time_at(i64::MIN), Time::ZERO);
+        assert_eq!(reading.time_at(i64::MAX), Time(1 << 61));
+    }
+}
