@@ -103,3 +103,26 @@ fn limits_by_other_keys_and_by_an_arg_are_decided_without_allocating() {
     counting.allocations(1, 10_000);
     assert_eq!(counting.allocations(1, 1000), 0);
 }
+
+/// A count in windows, alone and beside a limit with a rate.
+#[test]
+fn counts_in_windows_are_decided_without_allocating() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gcra-spoa.toml");
+    let count = "{ count = 500, window = \"day Europe/Berlin\" }";
+    for limits in [count.to_owned(), format!("[\"100/s burst 20\", {count}]")] {
+        let text = format!(
+            "answer = [\"retry_after\", \"remaining\"]\n[policy.check]\nlimits = {limits}\n\
+             key = [\"ip\"]\n"
+        );
+        fs::write(&file, text).unwrap();
+        for addresses in [1, u32::MAX] {
+            let slots = Slots::new(4096).unwrap();
+            let agent = limiter(&["--config", file.to_str().unwrap()], slots).unwrap();
+            let counting = Counting::new(agent, notifies(addresses));
+            // Until the names of the heaviest clients have their memory.
+            counting.allocations(1, 10_000);
+            assert_eq!(counting.allocations(1, 1000), 0, "{limits} {addresses}");
+        }
+    }
+}

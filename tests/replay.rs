@@ -783,3 +783,44 @@ fn the_report_is_plain_text_and_a_page() {
     let text = String::from_utf8(alone.stdout).unwrap();
     assert!(alone.status.success() && !text.contains("blocked  "), "{text}");
 }
+
+/// Days, and hours of another zone, are those of the log and not of this moment.
+#[test]
+fn counts_in_windows_go_by_the_times_of_the_log() {
+    let folder = directory();
+    let (log, file) = (folder.path().join("haproxy.log"), folder.path().join("new.toml"));
+    // A request in every minute of two days, on which Berlin's clocks do not change.
+    let lines: Vec<Line> = (0..2 * 24 * 60)
+        .map(|minute| Line {
+            ms: minute * 60_000,
+            ip: "192.0.2.1".to_owned(),
+            method: "GET",
+            path: "/".to_owned(),
+            cost: 1,
+        })
+        .collect();
+    let text: String = lines
+        .iter()
+        .map(|line| {
+            let day = 21 + line.ms / 86_400_000;
+            line.written().replace("[21/Nov", &format!("[{day}/Nov")) + "\n"
+        })
+        .collect();
+    fs::write(&log, text).unwrap();
+    for (limit, allowed) in [
+        // 24 hours of each day; those of Kolkata begin at half past.
+        ("{ count = 7, window = 'hour' }", 2 * 24 * 7),
+        ("{ count = 7, window = 'hour Asia/Kolkata' }", 49 * 7),
+        // Berlin's midnight is at 23:00: two whole days, less an hour, which is of a third.
+        ("{ count = 100, window = 'day Europe/Berlin' }", 2 * 100 + 60),
+        ("{ count = 100, window = 'day' }", 2 * 100),
+        // 2026-11-22 is a Sunday.
+        ("{ count = 100, window = 'week' }", 100),
+        ("{ count = 100, window = 'week Asia/Tokyo' }", 2 * 100),
+        ("[{ count = 100, window = 'month' }, '1/h']", 48),
+    ] {
+        fs::write(&file, format!("[policy.api]\nlimits = {limit}\nkey = ['ip']\n")).unwrap();
+        let report = report(&["--config", file.to_str().unwrap(), log.to_str().unwrap()]);
+        assert_eq!(report["total"]["allowed"], allowed, "{limit}");
+    }
+}

@@ -504,3 +504,65 @@ fn what_a_command_can_not_do_is_one_sentence() {
     assert!(sentence.ends_with(" is not a table of gcra-spoa; choose another file with --table"));
     assert_eq!(status, 1);
 }
+
+/// What counts in windows is seen, cleared and moved like a debt.
+#[test]
+fn counts_in_windows_are_shown_and_reset() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    fs::write(
+        &file,
+        "[policy.check]\nkey = [\"ip\"]\nlimits = [\"100/s\", { name = \"contract\", count = 5, \
+         window = \"day\" }]\n",
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let day = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.unwrap().as_secs() / 86_400
+    };
+    // Until it begins and ends on the same day.
+    for number in 1.. {
+        let today = day();
+        let table = directory.path().join(format!("table-{number}"));
+        let agent = Agent::start(&table, &["--config", file]);
+        let mut spop = Spop::connect(&agent.address);
+        let allowed =
+            |spop: &mut Spop, requests| spop.allowed(&[("ip", ip("192.0.2.1"))], requests) as u64;
+        let get = || run(&table, &["get", "--config", file, "192.0.2.1", "--json"]);
+        let counts = || {
+            let output = String::from_utf8(get().stdout).unwrap();
+            let lines = output.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+            let mut lines = lines.filter(|json| json["limit"] == "check.contract");
+            let json = lines.next().unwrap();
+            (json["remaining"].as_u64().unwrap(), json["window"].as_str().unwrap().to_owned())
+        };
+        let utc = "day UTC".to_owned();
+        let seen = [allowed(&mut spop, 3), counts().0];
+        let words = run(&table, &["get", "--config", file, "192.0.2.1"]);
+        let blocked = [allowed(&mut spop, 9), counts().0];
+        let window = counts().1;
+        let reset = run(&table, &["reset", "--config", file, "192.0.2.1", "--json"]);
+        let again = [allowed(&mut spop, 9), counts().0];
+        let _ = answer(&table, &["resize", "--slots", "8192"]);
+        let moved = [allowed(&mut spop, 9), counts().0];
+        if day() != today {
+            continue;
+        }
+        assert_eq!((seen, blocked, again, moved), ([3, 2], [2, 0], [5, 0], [0, 0]));
+        assert_eq!(window, utc);
+        let words = String::from_utf8(words.stdout).unwrap();
+        let line = words.lines().find(|line| line.contains("per calendar day")).unwrap();
+        assert!(
+            line.contains("5 per calendar day in UTC: 2 of 5 left; all 5 again in ")
+                && line.contains(": the window ends at ")
+                && line.ends_with(" 00:00:00 in UTC"),
+            "{words}"
+        );
+        let reset = String::from_utf8(reset.stdout).unwrap();
+        let lines = reset.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+        let mut lines = lines.filter(|json| json["limit"] == "check.contract");
+        assert_eq!(lines.next().unwrap()["forgiven_count"], 5, "{reset}");
+        break;
+    }
+}

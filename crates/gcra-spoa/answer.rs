@@ -22,9 +22,16 @@ pub(crate) struct Standing<'p> {
     /// How long the client has to wait until the same request would be allowed, perhaps with a
     /// delay; 0 when it was.
     pub(crate) wait: Nanos,
+    /// How long it is until the window of the limit ends; 0 if it does not count in windows.
+    pub(crate) window_ends: Nanos,
 }
 
 impl Standing<'_> {
+    /// How long it takes until the limit is whole again, if the client sends no request.
+    fn whole_after(&self) -> Nanos {
+        if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
+    }
+
     pub(crate) fn remaining(&self) -> u32 {
         self.quota.remaining(self.owed)
     }
@@ -34,7 +41,7 @@ impl Standing<'_> {
     fn is_as_tight_as(&self, other: &Self) -> bool {
         let order = self.wait.cmp(&other.wait);
         let order = order.then(other.remaining().cmp(&self.remaining()));
-        order.then(self.owed.cmp(&other.owed)).is_ge()
+        order.then(self.whole_after().cmp(&other.whole_after())).is_ge()
     }
 }
 
@@ -91,8 +98,9 @@ impl<'p> Standings<'p> {
     }
 }
 
-/// What one limit said: its place, its numbers, what is owed, and the wait.
-type KeptStanding = (LimitPlace, Quota, Nanos, Nanos);
+/// What one limit said: its place, its numbers, and what is owed, the wait, and when its window
+/// ends.
+type KeptStanding = (LimitPlace, Quota, [Nanos; 3]);
 
 /// What limits said, without a reference to the policies: for a request that waits.
 #[derive(Debug, Default)]
@@ -108,7 +116,8 @@ impl Standings<'_> {
     pub(crate) fn keep(&self, policies: &Policies) -> KeptStandings {
         let keep = |standing: &Standing<'_>| {
             let place = policies.place_of(standing.limit)?;
-            Some((place, standing.quota, standing.owed, standing.wait))
+            let Standing { limit: _, quota, owed, wait, window_ends } = *standing;
+            Some((place, quota, [owed, wait, window_ends]))
         };
         KeptStandings {
             listed: self.listed.iter().filter_map(keep).collect(),
@@ -122,8 +131,8 @@ impl Standings<'_> {
 impl KeptStandings {
     /// What was kept, about the limits of the same policies.
     pub(crate) fn of(self, policies: &Policies) -> Standings<'_> {
-        let restore = |(place, quota, owed, wait)| {
-            Some(Standing { limit: policies.limit_at(place)?, quota, owed, wait })
+        let restore = |(place, quota, [owed, wait, window_ends]): KeptStanding| {
+            Some(Standing { limit: policies.limit_at(place)?, quota, owed, wait, window_ends })
         };
         Standings {
             listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
@@ -288,7 +297,9 @@ fn set_vars(
             (Var::RetryAfterMs, Some(standing)) => {
                 reply.set_var(scope, name, standing.wait.millis_ceil())
             }
-            (Var::Reset, Some(standing)) => reply.set_var(scope, name, standing.owed.secs_ceil()),
+            (Var::Reset, Some(standing)) => {
+                reply.set_var(scope, name, standing.whole_after().secs_ceil())
+            }
             (Var::RateLimit, Some(_)) => {
                 ratelimit(&standings.listed, &mut text);
                 reply.set_var(scope, name, &*text)
@@ -342,7 +353,8 @@ fn set_headers(
     reply.set_var(scope, name, Value::Binary(list.finish()?))
 }
 
-/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again.
+/// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again or
+/// the window ends.
 /// The list has the order of the configuration, so that each member keeps its place.
 fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
@@ -353,17 +365,22 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
         let _ = write!(
             text,
             "{comma}\"{label}\";r={remaining};t={}",
-            standing.owed.secs_ceil().max(1)
+            standing.whole_after().secs_ceil().max(1)
         );
     }
 }
 
-/// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again.
+/// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again; or the count,
+/// and the usual length of its window.
 fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
     for Standing { limit, quota, .. } in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let (window, quota) = (window(*quota), quota.burst());
+        let window = match &limit.calendar {
+            None => window(*quota),
+            Some(calendar) => calendar.unit().nominal_s().into(),
+        };
+        let quota = quota.burst();
         let _ = write!(text, "{comma}\"{}\";q={quota};w={window}", limit.label);
     }
 }
@@ -489,8 +506,9 @@ mod tests {
                 .collect();
             let mut standings = Standings::default();
             for (limit, owed, wait, observes) in &limits {
-                let (quota, owed, wait) = (limit.quota, *owed, *wait);
-                standings.say(Standing { limit, quota, owed, wait }, *observes, None);
+                let (quota, owed, wait, window_ends) = (limit.quota, *owed, *wait, Nanos::ZERO);
+                let standing = Standing { limit, quota, owed, wait, window_ends };
+                standings.say(standing, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let mut policies = cli::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
@@ -529,7 +547,8 @@ mod tests {
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota.drain_time().0 / 2);
-        standings.add(Standing { limit, quota: limit.quota, owed, wait: Nanos::ZERO }, policy);
+        let (quota, wait, window_ends) = (limit.quota, Nanos::ZERO, Nanos::ZERO);
+        standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
         let vars = |standings: &Standings<'_>| {
             let mut written = Written::default();
             let verdict = Some(Verdict::new(0, false, None));
@@ -563,7 +582,8 @@ mod tests {
         let mut standings = Standings::default();
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
-            standings.say(Standing { limit, quota: limit.quota, owed, wait }, false, None);
+            let (quota, window_ends) = (limit.quota, Nanos::ZERO);
+            standings.say(Standing { limit, quota, owed, wait, window_ends }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = Written::default();

@@ -3,16 +3,21 @@
 use std::slice;
 
 use arrayvec::ArrayVec;
-use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time};
+use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
 use crate::earlier::least_tat;
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::policy::calendar::Calendar;
 use crate::policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
+
+/// In how many windows one after another cells are counted that find each of them over. More than
+/// two happen only where the process is stopped for as long as a window.
+pub(crate) const MOST_WINDOWS: usize = 4;
 
 /// Decides about one message, and charges its cells to the buckets of its key.
 ///
@@ -67,6 +72,8 @@ pub(crate) struct Foreseen<'p> {
     /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
     /// bucket where a debt is carried over from earlier policies.
     pub(crate) bucket: Option<Nanos>,
+    /// When the window ends, in seconds after 1970, if the limit counts in windows.
+    pub(crate) window_end: Option<i64>,
 }
 
 /// What [`decide`] would say about a message now, and what each limit would. Charges nothing.
@@ -96,11 +103,16 @@ pub(crate) fn foresee<'p>(
         delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
-        foreseen.push(Foreseen {
-            standing,
-            wait_if_asked: if_asked.wait,
-            bucket: table.look_up(claim.key, claim.quota, at),
-        });
+        let (bucket, window_end) = match claim.calendar {
+            None => (table.look_up(claim.key, claim.quota, at), None),
+            Some(calendar) => {
+                let at = table.wall_reading();
+                let used = table.counted_in(claim.key, calendar.window(at));
+                (used.map(|_| standing.owed), Some(calendar.bounds(at).end))
+            }
+        };
+        let wait_if_asked = if_asked.wait;
+        foreseen.push(Foreseen { standing, wait_if_asked, bucket, window_end });
     }
     (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
 }
@@ -129,6 +141,15 @@ struct Claim<'p> {
     key: KeyHash,
     /// The TAT that the key has at least, by what it owed under earlier policies.
     least_tat: Time,
+    /// The windows in which the limit counts, if it does.
+    calendar: Option<&'p Calendar>,
+}
+
+/// What was charged for a claim, so that it can be taken back.
+#[derive(Clone, Copy, Debug)]
+enum Charged {
+    Bucket(Decision),
+    Window(Window),
 }
 
 impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
@@ -157,7 +178,8 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             let LimitBucket { key, quota: whole } =
                 LimitBucket::of(self.table, limit, key, message);
             let (quota, least_tat) = share(whole)?;
-            Some((Claim { limit, quota, key, least_tat }, whole))
+            // No limit that is shared counts in windows.
+            Some((Claim { limit, quota, key, least_tat, calendar: None }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
             limits.iter().take(MAX_LIMITS).map(claim).collect();
@@ -182,7 +204,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             }
             _ => Time::ZERO,
         };
-        Claim { limit, quota, key, least_tat }
+        Claim { limit, quota, key, least_tat, calendar: limit.calendar.as_deref() }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -229,8 +251,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         match claims {
             [claim] if self.question.cells > 0 => {
-                let (decision, reason) = self.charge(*claim);
-                let mut standing = standing_of(*claim, &decision);
+                let (mut standing, reason, _) = self.charge(*claim);
                 if reason.is_some() {
                     self.punish(*claim, &mut standing);
                 }
@@ -241,13 +262,44 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     }
 
     /// Charges one bucket, unless it denies the cells.
-    fn charge(
-        &mut self,
-        Claim { quota, key, least_tat, .. }: Claim<'p>,
-    ) -> (Decision, Option<Reason>) {
+    fn charge(&mut self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>, Charged) {
+        if let Some(calendar) = claim.calendar {
+            return self.count(claim, calendar);
+        }
+        let Claim { quota, key, least_tat, .. } = claim;
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        (decision, reason_of(&decision))
+        (standing_of(claim, &decision), reason_of(&decision), Charged::Bucket(decision))
+    }
+
+    /// Counts the cells in the window of this moment, unless they are too many for it.
+    #[inline(never)]
+    fn count(
+        &mut self,
+        claim: Claim<'p>,
+        calendar: &Calendar,
+    ) -> (Standing<'p>, Option<Reason>, Charged) {
+        let Claim { key, quota, .. } = claim;
+        let cells = self.question.cells;
+        let mut at = self.table.wall_reading();
+        for _ in 0..MOST_WINDOWS {
+            let window = calendar.window(at);
+            // An error means that it has ended meanwhile.
+            if let Ok(tally) = self.table.count(key, window, quota.burst(), cells, self.now) {
+                let reason = match tally.is_allowed() {
+                    true => None,
+                    false if cells > quota.burst() => Some(Reason::Oversize),
+                    false => Some(Reason::Limit),
+                };
+                let ends_in = calendar.ends_in(at);
+                let standing = in_window(claim.limit, tally.used(), ends_in, reason.is_some());
+                return (standing, reason, Charged::Window(window));
+            }
+            at = self.table.wall_reading();
+        }
+        // This process is stopped again and again.
+        let standing = in_window(claim.limit, quota.burst(), calendar.ends_in(at), true);
+        (standing, Some(Reason::Limit), Charged::Window(calendar.window(at)))
     }
 
     /// Charges several buckets, or none of them.
@@ -273,28 +325,32 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         if reason.is_some() || self.question.cells == 0 {
             return (standings, reason);
         }
-        let mut charged = ArrayVec::<Decision, MAX_LIMITS>::new();
+        let mut all_charged = ArrayVec::<Charged, MAX_LIMITS>::new();
         let mut goes_on = None::<Time>;
         for (place, claim) in claims.iter().enumerate() {
-            let (decision, denied) = self.charge(*claim);
-            standings[place] = standing_of(*claim, &decision);
+            let (standing, denied, charged) = self.charge(*claim);
+            standings[place] = standing;
             if denied.is_none() {
-                charged.push(decision);
+                all_charged.push(charged);
                 // A charge can read the clock again. So the moment is that of the first charge, or
                 // the one from which on each limit has its cells: it keeps to all limits exactly,
                 // because no limit was charged before it.
                 let at = self.now.time();
-                let has_cells = at.saturating_add(decision.owed());
+                let has_cells = at.saturating_add(standing.owed);
                 let has_cells = has_cells.saturating_sub(claim.quota.drain_time());
                 goes_on = Some(goes_on.unwrap_or(at).max(has_cells));
                 continue;
             }
             self.punish(*claim, &mut standings[place]);
-            for (place, (claim, decision)) in claims.iter().zip(&charged).enumerate() {
+            for (place, (claim, charged)) in claims.iter().zip(&all_charged).enumerate() {
                 let Claim { quota, key, .. } = *claim;
+                let cells = self.question.cells;
                 // If it is too late to give the cells back, the limit is too strict for a moment,
                 // and never too generous.
-                let _ = self.table.refund(key, quota, self.question.cells, decision);
+                let _ = match charged {
+                    Charged::Bucket(decision) => self.table.refund(key, quota, cells, decision),
+                    Charged::Window(window) => self.table.uncount(key, *window, cells),
+                };
                 standings[place] = self.look(*claim).0;
             }
             return (standings, denied);
@@ -320,6 +376,9 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
 
     /// What a charge would say now.
     fn look(&self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
+        if let Some(calendar) = claim.calendar {
+            return self.look_in_window(claim, calendar);
+        }
         let Claim { quota, key, least_tat, .. } = claim;
         let tat = self.table.tat(key, quota).max(least_tat);
         let mut owed = tat.saturating_since(self.now.time());
@@ -329,6 +388,24 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             owed = quota.burst_tolerance();
         }
         self.ask(claim, owed)
+    }
+
+    /// What a count in the window of this moment would say now.
+    fn look_in_window(
+        &self,
+        claim: Claim<'p>,
+        calendar: &Calendar,
+    ) -> (Standing<'p>, Option<Reason>) {
+        let at = self.table.wall_reading();
+        let used = self.table.counted_in(claim.key, calendar.window(at)).unwrap_or(0);
+        let (cells, most) = (self.question.cells, claim.quota.burst());
+        let is_denied = u64::from(used) + u64::from(cells.max(1)) > most.into();
+        let reason = match cells {
+            0 => None,
+            _ if cells > most => Some(Reason::Oversize),
+            _ => is_denied.then_some(Reason::Limit),
+        };
+        (in_window(claim.limit, used, calendar.ends_in(at), is_denied), reason)
     }
 
     /// What a limit says about the cells of a key that owes this much.
@@ -350,7 +427,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             Admission::Early { wait } => (wait, blocks.then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
-        (Standing { limit, quota, owed, wait }, reason)
+        (Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }, reason)
     }
 
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
@@ -368,9 +445,11 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     }
 
     /// The penalty for a request that this limit denies. A limit with a key of its own has none:
-    /// other clients count by its key, too, and would have to wait for longer.
+    /// other clients count by its key, too, and would have to wait for longer. In a window only
+    /// what was allowed is counted.
     fn penalty_of(&self, limit: &Limit) -> Option<Penalty> {
-        self.policy.penalty.filter(|_| !self.policy.observes && limit.key.is_none())
+        let has_none = self.policy.observes || limit.key.is_some() || limit.calendar.is_some();
+        self.policy.penalty.filter(|_| !has_none)
     }
 
     /// What a client with this standing would owe after its penalty, if one would be charged.
@@ -387,11 +466,11 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
 /// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
 /// are left as the share has.
 fn of_share(standing: Standing<'_>, whole: Quota) -> Standing<'_> {
-    let Standing { limit, quota: share, owed, wait } = standing;
+    let Standing { limit, quota: share, owed, wait, window_ends } = standing;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
     let used = whole.burst().saturating_sub(left);
     let used = Nanos(whole.emission_interval().0.saturating_mul(used.into()));
-    Standing { limit, quota: whole, owed: owed.max(used), wait }
+    Standing { limit, quota: whole, owed: owed.max(used), wait, window_ends }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -409,7 +488,23 @@ fn standing_of<'p>(claim: Claim<'p>, decision: &Decision) -> Standing<'p> {
     let Claim { limit, quota, .. } = claim;
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
-    Standing { limit, quota, owed: decision.owed(), wait: decision.retry_after().unwrap_or(never) }
+    let wait = decision.retry_after().unwrap_or(never);
+    Standing { limit, quota, owed: decision.owed(), wait, window_ends: Nanos::ZERO }
+}
+
+/// What a limit says that counts in windows, if so many cells are counted in this one.
+pub(crate) fn in_window(
+    limit: &Limit,
+    used: u32,
+    ends_in: Nanos,
+    is_denied: bool,
+) -> Standing<'_> {
+    // A count is the same for all messages.
+    let quota = limit.quota;
+    // More were counted if the file allowed more then, or if responses have charged more.
+    let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
+    let wait = if is_denied { ends_in } else { Nanos::ZERO };
+    Standing { limit, quota, owed, wait, window_ends: ends_in }
 }
 
 #[cfg(test)]

@@ -343,7 +343,9 @@ impl<'p> Shared<'p, '_, '_> {
             };
             let owed = u64::from(quota.burst() - remaining);
             let owed = Nanos(owed * quota.emission_interval().0);
-            Standing { limit, quota, owed, wait: wait.unwrap_or(Nanos::ZERO) }
+            // No limit that is shared counts in windows.
+            let (wait, window_ends) = (wait.unwrap_or(Nanos::ZERO), Nanos::ZERO);
+            Standing { limit, quota, owed, wait, window_ends }
         };
         claims.iter().enumerate().map(standing).collect()
     }

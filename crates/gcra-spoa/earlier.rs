@@ -78,6 +78,11 @@ pub(crate) fn least_tat(
     message: &Message<'_>,
 ) -> Time {
     let (mut debt, mut least_tat) = (None::<Debt>, Time::ZERO);
+    if limit.calendar.is_some() {
+        // Another count of the same windows finds the same buckets. In other windows it begins
+        // at 0.
+        return least_tat;
+    }
     for earlier in all {
         let keeps = earlier.keeps_debts.get(policy).copied().unwrap_or_default();
         if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message) {
@@ -201,7 +206,7 @@ impl Earlier {
                 Some(_) => quota.most_owed(),
                 None => quota.drain_time().saturating_add(quota.max_delay()),
             };
-            let drains = policy.limits().map(most_kept);
+            let drains = policy.limits().filter(|limit| limit.calendar.is_none()).map(most_kept);
             let Some(drain) = drains.max() else { continue };
             let drained = self.ended.saturating_add(drain);
             until = until.max(drained);
@@ -273,7 +278,8 @@ impl Earlier {
         let policy = &self.policies.list[(*self.places.get(policy)?)?];
         let (key, overridden) = hash_key(table.hasher(), policy, message)?;
         let rule = policy.rule(RuleAt::new(overridden));
-        let old = rule.limits().iter().find(|old| old.id == limit.id)?;
+        let is_it = |old: &&Limit| old.id == limit.id && old.calendar.is_none();
+        let old = rule.limits().iter().find(is_it)?;
         // A limit whose numbers messages say has buckets for each of them, and had them before.
         if old.by_arg.is_some() || limit.by_arg.is_some() {
             return None;
@@ -302,8 +308,10 @@ fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit
     let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
         policy.rule.limits().iter().enumerate().map(move |(number, limit)| (place, number, limit))
     });
-    // Where messages say the numbers, nothing is known of them here.
-    limits.filter(|(.., limit)| limit.by_arg.is_none()).take(MAX_REGISTERED)
+    // Where messages say the numbers, nothing is known of them here. What is counted in windows is
+    // found without the register.
+    let is_known = |limit: &Limit| limit.by_arg.is_none() && limit.calendar.is_none();
+    limits.filter(move |(.., limit)| is_known(limit)).take(MAX_REGISTERED)
 }
 
 /// Writes the numbers of all limits, and of those of overrides, to the table's register. So a key
@@ -326,7 +334,8 @@ pub(crate) fn register_said(policies: &Policies, table: &Table) {
 fn register_overrides(policies: &Policies, table: &Table) {
     let space = MAX_REGISTERED - registered(policies).count();
     let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
-    let limits = overrides.flat_map(Rule::limits).filter(|limit| limit.by_arg.is_none());
+    let is_known = |limit: &&Limit| limit.by_arg.is_none() && limit.calendar.is_none();
+    let limits = overrides.flat_map(Rule::limits).filter(is_known);
     for limit in limits.take(space) {
         table.add_override(limit.id, limit.quota);
     }

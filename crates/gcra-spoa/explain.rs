@@ -159,6 +159,12 @@ pub(crate) struct LimitState {
     /// Whether responses can charge beyond the burst.
     #[serde(default)]
     pub(crate) settled: bool,
+    /// If it counts in windows: which, as they are written in the file.
+    #[serde(default)]
+    pub(crate) window: Option<String>,
+    /// When that ends, in words.
+    #[serde(default)]
+    pub(crate) window_ends: Option<String>,
 }
 
 /// Where it is known what is so under limits that machines share.
@@ -672,8 +678,29 @@ fn counted_as(policy: &Policy, part: Part<'_>) -> String {
 
 impl LimitState {
     fn of(foreseen: &Foreseen<'_>, settled: bool) -> Self {
-        let Foreseen { standing, bucket, .. } = foreseen;
+        let Foreseen { standing, bucket, window_end, .. } = foreseen;
         let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
+        if let Some(calendar) = &limit.calendar {
+            let remaining = standing.remaining();
+            let ends_ms = standing.window_ends.millis_ceil();
+            return Self {
+                limit: limit.label.to_string(),
+                text: limit.words.text.to_string(),
+                bucket: bucket.is_some(),
+                carried_over: false,
+                blocked: remaining == 0,
+                remaining,
+                burst: quota.burst(),
+                delay_ms: 0,
+                next_delay_ms: 0,
+                retry_after_ms: if remaining == 0 { ends_ms } else { 0 },
+                full_after_ms: if owed > Nanos::ZERO { ends_ms } else { 0 },
+                penalty_ms: 0,
+                settled,
+                window: Some(calendar.as_written()),
+                window_ends: window_end.map(|end| calendar.moment_in_words(end)),
+            };
+        }
         let too_early = owed.saturating_sub(quota.burst_tolerance());
         let max_delay = quota.max_delay();
         let wait = too_early.saturating_sub(max_delay);
@@ -696,6 +723,8 @@ impl LimitState {
             full_after_ms: owed.millis_ceil(),
             penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
             settled,
+            window: None,
+            window_ends: None,
         }
     }
 
@@ -706,6 +735,14 @@ impl LimitState {
 
     /// "6 of 10 left; all 10 again in 23 min".
     pub(crate) fn in_words(&self, observes: bool) -> String {
+        let words = self.state_in_words(observes);
+        match &self.window_ends {
+            Some(ends) if self.bucket => format!("{words}: the window ends at {ends}"),
+            _ => words,
+        }
+    }
+
+    fn state_in_words(&self, observes: bool) -> String {
         let Self { remaining, burst, retry_after_ms, full_after_ms, .. } = self;
         let (wait, full_after) = (left(*retry_after_ms), left(*full_after_ms));
         let carried = match (self.carried_over, self.penalty_ms) {
@@ -718,6 +755,7 @@ impl LimitState {
         };
         match (*full_after_ms, *retry_after_ms) {
             (0, _) if !self.bucket => NO_BUCKET.to_owned(),
+            (0, _) if self.window.is_some() => format!("{burst} of {burst} left"),
             (0, _) => format!("owes nothing; {burst} of {burst} left"),
             (_, 0) if self.delay_ms > 0 => format!(
                 "none of {burst} left; a request now {} {}, all {burst} again in \

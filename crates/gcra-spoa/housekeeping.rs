@@ -563,11 +563,14 @@ impl Housekeeping {
         let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
             let forgiven = forgiven.saturating_sub(reported.evictions.forgiven);
-            // By the fastest of the limits, which gives the highest possible number.
+            // By the limit that gives the highest possible number.
             let policies = self.policies.load();
             let limits = policies.policies.without_trials().flat_map(Policy::limits);
-            let fastest = limits.map(|limit| limit.quota.emission_interval()).min();
-            let cells = fastest.map_or(0, |interval| forgiven.div_ceil(interval));
+            let cells = limits.map(|limit| match limit.calendar {
+                None => forgiven.div_ceil(limit.quota.emission_interval()),
+                Some(_) => evicted.saturating_mul(limit.quota.burst().into()),
+            });
+            let cells = cells.max().unwrap_or(0);
             log::warn!(
                 "the table is too small: {} that owed something {} evicted, so up to {} too many \
                  may be allowed; give the table more slots with 'gcra-spoa table resize'",

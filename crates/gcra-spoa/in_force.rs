@@ -143,7 +143,8 @@ impl Usual {
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
-        let [Limit { id, quota, key: None, by_arg: None, label: _, words: _ }] = &limits[..]
+        let [Limit { id, quota, calendar: None, key: None, by_arg: None, label: _, words: _ }] =
+            &limits[..]
         else {
             return None;
         };

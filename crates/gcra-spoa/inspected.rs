@@ -516,7 +516,9 @@ impl Inspected {
         let (all, others) = self.agents_with_other_limits();
         let registered = self.table.registered();
         let is_registered = |limit: &Limit| registered.iter().any(|it| it.limit == limit.id);
-        let mut limits = self.policy(client).limits().peekable();
+        // Counts in windows are not registered.
+        let limits = self.policy(client).limits().filter(|limit| limit.calendar.is_none());
+        let mut limits = limits.peekable();
         let has_limits = limits.peek().is_some();
         self.file.is_some() && all > 0 && others == all && has_limits && !limits.any(is_registered)
     }
@@ -540,6 +542,7 @@ impl Inspected {
         };
         let limits = self.in_force.policies.list.iter().flat_map(|policy| policy.rule.limits());
         let mut others = limits
+            .filter(|limit| limit.calendar.is_none())
             .filter_map(|limit| Some((limit, last(limit.id)?.quota)))
             .filter(|(limit, last)| limit.quota != *last);
         others.next().map(|(_, last)| last)

@@ -33,6 +33,17 @@ impl LimitBucket {
         };
         Self { key: key_for(limit.id, table, key), quota: quota(limit, message) }
     }
+
+    /// Starts to fetch the memory that a charge of the bucket of this limit will need.
+    #[inline]
+    pub(crate) fn prefetch(self, table: &Table, limit: &Limit) {
+        match &limit.calendar {
+            None => table.prefetch(self.key, self.quota),
+            Some(calendar) => {
+                table.prefetch_count(self.key, calendar.window(table.wall_reading()));
+            }
+        }
+    }
 }
 
 /// The numbers of a limit for a message. Without the message, its highest.

@@ -118,15 +118,13 @@ impl Handler for Limiter {
         }
         let policy = &policies.list[question.policy];
         for limit in policy.rule(question.rule).limits() {
-            let LimitBucket { key, quota } =
-                LimitBucket::of(table, limit, question.key, Some(&message));
-            table.prefetch(key, quota);
+            let bucket = LimitBucket::of(table, limit, question.key, Some(&message));
+            bucket.prefetch(table, limit);
         }
         if let Some(trial) = policy.trial {
             for limit in policies.list[trial].rule.limits() {
-                let LimitBucket { key, quota } =
-                    LimitBucket::of(table, limit, question.key, Some(&message));
-                table.prefetch(key, quota);
+                let bucket = LimitBucket::of(table, limit, question.key, Some(&message));
+                bucket.prefetch(table, limit);
             }
         }
         Ok(question)

@@ -1,14 +1,18 @@
 //! From the message of a response to what the client owes: charges what the request has cost more
 //! than was reserved for it, or gives back the rest.
 
-use gcra_table::{Nanos, Reading, Settled, Table, Time};
+use std::time::Duration;
+
+use gcra_table::{KeyHash, Nanos, Reading, Settled, Table, Time};
 use spop_agent::{Message, Value};
 
 use crate::answer::{Standing, Standings};
+use crate::decide::{MOST_WINDOWS, in_window};
 use crate::earlier::{former_buckets, least_tat};
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::message_key::hash_key;
+use crate::policy::calendar::Calendar;
 use crate::policy::settle::RESERVED;
 use crate::policy::{RuleAt, Settle};
 use crate::reserved::{read, wall_clock};
@@ -73,7 +77,8 @@ pub(crate) fn settle<'p>(
     if each.is_exempt(key, now.time()) {
         return Some((0, 0));
     }
-    let (outcome, more, less) = difference(settle, &policy.name, message);
+    let Difference { outcome, more, less, reserved_at } =
+        difference(settle, &policy.name, message);
     let mut cells = Cells::default();
     let limits = policy.rule(rule).limits();
     if each.reads_messages && lacks_a_key(limits, message) {
@@ -81,6 +86,17 @@ pub(crate) fn settle<'p>(
     }
     for limit in limits {
         let LimitBucket { key: id, quota } = LimitBucket::of(table, limit, key, Some(message));
+        if let Some(calendar) = &limit.calendar {
+            let counted = InWindow { table, calendar, key: id, most: quota.burst() };
+            let (used, ends_in) = match (more, less) {
+                (0, less) => counted.give_back(less, reserved_at, &mut cells),
+                (more, _) => counted.charge(more, now, &mut cells),
+            };
+            if let Some(standings) = &mut standings {
+                standings.add(in_window(limit, used, ends_in, false), policy);
+            }
+            continue;
+        }
         let earlier = &in_force.earlier;
         let settled = match (more, less) {
             (0, 0) => Settled { owed: table.owed(id, quota, now.time()), ..Settled::default() },
@@ -107,7 +123,9 @@ pub(crate) fn settle<'p>(
             }
         };
         if let Some(standings) = &mut standings {
-            let standing = Standing { limit, quota, owed: settled.owed, wait: Nanos::ZERO };
+            let Settled { owed, .. } = settled;
+            let (wait, window_ends) = (Nanos::ZERO, Nanos::ZERO);
+            let standing = Standing { limit, quota, owed, wait, window_ends };
             standings.add(standing, policy);
         }
     }
@@ -115,22 +133,87 @@ pub(crate) fn settle<'p>(
     Some((cells.charged, less))
 }
 
+/// A limit that counts in windows, and the key that it counts by.
+struct InWindow<'t> {
+    table: &'t Table,
+    calendar: &'t Calendar,
+    key: KeyHash,
+    /// The count of the limit.
+    most: u32,
+}
+
+impl InWindow<'_> {
+    /// Counts what a request has cost more, in the window of this moment, also beyond the count of
+    /// the limit. Returns how many cells are counted then, and how long the window lasts yet.
+    fn charge(&self, more: u32, now: &mut Reading, cells: &mut Cells) -> (u32, Nanos) {
+        let Self { table, calendar, key, most } = *self;
+        let mut at = table.wall_reading();
+        for _ in 0..MOST_WINDOWS {
+            let window = calendar.window(at);
+            // An error means that it has ended meanwhile.
+            let counted = table.count(key, window, u32::MAX, more, now).map(|tally| {
+                if tally.is_allowed() {
+                    let beyond = tally.used().saturating_sub(most).min(more);
+                    cells.charged = cells.charged.max(more);
+                    cells.overdrawn = cells.overdrawn.max(beyond);
+                } else {
+                    // More than the largest number.
+                    cells.forgiven = cells.forgiven.max(more);
+                }
+                tally.used()
+            });
+            if let Ok(used) = counted {
+                return (used, calendar.ends_in(at));
+            }
+            at = table.wall_reading();
+        }
+        // This process is stopped again and again.
+        cells.forgiven = cells.forgiven.max(more);
+        (most, calendar.ends_in(at))
+    }
+
+    /// Gives back what a request has cost less, if it was reserved in the window of this moment. An
+    /// earlier window is over, and with it what was counted there.
+    fn give_back(&self, less: u32, reserved_at: Duration, cells: &mut Cells) -> (u32, Nanos) {
+        let Self { table, calendar, key, .. } = *self;
+        let at = table.wall_reading();
+        let window = calendar.window(at);
+        let begins = u64::try_from(calendar.bounds(at).start).unwrap_or_default();
+        let is_ours = reserved_at >= Duration::from_secs(begins);
+        if less > 0 && is_ours && table.uncount(key, window, less) {
+            cells.given_back = cells.given_back.max(less);
+        }
+        (table.counted_in(key, window).unwrap_or(0), calendar.ends_in(at))
+    }
+}
+
 /// What the request has cost more than was reserved for it, or less, in cells.
-fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> (Outcome, u32, u32) {
+struct Difference {
+    outcome: Outcome,
+    more: u32,
+    less: u32,
+    /// When cells were reserved, since 1970.
+    reserved_at: Duration,
+}
+
+fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Difference {
     let cost = match &settle.cost {
         None => Some(1),
         Some(name) => message.arg(name).and_then(cells),
     };
     let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
     let reserved = reserved.and_then(|text| read(text, policy));
-    let (reserved, at) = reserved.unwrap_or_default();
-    let Some(cost) = cost else { return (Outcome::NoCost, 0, 0) };
+    let (reserved, reserved_at) = reserved.unwrap_or_default();
+    let settled = |outcome, more, less| Difference { outcome, more, less, reserved_at };
+    let Some(cost) = cost else { return settled(Outcome::NoCost, 0, 0) };
     let (more, less) = (cost.saturating_sub(reserved), reserved.saturating_sub(cost));
     match (more, less) {
-        (0, 0) => (Outcome::Equal, 0, 0),
-        (0, _) if wall_clock().saturating_sub(at) > settle.within => (Outcome::Late, 0, 0),
-        (0, _) => (Outcome::GivenBack, 0, less),
-        (_, _) => (Outcome::Charged, more, 0),
+        (0, 0) => settled(Outcome::Equal, 0, 0),
+        (0, _) if wall_clock().saturating_sub(reserved_at) > settle.within => {
+            settled(Outcome::Late, 0, 0)
+        }
+        (0, _) => settled(Outcome::GivenBack, 0, less),
+        (_, _) => settled(Outcome::Charged, more, 0),
     }
 }
 

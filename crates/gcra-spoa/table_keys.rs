@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table};
+use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table, Window};
 use serde_json::{Value, json};
 use spop_agent::Message;
 
@@ -414,6 +414,16 @@ struct Buckets {
     /// The name of each limit, by its id.
     limits: BTreeMap<u64, String>,
     quotas: Vec<(u64, Quota)>,
+    /// The windows of this moment, by the limits that count in them.
+    windows: Vec<(u64, Window)>,
+}
+
+/// What was cleared under a limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forgiven {
+    owed: Nanos,
+    /// What was counted, if the limit counts in windows.
+    counted: Option<u32>,
 }
 
 impl Buckets {
@@ -455,15 +465,25 @@ impl Buckets {
         }
         let registered = inspected.table.registered().into_iter();
         let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
+        let now = inspected.table.wall_reading();
+        let mut windows = Vec::new();
+        for limit in own() {
+            let Some(calendar) = &limit.calendar else { continue };
+            let window = (limit.id, calendar.window(now));
+            if !windows.contains(&window) {
+                windows.push(window);
+            }
+        }
         // The register may have no space for all.
-        let own = own().map(|limit| (limit.id, limit.quota));
+        let own = own().filter(|limit| limit.calendar.is_none());
+        let own = own.map(|limit| (limit.id, limit.quota));
         let mut quotas = Vec::new();
         for quota in registered.chain(own).filter(|(limit, _)| limits.contains_key(limit)) {
             if !quotas.contains(&quota) {
                 quotas.push(quota);
             }
         }
-        Self { keys, limits, quotas }
+        Self { keys, limits, quotas, windows }
     }
 
     fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
@@ -472,15 +492,36 @@ impl Buckets {
         })
     }
 
+    fn each_window(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Window)> {
+        self.windows.iter().flat_map(move |(limit, window)| {
+            self.keys.iter().map(move |key| (*limit, key_for(*limit, table, *key), *window))
+        })
+    }
+
     fn any_exists(&self, table: &Table) -> bool {
+        let mut windows = self.each_window(table);
+        if windows.any(|(_, key, window)| table.counted_in(key, window).is_some()) {
+            return true;
+        }
         let now = table.now();
         self.each(table).any(|(_, key, quota)| table.look_up(key, quota, now).is_some())
     }
 
     /// Clears them. Returns what was forgiven under each limit that had a bucket.
-    fn clear(&self, inspected: &Inspected) -> anyhow::Result<BTreeMap<String, Nanos>> {
+    fn clear(&self, inspected: &Inspected) -> anyhow::Result<BTreeMap<String, Forgiven>> {
         let table = &inspected.table;
-        let mut cleared = BTreeMap::new();
+        let mut cleared = BTreeMap::<String, Forgiven>::new();
+        let name = |limit: &u64| self.limits.get(limit).cloned().unwrap_or_default();
+        for (limit, key, window) in self.each_window(table) {
+            let exists = table.counted_in(key, window).is_some();
+            let Some(counted) = table.reset_count(key, window) else {
+                bail!(table_error::being_resized(&inspected.path, table));
+            };
+            if exists {
+                let forgiven = cleared.entry(name(&limit)).or_default();
+                forgiven.counted = forgiven.counted.max(Some(counted));
+            }
+        }
         for (limit, key, quota) in self.each(table) {
             let now = table.now();
             let exists = table.look_up(key, quota, now).is_some();
@@ -488,9 +529,8 @@ impl Buckets {
                 bail!(table_error::being_resized(&inspected.path, table));
             };
             if exists {
-                let name = self.limits.get(&limit).cloned().unwrap_or_default();
-                let forgiven = cleared.entry(name).or_insert(Nanos::ZERO);
-                *forgiven = owed.max(*forgiven);
+                let forgiven = cleared.entry(name(&limit)).or_default();
+                forgiven.owed = owed.max(forgiven.owed);
             }
         }
         Ok(cleared)
@@ -502,7 +542,7 @@ fn cleared_in_words(
     client: &Client,
     key: &Key,
     shown: &str,
-    cleared: &BTreeMap<String, Nanos>,
+    cleared: &BTreeMap<String, Forgiven>,
     remembering: Option<&Remembering>,
 ) -> Vec<Output> {
     let policy = inspected.policy(client);
@@ -512,8 +552,12 @@ fn cleared_in_words(
         (place, "") => format!(" {place}:"),
         (place, limit) => format!(" {place}, limit '{limit}':"),
     };
-    let output = |(limit, forgiven): (&String, &Nanos)| {
-        let said = match *forgiven {
+    let output = |(limit, Forgiven { owed, counted }): (&String, &Forgiven)| {
+        let said = match *owed {
+            _ if counted.is_some() => {
+                let cells = Count(counted.unwrap_or(0), "cell was", "cells were");
+                format!("{cells} counted in this window, and the count is 0 again")
+            }
             // What agents add to it after a reload is not in the bucket.
             _ if remembering.is_some() => {
                 "all that it owed was cleared, also what it owed before the reload".to_owned()
@@ -528,7 +572,8 @@ fn cleared_in_words(
                 "policy": &*policy.name,
                 "limit": limit,
                 "bucket": true,
-                "forgiven_ms": forgiven.millis_ceil(),
+                "forgiven_ms": owed.millis_ceil(),
+                "forgiven_count": counted,
             }),
         }
     };

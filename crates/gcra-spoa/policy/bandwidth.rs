@@ -115,6 +115,12 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
              leave it out"
         );
         reader.wrong(at, &what);
+    } else if policy.limits().any(|limit| limit.calendar.is_some()) {
+        let what = format!(
+            "policy '{name}' cannot have a bandwidth and a limit with a window, because what is \
+             counted in a window comes back all at once; leave one of them out"
+        );
+        reader.wrong(at, &what);
     } else if policy.observes {
         let what = format!(
             "the bandwidth of policy '{name}' slows no response as long as the policy only \

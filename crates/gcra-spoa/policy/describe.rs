@@ -144,11 +144,13 @@ impl Rule {
         match self {
             Self::Deny | Self::Unlimited => vec![self.in_words()],
             Self::Limits(limits) => {
-                let in_words = |Limit { label, words, .. }: &Limit| {
+                let in_words = |Limit { label, words, calendar, .. }: &Limit| {
                     let LimitWords { text, bound } = &**words;
+                    let next = calendar.as_ref().map(|calendar| calendar.next_in_words());
+                    let next = next.map(|next| format!("; {next}")).unwrap_or_default();
                     match limits.len() {
-                        1 => format!("{text}: {bound}"),
-                        _ => format!("{label}: {text}: {bound}"),
+                        1 => format!("{text}: {bound}{next}"),
+                        _ => format!("{label}: {text}: {bound}{next}"),
                     }
                 };
                 limits.iter().map(in_words).collect()

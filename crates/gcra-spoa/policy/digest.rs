@@ -123,7 +123,11 @@ impl Digest {
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
-                for Limit { label: _, id, quota, key, by_arg, words: _ } in limits {
+                for Limit { label: _, id, quota, calendar, key, by_arg, words: _ } in limits {
+                    if let Some(calendar) = calendar {
+                        self.add(b"window");
+                        self.add(calendar.as_written().as_bytes());
+                    }
                     self.number(*id);
                     self.number(quota.emission_interval().0);
                     self.number(quota.burst().into());
@@ -233,6 +237,10 @@ mod tests {
             base.replace("\"1/s\"", "\"deny\""),
             base.replace("\"1/s\"", "\"unlimited\""),
             base.replace("\"1/s\"", "[\"1/s\", \"1/s\"]"),
+            base.replace("\"1/s\"", "{ count = 5, window = \"day\" }"),
+            base.replace("\"1/s\"", "{ count = 6, window = \"day\" }"),
+            base.replace("\"1/s\"", "{ count = 5, window = \"week\" }"),
+            base.replace("\"1/s\"", "{ count = 5, window = \"day Europe/Berlin\" }"),
             base.replace("\"ip\"", "\"ip\", \"path\""),
             base.replace("key = [\"ip\"]", ""),
             base.replace("\"ip\"", "\"ip\", \"else path\""),

@@ -4,11 +4,17 @@ use gcra_table::{MAX_BURST, Quota, Rate, RateError, limit_id};
 use toml::de::DeValue;
 
 use crate::policy::by_arg::{self, ByArg};
+use crate::policy::calendar::Calendar;
 use crate::policy::key_args::{key_parts, not_an_arg};
 use crate::policy::meant::Meant;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{KeyParts, Limit, LimitWords, MAX_LIMITS, Rule, trial_name};
 use crate::table_error;
+
+const LIKE_RATE: &str = "such as \"10/s\"";
+
+/// The largest count in a window.
+const MAX_COUNT: u64 = 4_000_000_000;
 
 /// The longest name of a policy or a limit, in bytes: it is part of header fields.
 const MAX_NAME: usize = 64;
@@ -161,12 +167,14 @@ fn several<'t>(
 }
 
 /// Whether `other` denies every request that `limit` would deny: both are charged the same, so it
-/// is enough that its burst is not larger and its cells do not come back faster.
+/// is enough that its burst is not larger and its cells do not come back faster. Of counts, only
+/// those in the same windows are compared.
 fn never_matters(limit: &Limit, other: &Limit) -> bool {
     // Where messages say the numbers, the other one may be the stricter.
     limit.key == other.key
         && limit.by_arg.is_none()
         && other.by_arg.is_none()
+        && limit.calendar == other.calendar
         && other.quota.burst() <= limit.quota.burst()
         && other.quota.emission_interval() >= limit.quota.emission_interval()
 }
@@ -176,6 +184,8 @@ const SETTINGS: &[&str] = &[
     "name",
     "rate",
     "burst",
+    "count",
+    "window",
     "key",
     "ipv4_prefix",
     "ipv6_prefix",
@@ -191,10 +201,13 @@ struct Written {
     name: Option<String>,
     rate: Option<String>,
     burst: Option<u64>,
+    /// In the place of a rate.
+    counts: Option<(u32, Calendar)>,
 }
 
-/// `"10/s burst 20"` or `{ name = "hourly", rate = "1000/h", burst = 100 }`. The position is the
-/// one in a list of several. These are two limits where messages say the numbers.
+/// `"10/s burst 20"`, `{ name = "hourly", rate = "1000/h", burst = 100 }` or `{ count = 10000,
+/// window = "day Europe/Berlin" }`. The position is the one in a list of several. These are two
+/// limits where messages say the numbers.
 fn limit<'t>(
     reader: &mut Reader<'t>,
     policy: OfPolicy<'_>,
@@ -208,20 +221,34 @@ fn limit<'t>(
         DeValue::Table(table) => {
             let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
             key = own_key(reader, policy, at, &mut entries);
-            let name = entries.take("name");
+            let name = entries.take("name").and_then(|value| limit_name(reader, value));
             if ["arg", "default", "most"].iter().any(|it| entries.get(it).is_some()) {
-                let name = name.and_then(|value| limit_name(reader, value));
                 return limit_by_arg(reader, policy, at, entries, name, position, key);
             }
             let rate = entries.take("rate");
             let burst = entries.take("burst");
-            if rate.is_none() {
-                reader.wrong(at, "the limit has no rate; write rate = \"10/s\"");
-            }
-            let written = Written {
-                rate: rate.and_then(|value| reader.string(value, "rate", "such as \"10/s\"")),
-                burst: burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into())),
-                name: name.and_then(|value| limit_name(reader, value)),
+            let (count, window) = (entries.take("count"), entries.take("window"));
+            let written = if count.is_some() || window.is_some() {
+                for (given, setting) in [(rate, "rate"), (burst, "burst")] {
+                    let Some(value) = given else { continue };
+                    let what = format!(
+                        "a limit has a count in a window or a rate, not both; leave {setting} \
+                         out, or write it as a limit of its own"
+                    );
+                    reader.wrong(value.span().start, &what);
+                }
+                let counts = counts(reader, at, count, window);
+                Written { name, counts: Some(counts?), ..Written::default() }
+            } else {
+                if rate.is_none() {
+                    let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 \
+                                and window = \"day Europe/Berlin\"";
+                    reader.wrong(at, what);
+                }
+                let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
+                let burst =
+                    burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
+                Written { name, rate, burst, counts: None }
             };
             reader.no_more(entries);
             written
@@ -235,9 +262,12 @@ fn limit<'t>(
             return None;
         }
     };
+    let (label, id) = identity(policy.name, written.name.as_deref(), position);
+    if let Some((count, calendar)) = written.counts {
+        return Some(vec![Limit::counting(label, id, count, calendar)?.by_key(key)]);
+    }
     let no_burst = written.burst.is_none();
     let (rate, quota) = numbers(reader, at, &written)?;
-    let (label, id) = identity(policy.name, written.name.as_deref(), position);
     let mut limit = Limit::new(label, id, &rate, quota);
     if no_burst {
         let (bound, burst) = (&mut limit.words.bound, quota.burst());
@@ -315,7 +345,7 @@ fn limit_by_arg<'t>(
     const RIGHT: &str =
         "write { arg = \"plan\", default = \"10/s burst 20\", most = \"1000/s burst 2000\" }";
     let [arg, default, most] = ["arg", "default", "most"].map(|name| entries.take(name));
-    for word in ["rate", "burst"] {
+    for word in ["rate", "burst", "count", "window"] {
         if let Some(value) = entries.take(word) {
             let what = format!(
                 "a limit whose numbers are in an arg has no {word} of its own; leave it out, and \
@@ -390,6 +420,28 @@ pub(super) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
         (rate, Some("burst"), Some(burst), None) => Some((rate, Some(burst.parse().ok()?))),
         _ => None,
     }
+}
+
+/// `count` and `window`, of which one is there.
+fn counts<'t>(
+    reader: &mut Reader<'t>,
+    at: usize,
+    count: Option<&Node<'t>>,
+    window: Option<&Node<'t>>,
+) -> Option<(u32, Calendar)> {
+    if count.is_none() {
+        reader.wrong(at, "the limit has a window and no count; write count = 10000");
+    }
+    if window.is_none() {
+        let what = "the limit has a count and no window; write window = \"day Europe/Berlin\"";
+        reader.wrong(at, what);
+    }
+    let count = count.and_then(|value| reader.number(value, "count", 1..=MAX_COUNT));
+    let calendar = window.and_then(|value| {
+        let text = reader.string(value, "window", "such as \"day Europe/Berlin\"")?;
+        Calendar::parse(&text).map_err(|what| reader.wrong(value.span().start, &what)).ok()
+    });
+    Some((u32::try_from(count?).ok()?, calendar?))
 }
 
 fn must_stand_alone(word: &str) -> String {

@@ -57,11 +57,13 @@ pub(super) fn apply(
     let overrides = overrides.iter_mut().flat_map(Rule::limits_mut);
     let overrides = overrides.map(|limit| (limit, " of its overrides"));
     let trial = trial.iter_mut().map(|limit| (limit, " of its observe"));
-    let mut limits = own.chain(overrides).chain(trial).peekable();
+    // No request waits for the end of a window.
+    let has_rate = |(limit, _): &(&mut Limit, &str)| limit.calendar.is_none();
+    let mut limits = own.chain(overrides).chain(trial).filter(has_rate).peekable();
     if is_known && limits.peek().is_none() {
         let what = format!(
-            "max_delay of policy '{policy}' has no effect, because the policy has no limit; leave \
-             it out"
+            "max_delay of policy '{policy}' has no effect, because the policy has no limit with a \
+             rate; leave it out"
         );
         reader.wrong(at, &what);
     }

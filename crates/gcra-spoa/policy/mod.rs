@@ -7,6 +7,7 @@
 mod answer_size;
 mod bandwidth;
 pub(crate) mod by_arg;
+pub(crate) mod calendar;
 mod describe;
 mod digest;
 pub(crate) mod file;
@@ -35,13 +36,14 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{Exemption, KeyHash, Quota, Rate, Table, limit_id};
+use gcra_table::{Exemption, KeyHash, Nanos, Quota, Rate, Table, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 pub(crate) use crate::policy::bandwidth::Bandwidth;
 use crate::policy::by_arg::ByArg;
+use crate::policy::calendar::Calendar;
 use crate::policy::key_args::KeyArg;
 pub(crate) use crate::policy::settle::Settle;
 pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
@@ -265,8 +267,11 @@ pub(crate) struct Limit {
     /// made from the names of the policy and the limit; it is 0 for the limit of the flags. (The
     /// table itself separates the buckets of different quotas.)
     pub(crate) id: u64,
-    /// If each message says the numbers, the highest that count.
+    /// If each message says the numbers, the highest that count. If it counts in windows of a
+    /// calendar, a burst of the count, and nothing else.
     pub(crate) quota: Quota,
+    /// The windows in which it counts, if it does, from 0 again in each.
+    pub(crate) calendar: Option<Arc<Calendar>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
     pub(crate) key: Option<Box<KeyParts>>,
     /// The arg with the numbers, if each message says them.
@@ -292,7 +297,28 @@ impl Limit {
             text: format!("{rate}, up to {burst} at once").into(),
             bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
         };
-        Self { label: label.into(), id, quota, key: None, by_arg: None, words: words.into() }
+        Self {
+            label: label.into(),
+            id,
+            quota,
+            calendar: None,
+            key: None,
+            by_arg: None,
+            words: words.into(),
+        }
+    }
+
+    /// The limit of so many cells in each window of a calendar; `None` if the count is 0.
+    fn counting(label: String, id: u64, count: u32, calendar: Calendar) -> Option<Self> {
+        // A debt stands for what is counted: a nanosecond for a cell.
+        let quota = Quota::new(Nanos(1), count).ok()?;
+        let words = LimitWords {
+            text: calendar.count_in_words(count).into(),
+            bound: calendar.bound_in_words(count).into(),
+        };
+        let calendar = Some(Arc::new(calendar));
+        let (key, by_arg) = (None, None);
+        Some(Self { label: label.into(), id, quota, calendar, key, by_arg, words: words.into() })
     }
 
     /// The same with a key of its own, if there is one.

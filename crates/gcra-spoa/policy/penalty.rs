@@ -61,11 +61,13 @@ pub(super) fn apply(
     overrides: &mut [Rule],
 ) {
     let is_known = rule.is_some();
-    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
+    let limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut);
+    // A count in a window is of requests that were allowed.
+    let mut limits = limits.filter(|limit| limit.calendar.is_none()).peekable();
     if is_known && limits.peek().is_none() {
         let what = format!(
-            "the penalty of policy '{policy}' is never charged, because the policy has no limit; \
-             leave it out"
+            "the penalty of policy '{policy}' is never charged, because the policy has no limit \
+             with a rate; leave it out"
         );
         reader.wrong(at, &what);
     }

@@ -188,6 +188,10 @@ pub(super) fn apply(
             );
             reader.wrong(reserve_at.unwrap_or(*at), &what);
         }
+        // What is counted in a window is over with it, so that it needs no ceiling.
+        if limit.calendar.is_some() {
+            continue;
+        }
         let beyond = Nanos(nanoseconds(settle.max_debt));
         match limit.quota.with_most_owed(limit.quota.drain_time().saturating_add(beyond)) {
             Ok(quota) => limit.quota = quota,

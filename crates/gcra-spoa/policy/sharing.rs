@@ -158,6 +158,12 @@ pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
 /// is whether requests can cost more than a cell.
 pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
     let (quota, text) = (limit.quota, &limit.words.text);
+    if limit.calendar.is_some() {
+        return Some(format!(
+            "the limit '{text}' cannot be shared, because a store lends limits with a rate only; \
+             write it in a policy that is not shared"
+        ));
+    }
     if has_cost && quota.burst() > MOST_CELLS {
         return Some(format!(
             "the limit '{text}' cannot be shared, because a request with a 'cost' can have at \

@@ -822,8 +822,8 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         ),
         (
             "limits = \"deny\"\nmax_delay = \"2s\"".to_owned(),
-            "max_delay of policy 'api' has no effect, because the policy has no limit; leave it \
-             out",
+            "max_delay of policy 'api' has no effect, because the policy has no limit with a \
+             rate; leave it out",
         ),
         (
             "limits = \"1/1000d\"\nmax_delay = \"2s\"\noverrides = { a = \"1/1459d\" }".to_owned(),
@@ -1508,6 +1508,58 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ),
         ("limits = \"10/s burst 0\"", "2: a burst of 0 allows nothing; the smallest is 1"),
         (
+            "limits = { count = 5 }",
+            "2: the limit has a count and no window; write window = \"day Europe/Berlin\"",
+        ),
+        (
+            "limits = { window = \"day\" }",
+            "2: the limit has a window and no count; write count = 10000",
+        ),
+        (
+            "limits = { count = 5, window = \"day\", burst = 9 }",
+            "2: a limit has a count in a window or a rate, not both; leave burst out, or write it",
+        ),
+        (
+            "limits = { count = 5, window = \"day\", rate = \"9/s\" }",
+            "2: a limit has a count in a window or a rate, not both; leave rate out, or write it",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/s\", most = \"2/s\", count = 9 }",
+            "2: a limit whose numbers are in an arg has no count of its own; leave it out, and",
+        ),
+        (
+            "limits = { count = 0, window = \"day\" }",
+            "2: count must be a whole number from 1 to 4000000000, without quotes",
+        ),
+        (
+            "limits = { count = 4_000_000_001, window = \"day\" }",
+            "2: count must be a whole number from 1 to 4000000000, without quotes",
+        ),
+        (
+            "limits = { count = 5, window = \"days Europe/Berlin\" }",
+            "2: 'days' is not a unit of windows; did you mean \"day Europe/Berlin\"?",
+        ),
+        (
+            "limits = { count = 5, window = \"day Berlin\" }",
+            "2: 'Berlin' is not a time zone; did you mean \"day Europe/Berlin\"?",
+        ),
+        (
+            "limits = { count = 5, window = 7 }",
+            "2: window must be a string, such as \"day Europe/Berlin\"",
+        ),
+        (
+            "limits = { name = \"a\" }",
+            "2: the limit has no rate; write rate = \"10/s\", or count = 10000 and window = \"day",
+        ),
+        (
+            "limits = { count = 5, window = \"day\" }\nmax_delay = \"1s\"",
+            "3: max_delay of policy 'api' has no effect, because the policy has no limit with a",
+        ),
+        (
+            "limits = { count = 5, window = \"day\" }\npenalty = { ceiling = \"1m\" }",
+            "3: the penalty of policy 'api' is never charged, because the policy has no limit",
+        ),
+        (
             "limits = { rate = \"3/m burst 5\" }",
             "2: '3/m burst 5' is not a rate; write rate = \"3/m\", burst = 5",
         ),
@@ -2014,4 +2066,58 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
                  var(txn.gcra.blocked) -m found } EDIT-THIS\n";
     assert!(printed.contains(lines), "{printed}");
     assert!(!printed.contains("set-var"), "{printed}");
+}
+
+#[test]
+fn a_count_in_words_says_when_it_begins_again() {
+    let text = "[policy.api]\nkey = [\"ip\"]\nlimits = [\"20/s\", { name = \"contract\", \
+                count = 10000, window = \"day europe/berlin\" }]\n";
+    let words = good(text).in_words();
+    let line = words.lines().find(|line| line.contains("api.contract")).unwrap();
+    let next = line.strip_prefix(
+        "    api.contract: 10000 per calendar day in Europe/Berlin: from midnight to midnight, so \
+         at most 20000 in any 24 hours; the next day begins at ",
+    );
+    let next = next.unwrap_or_else(|| panic!("{line}"));
+    assert!(next.ends_with(" 00:00:00 in Europe/Berlin"), "{next}");
+}
+
+#[test]
+fn counts_that_nobody_needs_get_a_warning() {
+    let count = |count, window| format!("{{ count = {count}, window = \"{window}\" }}");
+    let warned =
+        |one: String, other: String| warnings(&api(&format!("limits = [{one}, {other}]")));
+    assert!(warned(count(5, "day"), count(5, "week")).is_empty());
+    assert!(warned(count(5, "day"), "\"1/h burst 5\"".to_owned()).is_empty());
+    assert_eq!(
+        warned(count(5, "day"), count(6, "day UTC")),
+        ["2: warning: the limit '6 per calendar day in UTC' never matters, \
+             because '5 per calendar day in UTC' allows no more at once and no more in the long \
+             run; leave it out"]
+    );
+}
+
+#[test]
+fn a_count_is_refused_where_it_cannot_be() {
+    let count = "{ count = 5, window = \"day\" }";
+    for (text, says) in [
+        (
+            format!(
+                "answer = [\"bandwidth\"]\n[policy.api]\nlimits = {count}\n\
+                 bandwidth = {{ full = \"1m\", least = \"1k\" }}\n"
+            ),
+            "4: policy 'api' cannot have a bandwidth and a limit with a window, because what is \
+             counted in a window comes back all at once; leave one of them out",
+        ),
+        (
+            format!(
+                "[store]\nurl = \"redis://store.example\"\n[policy.api]\n\
+                 limits = [\"1/s\", {count}]\nshared = true\n"
+            ),
+            "5: policy 'api': the limit '5 per calendar day in UTC' cannot be shared, because a \
+             store lends limits with a rate only; write it in a policy that is not shared",
+        ),
+    ] {
+        assert_eq!(parse(&text).unwrap_err(), [format!("gcra-spoa.toml:{says}")]);
+    }
 }

@@ -91,9 +91,8 @@ impl Engine {
         let question = Question::new(&self.in_force, &self.table, message)?;
         let prefetch = |limits: &[Limit]| {
             for limit in limits {
-                let LimitBucket { key, quota } =
-                    LimitBucket::of(&self.table, limit, question.key, Some(message));
-                self.table.prefetch(key, quota);
+                let bucket = LimitBucket::of(&self.table, limit, question.key, Some(message));
+                bucket.prefetch(&self.table, limit);
             }
         };
         let policy = &self.policies()[question.policy];
@@ -113,7 +112,10 @@ impl Engine {
             let most = LAST.saturating_since(self.clock.now());
             self.clock.advance(Nanos(by.saturating_mul(1_000)).min(most));
         }
-        self.latest = Some(self.latest.map_or(at, |latest| latest.max(at)));
+        let latest = self.latest.map_or(at, |latest| latest.max(at));
+        self.latest = Some(latest);
+        // Days and hours are those of the log.
+        self.clock.set_wall(u64::try_from(latest).unwrap_or(0).saturating_mul(1_000));
     }
 
     /// Decides about a message now, and charges its cells. `step` is called for the policy and for
