@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use support::{
     Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, needs,
@@ -144,7 +144,7 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
         .filter(|name| !["unix-socket.cfg", "plans.cfg", "fingerprint.cfg"].contains(&&**name))
         .filter(|name| !["failed-logins.cfg", "tokens.cfg"].contains(&&**name))
         .collect();
-    assert_eq!(shipped.len(), 14);
+    assert_eq!(shipped.len(), 15);
     for (client, name) in (1..).zip(&shipped) {
         if needs_more(Path::new(name)).is_some() {
             continue;
@@ -669,6 +669,98 @@ fn each_kind_of_tls_client_can_have_a_limit() {
     fingerprints.dedup();
     assert_eq!(fingerprints.len(), 2, "{fingerprints:?}");
     assert!(fingerprints.iter().all(|it| it.len() == 32), "{fingerprints:?}");
+}
+
+/// The seconds after 1970.
+fn wall_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// When the window ends, in seconds after 1970, by the seconds until then that a field of a
+/// response says. In Berlin it is the beginning of an hour. The response came between two times.
+fn window_end(field: &str, [before, after]: [u64; 2]) -> u64 {
+    let until: u64 = field.parse().unwrap_or_else(|_| panic!("'{field}'"));
+    // It was rounded up.
+    let mut moments = before + until - 1..=after + until;
+    let is_hour = |moment: &u64| moment.is_multiple_of(3600);
+    moments.find(is_hour).unwrap_or_else(|| panic!("{field} between {before} and {after}"))
+}
+
+#[test]
+fn a_contract_counts_the_requests_of_a_day_over_all_agents() {
+    needs!(support::haproxy());
+    const COUNT: usize = 100;
+    let directory = directory();
+    let table = directory.path().join("table");
+    let policies = haproxy_folder().join("contract.toml");
+    let args = ["--config", policies.to_str().unwrap()];
+    let mut agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let haproxy = Haproxy::start("contract.cfg", &behind([&agents[0], &agents[1]]));
+    let found = |head: &str, name: &str| {
+        let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))?;
+        Some(line.trim().to_owned())
+    };
+    let field = |head: &str, name: &str| {
+        found(head, name).unwrap_or_else(|| panic!("no {name} in {head}"))
+    };
+    // Until a run of it begins and ends on the same day.
+    let mut last = 1;
+    let mut of_one_day = |what: &str, agents: &mut [Agent; 2], kill: bool| {
+        wait_until(what, || {
+            last += 1;
+            let mut client = Client::from(haproxy.frontend, Ipv4Addr::new(127, 0, 3, last).into());
+            let (mut passed, mut undecided, mut ends) = (0, 0, Vec::new());
+            for request in 0..COUNT + 20 {
+                if kill && request == COUNT / 2 {
+                    agents[0].process.kill();
+                    haproxy.wait_for("gcra-agents", "agent1", "DOWN");
+                }
+                let before = wall_s();
+                let response = client.get("/").unwrap();
+                let times = [before, wall_s()];
+                let Some(limit) = found(&response.head, "ratelimit") else {
+                    // The agent was killed before it answered, and perhaps after it counted.
+                    assert!(kill && response.status == 200, "{}", response.head);
+                    undecided += 1;
+                    continue;
+                };
+                let (left, until) =
+                    limit.strip_prefix("\"by-ip\";r=").unwrap().split_once(";t=").unwrap();
+                ends.push(window_end(until, times));
+                let policy = field(&response.head, "ratelimit-policy");
+                assert_eq!(policy, "\"by-ip\";q=100;w=86400");
+                match response.status {
+                    200 => passed += 1,
+                    429 => {
+                        assert_eq!(left, "0");
+                        ends.push(window_end(&field(&response.head, "retry-after"), times));
+                    }
+                    other => panic!("{other}"),
+                }
+                let is_one_day = ends.iter().all(|end| *end == ends[0]);
+                if response.status == 200 && is_one_day && undecided == 0 {
+                    assert_eq!(left.parse::<usize>().unwrap(), COUNT - passed);
+                }
+            }
+            let is_one_day = ends.iter().all(|end| *end == ends[0]);
+            let right = COUNT - usize::min(undecided, COUNT)..=COUNT;
+            assert!(!is_one_day || right.contains(&passed), "{passed} of {COUNT}, {undecided}");
+            is_one_day
+        });
+    };
+    of_one_day("a client without a key has 100 a day", &mut agents, false);
+    // An agent that is killed takes nothing along.
+    of_one_day("the same while an agent is killed", &mut agents, true);
+    // A key has a contract beside its rate.
+    let mut client = Client::new(haproxy.frontend);
+    let response = client.get_with("/", &[("x-api-key", "alice")]).unwrap();
+    let limits = field(&response.head, "ratelimit");
+    assert!(limits.starts_with("\"by-key.1\";r=39;t="), "{limits}");
+    assert!(limits.contains(", \"by-key.contract\";r=9999;t="), "{limits}");
+    assert_eq!(
+        field(&response.head, "ratelimit-policy"),
+        "\"by-key.1\";q=40;w=2, \"by-key.contract\";q=10000;w=86400"
+    );
 }
 
 #[test]
