@@ -6,7 +6,8 @@
 //! and lets the table grow and shrink. Up to three resizes run at once, and are killed and stopped
 //! as well. Each allowed cell is written to a log with the clock reading it was decided by, plus
 //! its delay: one of the hot keys is a queue of all processes. Afterwards every key's log is held
-//! against its limit, over every interval.
+//! against its limit, over every interval. Two keys are counted in windows of the wall clock, and
+//! each of their windows is held against the count.
 //!
 //! A few seconds in `cargo test`; `make soak` takes longer. `GCRA_STRESS_SECONDS` and
 //! `GCRA_STRESS_SEED` are read. The seed is printed: it repeats what was chosen, though not when
@@ -23,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use gcra_table::{KeyHash, Nanos, Quota, Slots, Table};
+use gcra_table::{KeyHash, Nanos, Quota, Slots, Table, Window};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PROCESSES: u32 = 3;
@@ -40,6 +41,30 @@ const WARM: u32 = 200;
 /// and lose their slots.
 const WARM_AT_ONCE: u32 = 20;
 const WARM_TURN_NS: u64 = 20_000_000;
+
+/// The keys that are counted in windows, in logs.
+const COUNTED: std::ops::Range<u32> = 1_000_000..1_000_002;
+/// So many cells in each window.
+const MOST: u32 = 3000;
+
+/// How long the windows are: so that there are few of them in any run, because their buckets stay
+/// for an hour.
+fn window_s() -> u64 {
+    (seconds() / 8).max(1)
+}
+
+/// How long the test runs.
+fn seconds() -> u64 {
+    std::env::var("GCRA_STRESS_SECONDS").map_or(8, |seconds| seconds.parse().unwrap())
+}
+
+/// The window of this moment, and when it began.
+fn window(table: &Table) -> (Window, u64) {
+    let now = table.wall_reading();
+    let start = now.wall_ns() / 1_000_000_000 / window_s() * window_s();
+    let [from, to] = [start, start + window_s()].map(|second| i64::try_from(second).unwrap());
+    (Window::new(1, from, now.time_at(to)), start)
+}
 
 /// 5000 per second, up to 50 at once.
 fn hot() -> Quota {
@@ -115,7 +140,7 @@ fn charge(path: &Path, seed: u64) {
     });
 }
 
-fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Rng) {
+fn charge_thread(mut table: Arc<Table>, log: &File, mut random: Rng) {
     loop {
         if let Some(next) = table.successor().unwrap() {
             table = next;
@@ -124,7 +149,17 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Rng) {
         // One reading of the clock for a while, as for all that came in one read.
         let mut now = table.reading();
         for _ in 0..=random.u32(..32) {
-            let key = match random.u32(..4) {
+            let key = match random.u32(..5) {
+                4 => {
+                    let key = random.u32(COUNTED);
+                    let ((window, start), hash) = (window(&table), hash_of(&table, key));
+                    // A window that ended while this process was stopped has no cell of it.
+                    let tally = table.count(hash, window, MOST, 1, &mut now);
+                    if tally.is_ok_and(|tally| tally.is_allowed()) {
+                        write_down(log, key, start);
+                    }
+                    continue;
+                }
                 0 => random.u32(..HOT),
                 1 => {
                     let turn = u32::try_from(
@@ -147,15 +182,19 @@ fn charge_thread(mut table: Arc<Table>, mut log: &File, mut random: Rng) {
             let decision = table.charge(hash_of(&table, key), quota, 1, &mut now);
             if decision.is_allowed() {
                 let leaves = now.time().saturating_add(quota.delay(decision.owed()));
-                let mut entry = [0; 12];
-                entry[..4].copy_from_slice(&key.to_le_bytes());
-                entry[4..].copy_from_slice(&leaves.0.to_le_bytes());
-                // A process killed before this line has a cell that nobody counts: one per thread
-                // and kill.
-                log.write_all(&entry).unwrap();
+                write_down(log, key, leaves.0);
             }
         }
     }
+}
+
+/// Writes down an allowed cell.
+fn write_down(mut log: &File, key: u32, at: u64) {
+    let mut entry = [0; 12];
+    entry[..4].copy_from_slice(&key.to_le_bytes());
+    entry[4..].copy_from_slice(&at.to_le_bytes());
+    // A process killed before this line has a cell that nobody counts: one per thread and kill.
+    log.write_all(&entry).unwrap();
 }
 
 /// What starts the program of these tests again. tests/aarch64 names a script that does it in
@@ -322,7 +361,6 @@ fn excess(readings: &[u64], quota: Quota) -> usize {
 fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable() {
     let variable =
         |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
-    let seconds = variable("GCRA_STRESS_SECONDS").unwrap_or(8);
     let seed =
         variable("GCRA_STRESS_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
     println!("GCRA_STRESS_SEED={seed}");
@@ -330,10 +368,11 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     let path = directory.path().join("table");
     drop(Table::open_or_create(&path, Some(Slots::new(SLOTS).unwrap())).unwrap());
 
-    let done = supervise(&path, &mut Rng::with_seed(seed), Duration::from_secs(seconds));
+    let done = supervise(&path, &mut Rng::with_seed(seed), Duration::from_secs(seconds()));
     let table = Table::inspect(&path).unwrap();
     let evictions = table.evictions();
-    let logs = read_logs(directory.path());
+    let mut logs = read_logs(directory.path());
+    let counted: Vec<_> = COUNTED.filter_map(|key| logs.remove(&key)).collect();
     let cells: usize = logs.values().map(Vec::len).sum();
     println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
 
@@ -349,11 +388,21 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
         (0..HOT).all(|key| logs[&key].len() > 10 * hot().burst() as usize),
         "the hot keys were not hot"
     );
+
+    // Every window. (The buckets of windows are the last to be evicted.)
+    let windows: Vec<usize> =
+        counted.iter().flat_map(|starts| starts.chunk_by(u64::eq)).map(<[u64]>::len).collect();
+    println!("cells in windows: {windows:?}");
+    assert_eq!(counted.len(), COUNTED.len());
+    let over = windows.iter().map(|cells| cells.saturating_sub(MOST as usize)).sum::<usize>();
+    let forgiven = u64::from(MOST) * evictions.evicted_live;
+    assert!(over as u64 <= forgiven, "{over} cells too many in windows (seed {seed})");
+    assert!(windows.iter().any(|cells| *cells > MOST as usize / 2), "{windows:?}");
     assert!(done.kills > 20 && done.stops > 5 && done.resizes > 0, "{done:?}");
 
     assert!(table.check().is_empty(), "{:?} (seed {seed})", table.check());
     assert_eq!(table.gave_up(), 0);
-    while table.occupancy().live > 0 {
+    while table.occupancy().live > windows.len() as u64 {
         thread::sleep(Duration::from_millis(5));
     }
     // Whoever has been idle has its whole burst, and a whole queue behind it.
