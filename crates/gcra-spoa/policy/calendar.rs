@@ -7,6 +7,7 @@
 //! the zone changes its clocks by half an hour.
 
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use gcra_table::{Nanos, WallReading, Window, limit_id};
@@ -345,19 +346,33 @@ fn zone(name: &str) -> Option<TimeZone> {
     TimeZone::get(name).ok()
 }
 
+/// The longest name that may be a zone with a typing error in it, in bytes. None has more than 32.
+const LONGEST_NAME: usize = 40;
+
 /// The zone that was probably meant by an unknown name.
-fn zone_meant_by(name: &str) -> Option<String> {
+fn zone_meant_by(name: &str) -> Option<&'static str> {
+    // Looked up once, because a file can have many mistakes.
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {
+        jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect()
+    });
+    if name.len() > LONGEST_NAME {
+        return None;
+    }
     let meant = name.to_ascii_lowercase().replace([' ', '-'], "_");
+    let most = 1 + name.len() / 4;
     let distance = |zone: &str| {
         let zone = zone.to_ascii_lowercase();
         let city = zone.rsplit('/').next().unwrap_or(&zone);
-        let distance = strsim::damerau_levenshtein(&zone, &meant);
+        let distance = |known: &str| match known.len().abs_diff(meant.len()) {
+            // The distance is at least that.
+            more if more > most => more,
+            _ => strsim::damerau_levenshtein(known, &meant),
+        };
         // "Berlin" alone is the zone of that city.
-        distance.min(1 + strsim::damerau_levenshtein(city, &meant))
+        distance(&zone).min(1 + distance(city))
     };
-    let known = jiff::tz::db().available().map(|zone| zone.as_str().to_owned());
-    let nearest = known.map(|zone| (distance(&zone), zone)).min()?;
-    (nearest.0 <= 1 + name.len() / 4).then_some(nearest.1)
+    let (distance, zone) = KNOWN.iter().map(|zone| (distance(zone), zone)).min()?;
+    (distance <= most).then_some(zone)
 }
 
 #[cfg(test)]
