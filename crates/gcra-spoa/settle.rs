@@ -172,8 +172,8 @@ impl InWindow<'_> {
         (most, calendar.ends_in(at))
     }
 
-    /// Gives back what a request has cost less, if it was reserved in the window of this moment. An
-    /// earlier window is over, and with it what was counted there.
+    /// Gives back what a request has cost less, if it was reserved in the window of this moment.
+    /// With an earlier one it is over what was counted there.
     fn give_back(&self, less: u32, reserved_at: Duration, cells: &mut Cells) -> (u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
