@@ -400,12 +400,17 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         let used = self.table.counted_in(claim.key, calendar.window(at)).unwrap_or(0);
         let (cells, most) = (self.question.cells, claim.quota.burst());
         let is_denied = u64::from(used) + u64::from(cells.max(1)) > most.into();
-        let reason = match cells {
-            0 => None,
-            _ if cells > most => Some(Reason::Oversize),
-            _ => is_denied.then_some(Reason::Limit),
+        let reason = match cells > most {
+            true => Some(Reason::Oversize),
+            false => (is_denied && self.can_block()).then_some(Reason::Limit),
         };
         (in_window(claim.limit, used, calendar.ends_in(at), is_denied), reason)
+    }
+
+    /// Whether a limit can block the message: if it costs something, or if its response will, which
+    /// needs a cell, whatever the request reserves.
+    fn can_block(&self) -> bool {
+        self.question.cells > 0 || self.policy.settle.is_some()
     }
 
     /// What a limit says about the cells of a key that owes this much.
@@ -418,13 +423,11 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         owed: Nanos,
     ) -> (Standing<'p>, Option<Reason>) {
         let cells = self.question.cells;
-        // What its response will charge needs a cell, whatever the request reserves.
-        let blocks = cells > 0 || self.policy.settle.is_some();
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
         let (wait, reason) = match quota.admit(tat, now, cells.max(1)) {
             Admission::Conforming { .. } => (Nanos::ZERO, None),
-            Admission::Early { wait } => (wait, blocks.then_some(Reason::Limit)),
+            Admission::Early { wait } => (wait, self.can_block().then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
         (Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }, reason)

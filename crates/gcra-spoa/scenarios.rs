@@ -1720,6 +1720,42 @@ fn text_of(answer: &Answer, name: &str) -> Option<String> {
 }
 
 /// The day on which clocks go forward, in Berlin: it has 23 hours.
+/// A response counts in the window of its own moment, also beyond the count, and what is reserved
+/// in a window comes back in that window only.
+#[tokio::test]
+async fn responses_settle_what_is_counted_in_a_window() {
+    let text = "answer = [\"remaining\", \"retry_after\"]\n[policy.api]\nlimits = { count = 100, \
+                window = \"day UTC\" }\nkey = [\"key\"]\nreserve = \"estimate\"\ncost = \
+                \"tokens\"\nsettle = \"usage\"\n";
+    let mut scenario = Scenario::new(text).await;
+    // The moment of a reservation is that of the real clock.
+    let now = crate::reserved::wall_clock();
+    let today = now.as_secs() - now.as_secs() % 86_400;
+    let set = |scenario: &Scenario, at: u64| scenario.clock.set_wall(at * 1_000_000_000);
+    set(&scenario, today + 86_399);
+    let answer = scenario.estimate("a", 60_i32.into()).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(40));
+    let reserved = format!("api 60 {}", (today + 43_200) * 1000);
+    let within = text.replace("settle =", "settle_within = \"1d\"\nsettle =");
+    scenario.reload(&within);
+    let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
+    // More than the count: no further request in this window.
+    let answer = scenario.settle("a", 95_i32.into(), None).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
+    assert_eq!(scenario.settled("api"), ([1, 1, 0, 0, 0], [95, 50, 5, 0]));
+    let answer = scenario.estimate("a", Value::Null).await;
+    assert!(Scenario::is_blocked(&answer));
+    assert_eq!(Scenario::integer(&answer, "retry_after"), Some(1));
+    // The next day begins at 0, and what was reserved the day before does not come back there.
+    set(&scenario, today + 86_400);
+    let answer = scenario.estimate("a", 30_i32.into()).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(70));
+    let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(70));
+    assert_eq!(scenario.settled("api").1, [95, 50, 5, 0]);
+}
+
 #[tokio::test]
 async fn a_count_begins_again_at_midnight() {
     let mut scenario = Scenario::new(CONTRACT).await;

@@ -173,7 +173,7 @@ impl InWindow<'_> {
     }
 
     /// Gives back what a request has cost less, if it was reserved in the window of this moment.
-    /// With an earlier one it is over what was counted there.
+    /// What was counted in an earlier one is over.
     fn give_back(&self, less: u32, reserved_at: Duration, cells: &mut Cells) -> (u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
