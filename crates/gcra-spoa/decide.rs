@@ -407,7 +407,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         (in_window(claim.limit, used, calendar.ends_in(at), is_denied), reason)
     }
 
-    /// Whether a limit can block the message: if it costs something, or if its response will, which
+    /// Whether a limit can block the message: if it costs something, or if its response will. That
     /// needs a cell, whatever the request reserves.
     fn can_block(&self) -> bool {
         self.question.cells > 0 || self.policy.settle.is_some()
