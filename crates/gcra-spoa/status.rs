@@ -347,6 +347,12 @@ impl Watched {
                 move |key| known.map_or_else(Waiting::default, |of| of.waiting(key, listed_as))
             };
             let limit_args = stats.limit_args();
+            let read = |of: Of<'_>| {
+                let policy = &of.in_force.policies.list[of.place];
+                policy.limits().any(|limit| limit.by_arg.is_some())
+            };
+            let reads_args = known.is_some_and(read) || limit_args.iter().any(|count| *count > 0);
+            let limit_args = ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(limit_args);
             let without_store = stats.without_store();
             // What was counted stays when a policy is no longer shared.
             let was_shared = without_store.iter().any(|(_, count)| *count > 0);
@@ -363,10 +369,7 @@ impl Watched {
                 name,
                 decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
                 delayed: stats.delayed(),
-                limit_args: match limit_args.iter().any(|count| *count > 0) {
-                    true => named(ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(limit_args)),
-                    false => BTreeMap::new(),
-                },
+                limit_args: named(limit_args.filter(|_| reads_args)),
                 settled: named(settled.into_iter().filter(|_| is_settled)),
                 settled_cells: named(stats.settled_cells().into_iter().filter(|_| is_settled)),
                 top_is_exact: Exact {
