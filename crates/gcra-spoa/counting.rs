@@ -41,8 +41,7 @@ pub(crate) fn count_undecided(
     message: &Message<'_>,
 ) {
     match why {
-        // A response is no request.
-        Unanswerable::NoMessage | Unanswerable::Settles(_) => {}
+        Unanswerable::NoMessage => {}
         Unanswerable::Unmatched => undecided.count_unmatched(&in_force.policies, message),
         Unanswerable::Undecided(policy) => {
             in_force.each[policy].stats.count_undecided(lane);

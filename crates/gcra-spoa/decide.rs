@@ -38,28 +38,33 @@ pub(crate) fn decide<'p, 'm>(
     let policy = &in_force.policies.list[question.policy];
     let each = &in_force.each[question.policy];
     let mut at = None;
-    let (reason, delay) = match each.usual {
+    let (verdict, delay) = match each.usual {
         Some(usual) => {
             let key = usual.key(table, question.key);
-            (reason_of(&table.charge(key, usual.quota, question.cells, now)), Nanos::ZERO)
+            let reason = reason_of(&table.charge(key, usual.quota, question.cells, now));
+            (Verdict::new(question.policy, policy.observes, reason), Nanos::ZERO)
         }
-        _ => match policy.rule(question.rule) {
-            Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
-            Rule::Unlimited => (None, Nanos::ZERO),
-            Rule::Limits(limits) => {
-                let is_read = each.reads_messages || !in_force.earlier.is_empty();
-                let message = if is_read { message() } else { None };
-                let mut charge = Charge::new(table, now, in_force, question, message);
-                let decided = charge.all(limits, standings);
-                at = charge.goes_on;
-                decided
-            }
-        },
+        _ => {
+            let (reason, delay) = match policy.rule(question.rule) {
+                Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
+                Rule::Unlimited => (None, Nanos::ZERO),
+                Rule::Limits(limits) => {
+                    let is_read = each.reads_messages || !in_force.earlier.is_empty();
+                    let message = if is_read { message() } else { None };
+                    let mut charge = Charge::new(table, now, in_force, question, message);
+                    let decided = charge.all(limits, standings);
+                    at = charge.goes_on;
+                    decided
+                }
+            };
+            let verdict = Verdict::new(question.policy, policy.observes, reason);
+            (verdict.after(delay).delaying(each.delays), delay)
+        }
     };
     if let Some(goes_on) = goes_on {
         *goes_on = at.unwrap_or(now.time().saturating_add(delay));
     }
-    Verdict::new(question.policy, policy.observes, reason).after(delay).delaying(each.delays)
+    verdict
 }
 
 /// What a limit would say about a message now.

@@ -89,30 +89,46 @@ impl<'p> Deciding<'p, '_> {
                     let verdict = progress.verdict;
                     progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
-                Err(Unanswerable::Settles(policy)) => {
-                    let standings = standings.as_deref_mut();
-                    let Self { in_force, table, .. } = self;
-                    match settle(table, now, in_force, policy, &message, standings) {
-                        Some(cells) => {
-                            let policy = &in_force.policies.list[policy];
-                            if let Some(lines) = audit.as_deref_mut() {
-                                lines.add_settled(table, now.time(), policy, cells, &message);
-                            }
-                        }
-                        None => {
-                            let why = Unanswerable::Undecided(policy);
-                            count_undecided(in_force, self.undecided, self.lane, why, &message);
-                        }
+                Err(why) => match why.settles(&self.in_force.policies, &message) {
+                    Some(policy) => {
+                        let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
+                        self.settle(policy, &message, now, standings, audit);
                     }
-                }
-                Err(why) => {
-                    count_undecided(self.in_force, self.undecided, self.lane, why, &message);
-                }
+                    None => {
+                        let Self { in_force, undecided, lane, .. } = self;
+                        count_undecided(in_force, undecided, lane, why, &message);
+                    }
+                },
             }
             progress.messages += 1;
             progress.attempt = Attempt::default();
         }
         Ok(())
+    }
+
+    /// Settles a request of the policy with this index, as the message of its response says.
+    #[cold]
+    fn settle(
+        self,
+        policy: usize,
+        message: &Message<'_>,
+        now: &mut Reading,
+        standings: Option<&mut Standings<'p>>,
+        audit: Option<&mut Lines>,
+    ) {
+        let Self { in_force, table, undecided, lane, .. } = self;
+        match settle(table, now, in_force, policy, message, standings) {
+            Some(cells) => {
+                if let Some(lines) = audit {
+                    let policy = &in_force.policies.list[policy];
+                    lines.add_settled(table, now.time(), policy, cells, message);
+                }
+            }
+            None => {
+                let why = Unanswerable::Undecided(policy);
+                count_undecided(in_force, undecided, lane, why, message);
+            }
+        }
     }
 }
 

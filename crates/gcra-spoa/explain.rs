@@ -309,16 +309,16 @@ pub(crate) fn explain(
             undecided: Some(why_undecided(&policies.list[index], message)),
             ..explanation(Some(index))
         },
-        Err(Unanswerable::Settles(index)) => Explanation {
-            undecided: Some(format!(
-                "it settles requests of policy '{}', and asks nothing",
-                policies.list[index].name
-            )),
+        Err(why) => Explanation {
+            undecided: Some(match why.settles(policies, message) {
+                Some(index) => format!(
+                    "it settles requests of policy '{}', and asks nothing",
+                    policies.list[index].name
+                ),
+                None => "no policy is for it".to_owned(),
+            }),
             ..explanation(None)
         },
-        Err(Unanswerable::Unmatched | Unanswerable::NoMessage) => {
-            Explanation { undecided: Some("no policy is for it".to_owned()), ..explanation(None) }
-        }
     }
 }
 

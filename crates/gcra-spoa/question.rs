@@ -29,15 +29,13 @@ pub(crate) enum Unanswerable {
     /// The policy with this index is for the message, but an arg of its key has no value or the
     /// cost is not a valid one.
     Undecided(usize),
-    /// The message asks nothing: it settles requests of the policy with this index.
-    Settles(usize),
 }
 
 impl Unanswerable {
-    /// Why nothing is decided about a message that no policy is for.
-    #[cold]
-    fn without_policy(policies: &Policies, message: &Message<'_>) -> Self {
-        policies.settled_by(message).map_or(Self::Unmatched, Self::Settles)
+    /// The index of the policy whose requests the message settles, if that is why nothing can be
+    /// decided about it.
+    pub(crate) fn settles(self, policies: &Policies, message: &Message<'_>) -> Option<usize> {
+        matches!(self, Self::Unmatched).then(|| policies.settled_by(message)).flatten()
     }
 }
 
@@ -58,9 +56,7 @@ impl Question {
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
         let policies = &in_force.policies;
-        let Some(index) = policies.of(&message.clone()) else {
-            return Err(Unanswerable::without_policy(policies, &message.clone()));
-        };
+        let index = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
         let policy = &policies.list[index];
         let cells = match &policy.cost {
             None => policy.cells,

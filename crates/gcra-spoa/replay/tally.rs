@@ -58,7 +58,6 @@ impl Request {
             (Ok(next), None) => self.decided = Some(next),
             (Err(Unanswerable::Undecided(_)), _) => self.is_undecided = true,
             // A policy that is settled by responses is not replayed.
-            (Err(Unanswerable::Settles(_)), _) => {}
             (Err(Unanswerable::Unmatched | Unanswerable::NoMessage), _) => {}
         }
     }
