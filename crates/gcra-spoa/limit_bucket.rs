@@ -4,7 +4,7 @@
 use gcra_table::{KeyHash, Quota, Table};
 use spop_agent::{Message, Value};
 
-use crate::key::{KeyWriter, write_fallback};
+use crate::key::{KeyWriter, write_fallback, write_narrowed, write_part};
 use crate::message_key::write;
 use crate::policy::by_arg::ArgValue;
 use crate::policy::{KeyParts, Limit, key_for};
@@ -75,23 +75,32 @@ pub(crate) fn own_key_bytes(parts: &KeyParts, message: &Message<'_>) -> Vec<u8> 
     bytes
 }
 
+/// Writes each value behind the name of its arg, and with the prefix length of a network. So two
+/// limits with one name that count by other args, or group addresses in another way, share no
+/// bucket where their values are equal.
 fn write_own_key(
     writer: &mut impl KeyWriter,
     parts: &KeyParts,
     message: &Message<'_>,
 ) -> Option<()> {
     for arg in &parts.args {
-        let value = match message.arg(&arg.name) {
+        let (name, value) = match message.arg(&arg.name) {
             None | Some(Value::Null) => {
                 let (value, number) = arg.fallback(message)?;
                 if number > 0 {
                     write_fallback(writer, number);
                 }
-                value
+                let place = usize::from(number).checked_sub(1);
+                (place.and_then(|place| arg.fallbacks.get(place)).unwrap_or(&arg.name), value)
             }
-            Some(value) => value,
+            Some(value) => (&arg.name, value),
         };
-        write(writer, parts, parts.group(value, 0));
+        write_part(writer, Value::String(name));
+        let part = parts.group(value, 0);
+        write(writer, parts, part);
+        if let Some(prefix) = parts.prefix_of(part) {
+            write_narrowed(writer, prefix);
+        }
     }
     Some(())
 }

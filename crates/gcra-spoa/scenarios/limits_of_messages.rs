@@ -250,3 +250,73 @@ async fn a_debt_by_a_limits_own_key_survives_a_change() {
     }
     assert_eq!(passed, 1, "five of six were used");
 }
+
+/// The same name and the same numbers, and equal values: still other clients, because the values
+/// are those of other args, or stand for other networks.
+#[tokio::test]
+async fn limits_by_other_args_share_no_bucket() {
+    let limit = |key: &str| format!("{{ name = \"h\", rate = \"2/h\", {key} }}");
+    let text = |key: &str, other: &str| {
+        format!(
+            "[policy.api]\nkey = [\"ip\"]\nlimits = [{}]\n[policy.api.overrides]\n\
+             \"192.0.2.9\" = [{}]\n",
+            limit(key),
+            limit(other)
+        )
+    };
+    let args = |ip: &'static str| {
+        let same = Value::String(b"same");
+        let net = Value::Ipv4([10, 0, 0, 0].into());
+        let own = [("tenant", same), ("host", same), ("none", Value::Null), ("net", net)];
+        [&[("ip", address(ip))], &own[..]].concat()
+    };
+    let pairs = [
+        ("key = [\"host\"]", "key = [\"tenant\"]"),
+        ("key = [\"none\", \"else host\"]", "key = [\"none\", \"else tenant\"]"),
+        ("key = [\"net\"], ipv4_prefix = 8", "key = [\"net\"], ipv4_prefix = 16"),
+        ("key = [\"net\"], ipv4_prefix = 8", "key = [\"net\"]"),
+    ];
+    for (key, other) in pairs {
+        let mut scenario = Scenario::new(&text(key, other)).await;
+        for ip in ["192.0.2.1", "192.0.2.9"] {
+            for expected in [false, false, true] {
+                let blocked = blocked(&mut scenario, &args(ip)).await;
+                assert_eq!(blocked, Some(expected), "{key} and {other}");
+            }
+        }
+    }
+    // With the same key it is one bucket, as for all clients together.
+    for key in ["key = [\"host\"]", "key = []"] {
+        let mut scenario = Scenario::new(&text(key, key)).await;
+        for (ip, expected) in [("192.0.2.1", false), ("192.0.2.9", false), ("192.0.2.9", true)] {
+            assert_eq!(blocked(&mut scenario, &args(ip)).await, Some(expected), "{key}");
+        }
+    }
+}
+
+/// After a reload nobody has the debts of another arg with the same value.
+#[tokio::test]
+async fn a_limit_whose_key_was_changed_has_no_debts_of_others() {
+    let text = |key: &str| {
+        format!(
+            "[policy.api]\nkey = [\"ip\"]\nlimits = [\"100/s\", {{ name = \"h\", rate = \
+             \"2/h\", key = [\"{key}\"] }}]\n"
+        )
+    };
+    let args = |client: &'static str, host: &'static str| {
+        let text = |text: &'static str| Value::String(text.as_bytes());
+        [("ip", address("192.0.2.1")), ("as", text(client)), ("host", text(host))]
+    };
+    let mut scenario = Scenario::new(&text("as")).await;
+    for expected in [false, false, true] {
+        assert_eq!(blocked(&mut scenario, &args("x", "y")).await, Some(expected));
+    }
+    scenario.advance_ms(1);
+    scenario.reload(&text("host"));
+    // It comes from no AS that owes anything.
+    for expected in [false, false, true] {
+        assert_eq!(blocked(&mut scenario, &args("z", "x")).await, Some(expected));
+    }
+    // And what the AS owed is still owed.
+    assert_eq!(blocked(&mut scenario, &args("x", "w")).await, Some(true));
+}
