@@ -192,6 +192,8 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
         names.extend(policy.cost.as_deref());
         names.extend(policy.when.as_ref().map(|when| &*when.arg));
         names.extend(policy.args_of_limits());
+        let trial = policy.trial.and_then(|trial| inspected.in_force.policies.list.get(trial));
+        names.extend(trial.into_iter().flat_map(Policy::args_of_limits));
     }
     names.sort_unstable();
     names.dedup();

@@ -75,7 +75,12 @@ impl Policies {
         for policy in self.without_trials() {
             match messages.iter_mut().find(|message| message.name() == name(policy)) {
                 Some(message) => message.policies.push(policy),
-                None => messages.push(Message { policies: vec![policy] }),
+                None => messages.push(Message { policies: vec![policy], trials: Vec::new() }),
+            }
+        }
+        for trial in self.list.iter().filter(|policy| policy.is_trial) {
+            if let Some(message) = messages.iter_mut().find(|it| it.name() == name(trial)) {
+                message.trials.push(trial);
             }
         }
         let mut names: Vec<_> = messages.iter().map(Message::name).collect();
@@ -341,6 +346,8 @@ fn name(policy: &Policy) -> String {
 struct Message<'p> {
     /// At least one.
     policies: Vec<&'p Policy>,
+    /// The trials of these. They differ from their policies only in the limits.
+    trials: Vec<&'p Policy>,
 }
 
 impl Message<'_> {
@@ -397,7 +404,8 @@ impl Message<'_> {
         };
         // A policy without `key` counts by all args.
         let by_all = self.policies.iter().any(|policy| policy.key.args.is_empty());
-        let keys = self.policies.iter().flat_map(|policy| {
+        let with_trials = || self.policies.iter().chain(&self.trials);
+        let keys = with_trials().flat_map(|policy| {
             let limits = policy.limits().filter_map(|limit| limit.key.as_ref());
             policy.key.names().chain(limits.flat_map(|key| key.names())).map(text)
         });
@@ -448,7 +456,7 @@ impl Message<'_> {
             args.push(format!("{name}={sample}"));
             comments.push(comment);
         }
-        for policy in &self.policies {
+        for policy in with_trials() {
             for by_arg in policy.limits().filter_map(|limit| limit.by_arg.as_ref()) {
                 let name = text(&by_arg.arg);
                 if is_new(&name) {

@@ -443,6 +443,20 @@ fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
     assert_eq!(args, "ip=src plan=src,map_ip(/etc/haproxy/plans.map,b) c=int(1)");
 }
 
+/// Without the arg the trial would say nothing about any request.
+#[test]
+fn the_args_for_haproxy_are_also_those_of_trials() {
+    let policies = good(
+        "[policy.api]\nkey = [\"ip\"]\nlimits = \"1/s\"\nobserve = [{ rate = \"2/s\", key = \
+         [\"host\", \"else path\"] }, { arg = \"plan\", default = \"1/s\", most = \"2/s\" }]\n",
+    );
+    let printed = policies.for_haproxy();
+    let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
+    let host = "host=req.hdr(host),field(1,:),lower";
+    assert_eq!(args, format!("ip=src {host} path=path plan=src,map_ip(/etc/haproxy/plans.map)"));
+    assert!(printed.contains("# plan: create /etc/haproxy/plans.map, "), "{printed}");
+}
+
 #[test]
 fn a_file_without_a_policy_is_a_mistake() {
     for text in ["", "[policy]\n", "policy = {}\n", "scope = \"sess\"\n\n[policy]\n"] {

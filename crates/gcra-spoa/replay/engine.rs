@@ -11,7 +11,7 @@ use crate::answer::{Standing, Standings};
 use crate::counting::write_client;
 use crate::decide::decide;
 use crate::in_force::InForce;
-use crate::limit_bucket::LimitBucket;
+use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policy::variables::Var;
 use crate::policy::{Limit, Policies, Policy};
 use crate::question::{Question, Unanswerable};
@@ -142,7 +142,11 @@ impl Engine {
             verdict
         };
         let mut verdict = ask(question);
-        if let Some(trial) = question.of_trial(&self.policies()[question.policy]) {
+        let trial = question.of_trial(&self.policies()[question.policy]);
+        // A trial says nothing about a message without a value for the key of one of its limits.
+        let has_keys =
+            |trial: &Question| !lacks_a_key(self.policies()[trial.policy].rule.limits(), message);
+        if let Some(trial) = trial.filter(has_keys) {
             verdict = verdict.and(ask(trial));
         }
         Decided { verdict, key: question.key }

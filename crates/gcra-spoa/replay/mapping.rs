@@ -580,6 +580,10 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
         }
         let by_args = policy.limits().filter_map(|limit| limit.by_arg.as_ref());
         by_args.for_each(|by_arg| add(&by_arg.arg, true, false));
+        // Without these only the trial says nothing.
+        let trial = policy.trial.and_then(|trial| policies.list.get(trial));
+        let of_trial = trial.into_iter().flat_map(Policy::args_of_limits);
+        of_trial.for_each(|name| add(name, false, false));
         policy.when.iter().for_each(|when| add(&when.arg, true, false));
         policy.cost.iter().for_each(|cost| add(cost, false, true));
     }
