@@ -353,7 +353,8 @@ impl<'t> File<'t> {
         if let Some((when, at)) = &when {
             self.key_tells_clients_apart(name, &key, when, *at);
         }
-        let cost = entries.take("cost").and_then(|value| self.cost(value, &key));
+        let cost_at = entries.take("cost");
+        let cost = cost_at.and_then(|value| self.cost(value, &key));
         let settling = entries.take("settle");
         let settling = settling.map(|value| (value, self.message(value)));
         let arg = cost.as_deref().map(|cost| String::from_utf8_lossy(cost).into_owned());
@@ -430,6 +431,17 @@ impl<'t> File<'t> {
             let rules = &mut overrides.rules;
             settle::apply(&mut self.reader, name, written, rule.as_mut(), rules);
         }
+        let costs = [
+            ("cost", cost.as_deref(), cost_at.map(|value| value.span().start)),
+            (
+                "reserve",
+                settle.as_ref().and_then(|written| written.reserve.as_deref()),
+                settle.as_ref().and_then(|written| written.reserve_at),
+            ),
+        ];
+        let rules = rule.iter().chain(&overrides.rules).flat_map(Rule::limits);
+        let all: Vec<_> = rules.chain(trial.iter().flatten()).collect();
+        limits::args_are_apart(&mut self.reader, at, &key, &all, costs);
         // The cost of a policy with `settle` is in the message of the response.
         let (cost, cells, settle) = match settle {
             None => (cost, 1, None),

@@ -412,6 +412,63 @@ fn limit_by_arg<'t>(
     Some(vec![limit.by_key(key.clone()), within.by_key(key)])
 }
 
+/// Notes a mistake where an arg has two meanings that do not go together: in the key of one of
+/// these limits, which are all of a policy, it is also the cost or the number of cells to reserve
+/// (`costs`: the setting, the arg, and where it stands), or the numbers of another limit.
+pub(super) fn args_are_apart(
+    reader: &mut Reader<'_>,
+    at: usize,
+    policy: &KeyParts,
+    limits: &[&Limit],
+    costs: [(&str, Option<&[u8]>, Option<usize>); 2],
+) {
+    let counts_by = |limit: &&&Limit, arg: &[u8]| {
+        limit.key.as_ref().is_some_and(|key| key.names().any(|name| name == arg))
+    };
+    for (setting, arg, place) in costs {
+        let Some(arg) = arg else { continue };
+        let (name, at) = (String::from_utf8_lossy(arg), place.unwrap_or(at));
+        // Of the policy's key this was noted before.
+        let is_in_policy = policy.names().any(|name| name == arg);
+        let limit = limits.iter().find(|limit| counts_by(limit, arg));
+        if let Some(limit) = limit.filter(|_| !is_in_policy) {
+            let what = format!(
+                "{setting} and the key of the limit '{}' both name '{name}', so each number \
+                 would have a bucket of its own; leave it out of that key",
+                limit.label
+            );
+            reader.wrong(at, &what);
+        }
+        let is_numbers = |limit: &&&Limit| limit.by_arg.as_ref().is_some_and(|it| *it.arg == *arg);
+        if let Some(limit) = limits.iter().find(is_numbers) {
+            let what = format!(
+                "{setting} and the arg of the limit '{}' both name '{name}', and no value is both \
+                 a number of cells and a limit, such as \"10/s\"; write two args",
+                limit.label
+            );
+            reader.wrong(at, &what);
+        }
+    }
+    for numbers in limits {
+        let Some(by_arg) = &numbers.by_arg else { continue };
+        // Of its own key, and of the policy's, this was noted before.
+        let is_known = |limit: &&&Limit| {
+            limit.key == numbers.key || policy.names().any(|name| *name == *by_arg.arg)
+        };
+        let limit = limits.iter().find(|limit| counts_by(limit, &by_arg.arg));
+        if let Some(limit) = limit.filter(|limit| !is_known(limit)) {
+            let what = format!(
+                "the key of the limit '{}' and the arg of the limit '{}' both name '{}', so each \
+                 value would have a bucket of its own; leave it out of that key",
+                limit.label,
+                numbers.label,
+                String::from_utf8_lossy(&by_arg.arg)
+            );
+            reader.wrong(at, &what);
+        }
+    }
+}
+
 /// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
 pub(super) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
     let mut words = text.split_ascii_whitespace();

@@ -372,6 +372,65 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
     assert!(mistakes.len() == 1 && mistakes[0].starts_with(expected), "{mistakes:#?}");
 }
 
+/// An arg is a part of a key, or a cost, or the numbers of a limit.
+#[test]
+fn an_arg_of_a_limits_key_is_nothing_else() {
+    const PLAN: &str = "{ name = \"plan\", arg = \"plan\", default = \"1/s\", most = \"2/s\" }";
+    let by = |key: &str| format!("{{ name = \"h\", rate = \"1/s\", key = [{key}] }}");
+    let [n, or_n, plan] = ["\"n\"", "\"x\", \"else n\"", "\"x\", \"else plan\""].map(by);
+    let cost_and_key = "cost and the key of the limit 'api.h' both name 'n', so each number would \
+                        have a bucket of its own; leave it out of that key";
+    for (settings, line, said) in [
+        (format!("cost = \"n\"\nlimits = {n}"), 3, cost_and_key),
+        (format!("cost = \"n\"\nlimits = [\"1/s\", {or_n}]"), 3, cost_and_key),
+        (
+            format!("limits = \"1/s\"\ncost = \"n\"\nobserve = [{or_n}]"),
+            4,
+            "cost and the key of the limit 'api.observe.h' both name 'n'",
+        ),
+        (
+            format!("limits = \"1/s\"\ncost = \"n\"\noverrides = {{ \"192.0.2.1\" = {n} }}"),
+            4,
+            cost_and_key,
+        ),
+        (
+            format!("limits = {n}\nsettle = \"done\"\nreserve = \"n\"\ncost = \"c\""),
+            5,
+            "reserve and the key of the limit 'api.h' both name 'n'",
+        ),
+        (
+            format!("cost = \"plan\"\nlimits = {PLAN}"),
+            3,
+            "cost and the arg of the limit 'api.plan' both name 'plan', and no value is both",
+        ),
+        (
+            format!("cost = \"plan\"\nlimits = \"1/s\"\nobserve = {PLAN}"),
+            3,
+            "cost and the arg of the limit 'api.observe.plan' both name 'plan'",
+        ),
+        (
+            format!("limits = [{PLAN}, {plan}]"),
+            1,
+            "the key of the limit 'api.h' and the arg of the limit 'api.plan' both name 'plan', \
+             so each value would have a bucket of its own; leave it out of that key",
+        ),
+        (
+            format!("limits = {PLAN}\nobserve = {plan}"),
+            1,
+            "the key of the limit 'api.observe.h' and the arg of the limit 'api.plan' both name",
+        ),
+    ] {
+        let mistakes = parse(&format!("[policy.api]\nkey = [\"ip\"]\n{settings}\n")).unwrap_err();
+        let expected = format!("gcra-spoa.toml:{line}: {said}");
+        let fits = mistakes.len() == 1 && mistakes[0].starts_with(&expected);
+        assert!(fits, "{mistakes:#?} instead of {expected}");
+    }
+    // What is wrong with the policy's key is said once.
+    let text = "[policy.api]\nkey = [\"n\"]\ncost = \"n\"\nlimits = { rate = \"1/s\", ipv4_prefix = \
+                24 }\n";
+    assert_eq!(parse(text).unwrap_err().len(), 1);
+}
+
 /// A limit for more clients is not idle because another one is stricter for each of them.
 #[test]
 fn a_limit_with_another_key_always_matters() {
