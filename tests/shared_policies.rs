@@ -200,3 +200,32 @@ fn what_is_owed_is_carried_over_when_the_numbers_change() {
     let allowed = shared.allowed(CLIENT, &[1; 6]).iter().filter(|allowed| **allowed).count();
     assert!(allowed <= 2, "{allowed}");
 }
+
+/// The store forgets what a client owes under whatever numbers its messages have said.
+#[test]
+fn a_reset_clears_the_buckets_of_all_numbers_that_messages_said() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\nlimits = { arg = \"rl\", default = \
+         \"5/d\", most = \"100/d\" }\n",
+    );
+    let args = [("ip", Value::from(CLIENT)), ("rl", Value::String(b"2/d"))];
+    wait_until("the client is blocked", || is(&shared.ask(&[("api", &args)]), "blocked"));
+    let [table, file] = ["table", "gcra-spoa.toml"].map(|name| shared.directory.path().join(name));
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(args).arg("--table").arg(&table).arg("--config").arg(&file);
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    };
+    let is_free = || {
+        let said = run(&["explain", "--ask-store", "ip=192.0.2.1", "rl=str:2/d"]);
+        said.contains("in the store: nothing is owed or lent, so all 2 are free")
+    };
+    wait_until("the store knows what is owed", || !is_free());
+    // The agent writes down within a second which numbers messages have said.
+    wait_until("the reset has cleared them", || {
+        let said = run(&["table", "reset", "192.0.2.1"]);
+        assert!(said.contains("the store "), "{said}");
+        is_free()
+    });
+}

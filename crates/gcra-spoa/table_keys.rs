@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
+use gcra_store::Standing;
 use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table, Window};
 use serde_json::{Value, json};
 use spop_agent::Message;
@@ -20,7 +21,8 @@ use crate::key::Key;
 use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::plural::Count;
-use crate::policy::{Policy, Rule, key_for};
+use crate::policy::sharing::lent;
+use crate::policy::{Limit, Policy, Rule, key_for};
 use crate::rate_flags::RateFlags;
 use crate::remembering::Remembering;
 use crate::table_error;
@@ -378,7 +380,19 @@ fn clear_in_store(
     // What a client owes together with others is not its own to be cleared.
     let all = own.chain(on_trial).filter(|(_, limit)| limit.key.is_none());
     for (policy, limit) in all {
-        let cleared = store.clear(policy, limit, &message)?;
+        let mut cleared: Option<Standing> = None;
+        for limit in by_known_numbers(&inspected.table, limit) {
+            let Some(standing) = store.clear(policy, &limit, &message)? else { continue };
+            cleared = Some(match cleared {
+                None => standing,
+                Some(mut all) => {
+                    all.owed = all.owed.saturating_add(standing.owed);
+                    all.lent = all.lent.saturating_add(standing.lent);
+                    all.drains_in = all.drains_in.max(standing.drains_in);
+                    all
+                }
+            });
+        }
         found |= cleared.is_some();
         let place = match &*place {
             "" => String::new(),
@@ -405,6 +419,31 @@ fn clear_in_store(
         });
     }
     Ok((outputs, found))
+}
+
+/// The limit itself; and one for each of its known numbers, if messages say these.
+fn by_known_numbers(table: &Table, limit: &Limit) -> Vec<Limit> {
+    if limit.by_arg.is_none() {
+        return vec![limit.clone()];
+    }
+    let quotas = known_quotas(table, limit).into_iter().filter(|quota| lent(*quota).is_ok());
+    quotas.map(|quota| Limit { quota, by_arg: None, ..limit.clone() }).collect()
+}
+
+/// The numbers that a limit has; and if messages say them, all that are known: the default, the
+/// highest, and those that agents of this table have written to its register.
+fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
+    let mut quotas = vec![limit.quota];
+    if let Some(by_arg) = &limit.by_arg {
+        let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
+        let registered = registered.map(|Registered { quota, .. }| quota);
+        for quota in by_arg.quotas(limit.quota).chain(registered) {
+            if !quotas.contains(&quota) {
+                quotas.push(quota);
+            }
+        }
+    }
+    quotas
 }
 
 /// All buckets in which a client of a policy can owe something: under every limit of the policy,
@@ -476,7 +515,10 @@ impl Buckets {
         }
         // The register may have no space for all.
         let own = own().filter(|limit| limit.calendar.is_none());
-        let own = own.map(|limit| (limit.id, limit.quota));
+        let own = own.flat_map(|limit| {
+            let quotas = known_quotas(&inspected.table, limit).into_iter();
+            quotas.map(|quota| (limit.id, quota))
+        });
         let mut quotas = Vec::new();
         for quota in registered.chain(own).filter(|(limit, _)| limits.contains_key(limit)) {
             if !quotas.contains(&quota) {
