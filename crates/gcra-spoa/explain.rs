@@ -488,7 +488,7 @@ impl Said {
             verdict,
             wait: longest(|foreseen| foreseen.standing.wait).unwrap_or_default(),
             wait_if_asked: longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default(),
-            limits: foreseen.iter().map(|limit| LimitState::of(limit, settled)).collect(),
+            limits: foreseen.iter().map(|it| LimitState::of(it, settled, message)).collect(),
             held: Vec::new(),
             asks_store: false,
             store_is_there: false,
@@ -677,7 +677,7 @@ fn counted_as(policy: &Policy, part: Part<'_>) -> String {
 }
 
 impl LimitState {
-    fn of(foreseen: &Foreseen<'_>, settled: bool) -> Self {
+    fn of(foreseen: &Foreseen<'_>, settled: bool, message: &Message<'_>) -> Self {
         let Foreseen { standing, bucket, window_end, .. } = foreseen;
         let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
         if let Some(calendar) = &limit.calendar {
@@ -711,7 +711,7 @@ impl LimitState {
         let most_allowed = quota.drain_time().saturating_add(max_delay);
         Self {
             limit: limit.label.to_string(),
-            text: limit.words.text.to_string(),
+            text: limit.in_words_for(message),
             bucket: bucket.is_some(),
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,

@@ -119,7 +119,7 @@ impl Held {
         limit: &Limit,
     ) -> Self {
         let LimitBucket { key, quota } = LimitBucket::of(table, limit, key, Some(message));
-        let (text, burst) = (limit.words.text.to_string(), quota.burst());
+        let (text, burst) = (limit.in_words_for(message), quota.burst());
         let label = limit.label.to_string();
         let nothing =
             Self { limit: label, text, burst, now: "asks".to_owned(), ..Self::default() };

@@ -14,7 +14,6 @@ use gcra_table::{Leases, Quota, Registered, Table};
 use spop_agent::Message;
 
 use crate::counting::write_client;
-use crate::duration::Short;
 use crate::explain::{key_parts, of_a_group, written_key};
 use crate::halt::is_used;
 use crate::in_force::InForce;
@@ -25,7 +24,7 @@ use crate::plural::Count;
 use crate::policy::sharing::Sharing;
 use crate::policy::{self, KeyParts, Limit, Policies, Policy};
 use crate::question::Question;
-use crate::rate_flags::RateFlags;
+use crate::rate_flags::{RateFlags, numbers_in_words};
 use crate::table_error::TableError;
 use crate::visible::Visible;
 use crate::written_message::WrittenMessage;
@@ -503,7 +502,7 @@ impl Inspected {
         if all > 0 {
             return None;
         }
-        let has_had = quota_in_words(self.other_quota()?);
+        let has_had = numbers_in_words(self.other_quota()?);
         Some(format!(
             "the agents of table {path} last had other limits than those of {file} ({has_had}); \
              {WHY}"
@@ -637,7 +636,7 @@ pub(crate) fn read(file: &Path) -> Result<Policies, Mistakes> {
 /// A quota of agents without a file, as the flags that give it where there are some.
 pub(crate) fn flags_in_words(quota: Quota) -> String {
     let flags = RateFlags::of(quota).map(|flags| flags.to_string());
-    flags.unwrap_or_else(|| quota_in_words(quota))
+    flags.unwrap_or_else(|| numbers_in_words(quota))
 }
 
 /// The flags of the agents of a table, for a command line that has none; a note says so.
@@ -655,12 +654,6 @@ pub(crate) fn flags_of_agents(
         ));
     }
     Ok(flags)
-}
-
-/// A quota of which only the numbers are known.
-fn quota_in_words(quota: Quota) -> String {
-    let interval = Short(quota.emission_interval().into());
-    format!("one request per {interval}, up to {} at once", quota.burst())
 }
 
 /// The policy of the flags, shared as the agents share it: commands have no `--store`.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use gcra_table::{Quota, Rate, Table};
 
+use crate::duration::Short;
 use crate::policy::Policies;
 use crate::policy::sharing::{Sharing, WithoutStore};
 
@@ -25,6 +26,20 @@ const UNITS: [(&str, u64); 5] = [
     ("d", 86_400_000_000_000),
     ("ms", 1_000_000),
 ];
+
+/// "10 per second, up to 20 at once", of a quota that may stand for no simple rate.
+pub(crate) fn numbers_in_words(quota: Quota) -> String {
+    let burst = quota.burst();
+    // Without what may be owed beyond the burst, which no rate has.
+    let plain = Quota::new(quota.emission_interval(), burst).ok();
+    match plain.and_then(RateFlags::of) {
+        Some(RateFlags { rate, .. }) => format!("{rate}, up to {burst} at once"),
+        None => {
+            let interval = Short(quota.emission_interval().into());
+            format!("one request per {interval}, up to {burst} at once")
+        }
+    }
+}
 
 impl RateFlags {
     /// The flags that give this quota; `None` if no simple rate does.

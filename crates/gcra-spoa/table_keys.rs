@@ -174,15 +174,29 @@ fn outputs(
         };
         return decided.held.iter().map(output).collect();
     }
-    if !decided.has_bucket() {
+    let limits = policy.rule(client.question.rule).limits();
+    // Of these the numbers are said, because there may be buckets of other numbers.
+    if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg.is_none()) {
         let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));
         return vec![Output { words, json: json(json!({})) }];
     }
+    let others = |state: &LimitState| {
+        let limit = limits.iter().find(|limit| *limit.label == *state.limit);
+        let by_arg = limit.and_then(|limit| limit.by_arg.as_ref());
+        by_arg.map_or_else(String::new, |by_arg| {
+            let arg = String::from_utf8_lossy(&by_arg.arg);
+            format!(
+                "; under the numbers that messages say it may owe more, which 'gcra-spoa explain' \
+                 shows with {arg}=..."
+            )
+        })
+    };
     let output = |state: &LimitState| Output {
         words: format!(
-            "{shown}:{} {}{exempt}",
+            "{shown}:{} {}{exempt}{}",
             place(&state.text),
-            state.in_words(decided.observes)
+            state.in_words(decided.observes),
+            others(state)
         ),
         json: json(serde_json::to_value(state).unwrap_or_default()),
     };

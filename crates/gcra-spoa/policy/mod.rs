@@ -42,13 +42,14 @@ use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
 pub(crate) use crate::policy::bandwidth::Bandwidth;
-use crate::policy::by_arg::ByArg;
+use crate::policy::by_arg::{ArgValue, ByArg, Read};
 use crate::policy::calendar::Calendar;
 use crate::policy::key_args::KeyArg;
 pub(crate) use crate::policy::settle::Settle;
 pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::Answers;
+use crate::rate_flags::numbers_in_words;
 use crate::watch::Seen;
 
 /// The most limits that a policy can have.
@@ -324,13 +325,35 @@ impl Limit {
     /// The same with a key of its own, if there is one.
     fn by_key(self, key: Option<KeyParts>) -> Self {
         let Some(key) = key else { return self };
-        let clients = match key.args.is_empty() {
-            true => "for all clients together".to_owned(),
-            false => key.in_words(false),
+        let LimitWords { text, bound } = *self.words.clone();
+        let limit = Self { key: Some(key.into()), ..self };
+        let words = LimitWords { text: limit.with_clients(&text).into(), bound };
+        Self { words: words.into(), ..limit }
+    }
+
+    /// Adds to its numbers what it counts by, if it has a key of its own.
+    fn with_clients(&self, numbers: &str) -> String {
+        match &self.key {
+            None => numbers.to_owned(),
+            Some(key) if key.args.is_empty() => format!("{numbers}, for all clients together"),
+            Some(key) => format!("{numbers}, {}", key.in_words(false)),
+        }
+    }
+
+    /// The limit in words, with the numbers that count for a message and where they are from.
+    pub(crate) fn in_words_for(&self, message: &Message<'_>) -> String {
+        let Some(by_arg) = &self.by_arg else { return self.words.text.to_string() };
+        let Read { quota, said } = by_arg.read(self.quota, message);
+        let arg = String::from_utf8_lossy(&by_arg.arg);
+        let from = match said {
+            ArgValue::Valid => format!("from the arg '{arg}'"),
+            ArgValue::Lowered => format!("because the arg '{arg}' says more than 'most'"),
+            ArgValue::Invalid => format!("the default, because the arg '{arg}' is no limit"),
+            ArgValue::Missing => {
+                format!("the default, because the arg '{arg}' is missing or null")
+            }
         };
-        let LimitWords { text, bound } = *self.words;
-        let words = LimitWords { text: format!("{text}, {clients}").into(), bound };
-        Self { key: Some(key.into()), words: words.into(), ..self }
+        self.with_clients(&format!("{} ({from})", numbers_in_words(quota)))
     }
 
     /// Whether it depends on the message, and not only on the policy's key, in which bucket it

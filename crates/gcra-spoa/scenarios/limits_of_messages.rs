@@ -320,3 +320,22 @@ async fn a_limit_whose_key_was_changed_has_no_debts_of_others() {
     // And what the AS owed is still owed.
     assert_eq!(blocked(&mut scenario, &args("x", "w")).await, Some(true));
 }
+
+/// `explain` names the numbers that count for a message, and where they are from.
+#[tokio::test]
+async fn the_numbers_of_a_message_are_explained() {
+    let text = "[policy.api]\nkey = [\"ip\"]\nlimits = { arg = \"rl\", default = \"5/m\", most = \
+                \"10/s burst 20\", key = [] }\n";
+    let scenario = Scenario::new(text).await;
+    let string = |text: &'static str| Value::String(text.as_bytes());
+    for (value, numbers) in [
+        (string("2/h burst 3"), "2 per hour, up to 3 at once (from the arg 'rl')"),
+        (string("9/s burst 99"), "9 per second, up to 20 at once (because the arg 'rl' says more"),
+        (string("many"), "5 per minute, up to 5 at once (the default, because the arg 'rl' is no"),
+        (Value::Null, "5 per minute, up to 5 at once (the default, because the arg 'rl' is miss"),
+    ] {
+        let said = scenario.explain(&[("ip", address("192.0.2.1")), ("rl", value)]).in_words();
+        let fits = said.contains(numbers) && said.contains("), for all clients together");
+        assert!(fits, "{said} without {numbers}");
+    }
+}
