@@ -845,13 +845,13 @@ impl Policy {
         self.key == other.key && left_out(self) == left_out(other) && narrow(self) == narrow(other)
     }
 
-    /// Whether the limits of this policy have the same keys of their own as those of `other`.
+    /// Whether the limits of this policy have the same keys of their own as those of `other`, as
+    /// far as it has them, too: of an earlier policy only those that were changed may be known.
     pub(crate) fn has_keys_of_limits(&self, other: &Self) -> bool {
-        let keys = |policy: &Self| -> Vec<_> {
-            let own = |limit: &Limit| Some((limit.id, limit.key.clone()?));
-            policy.limits().filter_map(own).collect()
-        };
-        keys(self) == keys(other)
+        self.limits().all(|limit| {
+            let mut same = other.limits().filter(|other| other.id == limit.id).peekable();
+            same.peek().is_none() || same.any(|other| other.key == limit.key)
+        })
     }
 
     /// All rules, including those of overrides.
