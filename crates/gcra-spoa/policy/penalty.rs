@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::duration::{self, Exact};
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::{Limit, Penalty, Rule};
-use gcra_table::Nanos;
+use crate::policy::{Penalty, Rule};
+use crate::rate_flags::numbers_in_words;
+use gcra_table::{Nanos, Quota};
 
 /// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
@@ -63,16 +64,34 @@ pub(super) fn apply(
     let is_known = rule.is_some();
     let limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut);
     // A count in a window is of requests that were allowed.
-    let mut limits = limits.filter(|limit| limit.calendar.is_none()).peekable();
-    if is_known && limits.peek().is_none() {
+    let mut has_rate = false;
+    // For a penalty under a key of its own, other clients would wait.
+    let mut limits = limits
+        .filter(|limit| limit.calendar.is_none())
+        .inspect(|_| has_rate = true)
+        .filter(|limit| limit.key.is_none())
+        .peekable();
+    let is_for_none = limits.peek().is_none();
+    let limits: Vec<_> = limits.collect();
+    if is_known && is_for_none {
+        let why = match has_rate {
+            false => "the policy has no limit with a rate",
+            true => "each of its limits has a key of its own, and other clients would wait for it",
+        };
         let what = format!(
-            "the penalty of policy '{policy}' is never charged, because the policy has no limit \
-             with a rate; leave it out"
+            "the penalty of policy '{policy}' is never charged, because {why}; leave it out"
         );
         reader.wrong(at, &what);
     }
     for limit in limits {
-        if let Some(what) = never_charged(penalty, limit, policy) {
+        // Other numbers that messages say are not known here.
+        let (quota, words) = match &limit.by_arg {
+            None => (limit.quota, limit.words.text.to_string()),
+            Some(by_arg) => {
+                (by_arg.default, format!("{} (the default)", numbers_in_words(by_arg.default)))
+            }
+        };
+        if let Some(what) = never_charged(penalty, quota, &words, policy) {
             reader.wrong(at, &what);
         }
         // Penalties are charged in whole cells, so the longest delay counts as whole cells, too:
@@ -98,8 +117,8 @@ pub(super) fn apply(
 /// Why a penalty is never charged to a limit, if that is so. A client that is blocked owes more
 /// than all but one of the burst's cells, so the cells of the penalty fit below the ceiling only
 /// if they drain within it.
-fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String> {
-    let interval_ns = limit.quota.emission_interval().0;
+fn never_charged(penalty: Penalty, quota: Quota, words: &str, policy: &str) -> Option<String> {
+    let interval_ns = quota.emission_interval().0;
     let takes_ns = interval_ns.saturating_mul(penalty.cells.into());
     if takes_ns <= penalty.ceiling_ns {
         return None;
@@ -121,8 +140,7 @@ fn never_charged(penalty: Penalty, limit: &Limit, policy: &str) -> Option<String
         cells => format!("its {cells} cells take"),
     };
     Some(format!(
-        "the penalty of policy '{policy}' is never charged to the limit '{}': {cells} {takes} to \
-         pay off, {more}; {remedy}",
-        limit.words.text
+        "the penalty of policy '{policy}' is never charged to the limit '{words}': {cells} {takes} to \
+         pay off, {more}; {remedy}"
     ))
 }

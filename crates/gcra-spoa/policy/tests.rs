@@ -372,6 +372,18 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
     assert!(mistakes.len() == 1 && mistakes[0].starts_with(expected), "{mistakes:#?}");
 }
 
+/// A limit by another key has no penalty, so it does not matter how slow it is.
+#[test]
+fn a_penalty_is_not_compared_with_limits_by_other_keys() {
+    let policies = good(
+        "[policy.api]\nkey = [\"ip\"]\npenalty = { ceiling = \"1m\" }\nlimits = [\"1/s\", { name = \
+         \"all\", rate = \"10/d\", key = [] }]\n",
+    );
+    let limits: Vec<_> = policies.list[0].limits().collect();
+    let beyond = |place: usize| limits[place].quota.most_owed() > limits[place].quota.drain_time();
+    assert!(beyond(0) && !beyond(1), "{limits:?}");
+}
+
 /// An arg is a part of a key, or a cost, or the numbers of a limit.
 #[test]
 fn an_arg_of_a_limits_key_is_nothing_else() {
@@ -1627,6 +1639,16 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         (
             "limits = { count = 5, window = \"day\" }\nmax_delay = \"1s\"",
             "3: max_delay of policy 'api' has no effect, because the policy has no limit with a",
+        ),
+        (
+            "key = [\"ip\"]\nlimits = { rate = \"1/s\", key = [] }\npenalty = { ceiling = \"1m\" }",
+            "4: the penalty of policy 'api' is never charged, because each of its limits has a key",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/h\", most = \"9/s\" }\n\
+             penalty = { ceiling = \"1m\" }",
+            "3: the penalty of policy 'api' is never charged to the limit '1 per hour, up to 1 at \
+             once (the default)': its 1 cell takes 1h to pay off, more than the ceiling; write",
         ),
         (
             "limits = { count = 5, window = \"day\" }\npenalty = { ceiling = \"1m\" }",
