@@ -341,11 +341,13 @@ fn note_about_others(policy: &Policy) -> Option<String> {
     let mut labels: Vec<_> = labels.map(|limit| format!("'{}'", limit.label)).collect();
     labels.sort();
     labels.dedup();
-    let are = if labels.len() == 1 { "has a key" } else { "have keys" };
+    let are = match labels.len() {
+        1 => "has a key of its own",
+        _ => "have keys of their own",
+    };
     (!labels.is_empty()).then(|| {
         format!(
-            "{} {are} of its own, by which other clients count, too; what is owed there is not \
-             cleared",
+            "{} {are}, by which other clients count, too; what is owed there is not cleared",
             labels.join(" and ")
         )
     })

@@ -52,6 +52,8 @@ struct LastUndecided {
     policy: Name,
     message: Name,
     arg: Name,
+    /// The limit whose key has the arg; empty for the policy's key.
+    limit: Name,
     why: Why,
 }
 
@@ -77,18 +79,20 @@ impl Undecided {
     #[cold]
     pub(crate) fn count_undecided(&self, policy: &Policy, message: &Message<'_>) {
         self.undecided.fetch_add(1, Ordering::Relaxed);
-        let lacks = |arg: &KeyArg| {
-            Some((Name::new(&arg.name), Why::Key(arg.lacks(message)?, arg.has_fallback())))
+        let lacks = |(label, arg): (&str, &KeyArg)| {
+            let why = Why::Key(arg.lacks(message)?, arg.has_fallback());
+            Some((Name::new(label.as_bytes()), Name::new(&arg.name), why))
         };
-        let of_limits = policy.limits().filter_map(|limit| limit.key.as_ref());
-        let of_limits = of_limits.flat_map(|key| &key.args);
-        let (arg, why) = match policy.key.args.iter().chain(of_limits).find_map(lacks) {
-            Some(found) => found,
-            None => (Name::new(policy.cost.as_deref().unwrap_or_default()), Why::Cost),
-        };
+        let own = policy.key.args.iter().map(|arg| ("", arg));
+        let of_limits = policy.limits().filter_map(|limit| Some((limit, limit.key.as_ref()?)));
+        let of_limits =
+            of_limits.flat_map(|(limit, key)| key.args.iter().map(|arg| (&*limit.label, arg)));
+        let cost = || Name::new(policy.cost.as_deref().unwrap_or_default());
+        let found = own.chain(of_limits).find_map(lacks);
+        let (limit, arg, why) = found.unwrap_or_else(|| (Name::default(), cost(), Why::Cost));
         let message = Name::new(message.name);
         let policy = Name::new(policy.name.as_bytes());
-        remember(&self.last_undecided, LastUndecided { policy, message, arg, why });
+        remember(&self.last_undecided, LastUndecided { policy, message, arg, limit, why });
     }
 
     /// Counts a message that no policy is for.
@@ -106,16 +110,20 @@ impl Undecided {
     pub(crate) fn about_undecided(&self, count: u64) -> String {
         let got = Count(count, "message got", "messages got");
         let Some(last) = take(&self.last_undecided) else { return format!("{got} no decision") };
-        let LastUndecided { policy, message, arg, why } = last;
+        let LastUndecided { policy, message, arg, limit, why } = last;
+        let (of, whose) = match &*limit.0 {
+            "" => (String::new(), "policy"),
+            label => (format!(" of the key of '{label}'"), "limit"),
+        };
         let mut said = format!(
             "{got} no decision; of the last one, '{message}' for policy '{policy}', the arg \
-             '{arg}' "
+             '{arg}'{of} "
         );
         // Writing to a string does not fail.
         let _ = match why {
             Why::Key(NoValue::Missing, _) => write!(
                 said,
-                "is missing; compare 'key' of the policy with the 'args' line of the spoe-message"
+                "is missing; compare 'key' of the {whose} with the 'args' line of the spoe-message"
             ),
             Why::Key(NoValue::Null, false) => write!(
                 said,

@@ -151,7 +151,13 @@ fn several<'t>(
     for (place, (limit, at)) in limits.iter().zip(places).enumerate() {
         // Of two equal limits the first one counts.
         let stricter = limits.iter().enumerate().find(|(other, stricter)| {
-            let is_stricter = never_matters(limit, stricter);
+            // The highest limit beside one whose numbers messages say is no limit that anybody
+            // could leave out.
+            let is_most = |place: usize| {
+                place.checked_sub(1).is_some_and(|before| limits[before].by_arg.is_some())
+            };
+            let is_stricter =
+                !is_most(place) && !is_most(*other) && never_matters(limit, stricter);
             is_stricter && (place > *other || !never_matters(stricter, limit))
         });
         if let Some((_, stricter)) = stricter {
@@ -250,7 +256,7 @@ fn limit<'t>(
                     burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
                 Written { name, rate, burst, counts: None }
             };
-            reader.no_more(entries);
+            reader.no_more_but(entries, of_the_policy);
             written
         }
         _ => {
@@ -328,7 +334,25 @@ fn own_key<'t>(
         );
         reader.wrong(at, &what);
     }
-    Some(key_parts(reader, entries, Some(policy.key)))
+    let given = PARTS.map(|name| (name, entries.get(name)));
+    let key = key_parts(reader, entries, Some(policy.key));
+    if key.args.is_empty() && !policy.key.args.is_empty() {
+        for (name, value) in given.into_iter().skip(1) {
+            let Some(value) = value else { continue };
+            let what = format!(
+                "with key = [] all clients count together, so {name} does nothing; leave it out"
+            );
+            reader.warn(value.span().start, &what);
+        }
+    }
+    Some(key)
+}
+
+/// What to say of a setting in the table of a limit that is one of its policy.
+fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
+    crate::policy::file::SETTINGS.contains(&name).then(|| {
+        format!("'{name}' belongs to the policy; write it below the header of the policy")
+    })
 }
 
 /// `{ arg = "plan", default = "10/s burst 20", most = "1000/s burst 2000" }`: a limit whose
@@ -354,7 +378,7 @@ fn limit_by_arg<'t>(
             reader.wrong(value.span().start, &what);
         }
     }
-    reader.no_more(entries);
+    reader.no_more_but(entries, of_the_policy);
     for (name, value, what) in [
         ("arg", arg, "the arg with its numbers"),
         ("default", default, "a limit for messages without valid numbers"),
@@ -364,11 +388,21 @@ fn limit_by_arg<'t>(
             reader.wrong(at, &format!("the limit has no '{name}', {what}; {RIGHT}"));
         }
     }
-    let of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
+    let mut no_burst = Vec::new();
+    let mut of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
         let value = value?;
         let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
         let at = value.span().start;
+        if ["", "deny", "unlimited"].contains(&text.trim()) {
+            let what = format!(
+                "{name} = \"{text}\" is not possible, because {name} is a limit itself; write one, \
+                 such as {name} = \"10/s burst 20\""
+            );
+            reader.wrong(at, &what);
+            return None;
+        }
         let written = in_a_string(&text).map_err(|what| reader.wrong(at, &what)).ok()?;
+        no_burst.extend(written.burst.is_none().then(|| name.to_owned()));
         numbers(reader, at, &written)
     };
     let arg_name = arg.and_then(|value| {
@@ -400,11 +434,19 @@ fn limit_by_arg<'t>(
         (format!("{label}.most"), limit_id(&[policy.name.as_bytes(), own.as_bytes()]))
     };
     let mut limit = Limit::new(label, id, &rate, quota);
-    let (otherwise, within) =
-        (limit.words.text, Limit::new(most_label, most_id, &most_rate, most_quota));
+    let mut within = Limit::new(most_label, most_id, &most_rate, most_quota);
+    let otherwise = limit.words.text;
+    let no_burst_of = |name: &str, quota: Quota| match no_burst.iter().any(|it| it == name) {
+        true => format!(" (no burst given: {}, the count)", quota.burst()),
+        false => String::new(),
+    };
+    let otherwise = format!("{otherwise}{}", no_burst_of("default", quota));
+    let at_most = format!("at most {}", within.words.text);
+    within.words.bound =
+        format!("{}{}", within.words.bound, no_burst_of("most", most_quota)).into();
     limit.words = LimitWords {
         text: format!("the limit in the arg '{arg_name}', or {otherwise}").into(),
-        bound: format!("at most {}", within.words.text).into(),
+        bound: at_most.into(),
     }
     .into();
     let by_arg = Some(ByArg::new(&arg_name, quota).into());

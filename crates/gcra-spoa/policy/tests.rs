@@ -345,7 +345,19 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
         ),
         (
             "limits = { arg = \"plan\", default = \"deny\", most = \"1/s\" }",
-            "'deny' must stand alone; write limits = \"deny\"",
+            "default = \"deny\" is not possible, because default is a limit itself; write one, such",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/s\", most = \"unlimited\" }",
+            "most = \"unlimited\" is not possible, because most is a limit itself; write one, such",
+        ),
+        (
+            "limits = { rate = \"1/s\", cost = \"n\" }",
+            "'cost' belongs to the policy; write it below the header of the policy",
+        ),
+        (
+            "limits = { arg = \"plan\", default = \"1/s\", most = \"2/s\", shared = true }",
+            "'shared' belongs to the policy; write it below the header of the policy",
         ),
         (
             "limits = { arg = \"ip\", default = \"1/s\", most = \"2/s\" }",
@@ -370,6 +382,25 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
     let mistakes = parse(text).unwrap_err();
     let expected = "gcra-spoa.toml:2: a limit has a key of its own, so policy 'api' needs a 'key'";
     assert!(mistakes.len() == 1 && mistakes[0].starts_with(expected), "{mistakes:#?}");
+}
+
+#[test]
+fn warnings_about_limits_with_a_key_or_an_arg() {
+    let policies =
+        |limits: &str| good(&format!("[policy.api]\nkey = [\"ip\"]\nlimits = {limits}\n"));
+    let by_arg = "{ arg = \"plan\", default = \"1/s\", most = \"9/s\" }";
+    let all = policies(&format!("[\"5/s burst 5\", {by_arg}, \"90/s\"]"));
+    assert!(all.warnings.iter().all(|said| !said.contains("9 per second")), "{:?}", all.warnings);
+    let words = policies(by_arg).in_words();
+    for burst in
+        ["up to 1 at once (no burst given: 1, the count)", "(no burst given: 9, the count)"]
+    {
+        assert!(words.contains(burst), "{words}");
+    }
+    let all = policies("[\"5/s\", { rate = \"9/s\", key = [], ipv4_prefix = 24 }]");
+    let said =
+        "with key = [] all clients count together, so ipv4_prefix does nothing; leave it out";
+    assert!(all.warnings.len() == 1 && all.warnings[0].ends_with(said), "{:?}", all.warnings);
 }
 
 /// A limit by another key has no penalty, so it does not matter how slow it is.

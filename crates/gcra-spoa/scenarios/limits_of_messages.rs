@@ -185,7 +185,12 @@ async fn a_request_without_a_value_for_a_limits_key_has_no_decision() {
     for _ in 0..3 {
         assert_eq!(blocked(&mut scenario, &unknown).await, None);
     }
-    assert_eq!(scenario.undecided.about_undecided(3).matches("the arg 'asn' is null").count(), 1);
+    let said = scenario.undecided.about_undecided(3);
+    assert!(said.contains("the arg 'asn' of the key of 'api.asn' is null, as for a"), "{said}");
+    assert_eq!(blocked(&mut scenario, &[("ip", address("192.0.2.1"))]).await, None);
+    let said = scenario.undecided.about_undecided(1);
+    let missing = "the arg 'asn' of the key of 'api.asn' is missing; compare 'key' of the limit";
+    assert!(said.contains(missing), "{said}");
     let said = scenario.explain(&unknown).in_words();
     assert!(said.contains("the arg 'asn' of the key of 'api.asn' is null"), "{said}");
     for expected in [false, false, true] {
