@@ -431,17 +431,15 @@ impl<'t> File<'t> {
             let rules = &mut overrides.rules;
             settle::apply(&mut self.reader, name, written, rule.as_mut(), rules);
         }
-        let costs = [
-            ("cost", cost.as_deref(), cost_at.map(|value| value.span().start)),
-            (
-                "reserve",
-                settle.as_ref().and_then(|written| written.reserve.as_deref()),
-                settle.as_ref().and_then(|written| written.reserve_at),
-            ),
-        ];
+        let costs = cost.as_deref().zip(cost_at);
+        let costs = costs.map(|(arg, value)| ("cost", arg, value.span().start));
+        let reserve = settle.as_ref();
+        let reserve =
+            reserve.and_then(|it| Some(("reserve", it.reserve.as_deref()?, it.reserve_at?)));
+        let costs: Vec<_> = costs.into_iter().chain(reserve).collect();
         let rules = rule.iter().chain(&overrides.rules).flat_map(Rule::limits);
         let all: Vec<_> = rules.chain(trial.iter().flatten()).collect();
-        limits::args_are_apart(&mut self.reader, at, &key, &all, costs);
+        limits::args_are_apart(&mut self.reader, at, &key, &all, &costs);
         // The cost of a policy with `settle` is in the message of the response.
         let (cost, cells, settle) = match settle {
             None => (cost, 1, None),

@@ -395,8 +395,8 @@ fn limit_by_arg<'t>(
         let at = value.span().start;
         if ["", "deny", "unlimited"].contains(&text.trim()) {
             let what = format!(
-                "{name} = \"{text}\" is not possible, because {name} is a limit itself; write one, \
-                 such as {name} = \"10/s burst 20\""
+                "{name} = \"{text}\" is not possible, because {name} is a limit itself; write \
+                 one, such as {name} = \"10/s burst 20\""
             );
             reader.wrong(at, &what);
             return None;
@@ -462,14 +462,13 @@ pub(super) fn args_are_apart(
     at: usize,
     policy: &KeyParts,
     limits: &[&Limit],
-    costs: [(&str, Option<&[u8]>, Option<usize>); 2],
+    costs: &[(&str, &[u8], usize)],
 ) {
     let counts_by = |limit: &&&Limit, arg: &[u8]| {
         limit.key.as_ref().is_some_and(|key| key.names().any(|name| name == arg))
     };
-    for (setting, arg, place) in costs {
-        let Some(arg) = arg else { continue };
-        let (name, at) = (String::from_utf8_lossy(arg), place.unwrap_or(at));
+    for (setting, arg, at) in costs.iter().copied() {
+        let name = String::from_utf8_lossy(arg);
         // Of the policy's key this was noted before.
         let is_in_policy = policy.names().any(|name| name == arg);
         let limit = limits.iter().find(|limit| counts_by(limit, arg));

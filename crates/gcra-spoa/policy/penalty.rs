@@ -64,16 +64,11 @@ pub(super) fn apply(
     let is_known = rule.is_some();
     let limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut);
     // A count in a window is of requests that were allowed.
-    let mut has_rate = false;
+    let mut limits: Vec<_> = limits.filter(|limit| limit.calendar.is_none()).collect();
+    let has_rate = !limits.is_empty();
     // For a penalty under a key of its own, other clients would wait.
-    let mut limits = limits
-        .filter(|limit| limit.calendar.is_none())
-        .inspect(|_| has_rate = true)
-        .filter(|limit| limit.key.is_none())
-        .peekable();
-    let is_for_none = limits.peek().is_none();
-    let limits: Vec<_> = limits.collect();
-    if is_known && is_for_none {
+    limits.retain(|limit| limit.key.is_none());
+    if is_known && limits.is_empty() {
         let why = match has_rate {
             false => "the policy has no limit with a rate",
             true => "each of its limits has a key of its own, and other clients would wait for it",
@@ -140,7 +135,7 @@ fn never_charged(penalty: Penalty, quota: Quota, words: &str, policy: &str) -> O
         cells => format!("its {cells} cells take"),
     };
     Some(format!(
-        "the penalty of policy '{policy}' is never charged to the limit '{words}': {cells} {takes} to \
-         pay off, {more}; {remedy}"
+        "the penalty of policy '{policy}' is never charged to the limit '{words}': {cells} \
+         {takes} to pay off, {more}; {remedy}"
     ))
 }

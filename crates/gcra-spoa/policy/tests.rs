@@ -345,11 +345,11 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
         ),
         (
             "limits = { arg = \"plan\", default = \"deny\", most = \"1/s\" }",
-            "default = \"deny\" is not possible, because default is a limit itself; write one, such",
+            "default = \"deny\" is not possible, because default is a limit itself; write",
         ),
         (
             "limits = { arg = \"plan\", default = \"1/s\", most = \"unlimited\" }",
-            "most = \"unlimited\" is not possible, because most is a limit itself; write one, such",
+            "most = \"unlimited\" is not possible, because most is a limit itself; write",
         ),
         (
             "limits = { rate = \"1/s\", cost = \"n\" }",
@@ -407,8 +407,8 @@ fn warnings_about_limits_with_a_key_or_an_arg() {
 #[test]
 fn a_penalty_is_not_compared_with_limits_by_other_keys() {
     let policies = good(
-        "[policy.api]\nkey = [\"ip\"]\npenalty = { ceiling = \"1m\" }\nlimits = [\"1/s\", { name = \
-         \"all\", rate = \"10/d\", key = [] }]\n",
+        "[policy.api]\nkey = [\"ip\"]\npenalty = { ceiling = \"1m\" }\nlimits = [\"1/s\", { \
+         name = \"all\", rate = \"10/d\", key = [] }]\n",
     );
     let limits: Vec<_> = policies.list[0].limits().collect();
     let beyond = |place: usize| limits[place].quota.most_owed() > limits[place].quota.drain_time();
@@ -469,8 +469,8 @@ fn an_arg_of_a_limits_key_is_nothing_else() {
         assert!(fits, "{mistakes:#?} instead of {expected}");
     }
     // What is wrong with the policy's key is said once.
-    let text = "[policy.api]\nkey = [\"n\"]\ncost = \"n\"\nlimits = { rate = \"1/s\", ipv4_prefix = \
-                24 }\n";
+    let text = "[policy.api]\nkey = [\"n\"]\ncost = \"n\"\nlimits = { rate = \"1/s\", \
+                ipv4_prefix = 24 }\n";
     assert_eq!(parse(text).unwrap_err().len(), 1);
 }
 
@@ -1672,8 +1672,9 @@ fn each_wrong_setting_gets_one_clear_sentence() {
             "3: max_delay of policy 'api' has no effect, because the policy has no limit with a",
         ),
         (
-            "key = [\"ip\"]\nlimits = { rate = \"1/s\", key = [] }\npenalty = { ceiling = \"1m\" }",
-            "4: the penalty of policy 'api' is never charged, because each of its limits has a key",
+            "key = [\"ip\"]\nlimits = { rate = \"1/s\", key = [] }\n\
+             penalty = { ceiling = \"1m\" }",
+            "4: the penalty of policy 'api' is never charged, because each of its limits has",
         ),
         (
             "limits = { arg = \"plan\", default = \"1/h\", most = \"9/s\" }\n\
