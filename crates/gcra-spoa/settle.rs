@@ -180,6 +180,8 @@ impl InWindow<'_> {
         let window = calendar.window(at);
         let begins = u64::try_from(calendar.bounds(at).start).unwrap_or_default();
         let is_ours = reserved_at >= Duration::from_secs(begins);
+        // After a reset there may be less than was reserved.
+        let less = less.min(table.counted_in(key, window).unwrap_or(0));
         if less > 0 && is_ours && table.uncount(key, window, less) {
             cells.given_back = cells.given_back.max(less);
         }

@@ -250,7 +250,7 @@ impl<'t> File<'t> {
     }
 
     /// Adds the variable `reserved` if a policy reserves cells: without it, no response could give
-    /// them back.
+    /// them back. It comes early, because the first variables fit into every usual ACK.
     fn answer_reservations(
         &mut self,
         answers: &mut Answers,
@@ -272,7 +272,12 @@ impl<'t> File<'t> {
         }
         let is_named = answers.others.contains(&Var::Reserved);
         match (reserving, is_named) {
-            (Some(_), false) => answers.others.push(Var::Reserved),
+            (Some(_), _) => {
+                answers.others.retain(|var| *var != Var::Reserved);
+                // Before all that a response can do without.
+                let delays = answers.others.iter().take_while(|var| **var == Var::DelayMs).count();
+                answers.others.insert(delays, Var::Reserved);
+            }
             // If a policy is wrong, it may be the one with reserve.
             (None, true) if self.reader.is_content() => {
                 let what = "answer names 'reserved', and no policy has reserve; write reserve in \
@@ -342,7 +347,7 @@ impl<'t> File<'t> {
         let table = reader.table(value, &what)?;
         let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
         let message = match entries.take("message") {
-            Some(value) => self.message(value)?,
+            Some(value) => self.message(value, "message")?,
             None => name.to_owned(),
         };
         let when = entries.take("when");
@@ -356,7 +361,7 @@ impl<'t> File<'t> {
         let cost_at = entries.take("cost");
         let cost = cost_at.and_then(|value| self.cost(value, &key));
         let settling = entries.take("settle");
-        let settling = settling.map(|value| (value, self.message(value)));
+        let settling = settling.map(|value| (value, self.message(value, "settle")));
         let arg = cost.as_deref().map(|cost| String::from_utf8_lossy(cost).into_owned());
         let of_request = (&key, &*message);
         let reader = &mut self.reader;
@@ -503,8 +508,8 @@ impl<'t> File<'t> {
     }
 
     /// The name of a spoe-message, in the characters that HAProxy allows.
-    fn message(&mut self, value: &Node<'t>) -> Option<String> {
-        let name = self.reader.name(value, "message", "the name of a spoe-message")?;
+    fn message(&mut self, value: &Node<'t>, setting: &str) -> Option<String> {
+        let name = self.reader.name(value, setting, "the name of a spoe-message")?;
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         if let Some(c) = name.chars().find(|c| !is_allowed(*c)) {
             let what = format!(

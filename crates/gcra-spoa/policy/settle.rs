@@ -282,10 +282,19 @@ impl Settle {
         };
         let message = text(&self.message);
         let mut lines = vec![format!("{reserves}; the message '{message}' charges {cost}")];
-        lines.push(format!(
-            "responses charge beyond the burst, up to {} of debt",
-            Exact(self.max_debt)
-        ));
+        let (counts, has_rate) = (
+            policy.limits().any(|limit| limit.calendar.is_some()),
+            policy.limits().any(|limit| limit.calendar.is_none()),
+        );
+        if has_rate {
+            lines.push(format!(
+                "responses charge beyond the burst, up to {} of debt",
+                Exact(self.max_debt)
+            ));
+        }
+        if counts {
+            lines.push("responses charge beyond the count, until the window ends".to_owned());
+        }
         if self.reserves {
             let within = Exact(self.within);
             lines.push(format!("what was reserved too much is given back within {within}"));
