@@ -40,11 +40,12 @@
 //! From the bottom up; no module uses one that comes after it:
 //!
 //! * `time`, `limit` (the arithmetic), `message`, and `rule` (for the tests);
-//! * `record`: the store's end;
+//! * `record`: the store's end; `charge`: what is charged there at once, and not lent;
 //! * `holding`: the host's end; `request`: several limits; `demand`: how much to ask for;
 //! * `watch`: the store's clock; `word`: a holding in two words, for memory that processes share;
 //! * for the tests, `police` (an exact bucket), `explore`, and `simulate`.
 
+mod charge;
 mod demand;
 #[cfg(test)]
 mod explore;
@@ -62,9 +63,10 @@ mod time;
 mod watch;
 mod word;
 
+pub use charge::{Charge, Charged};
 pub use demand::Demand;
 pub use holding::{Holding, Look, Sent, Wish};
-pub use limit::{Limit, LimitError, Units};
+pub use limit::{Limit, LimitError, Units, Window};
 pub use message::{Ask, AskNumber, HostId, Reply};
 pub use record::{Lease, Record};
 pub use request::{Need, Step, decide, next_step};

