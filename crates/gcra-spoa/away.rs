@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::decide_shared::{ForeseenWithoutStore, Instead};
 use crate::duration::{Left, Short};
 use crate::plural::Count;
-use crate::policy::WithoutStore;
+use crate::policy::Sharing;
 use crate::verdict::Reason;
 
 /// Agents note several times a second that they use the store. One may be stopped for a moment.
@@ -73,13 +73,13 @@ impl Away {
     pub(crate) fn of_machine(
         leases: &Leases,
         table: &Table,
-        without_store: WithoutStore,
+        sharing: Sharing,
     ) -> Option<(Self, Option<Reason>)> {
         let unused = leases.any_part_used_ago(HostTime::from(table.now()));
         if unused <= NOTED_EVERY || unused == Micros(u64::MAX) || table.processes().is_empty() {
             return None;
         }
-        let instead = Instead::of(without_store, Nanos::from(unused));
+        let instead = Instead::of(sharing, Nanos::from(unused));
         let away = Self {
             for_ms: unused.0.div_ceil(1_000),
             agent_says_so: false,

@@ -4,6 +4,7 @@
 //! belongs to one process: the asks that it has sent, the requests that wait for them, and what it
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
+mod denials;
 mod due;
 mod loan;
 mod outage;
@@ -18,11 +19,12 @@ use std::time::{Duration, Instant};
 use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
-use gcra_lease::{AskNumber, Demand, HostTime, Limit, Micros, Sent, Wish};
-use gcra_store::{Answer, Asker, Line, Names, Outcome, Store};
+use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
+use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store};
 use gcra_table::{LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::borrower::denials::Denials;
 use crate::borrower::due::{Due, What};
 use crate::borrower::outage::{HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
@@ -87,6 +89,8 @@ pub(crate) struct Borrower {
     asked: Mutex<AHashMap<AskNumber, Loan>>,
     waiting: Arc<Waiting>,
     due: Due,
+    /// The keys that the store has denied not long ago, where it is asked about each request.
+    pub(crate) denials: Denials,
     /// When each part of the store was away at last.
     outages: Box<[Outage]>,
     /// When this host was counted for the first time, and at last: when that was asked for, as a
@@ -180,6 +184,7 @@ impl Borrower {
             asked: Mutex::default(),
             waiting: Arc::default(),
             due: Due::default(),
+            denials: Denials::default(),
             outages,
             counted: Default::default(),
             counts: Counts::default(),
@@ -355,6 +360,20 @@ impl Borrower {
         if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.patience, cells) {
             self.submit(&leases, now, loan, sent);
         }
+    }
+
+    /// Sends a charge to the store, once.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be asked.
+    pub(crate) fn charge(
+        &self,
+        table: &Table,
+        loan: &Loan,
+        charge: Charge,
+    ) -> Result<Charging, gcra_store::Away> {
+        self.asker.charge(loan.bucket.clone(), HostTime::from(table.now()), charge)
     }
 
     /// Notes a penalty, which is reported soon. False if nothing is known about the key, and the

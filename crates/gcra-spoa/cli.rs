@@ -1226,7 +1226,7 @@ impl Config {
                 let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
                 let store = args.store.settings()?;
                 let without_store = args.without_store.unwrap_or_default();
-                let shared = store.as_ref().map(|_| Sharing { without_store });
+                let shared = store.as_ref().map(|_| Sharing { without_store, at_once: false });
                 let mut policies = policies_of_flags(&args.limit, shared, answers)?;
                 if let Some(settings) = &store {
                     policies.warnings = settings.remarks();
@@ -2275,7 +2275,7 @@ mod tests {
         assert_eq!((local.list[0].shared, local.store), (None, None));
 
         let least = policies("--rate 1/s --store redis://store.example");
-        assert_eq!(least.list[0].shared, Some(Sharing { without_store: WithoutStore::Share }));
+        assert_eq!(least.list[0].shared, Some(Sharing::default()));
         let store = least.store.unwrap();
         assert_eq!((&*store.url_text, store.wait.as_millis()), ("redis://store.example", 20));
 
@@ -2284,7 +2284,7 @@ mod tests {
              --store-wait 1s --without-store open",
         );
         let without_store = WithoutStore::Open { for_: Duration::from_secs(10) };
-        assert_eq!(most.list[0].shared, Some(Sharing { without_store }));
+        assert_eq!(most.list[0].shared, Some(Sharing { without_store, at_once: false }));
         let store = most.store.unwrap();
         assert_eq!(store.password, Password::File("/none".into()));
         assert_eq!(store.authorities.as_deref(), Some(Path::new("/none/ca")));

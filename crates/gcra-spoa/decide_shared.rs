@@ -1,6 +1,8 @@
 //! From a question to a verdict, under limits that this host shares with others: spends cells that
 //! the store has lent, or says that the request has to wait for some.
 
+mod at_once;
+
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,14 +16,17 @@ use spop_agent::Message;
 use crate::answer::{Standing, Standings};
 use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide::Charge;
+use crate::decide_shared::at_once::AtOnce;
 use crate::duration::nanoseconds;
 use crate::in_force::InForce;
 use crate::limit_bucket::{self, LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
-use crate::policy::sharing::lent;
+use crate::policy::sharing::{counted, lent};
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
+
+pub(crate) use crate::decide_shared::at_once::{SettledInStore, UnderWay};
 
 /// Another host may have missed the store that much earlier, and use its share by now.
 const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
@@ -56,6 +61,8 @@ pub(crate) struct Attempt {
     asked: [bool; MAX_LIMITS],
     /// What it waits for.
     waits: Option<Waits>,
+    /// What the store has said so far, if it is asked about each request.
+    at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
     sharing: Option<Sharing>,
 }
@@ -69,6 +76,17 @@ pub(crate) enum Patience {
     Asks,
     /// It has waited for as long as it may.
     Over,
+}
+
+/// What was decided about a message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Decided {
+    /// Why it is denied, if it is.
+    pub(crate) reason: Option<Reason>,
+    /// How long the request has to wait, if it is allowed.
+    pub(crate) delay: Nanos,
+    /// Whether its cells were charged.
+    pub(crate) is_charged: bool,
 }
 
 /// The request has to wait for the store. What for is in its [`Attempt`].
@@ -88,12 +106,14 @@ pub(crate) enum Instead {
 
 impl Instead {
     /// What a policy does after the store has been away for this time.
-    pub(crate) fn of(without_store: WithoutStore, away: Nanos) -> Self {
+    pub(crate) fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
         match without_store {
             WithoutStore::Closed => Self::Closed,
             WithoutStore::Open { for_ } if Duration::from(away) < for_ => {
                 Self::Open { left: for_.saturating_sub(away.into()) }
             }
+            // There is no share of such a limit.
+            WithoutStore::Share | WithoutStore::Open { .. } if at_once => Self::Closed,
             WithoutStore::Share | WithoutStore::Open { .. } => Self::Share,
         }
     }
@@ -122,6 +142,11 @@ impl Attempt {
     /// How the policy is shared for which the request waits.
     pub(crate) fn sharing(&self) -> Option<Sharing> {
         self.sharing
+    }
+
+    /// The charge that it waits for, if it does.
+    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
+        self.at_once.as_deref_mut().and_then(AtOnce::under_way)
     }
 }
 
@@ -257,8 +282,9 @@ impl<'p> Shared<'p, '_, '_> {
     fn loan(&self, Claim { limit, quota, local, key }: Claim<'_>) -> Option<Loan> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
-        let lent_limit = lent(quota).ok()?;
-        let mut bucket = bucket_of(&self.borrower.names, policy_of, limit, self.message)?;
+        let (names, second) = (&self.borrower.names, self.table.wall_reading().second());
+        let mut bucket = bucket_of(names, policy_of, limit, self.message, second)?;
+        let lent_limit = *bucket.limit();
         // What was owed under the numbers before the latest change is carried over.
         let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
             earlier.bucket(self.table, policy, rule, limit, local, self.message)
@@ -267,6 +293,7 @@ impl<'p> Shared<'p, '_, '_> {
             bucket = bucket.changed_from(before);
         }
         let shares_after = match self.sharing.without_store {
+            _ if self.sharing.at_once => None,
             WithoutStore::Share => Some(Nanos::ZERO),
             WithoutStore::Closed => None,
             WithoutStore::Open { for_ } => {
@@ -359,7 +386,7 @@ impl<'p> Shared<'p, '_, '_> {
     ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
         let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
         let away = now.time().saturating_since(since);
-        match Instead::of(self.sharing.without_store, away) {
+        match Instead::of(self.sharing, away) {
             Instead::Closed => return (Some(Reason::Store), ArrayVec::new()),
             Instead::Open { .. } => {
                 self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
@@ -387,7 +414,7 @@ impl<'p> Shared<'p, '_, '_> {
         let since = self.borrower.away_since(self.table, &loan)?;
         let mut now = self.table.reading();
         let away = now.time().saturating_since(since);
-        let instead = Instead::of(self.sharing.without_store, away);
+        let instead = Instead::of(self.sharing, away);
         let machines = self.borrower.hosts(now.time());
         let (reason, wait) = match instead {
             Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
@@ -405,18 +432,23 @@ impl<'p> Shared<'p, '_, '_> {
     }
 }
 
-/// The record in the store of a message's key under a limit of the policy. `None` if the store
-/// cannot compute the limit, which the check of the configuration refuses.
+/// The record in the store of a message's key under a limit of the policy, `second` seconds after
+/// 1970. `None` if the store cannot compute the limit, which the check of the configuration
+/// refuses.
 pub(crate) fn bucket_of(
     names: &Names,
     policy: &Policy,
     limit: &Limit,
     message: &Message<'_>,
+    second: i64,
 ) -> Option<Bucket> {
     let key = match &limit.key {
         None => key_bytes(policy, message),
         Some(parts) => own_key_bytes(parts, message),
     };
-    let quota = limit_bucket::quota(limit, Some(message));
-    Some(names.bucket(limit.label.clone(), &key, lent(quota).ok()?))
+    let limit_in_store = match &limit.calendar {
+        None => lent(limit_bucket::quota(limit, Some(message))),
+        Some(calendar) => counted(limit.quota, calendar.bounds_at(second)),
+    };
+    Some(names.bucket(limit.label.clone(), &key, limit_in_store.ok()?))
 }

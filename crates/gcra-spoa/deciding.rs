@@ -10,13 +10,13 @@ use crate::audit::Lines;
 use crate::borrower::{Borrower, Waits};
 use crate::counting::{count, count_undecided};
 use crate::decide::decide;
-use crate::decide_shared::{Attempt, MustWait, Patience, Shared};
+use crate::decide_shared::{Attempt, Decided, MustWait, Patience, Shared, UnderWay};
 use crate::in_force::InForce;
 use crate::limit_bucket::lacks_a_key;
 use crate::policy::{Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
 use crate::reserved::Reserved;
-use crate::settle::settle;
+use crate::settle::{SettlingInStore, settle};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -51,6 +51,11 @@ impl Progress {
     /// What the request waits for, if it does.
     pub(crate) fn waits(&self) -> Option<&Waits> {
         self.attempt.waits()
+    }
+
+    /// The charge that the request waits for, if it does.
+    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
+        self.attempt.under_way()
     }
 
     /// How the policy is shared for which the request waits.
@@ -92,7 +97,8 @@ impl<'p> Deciding<'p, '_> {
                 Err(why) => match why.settles(&self.in_force.policies, &message) {
                     Some(policy) => {
                         let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
-                        self.settle(policy, &message, now, standings, audit);
+                        let attempt = &mut progress.attempt;
+                        self.settle(policy, &message, now, attempt, standings, audit)?;
                     }
                     None => {
                         let Self { in_force, undecided, lane, .. } = self;
@@ -107,17 +113,29 @@ impl<'p> Deciding<'p, '_> {
     }
 
     /// Settles a request of the policy with this index, as the message of its response says.
+    ///
+    /// # Errors
+    ///
+    /// The message has to wait.
     #[cold]
     fn settle(
         self,
         policy: usize,
         message: &Message<'_>,
         now: &mut Reading,
+        attempt: &mut Attempt,
         standings: Option<&mut Standings<'p>>,
         audit: Option<&mut Lines>,
-    ) {
-        let Self { in_force, table, undecided, lane, .. } = self;
-        match settle(table, now, in_force, policy, message, standings) {
+    ) -> Result<(), MustWait> {
+        let Self { in_force, table, borrowing, undecided, lane, patience } = self;
+        let settled = match in_force.policies.list.get(policy).and_then(|it| it.shared) {
+            None => settle(table, now, in_force, policy, message, standings),
+            Some(sharing) => {
+                let settling = SettlingInStore { table, in_force, borrowing, sharing, message };
+                settling.settle(policy, attempt, patience, standings)?
+            }
+        };
+        match settled {
             Some(cells) => {
                 if let Some(lines) = audit {
                     let policy = &in_force.policies.list[policy];
@@ -129,6 +147,7 @@ impl<'p> Deciding<'p, '_> {
                 count_undecided(in_force, undecided, lane, why, message);
             }
         }
+        Ok(())
     }
 }
 
@@ -197,6 +216,7 @@ impl<'p> Asked<'p, '_, '_> {
         let policy = self.policy();
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
+        let mut is_charged = true;
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
@@ -204,9 +224,20 @@ impl<'p> Asked<'p, '_, '_> {
                 let shared =
                     Shared { borrower, leases, table, in_force, sharing, question, message };
                 let attempt = &mut progress.attempt;
-                let reason = shared.decide(limits, now, attempt, patience, standings)?;
-                goes_on = now.time();
-                Verdict::new(question.policy, policy.observes, reason)
+                let decided = match sharing.at_once {
+                    true => shared.decide_at_once(limits, now, attempt, patience, standings)?,
+                    false => {
+                        let reason = shared.decide(limits, now, attempt, patience, standings)?;
+                        let is_charged = reason.is_none();
+                        Decided { reason, is_charged, ..Decided::default() }
+                    }
+                };
+                let Decided { reason, delay, .. } = decided;
+                is_charged = decided.is_charged;
+                goes_on = now.time().saturating_add(delay);
+                let delays = in_force.each[question.policy].delays;
+                let verdict = Verdict::new(question.policy, policy.observes, reason);
+                verdict.after(delay).delaying(delays)
             }
             // The store was not there when the agent was started.
             (Some(_), Rule::Limits(_), None) => {
@@ -220,7 +251,7 @@ impl<'p> Asked<'p, '_, '_> {
         self.count(verdict);
         self.write(goes_on, audit, Some(verdict));
         let has_limits = !policy.rule(question.rule).limits().is_empty();
-        let is_charged = verdict.reason.is_none() && has_limits;
+        let is_charged = is_charged && verdict.reason.is_none() && has_limits;
         self.reserve(progress, if is_charged { question.cells } else { 0 });
         Ok(verdict)
     }

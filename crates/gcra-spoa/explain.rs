@@ -23,7 +23,7 @@ use crate::limit_bucket;
 use crate::named_parts::{exact_key, ungrouped};
 use crate::plural::Count;
 use crate::policy::key_args::{KeyArg, NoValue};
-use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
+use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, Sharing, When};
 use crate::question::{Question, Unanswerable};
 use crate::verdict::{Reason, Verdict};
 use crate::visible::quoted;
@@ -358,10 +358,7 @@ pub(crate) fn decided(
         .to_owned(),
         limits: own.limits,
         observed,
-        without_store: policy
-            .shared
-            .filter(|_| is_shared)
-            .map(|sharing| sharing.without_store.in_words()),
+        without_store: policy.shared.filter(|_| is_shared).map(Sharing::without_store_in_words),
         asks_store: is_limited && own.asks_store,
         store_is_there: own.store_is_there,
         away: own.away.filter(|_| is_limited),
@@ -405,11 +402,11 @@ impl Said {
         message: &Message<'_>,
     ) -> Self {
         let policy = &in_force.policies.list[question.policy];
-        let limits = match (policy.shared, policy.rule(question.rule)) {
-            (Some(_), Rule::Limits(limits)) => limits,
+        let (limits, at_once) = match (policy.shared, policy.rule(question.rule)) {
+            (Some(sharing), Rule::Limits(limits)) => (limits, sharing.at_once),
             _ => return Self::of_local(in_force, table, question, message),
         };
-        let mut held = Held::of_all(shared.leases, table, question, message, limits);
+        let mut held = Held::of_all(shared.leases, table, (question, at_once), message, limits);
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 match store.read(policy, limit, message) {
@@ -510,7 +507,7 @@ fn without_store(
     let sharing = in_force.policies.list[question.policy].shared?;
     let (leases, limit) = (shared.leases?, limits.get(place)?);
     let Some(borrower) = shared.borrower else {
-        let (away, reason) = Away::of_machine(leases, table, sharing.without_store)?;
+        let (away, reason) = Away::of_machine(leases, table, sharing)?;
         return Some((away, reason, Nanos::ZERO));
     };
     let shared = Shared { borrower, leases, table, in_force, sharing, question, message };

@@ -39,6 +39,10 @@ pub(crate) struct Held {
     pub(crate) asking: bool,
     /// Whether this machine knows anything about the client.
     pub(crate) known: bool,
+    /// Whether the store is asked about each request, so that no cells are lent.
+    pub(crate) at_once: bool,
+    /// Whether the limit counts in windows.
+    pub(crate) counts: bool,
     /// What the store has, if it was asked.
     pub(crate) store: Option<Stored>,
     /// Why the store could not be asked.
@@ -75,9 +79,19 @@ impl Stored {
         }
     }
 
-    fn in_words(self, burst: u32) -> String {
+    fn in_words(self, burst: u32, counts: bool) -> String {
         let Self { owed, lent, free, machines, full_after_ms } = self;
+        if counts {
+            return format!("in the store: {owed} of {burst} counted in this window");
+        }
         match (owed, lent) {
+            (_, 0) if owed > 0 => {
+                let left = Left(Duration::from_millis(full_after_ms));
+                let owed = Count(owed, "cell", "cells");
+                format!(
+                    "in the store: {owed} owed, {free} of {burst} free; nothing is owed in {left}"
+                )
+            }
             (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
             _ => {
                 let mut words = format!(
@@ -97,16 +111,17 @@ impl Stored {
 
 impl Held {
     /// What is held under each of these limits of the policy of the question. `leases` are those
-    /// beside the table; without them, nothing is held.
+    /// beside the table; without them, nothing is held. `at_once` is whether the store is asked
+    /// about each request.
     pub(crate) fn of_all(
         leases: Option<&Leases>,
         table: &Table,
-        question: Question,
+        (question, at_once): (Question, bool),
         message: &Message<'_>,
         limits: &[Limit],
     ) -> Vec<Self> {
         let now = HostTime::from(table.now());
-        let of = |limit| Self::of(leases, table, now, question, message, limit);
+        let of = |limit| Self::of(leases, table, now, (question, at_once), message, limit);
         limits.iter().map(of).collect()
     }
 
@@ -114,20 +129,21 @@ impl Held {
         leases: Option<&Leases>,
         table: &Table,
         now: HostTime,
-        Question { key, cells, .. }: Question,
+        (Question { key, cells, .. }, at_once): (Question, bool),
         message: &Message<'_>,
         limit: &Limit,
     ) -> Self {
         let LimitBucket { key, quota } = LimitBucket::of(table, limit, key, Some(message));
         let (text, burst) = (limit.in_words_for(message), quota.burst());
         let label = limit.label.to_string();
+        let (now_asks, counts) = ("asks".to_owned(), limit.calendar.is_some());
         let nothing =
-            Self { limit: label, text, burst, now: "asks".to_owned(), ..Self::default() };
+            Self { limit: label, text, burst, now: now_asks, at_once, counts, ..Self::default() };
         let nothing = match cells > burst {
             true => Self { now: "oversize".to_owned(), ..nothing },
             false => nothing,
         };
-        let Some(leases) = leases else { return nothing };
+        let Some(leases) = leases.filter(|_| !at_once) else { return nothing };
         let key = LeaseKey::new(key, quota);
         // What agents have is not known here. An ask of this age is lost in any case.
         let longest = u64::try_from(WAITS.end().as_micros()).unwrap_or(u64::MAX);
@@ -164,6 +180,7 @@ impl Held {
     pub(crate) fn in_words(&self) -> String {
         let left = |ms: u64| Left(Duration::from_millis(ms));
         let mut words = match (self.cells, self.blocked_ms) {
+            _ if self.at_once => "the store is asked about each request".to_owned(),
             (0, 0) => "this machine holds no cells".to_owned(),
             (0, ms) => format!(
                 "blocked on this machine for another {}, as the store said; then the store is \
@@ -185,7 +202,7 @@ impl Held {
         }
         if let Some(store) = self.store {
             words.push_str("; ");
-            words.push_str(&store.in_words(self.burst));
+            words.push_str(&store.in_words(self.burst, self.counts));
         }
         if let Some(fault) = &self.store_fault {
             words.push_str("; ");
@@ -204,8 +221,8 @@ mod tests {
         let lent = Stored { lent: 3, free: 7, machines: 1, ..Stored::default() };
         let words =
             "in the store: 0 cells owed, 3 lent (1 machine has asked lately), 7 of 10 free";
-        assert_eq!(lent.in_words(10), words);
+        assert_eq!(lent.in_words(10, false), words);
         let owed = Stored { owed: 2, full_after_ms: 1_500, ..lent };
-        assert!(owed.in_words(10).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
+        assert!(owed.in_words(10, false).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
     }
 }

@@ -316,8 +316,10 @@ impl Housekeeping {
     fn warn_about_bursts(&self, machines: u32) {
         let in_force = self.policies.load();
         for policy in in_force.policies.without_trials() {
-            let is_closed = |sharing: Sharing| sharing.without_store == WithoutStore::Closed;
-            if policy.shared.is_none_or(is_closed) {
+            let has_no_share = |sharing: Sharing| {
+                sharing.at_once || sharing.without_store == WithoutStore::Closed
+            };
+            if policy.shared.is_none_or(has_no_share) {
                 continue;
             }
             if let Some(requests) = blocked_without_store(policy, machines) {

@@ -8,6 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::decide_shared::bucket_of;
 use crate::policy::store::StoreSettings;
 use crate::policy::{Limit, Policy};
+use crate::reserved::wall_clock;
 
 /// A store, to be asked about single clients. Each question connects once.
 #[derive(Debug)]
@@ -67,7 +68,8 @@ impl InStore {
         limit: &Limit,
         message: &Message<'_>,
     ) -> anyhow::Result<Bucket> {
-        bucket_of(&self.names, policy, limit, message)
+        let second = i64::try_from(wall_clock().as_secs()).unwrap_or(i64::MAX);
+        bucket_of(&self.names, policy, limit, message, second)
             .ok_or_else(|| anyhow!("the limit '{}' cannot be shared", limit.words.text))
     }
 }

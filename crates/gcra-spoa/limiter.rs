@@ -276,11 +276,11 @@ impl Limiter {
             return;
         }
         // This answer leaves if there is no memory to wait in.
-        let is_blocked = progress.sharing().is_none_or(|Sharing { without_store }| {
-            !matches!(without_store, WithoutStore::Open { .. })
-        });
-        let answers = &in_force.policies.answers;
-        let _ = reply.set_var(answers.scope, answers.blocked, is_blocked);
+        if let Some(Sharing { without_store, .. }) = progress.sharing() {
+            let is_blocked = !matches!(without_store, WithoutStore::Open { .. });
+            let answers = &in_force.policies.answers;
+            let _ = reply.set_var(answers.scope, answers.blocked, is_blocked);
+        }
         let Some(borrower) = self.borrower.clone() else { return };
         let waiting = WaitingRequest {
             borrower,

@@ -94,8 +94,10 @@ impl fmt::Display for RateFlags {
         write!(f, "--rate {text} --burst {burst}")?;
         match shared {
             None => Ok(()),
-            Some(Sharing { without_store: WithoutStore::Share }) => f.write_str(" --store URL"),
-            Some(Sharing { without_store }) => {
+            Some(Sharing { without_store: WithoutStore::Share, .. }) => {
+                f.write_str(" --store URL")
+            }
+            Some(Sharing { without_store, .. }) => {
                 write!(f, " --store URL --without-store {}", without_store.word())
             }
         }

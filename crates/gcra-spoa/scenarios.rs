@@ -1409,7 +1409,7 @@ impl Scenario {
         self.client.ask(&[("usage", &args)]).await.unwrap()
     }
 
-    fn settled(&self, policy: &str) -> ([u64; 5], [u64; 4]) {
+    fn settled(&self, policy: &str) -> ([u64; 6], [u64; 4]) {
         let stats = self.stats.policy(policy);
         (stats.settled().map(|(_, count)| count), stats.settled_cells().map(|(_, count)| count))
     }
@@ -1451,7 +1451,7 @@ async fn only_responses_charge_and_a_request_needs_a_cell() {
     assert!(Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
     scenario.advance_ms(1);
     assert!(!Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
-    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0], [5, 0, 2, 0]));
+    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0, 0], [5, 0, 2, 0]));
     // A response without a key settles nothing.
     scenario.client.ask(&[("failed", &[("ip", Value::Null)])]).await.unwrap();
     assert_eq!(scenario.counts("api")[3], 1);
@@ -1471,14 +1471,14 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
     // It has cost less: the rest is given back, and can be spent.
     let answer = scenario.settle("a", "10".into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
-    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0], [0, 50, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0], [0, 50, 0, 0]));
     // It has cost more: beyond the burst, and up to the largest debt, which are 50 cells.
     let answer = scenario.estimate("a", 90_i32.into()).await;
     let reserved = Scenario::reserved(&answer).unwrap();
     let answer = scenario.settle("a", 130_i64.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
     scenario.settle("a", 110_i32.into(), None).await;
-    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0], [50, 50, 50, 100]));
+    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0, 0], [50, 50, 50, 100]));
     // The debt is 150 cells now.
     let answer = scenario.estimate("a", Value::Null).await;
     assert!(Scenario::is_blocked(&answer), "a request needs a cell, whatever it reserves");
@@ -1499,7 +1499,7 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
         assert_eq!(Scenario::integer(&answer, "remaining"), Some(30), "{cost:?}");
     }
     let (outcomes, _) = scenario.settled("api");
-    assert_eq!(outcomes[2..], [1, 0, 3]);
+    assert_eq!(outcomes[2..], [1, 0, 3, 0]);
 }
 
 #[tokio::test]
@@ -1510,7 +1510,7 @@ async fn a_late_response_gives_nothing_back_and_still_charges() {
     let late = format!("api 70 {}", now - 601_000);
     let answer = scenario.settle("a", 10_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(30));
-    assert_eq!(scenario.settled("api").0, [0, 0, 0, 1, 0]);
+    assert_eq!(scenario.settled("api").0, [0, 0, 0, 1, 0, 0]);
     let answer = scenario.settle("a", 80_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(20));
     // A clock that is ahead, on another machine.
@@ -1549,8 +1549,8 @@ async fn each_policy_and_each_limit_is_settled_for_itself() {
     let answer = scenario.client.ask(&both).await.unwrap();
     let left: Vec<String> = text(&answer);
     assert_eq!(left[..3], ["\"api.few\";r=0", "\"api.many\";r=80", "\"tenant\";r=48"]);
-    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0], [15, 0, 2, 8]));
-    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0], [0, 5, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0, 0], [15, 0, 2, 8]));
+    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0, 0], [0, 5, 0, 0]));
     // One of the two limits has no cell.
     assert!(Scenario::is_blocked(&scenario.ask(&[key]).await));
 }
@@ -1743,7 +1743,7 @@ async fn responses_settle_what_is_counted_in_a_window() {
     // More than the count: no further request in this window.
     let answer = scenario.settle("a", 95_i32.into(), None).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
-    assert_eq!(scenario.settled("api"), ([1, 1, 0, 0, 0], [95, 50, 5, 0]));
+    assert_eq!(scenario.settled("api"), ([1, 1, 0, 0, 0, 0], [95, 50, 5, 0]));
     let answer = scenario.estimate("a", Value::Null).await;
     assert!(Scenario::is_blocked(&answer));
     assert_eq!(Scenario::integer(&answer, "retry_after"), Some(1));

@@ -3,18 +3,22 @@
 
 use std::time::Duration;
 
-use gcra_table::{KeyHash, Nanos, Reading, Settled, Table, Time};
+use gcra_lease::{Charge as InStore, Micros};
+use gcra_table::{KeyHash, Leases, Nanos, Reading, Settled, Table, Time, WallReading};
 use spop_agent::{Message, Value};
 
 use crate::answer::{Standing, Standings};
+use crate::borrower::Borrower;
 use crate::decide::{MOST_WINDOWS, in_window};
+use crate::decide_shared::{Attempt, MustWait, Patience, SettledInStore, Shared};
 use crate::earlier::{former_buckets, least_tat};
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::message_key::hash_key;
 use crate::policy::calendar::Calendar;
 use crate::policy::settle::RESERVED;
-use crate::policy::{RuleAt, Settle};
+use crate::policy::{Limit, RuleAt, Settle, Sharing};
+use crate::question::Question;
 use crate::reserved::{read, wall_clock};
 
 /// How a message has settled what its request had reserved.
@@ -30,11 +34,15 @@ pub(crate) enum Outcome {
     Late,
     /// The message does not say what it has cost. What was reserved stays charged.
     NoCost,
+    /// The limits are shared, and the store has not answered. What was reserved stays charged, and
+    /// nothing else may be.
+    NoStore,
 }
 
 impl Outcome {
     /// Their names, in this order.
-    pub(crate) const NAMES: [&str; 5] = ["charged", "given_back", "equal", "late", "no_cost"];
+    pub(crate) const NAMES: [&str; 6] =
+        ["charged", "given_back", "equal", "late", "no_cost", "no_store"];
 }
 
 /// The cells that a message has settled. With several limits, those of the limit with the most.
@@ -186,6 +194,90 @@ impl InWindow<'_> {
             cells.given_back = cells.given_back.max(less);
         }
         (table.counted_in(key, window).unwrap_or(0), calendar.ends_in(at))
+    }
+}
+
+/// A message that settles a request under limits that machines share.
+pub(crate) struct SettlingInStore<'p, 't, 'm> {
+    pub(crate) table: &'t Table,
+    pub(crate) in_force: &'p InForce,
+    /// What this host holds of shared limits, if there is a store.
+    pub(crate) borrowing: Option<(&'t Borrower, &'t Leases)>,
+    pub(crate) sharing: Sharing,
+    pub(crate) message: &'m Message<'m>,
+}
+
+impl<'p> SettlingInStore<'p, '_, '_> {
+    /// As [`settle`].
+    ///
+    /// # Errors
+    ///
+    /// The message has to wait for the store.
+    pub(crate) fn settle(
+        self,
+        policy: usize,
+        attempt: &mut Attempt,
+        patience: Patience,
+        mut standings: Option<&mut Standings<'p>>,
+    ) -> Result<Option<(u32, u32)>, MustWait> {
+        let Self { table, in_force, borrowing, sharing, message } = self;
+        let Some(asked) = in_force.policies.list.get(policy) else { return Ok(None) };
+        let Some(settle) = asked.settle.as_deref() else { return Ok(None) };
+        let Some((key, overridden)) = hash_key(table.hasher(), asked, message) else {
+            return Ok(None);
+        };
+        let (each, rule) = (&in_force.each[policy], RuleAt::new(overridden));
+        if each.is_exempt(key, table.now()) {
+            return Ok(Some((0, 0)));
+        }
+        let limits = asked.rule(rule).limits();
+        if each.reads_messages && lacks_a_key(limits, message) {
+            return Ok(None);
+        }
+        let Difference { outcome, more, less, reserved_at } =
+            difference(settle, &asked.name, message);
+        let no_store = || {
+            each.stats.count_settled(Outcome::NoStore, Cells::default());
+            Ok(Some((0, 0)))
+        };
+        let Some((borrower, leases)) = borrowing else { return no_store() };
+        let wants = standings.is_some();
+        let charge = |limit: &Limit, now: WallReading| {
+            // What was counted in an earlier window is over.
+            let is_over = limit.calendar.as_deref().is_some_and(|calendar| {
+                let begins = u64::try_from(calendar.bounds(now).start).unwrap_or_default();
+                reserved_at < Duration::from_secs(begins)
+            });
+            let look = InStore::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+            match (more, less) {
+                (0, 1..) if !is_over => Some(InStore::Less { cells: less }),
+                (0, _) => wants.then_some(look),
+                (_, _) => Some(InStore::More { cells: more }),
+            }
+        };
+        let question = Question { policy, rule, cells: 0, key };
+        let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+        let Some(all) = shared.settle_at_once(limits, charge, attempt, patience)? else {
+            return no_store();
+        };
+        let mut cells = Cells::default();
+        for SettledInStore { standing, charge, charged } in all {
+            let done = charged.cells;
+            match charge {
+                InStore::Take { .. } => {}
+                InStore::Less { .. } => cells.given_back = cells.given_back.max(done),
+                InStore::More { cells: more } => {
+                    cells.charged = cells.charged.max(done);
+                    cells.overdrawn = cells.overdrawn.max(charged.beyond_burst);
+                    cells.forgiven = cells.forgiven.max(more - done);
+                }
+            }
+            if let Some(standings) = &mut standings {
+                standings.add(standing, asked);
+            }
+        }
+        each.stats.count_settled(outcome, cells);
+        Ok(Some((cells.charged, less)))
     }
 }
 

@@ -68,6 +68,13 @@ impl WaitingRequest {
                 deciding.go_on(messages, None, now, &mut progress, wanted, lines.as_mut())
             };
             let Err(MustWait) = outcome else { break };
+            if let Some(under_way) = progress.under_way() {
+                if timeout_at(until, under_way.wait()).await.is_err() {
+                    borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
+                    patience = Patience::Over;
+                }
+                continue;
+            }
             let key = progress.waits().map(|waits| waits.key());
             match waits {
                 Some((before, answered)) if Some(before) == key => {

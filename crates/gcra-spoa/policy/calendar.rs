@@ -181,7 +181,12 @@ impl Calendar {
     /// The window of a moment.
     #[inline]
     pub(crate) fn bounds(&self, now: WallReading) -> Bounds {
-        let second = i64::try_from(now.wall_ns() / 1_000_000_000).unwrap_or(i64::MAX);
+        self.bounds_at(now.second())
+    }
+
+    /// The window of this second after 1970.
+    #[inline]
+    pub(crate) fn bounds_at(&self, second: i64) -> Bounds {
         let latest = Bounds::of(self.latest.load(Ordering::Relaxed));
         if latest.contain(second) {
             return latest;

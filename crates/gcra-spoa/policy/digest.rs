@@ -96,7 +96,7 @@ impl Digest {
             self.add(cost.as_deref().unwrap_or_default());
             self.add(&within.as_nanos().to_le_bytes());
         }
-        if let Some(Sharing { without_store }) = shared {
+        if let Some(Sharing { without_store, .. }) = shared {
             self.add(b"shared");
             match without_store {
                 WithoutStore::Share => self.add(b"share"),

@@ -20,8 +20,8 @@ use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{
-    KeyParts, Limit, Overrides, Policies, Policy, Rule, When, answer_size, bandwidth, describe,
-    penalty, settle, sharing, store, syntax, trial_name,
+    KeyParts, Limit, Overrides, Policies, Policy, Rule, Sharing, When, answer_size, bandwidth,
+    describe, penalty, settle, sharing, store, syntax, trial_name,
 };
 
 /// What a policy can have.
@@ -413,13 +413,6 @@ impl<'t> File<'t> {
             let (at, rules) = (value.span().start, &mut overrides.rules);
             let trial = trial.as_deref_mut().unwrap_or_default();
             max_delay::apply(&mut self.reader, at, name, max_delay, rule.as_mut(), rules, trial);
-            if shared.is_some() {
-                let what = format!(
-                    "policy '{name}' cannot have max_delay and be shared, because machines that \
-                     share a limit cannot keep one queue; leave out max_delay or shared"
-                );
-                self.reader.wrong(at, &what);
-            }
         }
         if let Some((value, penalty)) = penalty {
             let (at, rules) = (value.span().start, &mut overrides.rules);
@@ -430,7 +423,6 @@ impl<'t> File<'t> {
                 ("penalty", penalty.is_some()),
                 ("max_delay", max_delay.is_some()),
                 ("observe", observe.is_some()),
-                ("shared", shared.is_some()),
             ];
             settle::goes_alone(&mut self.reader, written.at, name, others);
             let rules = &mut overrides.rules;
@@ -445,6 +437,10 @@ impl<'t> File<'t> {
         let rules = rule.iter().chain(&overrides.rules).flat_map(Rule::limits);
         let all: Vec<_> = rules.chain(trial.iter().flatten()).collect();
         limits::args_are_apart(&mut self.reader, at, &key, &all, &costs);
+        let at_once = max_delay.is_some()
+            || settle.is_some()
+            || all.iter().any(|limit| limit.calendar.is_some());
+        let shared = shared.map(|(at, shared)| (at, Sharing { at_once, ..shared }));
         // The cost of a policy with `settle` is in the message of the response.
         let (cost, cells, settle) = match settle {
             None => (cost, 1, None),

@@ -210,14 +210,13 @@ pub(super) fn goes_alone(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,
-    others: [(&str, bool); 4],
+    others: [(&str, bool); 3],
 ) {
     for (name, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
         let why = match name {
             "penalty" => "both let a client owe more than its burst, by rules of their own",
             "max_delay" => "a response could move the place of requests that wait already",
-            "observe" => "what a trial has reserved is not sent back by the response",
-            _ => "machines that share a limit cannot settle it yet",
+            _ => "what a trial has reserved is not sent back by the response",
         };
         let what = format!(
             "policy '{policy}' cannot have {name} and settle, because {why}; leave one of them out"

@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use gcra_lease::{LimitError, MOST_CELLS};
-use gcra_table::Quota;
+use gcra_table::{Nanos, Quota};
 
 use crate::duration::Exact;
 use crate::plural::Count;
+use crate::policy::calendar::Bounds;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, Policy, Rule};
 
@@ -30,6 +31,9 @@ pub(super) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct Sharing {
     pub(crate) without_store: WithoutStore,
+    /// Whether each request is charged in the store at once, because what all machines owe at this
+    /// moment matters. Else the store lends cells.
+    pub(crate) at_once: bool,
 }
 
 /// What a shared policy does while the store cannot be used.
@@ -76,11 +80,24 @@ impl WithoutStore {
             }
         }
     }
+
+    /// The same for a policy whose requests are charged in the store at once.
+    fn in_words_at_once(self) -> String {
+        match self {
+            Self::Share | Self::Closed => Self::Closed.in_words(),
+            Self::Open { for_ } => {
+                format!("requests are allowed for {}, and then they are blocked", Exact(for_))
+            }
+        }
+    }
 }
 
 /// What a shared policy does without the store if this many machines share it; 0 if that is not
 /// known.
 pub(crate) fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
+    if sharing.at_once {
+        return sharing.without_store_in_words();
+    }
     let first = match sharing.without_store {
         WithoutStore::Closed => return sharing.without_store.in_words(),
         WithoutStore::Share => String::new(),
@@ -131,13 +148,22 @@ impl Sharing {
     /// All that the flags of a command line can say.
     pub(crate) fn all_of_flags() -> impl Iterator<Item = Self> {
         let each = WORDS.into_iter().filter_map(WithoutStore::of_word);
-        each.map(|without_store| Self { without_store })
+        each.map(|without_store| Self { without_store, at_once: false })
     }
 
     /// "shared with all machines that use the store; without the store, requests are blocked".
     pub(crate) fn in_words(self) -> String {
-        let without = self.without_store.in_words();
-        format!("shared with all machines that use the store; without the store, {without}")
+        let how = if self.at_once { ", which is asked about each request" } else { "" };
+        let without = self.without_store_in_words();
+        format!("shared with all machines that use the store{how}; without the store, {without}")
+    }
+
+    /// "requests are blocked".
+    pub(crate) fn without_store_in_words(self) -> String {
+        match self.at_once {
+            true => self.without_store.in_words_at_once(),
+            false => self.without_store.in_words(),
+        }
     }
 }
 
@@ -149,20 +175,31 @@ impl Sharing {
 pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
     let interval = quota.emission_interval();
     let limit = gcra_lease::Limit::new(interval.into(), quota.burst())?;
-    // Penalties can be owed beyond a full burst.
-    let ceiling = quota.most_owed().0 / interval.0.max(1);
+    // Penalties, and what responses charge, can be owed beyond a full burst; and what is delayed,
+    // of which no part must be forgiven.
+    let (most, interval) = (quota.most_owed().0, interval.0.max(1));
+    let has_delay = quota.max_delay() > Nanos::ZERO;
+    let ceiling = if has_delay { most.div_ceil(interval) } else { most / interval };
     limit.with_most_owed(u32::try_from(ceiling).unwrap_or(u32::MAX))
 }
 
+/// A limit that counts in windows, as the store computes it for the window with these bounds.
+///
+/// # Errors
+///
+/// The window is no window, as by a clock before 1970.
+pub(crate) fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::Limit, LimitError> {
+    let Bounds { start, end } = bounds;
+    let [begin, end] = [start, end].map(|second| u64::try_from(second).unwrap_or_default());
+    gcra_lease::Limit::count(quota.burst(), gcra_lease::Window { begin, end })
+}
+
 /// Why a limit cannot be shared, if it cannot: a sentence that begins with the limit. `has_cost`
-/// is whether requests can cost more than a cell.
+/// is whether requests can cost more than a cell that is lent.
 pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
     let (quota, text) = (limit.quota, &limit.words.text);
     if limit.calendar.is_some() {
-        return Some(format!(
-            "the limit '{text}' cannot be shared, because a store lends limits with a rate only; \
-             write it in a policy that is not shared"
-        ));
+        return None;
     }
     if has_cost && quota.burst() > MOST_CELLS {
         return Some(format!(
@@ -219,7 +256,7 @@ pub(super) fn sharing<'t>(
         (Some(Some(without_store)), None) => without_store,
         (None, None) => WithoutStore::default(),
     };
-    Some((at, Sharing { without_store }))
+    Some((at, Sharing { without_store, at_once: false }))
 }
 
 fn word<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<WithoutStore> {
@@ -242,8 +279,25 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
         );
         reader.wrong(at, &what);
     }
+    let at_once = policy.shared.is_some_and(|shared| shared.at_once);
+    let has_share =
+        policy.shared.is_some_and(|shared| shared.without_store == WithoutStore::Share);
+    if at_once && has_share {
+        let has = match policy {
+            _ if policy.settle.is_some() => "settle",
+            _ if policy.max_delay() > Nanos::ZERO => "max_delay",
+            _ => "a limit with a window",
+        };
+        let what = format!(
+            "policy '{}' is shared and has {has}, so that no machine can have a share of its \
+             limits while the store is away; write without_store = \"closed\" to block requests \
+             then, or \"open\" to allow them for a time",
+            policy.name
+        );
+        reader.wrong(at, &what);
+    }
     let mut said = Vec::new();
-    let not_shareable = |limit| not_shareable(limit, policy.cost.is_some());
+    let not_shareable = |limit| not_shareable(limit, policy.cost.is_some() && !at_once);
     for what in policy.limits().chain(trial).filter_map(not_shareable) {
         // The same limit may stand in several overrides.
         if !said.contains(&what) {
@@ -274,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_policy_is_shared_only_if_it_says_so() {
-        let with = |without_store| Some(Sharing { without_store });
+        let with = |without_store| Some(Sharing { without_store, at_once: false });
         assert_eq!(shared(""), None);
         assert_eq!(shared("shared = false"), None);
         assert_eq!(shared("shared = true"), with(WithoutStore::Share));
@@ -297,7 +351,7 @@ mod tests {
         );
         let policies = read(&text).unwrap();
         let shared: Vec<_> = policies.list.iter().map(|policy| policy.shared).collect();
-        let closed = Some(Sharing { without_store: WithoutStore::Closed });
+        let closed = Some(Sharing { without_store: WithoutStore::Closed, at_once: false });
         assert_eq!(shared, [closed, None, closed, None]);
     }
 

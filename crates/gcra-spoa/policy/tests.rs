@@ -966,9 +966,18 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         ),
         ("limits = \"unlimited\"\nmax_delay = \"2s\"\nobserve = \"1/s\"".to_owned(), ""),
         (
-            format!("{limits} = \"2s\"\nshared = true\n[store]\nurl = \"redis://a\""),
-            "policy 'api' cannot have max_delay and be shared, because machines that share a \
-             limit cannot keep one queue; leave out max_delay or shared",
+            "limits = \"1/s\"\nshared = true\nmax_delay = \"2s\"\n[store]\nurl = \"redis://a\""
+                .to_owned(),
+            "policy 'api' is shared and has max_delay, so that no machine can have a share of its \
+             limits while the store is away; write without_store = \"closed\" to block requests \
+             then, or \"open\" to allow them for a time",
+        ),
+        (
+            format!(
+                "{limits} = \"2s\"\nshared = true\nwithout_store = \"open\"\n[store]\nurl = \
+                 \"redis://a\""
+            ),
+            "",
         ),
     ] {
         let expected = match mistake {
@@ -2120,8 +2129,9 @@ fn what_settle_cannot_do_is_a_mistake() {
         ),
         (
             with("shared = true\n[store]\nurl = \"redis://a\""),
-            "4: policy 'api' cannot have shared and settle, because machines that share a \
-             limit cannot settle it yet; leave one of them out",
+            "5: policy 'api' is shared and has settle, so that no machine can have a share of \
+             its limits while the store is away; write without_store = \"closed\" to block \
+             requests then, or \"open\" to allow them for a time",
         ),
         (
             with("[policy.failed]\nlimits = \"1/s\""),
@@ -2241,8 +2251,9 @@ fn a_count_is_refused_where_it_cannot_be() {
                 "[store]\nurl = \"redis://store.example\"\n[policy.api]\n\
                  limits = [\"1/s\", {count}]\nshared = true\n"
             ),
-            "5: policy 'api': the limit '5 per calendar day in UTC' cannot be shared, because a \
-             store lends limits with a rate only; write it in a policy that is not shared",
+            "5: policy 'api' is shared and has a limit with a window, so that no machine can have \
+             a share of its limits while the store is away; write without_store = \"closed\" to \
+             block requests then, or \"open\" to allow them for a time",
         ),
     ] {
         assert_eq!(parse(&text).unwrap_err(), [format!("gcra-spoa.toml:{says}")]);

@@ -110,6 +110,13 @@ impl WallReading {
         self.wall_ns
     }
 
+    /// The whole seconds after 1970 of the wall clock.
+    #[inline]
+    #[must_use]
+    pub const fn second(self) -> i64 {
+        (self.wall_ns / 1_000_000_000).cast_signed()
+    }
+
     /// When it is `wall_s` seconds after 1970, by the table's clock, if nobody sets the wall
     /// clock.
     #[inline]

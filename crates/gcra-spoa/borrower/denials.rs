@@ -1,0 +1,134 @@
+//! [`Denials`]: what the store has denied not long ago, where it is asked about each request. A
+//! client that is blocked and goes on asking costs the store an ask in a second then, and not one
+//! for each request.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ahash::AHashMap;
+use gcra_lease::{Charge, Charged, HostTime, Limit, Micros};
+use gcra_table::LeaseKey;
+
+/// How long a denial is used. Cells that are given back by then, or a reset, come this much later.
+const USED_FOR: Micros = Micros::from_millis(1_000);
+
+/// The most denials that are remembered. The store is asked about further keys.
+const MOST: usize = 65_536;
+
+/// The keys that the store has denied, as this process knows.
+#[derive(Debug, Default)]
+pub(crate) struct Denials(Mutex<AHashMap<Key, Denial>>);
+
+/// A key under the numbers of a limit, and when its window begins, if it counts in windows.
+type Key = (LeaseKey, Option<u64>);
+
+/// What the store has said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Denial {
+    pub(crate) charged: Charged,
+    pub(crate) at: HostTime,
+    /// The cells that were not free.
+    needs: u32,
+    until: HostTime,
+}
+
+impl Denials {
+    /// Notes that a charge was denied.
+    pub(crate) fn note(
+        &self,
+        key: LeaseKey,
+        limit: &Limit,
+        charge: &Charge,
+        charged: Charged,
+        now: HostTime,
+    ) {
+        let Some(needs) = needs(charge) else { return };
+        // What is counted in a window stays until it ends.
+        let used_for = match limit.window() {
+            None => charged.wait(limit, charge).min(USED_FOR),
+            Some(_) => USED_FOR,
+        };
+        let until = now.saturating_add(used_for);
+        let mut all = self.all();
+        if all.len() >= MOST {
+            all.retain(|_, denial| now < denial.until);
+        }
+        if all.len() < MOST {
+            all.insert(key_of(key, limit), Denial { charged, at: now, needs, until });
+        }
+    }
+
+    /// The denial of as many cells of the key, or of fewer, if that is not long ago.
+    pub(crate) fn of(
+        &self,
+        key: LeaseKey,
+        limit: &Limit,
+        charge: &Charge,
+        now: HostTime,
+    ) -> Option<Denial> {
+        let needs = needs(charge)?;
+        let denial = self.all().get(&key_of(key, limit)).copied()?;
+        (denial.needs <= needs && now < denial.until).then_some(denial)
+    }
+
+    /// Forgets what is known of a key, of which something is given back.
+    pub(crate) fn forget(&self, key: LeaseKey, limit: &Limit) {
+        self.all().remove(&key_of(key, limit));
+    }
+
+    fn all(&self) -> MutexGuard<'_, AHashMap<Key, Denial>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_of(key: LeaseKey, limit: &Limit) -> Key {
+    (key, limit.window().map(|window| window.begin))
+}
+
+/// The cells that must be free. `None` if none must.
+fn needs(charge: &Charge) -> Option<u32> {
+    match *charge {
+        Charge::Take { cells, needs, .. } => Some(cells.max(needs)).filter(|&needs| needs > 0),
+        Charge::More { .. } | Charge::Less { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use gcra_lease::{StoreTime, Units, Window};
+    use gcra_table::{Nanos, Quota, Slots, Table};
+
+    use super::*;
+
+    #[test]
+    fn a_denial_is_used_until_the_cells_are_free_and_not_for_long() {
+        let table = Table::in_memory(Slots::new(64).unwrap()).unwrap();
+        let quota = Quota::new(Nanos::from_millis(100), 5).unwrap();
+        let key = LeaseKey::new(table.hash(b"a"), quota);
+        let limit = Limit::new(Duration::from_millis(100), 5).unwrap();
+        let take = |cells| Charge::Take { cells, needs: 0, max_delay: Micros::ZERO };
+        let denied = |taken| Charged {
+            allowed: false,
+            cells: 0,
+            beyond_burst: 0,
+            taken,
+            now: StoreTime(0),
+        };
+        let denials = Denials::default();
+        let at = |milliseconds: u64| HostTime(7_000_000 + milliseconds * 1_000);
+        let is = |cells, now| denials.of(key, &limit, &take(cells), now).is_some();
+        // 3 are free.
+        denials.note(key, &limit, &take(4), denied(limit.cells(2)), at(0));
+        assert!(is(4, at(99)) && is(5, at(99)) && !is(3, at(0)) && !is(0, at(0)));
+        assert!(!is(4, at(100)), "the fourth is free");
+        denials.note(key, &limit, &take(1), denied(limit.cells(400)), at(0));
+        assert!(is(1, at(999)) && !is(1, at(1_000)));
+        denials.forget(key, &limit);
+        assert!(!is(1, at(0)));
+        let count = |begin| Limit::count(5, Window { begin, end: begin + 10 }).unwrap();
+        denials.note(key, &count(10), &take(1), denied(Units(5)), at(0));
+        let is = |begin| denials.of(key, &count(begin), &take(1), at(999)).is_some();
+        assert!(is(10) && !is(20), "another window");
+    }
+}
