@@ -1,0 +1,338 @@
+//! Shared policies whose requests are charged in the store one by one: those with `max_delay`,
+//! with `settle`, and with a count in windows. Two machines, with a real store.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use spop_agent::testing::{self, Answer, Client};
+use spop_agent::{Scope, Value};
+use support::valkey::{Server, valkey};
+use support::{Agent, admin, directory, needs, wait_until};
+use tempfile::TempDir;
+
+/// An agent with a table of its own, as on a machine of its own.
+struct Machine {
+    directory: TempDir,
+    agent: Agent,
+    /// The address of its status.
+    admin: String,
+}
+
+/// Machines with the same policies and one store.
+struct Machines {
+    each: Vec<Machine>,
+    server: Server,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// What is answered, beside `blocked`.
+const ANSWER: &str = "answer = [\"remaining\", \"reason\", \"retry_after\"]\n";
+
+fn config(server: &Server, policies: &str) -> String {
+    // A machine for tests may stand still for longer than a request should wait.
+    format!("{ANSWER}[store]\nurl = \"{}\"\nwait = \"10s\"\n{policies}", server.url())
+}
+
+impl Machines {
+    fn start(count: usize, policies: &str) -> Self {
+        let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+        let machine = |_| {
+            let directory = directory();
+            let file = directory.path().join("gcra-spoa.toml");
+            fs::write(&file, config(&server, policies)).unwrap();
+            let args = ["--config", file.to_str().unwrap()];
+            let (agent, admin) = admin::start(&directory.path().join("table"), &args);
+            Machine { directory, agent, admin }
+        };
+        let each = (0..count).map(machine).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let machines = Self { each, server, runtime };
+        for machine in &machines.each {
+            machine.wait_for("is used");
+        }
+        machines
+    }
+
+    fn reload(&self, policies: &str) {
+        for machine in &self.each {
+            let file = machine.directory.path().join("gcra-spoa.toml");
+            fs::write(file, config(&self.server, policies)).unwrap();
+            machine.agent.process.signal(Signal::HUP);
+            machine.wait_for("was read again, and is in force");
+        }
+    }
+
+    fn ask(&self, machine: usize, messages: &[testing::Question<'_>]) -> Answer {
+        self.runtime.block_on(async {
+            let mut client = Client::connect(&self.each[machine].agent.address).await.unwrap();
+            client.ask(messages).await.unwrap()
+        })
+    }
+
+    /// What a machine answers to a message `api` of this client.
+    fn api(&self, machine: usize, ip: &str) -> Answer {
+        self.ask(machine, &[("api", &[("ip", ip.into())])])
+    }
+
+    /// Runs a command on a machine.
+    fn run(&self, machine: usize, args: &[&str]) -> String {
+        let folder = self.each[machine].directory.path();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(args).arg("--table").arg(folder.join("table"));
+        command.arg("--config").arg(folder.join("gcra-spoa.toml"));
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    }
+}
+
+impl Machine {
+    fn wait_for(&self, said: &str) {
+        wait_until(said, || self.agent.process.lines().iter().any(|line| line.contains(said)));
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&admin::get(&self.admin, "/status?own").body).unwrap()
+    }
+}
+
+fn is_blocked(answer: &Answer) -> bool {
+    answer.var(Scope::Transaction, "blocked") == Some(true.into())
+}
+
+fn number(answer: &Answer, name: &str) -> u64 {
+    match answer.var(Scope::Transaction, name) {
+        Some(Value::Uint64(number)) => number,
+        Some(Value::Uint32(number)) => number.into(),
+        Some(Value::Int64(number)) => u64::try_from(number).unwrap(),
+        Some(Value::Int32(number)) => u64::try_from(number).unwrap(),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn reason(answer: &Answer) -> String {
+    match answer.var(Scope::Transaction, "reason") {
+        Some(Value::String(reason)) => String::from_utf8(reason.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+const SHARED: &str = "shared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n";
+
+#[test]
+fn a_count_is_exact_over_all_machines() {
+    needs!(valkey());
+    let policy = |count: u32| {
+        format!(
+            "[policy.api]\n{SHARED}limits = {{ count = {count}, window = \"month\" }}\n\
+             [policy.both]\nmessage = \"both\"\n{SHARED}\
+             limits = [{{ count = 3, window = \"month\" }}, \"10/d burst 10\"]\n"
+        )
+    };
+    let machines = Machines::start(2, &policy(10));
+    let ask = |number: usize| machines.api(number % 2, "192.0.2.1");
+    // If a month begins in the middle, the test is repeated by whom it may concern: it does so
+    // for a second of a month.
+    let answers: Vec<_> = (0..15).map(ask).collect();
+    let allowed: Vec<_> = answers.iter().map(|answer| !is_blocked(answer)).collect();
+    assert_eq!(allowed, [[true; 5].as_slice(), &[true; 5], &[false; 5]].concat());
+    let left: Vec<_> = answers.iter().map(|answer| number(answer, "remaining")).collect();
+    assert_eq!(left[..11], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]);
+    assert!(number(&answers[14], "retry_after") > 0);
+    assert!(!is_blocked(&machines.api(0, "192.0.2.2")), "another client");
+    let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1", "--message", "api"]);
+    assert!(explained.contains("10 of 10 counted in this window"), "{explained}");
+
+    // Another count finds what is used.
+    machines.reload(&policy(12));
+    wait_until("what was denied is asked about again", || !is_blocked(&ask(0)));
+    let allowed = (1..6).filter(|number| !is_blocked(&ask(*number))).count();
+    assert_eq!(allowed, 1);
+
+    // All limits or none: what the count denies does not use up the other limit.
+    let both = |number: usize| machines.ask(number % 2, &[("both", &[("ip", "192.0.2.3".into())])]);
+    let answers: Vec<_> = (0..9).map(both).collect();
+    assert!(answers[..3].iter().all(|answer| !is_blocked(answer)));
+    assert!(answers[3..].iter().all(is_blocked));
+    let explained = machines.run(0, &["explain", "--ask-store", "ip=192.0.2.3", "--message", "both"]);
+    assert!(explained.contains("3 of 3 counted") && explained.contains("7 of 10 free"), "{explained}");
+
+    // A reset makes the store forget it.
+    let reset = machines.run(1, &["table", "reset", "192.0.2.1"]);
+    assert!(reset.contains("the store "), "{reset}");
+    wait_until("the client is free", || !is_blocked(&ask(0)));
+}
+
+#[test]
+fn failed_logins_on_all_machines_count_together() {
+    needs!(valkey());
+    let machines = Machines::start(
+        2,
+        &format!(
+            "[policy.api]\n{SHARED}limits = \"4/d burst 4\"\nsettle = \"failed\"\nmax_debt = \
+             \"1d\"\n"
+        ),
+    );
+    let failed = |machine| machines.ask(machine, &[("failed", &[("ip", "192.0.2.1".into())])]);
+    for machine in [0, 1, 0, 1, 0, 1, 0, 1] {
+        let look = machines.api(machine, "192.0.2.1");
+        assert!(!is_blocked(&look), "a request costs nothing");
+        assert_eq!(number(&look, "remaining"), 4);
+    }
+    for (machine, left) in [(0, 3), (1, 2), (0, 1), (1, 0), (0, 0)] {
+        assert_eq!(number(&failed(machine), "remaining"), left);
+    }
+    for machine in [0, 1] {
+        let look = machines.api(machine, "192.0.2.1");
+        assert!(is_blocked(&look));
+        // Five are owed, and one must be free.
+        let wait = number(&look, "retry_after");
+        assert!((40_000..=2 * 21_600).contains(&wait), "{wait}");
+    }
+    assert!(!is_blocked(&machines.api(1, "192.0.2.2")), "another client");
+    let settled = &machines.each[0].status()["policies"][0];
+    assert_eq!(settled["settled"]["charged"], 3, "{settled}");
+    assert_eq!(settled["settled_cells"]["overdrawn"], 1, "{settled}");
+}
+
+#[test]
+fn what_is_reserved_on_one_machine_is_settled_on_another() {
+    needs!(valkey());
+    let policies = format!(
+        "[policy.api]\n{SHARED}limits = [\"100000/d\", {{ count = 50000, window = \"month\" }}]\n\
+         settle = \"usage\"\ncost = \"tokens\"\nreserve = \"estimate\"\nmax_debt = \"30d\"\n"
+    );
+    let machines = Machines::start(2, &policies);
+    let ask = |machine, estimate: i32| {
+        let args = [("ip", "192.0.2.1".into()), ("estimate", estimate.into())];
+        machines.ask(machine, &[("api", &args)])
+    };
+    let usage = |machine, reserved: &Answer, tokens: i32| {
+        let reserved = reserved.var(Scope::Transaction, "reserved").unwrap_or(Value::Null);
+        let args =
+            [("ip", "192.0.2.1".into()), ("tokens", tokens.into()), ("reserved", reserved)];
+        machines.ask(machine, &[("usage", &args)])
+    };
+    let explained = || {
+        machines.run(0, &["explain", "--ask-store", "ip=192.0.2.1", "estimate=int:1"])
+    };
+    // More than a lease could hold, and given back exactly.
+    let first = ask(0, 20_000);
+    assert!(!is_blocked(&first));
+    assert_eq!(number(&first, "remaining"), 30_000, "of the count");
+    assert_eq!(number(&usage(1, &first, 12_000), "remaining"), 38_000);
+    // The next one costs more than it reserves.
+    let second = ask(1, 3_000);
+    assert_eq!(number(&usage(0, &second, 30_000), "remaining"), 8_000);
+    let said = explained();
+    assert!(said.contains("42000 of 50000 counted in this window"), "{said}");
+    // Of the other limit a cell comes back in 0.9 s.
+    let owed = said.split("in the store: ").find_map(|it| it.split_once(" cells owed")).unwrap();
+    let owed: u32 = owed.0.parse().unwrap();
+    assert!((41_000..=42_000).contains(&owed), "{said}");
+    // Too much for the count: nothing is charged under the other limit.
+    let third = ask(0, 9_000);
+    assert!(is_blocked(&third) && reason(&third) == "limit");
+    assert_eq!(third.var(Scope::Transaction, "reserved"), None);
+    wait_until("what was charged is given back", || {
+        let said = explained();
+        let owed = said.split("in the store: ").find_map(|it| it.split_once(" cells owed"));
+        owed.unwrap().0.parse::<u32>().unwrap() <= 42_000
+    });
+    // Beyond the count, into debt.
+    let fourth = ask(1, 8_000);
+    assert!(!is_blocked(&fourth));
+    assert_eq!(number(&usage(1, &fourth, 20_000), "remaining"), 0);
+    assert!(is_blocked(&ask(0, 0)), "a request needs a cell");
+    let cells = &machines.each[1].status()["policies"][0]["settled_cells"];
+    assert_eq!((&cells["charged"], &cells["given_back"]), (&12_000.into(), &8_000.into()), "{cells}");
+}
+
+/// The moments at which requests go on, by the answers: one cell comes back every 10 s.
+#[test]
+fn machines_keep_one_queue() {
+    needs!(valkey());
+    let policies =
+        format!("[policy.api]\n{SHARED}limits = \"6/m burst 2\"\nmax_delay = \"60s\"\n");
+    let machines = Machines::start(2, &policies);
+    let start = Instant::now();
+    let asked: Vec<_> = (0..12)
+        .map(|number| {
+            let before = start.elapsed();
+            let answer = machines.api(number % 2, "192.0.2.1");
+            (before, start.elapsed(), answer)
+        })
+        .collect();
+    let end = start.elapsed();
+    let allowed: Vec<_> = asked.iter().filter(|(_, _, answer)| !is_blocked(answer)).collect();
+    // Two at once, six in a minute, and those that came back meanwhile.
+    let most = 8 + usize::try_from(end.as_secs() / 10).unwrap();
+    assert!((8..=most).contains(&allowed.len()), "{asked:?}");
+    for (place, (before, after, answer)) in allowed.iter().enumerate() {
+        let delay = Duration::from_millis(number(answer, "delay_ms"));
+        // The earliest that this one may go on if the first request came at the latest moment,
+        // and the latest.
+        let due = Duration::from_secs(10 * (u64::try_from(place).unwrap().saturating_sub(1)));
+        let (first, earliest) = (asked[0].0, asked[0].1);
+        if delay > Duration::ZERO {
+            assert!(*after + delay >= first + due, "{place}: {asked:?}");
+            assert!(*before + delay <= earliest + due + Duration::from_millis(1), "{asked:?}");
+        }
+    }
+    let denied = asked.iter().find(|(_, _, answer)| is_blocked(answer)).unwrap();
+    assert!((1..=10).contains(&number(&denied.2, "retry_after")), "{denied:?}");
+    assert_eq!(number(&denied.2, "delay_ms"), 0);
+}
+
+#[test]
+fn a_client_that_is_blocked_does_not_flood_the_store() {
+    needs!(valkey());
+    let policies = format!("[policy.api]\n{SHARED}limits = {{ count = 1, window = \"month\" }}\n");
+    let machines = Machines::start(1, &policies);
+    assert!(!is_blocked(&machines.api(0, "192.0.2.1")));
+    let charges = || machines.each[0].status()["store"]["charges"].as_u64().unwrap();
+    let (before, start) = (charges(), Instant::now());
+    for _ in 0..500 {
+        assert!(is_blocked(&machines.api(0, "192.0.2.1")));
+    }
+    // One in a second at most, and the status is up to date.
+    let most = start.elapsed().as_secs() + 2;
+    assert!((1..=most).contains(&(charges() - before)), "{} of {most}", charges() - before);
+}
+
+#[test]
+fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
+    needs!(valkey());
+    let policy = |name: &str, without: &str| {
+        format!(
+            "[policy.{name}]\nshared = true\nwithout_store = {without}\nkey = [\"ip\"]\n\
+             limits = \"2/d burst 2\"\nsettle = \"{name}-failed\"\nreserve = 1\n"
+        )
+    };
+    let policies = policy("closed", "\"closed\"") + &policy("open", "\"open\"\nopen_for = \"1h\"");
+    let mut machines = Machines::start(1, &policies);
+    let ask = |machines: &Machines, message: &str| {
+        machines.ask(0, &[(message, &[("ip", "192.0.2.1".into())])])
+    };
+    for message in ["closed", "open"] {
+        assert!(!is_blocked(&ask(&machines, message)));
+    }
+    machines.server.kill();
+    machines.each[0].wait_for("cannot be used");
+    let closed = ask(&machines, "closed");
+    assert!(is_blocked(&closed) && reason(&closed) == "store");
+    for _ in 0..5 {
+        let open = ask(&machines, "open");
+        assert!(!is_blocked(&open));
+        // Nothing is charged, so that the response gives nothing back.
+        assert_eq!(open.var(Scope::Transaction, "reserved"), None);
+    }
+    ask(&machines, "open-failed");
+    let status = machines.each[0].status();
+    assert_eq!(status["policies"][1]["settled"]["no_store"], 1, "{status}");
+    machines.server.restart();
+    wait_until("it is used again", || !is_blocked(&ask(&machines, "closed")));
+}
