@@ -143,7 +143,8 @@ fn a_count_is_exact_over_all_machines() {
     assert_eq!(left[..11], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]);
     assert!(number(&answers[14], "retry_after") > 0);
     assert!(!is_blocked(&machines.api(0, "192.0.2.2")), "another client");
-    let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1", "--message", "api"]);
+    let explained =
+        machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1", "--message", "api"]);
     assert!(explained.contains("10 of 10 counted in this window"), "{explained}");
 
     // Another count finds what is used.
@@ -153,12 +154,17 @@ fn a_count_is_exact_over_all_machines() {
     assert_eq!(allowed, 1);
 
     // All limits or none: what the count denies does not use up the other limit.
-    let both = |number: usize| machines.ask(number % 2, &[("both", &[("ip", "192.0.2.3".into())])]);
+    let both =
+        |number: usize| machines.ask(number % 2, &[("both", &[("ip", "192.0.2.3".into())])]);
     let answers: Vec<_> = (0..9).map(both).collect();
     assert!(answers[..3].iter().all(|answer| !is_blocked(answer)));
     assert!(answers[3..].iter().all(is_blocked));
-    let explained = machines.run(0, &["explain", "--ask-store", "ip=192.0.2.3", "--message", "both"]);
-    assert!(explained.contains("3 of 3 counted") && explained.contains("7 of 10 free"), "{explained}");
+    let explained =
+        machines.run(0, &["explain", "--ask-store", "ip=192.0.2.3", "--message", "both"]);
+    assert!(
+        explained.contains("3 of 3 counted") && explained.contains("7 of 10 free"),
+        "{explained}"
+    );
 
     // A reset makes the store forget it.
     let reset = machines.run(1, &["table", "reset", "192.0.2.1"]);
@@ -212,13 +218,11 @@ fn what_is_reserved_on_one_machine_is_settled_on_another() {
     };
     let usage = |machine, reserved: &Answer, tokens: i32| {
         let reserved = reserved.var(Scope::Transaction, "reserved").unwrap_or(Value::Null);
-        let args =
-            [("ip", "192.0.2.1".into()), ("tokens", tokens.into()), ("reserved", reserved)];
+        let args = [("ip", "192.0.2.1".into()), ("tokens", tokens.into()), ("reserved", reserved)];
         machines.ask(machine, &[("usage", &args)])
     };
-    let explained = || {
-        machines.run(0, &["explain", "--ask-store", "ip=192.0.2.1", "estimate=int:1"])
-    };
+    let explained =
+        || machines.run(0, &["explain", "--ask-store", "ip=192.0.2.1", "estimate=int:1"]);
     // More than a lease could hold, and given back exactly.
     let first = ask(0, 20_000);
     assert!(!is_blocked(&first));
@@ -248,7 +252,11 @@ fn what_is_reserved_on_one_machine_is_settled_on_another() {
     assert_eq!(number(&usage(1, &fourth, 20_000), "remaining"), 0);
     assert!(is_blocked(&ask(0, 0)), "a request needs a cell");
     let cells = &machines.each[1].status()["policies"][0]["settled_cells"];
-    assert_eq!((&cells["charged"], &cells["given_back"]), (&12_000.into(), &8_000.into()), "{cells}");
+    assert_eq!(
+        (&cells["charged"], &cells["given_back"]),
+        (&12_000.into(), &8_000.into()),
+        "{cells}"
+    );
 }
 
 /// The moments at which requests go on, by the answers: one cell comes back every 10 s.

@@ -10,9 +10,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use support::valkey::{Server, valkey};
 use support::{
     Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, needs,
-    wait_until,
+    two_agents, wait_until,
 };
 
 const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
@@ -464,17 +465,27 @@ fn at_once(haproxy: &Haproxy, ip: Ipv4Addr, requests: usize) -> Round {
 fn requests_over_the_limit_wait_for_their_turn() {
     needs!(support::haproxy());
     // An older one refuses the file, which is tested above.
-    if support::haproxy_since((3, 2)).is_err() {
-        return;
+    if support::haproxy_since((3, 2)).is_ok() {
+        they_wait_for_their_turn(None);
     }
+}
+
+#[test]
+fn machines_keep_one_queue() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    if support::haproxy_since((3, 2)).is_ok() {
+        they_wait_for_their_turn(Some(&Server::start(&[])));
+    }
+}
+
+fn they_wait_for_their_turn(store: Option<&Server>) {
     const BURST: usize = 5;
     const INTERVAL: Duration = Duration::from_millis(100);
     const MAX_DELAY_MS: u64 = 2_000;
     let directory = directory();
-    let table = directory.path().join("table");
     let policies = haproxy_folder().join("delay.toml");
-    let args = ["--config", policies.to_str().unwrap()];
-    let mut agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let mut agents = two_agents(directory.path(), &policies, store);
     let haproxy = Haproxy::start("delay.cfg", &behind([&agents[0], &agents[1]]));
     // Until a machine was fast enough that some had to wait, and some would have had to wait for
     // too long. Each round has a client of its own.
@@ -689,12 +700,21 @@ fn window_end(field: &str, [before, after]: [u64; 2]) -> u64 {
 #[test]
 fn a_contract_counts_the_requests_of_a_day_over_all_agents() {
     needs!(support::haproxy());
+    a_contract_counts(None);
+}
+
+#[test]
+fn a_contract_counts_the_requests_of_a_day_over_all_machines() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    a_contract_counts(Some(&Server::start(&[])));
+}
+
+fn a_contract_counts(store: Option<&Server>) {
     const COUNT: usize = 100;
     let directory = directory();
-    let table = directory.path().join("table");
     let policies = haproxy_folder().join("contract.toml");
-    let args = ["--config", policies.to_str().unwrap()];
-    let mut agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let mut agents = two_agents(directory.path(), &policies, store);
     let haproxy = Haproxy::start("contract.cfg", &behind([&agents[0], &agents[1]]));
     let found = |head: &str, name: &str| {
         let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))?;

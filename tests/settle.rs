@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, wait_until};
+use support::valkey::{Server, valkey};
+use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, two_agents, wait_until};
 
 const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -33,11 +34,20 @@ fn gateway(directory: &Path) -> Haproxy {
 #[test]
 fn only_failed_logins_use_up_the_limit() {
     needs!(support::haproxy());
+    only_failed_logins_count(None);
+}
+
+#[test]
+fn only_failed_logins_use_up_the_limit_of_all_machines() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    only_failed_logins_count(Some(&Server::start(&[])));
+}
+
+fn only_failed_logins_count(store: Option<&Server>) {
     let directory = directory();
-    let table = directory.path().join("table");
     let policies = haproxy_folder().join("failed-logins.toml");
-    let args = ["--config", policies.to_str().unwrap()];
-    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let agents = two_agents(directory.path(), &policies, store);
     let gateway = gateway(directory.path());
     let address = gateway.frontend.to_string();
     let mut environment = behind([&agents[0], &agents[1]]).to_vec();
@@ -75,16 +85,25 @@ fn only_failed_logins_use_up_the_limit() {
 #[test]
 fn tokens_are_settled_by_what_the_response_cost() {
     needs!(support::haproxy());
+    tokens_are_settled(None);
+}
+
+#[test]
+fn tokens_are_settled_on_all_machines() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    tokens_are_settled(Some(&Server::start(&[])));
+}
+
+fn tokens_are_settled(store: Option<&Server>) {
     let directory = directory();
-    let table = directory.path().join("table");
     // So slow that what the test spends stays spent.
     let shipped = std::fs::read_to_string(haproxy_folder().join("tokens.toml")).unwrap();
     let slow = shipped.replace("100000/m", "100000/d").replace("2000000/d", "200000/d");
     assert_ne!(slow, shipped);
     let policies = directory.path().join("tokens.toml");
     std::fs::write(&policies, slow).unwrap();
-    let args = ["--config", policies.to_str().unwrap()];
-    let agents = [Agent::start(&table, &args), Agent::start(&table, &args)];
+    let agents = two_agents(directory.path(), &policies, store);
     let gateway = gateway(directory.path());
     let address = gateway.frontend.to_string();
     let mut environment = behind([&agents[0], &agents[1]]).to_vec();

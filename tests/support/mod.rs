@@ -205,6 +205,40 @@ pub struct Agent {
     pub address: String,
 }
 
+/// Two agents with the policies of a file: on one table, or, with a store, as on two machines that
+/// share all of them.
+pub fn two_agents(
+    directory: &Path,
+    policies: &Path,
+    store: Option<&valkey::Server>,
+) -> [Agent; 2] {
+    let Some(store) = store else {
+        let args = ["--config", policies.to_str().unwrap()];
+        return [(); 2].map(|()| Agent::start(&directory.join("table"), &args));
+    };
+    let (mut text, mut has_policy) = (String::new(), false);
+    for line in std::fs::read_to_string(policies).unwrap().lines() {
+        text.push_str(line);
+        text.push('\n');
+        if line.starts_with("[policy.") {
+            text.push_str("shared = true\nwithout_store = \"closed\"\n");
+            has_policy = true;
+        }
+    }
+    assert!(has_policy, "{text}");
+    // A machine for tests may stand still for longer than a request should wait.
+    text.push_str(&format!("[store]\nurl = \"{}\"\nwait = \"10s\"\n", store.url()));
+    let file = directory.join("shared.toml");
+    std::fs::write(&file, text).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let agents = ["one", "other"].map(|table| Agent::start(&directory.join(table), &args));
+    for agent in &agents {
+        let is_used = |line: &String| line.contains("is used");
+        wait_until("the store is used", || agent.process.lines().iter().any(is_used));
+    }
+    agents
+}
+
 impl Agent {
     /// Starts one on a free port.
     pub fn start(table: &Path, args: &[&str]) -> Self {
