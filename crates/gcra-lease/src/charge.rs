@@ -6,7 +6,9 @@
 //! count are used in the window of a calendar, in which nothing comes back. Then each request and
 //! each response asks by itself.
 //!
-//! A record can be lent from and charged in turn. What is lent counts in full for both.
+//! A record can be lent from and charged in turn. What is lent counts in full for both. But a
+//! request waits only while nothing is lent: what is owed drains while it waits, and what is lent
+//! does not, so when its turn comes the host that holds the cells could spend them as well.
 //!
 //! **At most once.** A host sends a charge once, and never again, because it cannot know whether
 //! the store has taken it. If the reply is lost, the cells of a request are charged and unused,
@@ -14,6 +16,7 @@
 
 use crate::limit::{Limit, Units};
 use crate::record::Record;
+use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
 
 /// What is to be charged.
@@ -21,12 +24,14 @@ use crate::time::{Micros, StoreTime};
 pub enum Charge {
     /// The cells of a request: all of them if they are free, or none.
     Take {
-        /// How many, at most the burst.
+        /// How many. More than the burst are never allowed.
         cells: u32,
         /// The cells that must be free, if they are more than `cells`. A request that is charged
         /// later, by its response, has no cells and needs one. One that needs none is allowed.
         needs: u32,
-        /// How long the request can wait until its cells are free. That is its place in a queue.
+        /// How long the request can wait until its cells are free, at most
+        /// [`Limit::longest_delay`]. That is its place in a queue. While cells are lent, it cannot
+        /// wait.
         max_delay: Micros,
     },
     /// Cells that a request has cost beyond those that were taken for it: as many as the ceiling
@@ -69,24 +74,58 @@ impl Charged {
     }
 
     /// How long it takes until a request that was denied would be allowed, if nothing else is
-    /// charged. Zero for a [count](Limit::count), of which nothing comes back.
+    /// charged: the time that one cell takes to drain, at least. It may be longer while cells are
+    /// lent. Zero for a [count](Limit::count), of which nothing comes back.
     #[must_use]
     pub fn wait(&self, limit: &Limit, charge: &Charge) -> Micros {
-        let Charge::Take { cells, needs, max_delay } = *charge else { return Micros::ZERO };
+        let Charge::Take { cells, needs, .. } = *charge else { return Micros::ZERO };
         if self.allowed {
             return Micros::ZERO;
         }
         let asked = self.taken.saturating_add(limit.cells(cells.max(needs)));
-        limit.time_to_drain(asked.saturating_sub(most_taken(limit, max_delay)))
+        let most = limit.cells(limit.burst()).saturating_add(charge.drains_meanwhile(limit));
+        let lack = asked.saturating_sub(most);
+        limit.time_to_drain(lack.max(limit.cells(1)))
     }
 }
 
-/// The most that may be owed and lent with the cells of a request.
-fn most_taken(limit: &Limit, max_delay: Micros) -> Units {
-    limit.cells(limit.burst()).saturating_add(limit.drained_in(max_delay))
+impl Charge {
+    /// What drains while the request waits, in units: at most 2^52, so that all sums with it stay
+    /// below 2^53. Zero for a charge that does not wait.
+    #[must_use]
+    pub fn drains_meanwhile(&self, limit: &Limit) -> Units {
+        match *self {
+            Self::Take { max_delay, .. } => limit.drained_in(max_delay.min(limit.longest_delay())),
+            Self::More { .. } | Self::Less { .. } => Units::ZERO,
+        }
+    }
+
+    /// What a key may have owed when a strict store lost its memory, at most. For a
+    /// [count](Limit::count) whose window had begun by then, all of it.
+    #[must_use]
+    pub fn supposes(&self, limit: &Limit) -> Units {
+        let queue = limit.cells(limit.burst()).saturating_add(self.drains_meanwhile(limit));
+        limit.most_owed_by_lending().max(queue)
+    }
 }
 
 impl Record {
+    /// The record of a key that the store does not know and that is charged at once, if the
+    /// store's memory began at `epoch` and what was before may have been lost (`strict`): as
+    /// [`after_loss`](Self::after_loss), but requests may have been told to wait until then. The
+    /// last one waits for `max_delay` at most, so that is what may be owed beyond the burst.
+    ///
+    /// What waited under another `max_delay`, because that was changed meanwhile, is not known.
+    #[must_use]
+    pub fn charged_after_loss(
+        limit: &Limit,
+        epoch: StoreTime,
+        now: StoreTime,
+        charge: &Charge,
+    ) -> Self {
+        Self::after_loss_of(limit, epoch, now, charge.supposes(limit))
+    }
+
     /// Takes a charge at the moment `now`.
     pub fn charge_at_once(&mut self, limit: &Limit, now: StoreTime, charge: &Charge) -> Charged {
         self.settle(limit, now);
@@ -94,10 +133,15 @@ impl Record {
         let before = self.owed;
         let (mut allowed, mut charged, mut beyond_burst) = (true, 0, 0);
         match *charge {
-            Charge::Take { cells, needs, max_delay } => {
+            Charge::Take { cells, needs, .. } => {
                 let needs = cells.max(needs);
                 let asked = before.saturating_add(lent).saturating_add(limit.cells(needs));
-                allowed = needs == 0 || asked <= most_taken(limit, max_delay);
+                let burst = limit.cells(limit.burst());
+                // What is lent does not drain while the request waits.
+                let waits = lent == Units::ZERO || without(Rule::LentIsNotWaitedFor);
+                let drains = if waits { charge.drains_meanwhile(limit) } else { Units::ZERO };
+                let fits = needs <= limit.burst() && asked <= burst.saturating_add(drains);
+                allowed = needs == 0 || fits;
                 if allowed {
                     charged = cells;
                     self.owed = before.saturating_add(limit.cells(cells));
@@ -117,5 +161,424 @@ impl Record {
         }
         let taken = self.owed.saturating_add(lent);
         Charged { allowed, cells: charged, beyond_burst, taken, now }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::holding::{Holding, Wish};
+    use crate::limit::Window;
+    use crate::message::{Ask, AskNumber, HostId};
+    use crate::police::Police;
+    use crate::rule::take_away;
+    use crate::time::HostTime;
+
+    const START: StoreTime = StoreTime(1_800_000_000_000_000);
+    const HOUR: Window = Window { begin: 1_800_000_000, end: 1_800_003_600 };
+
+    fn limit(interval_us: u64, burst: u32) -> Limit {
+        Limit::new(Duration::from_micros(interval_us), burst).unwrap()
+    }
+
+    fn count(most: u32) -> Limit {
+        Limit::count(most, HOUR).unwrap()
+    }
+
+    fn after(milliseconds: u64) -> StoreTime {
+        START.saturating_add(Micros::from_millis(milliseconds))
+    }
+
+    fn take(cells: u32, max_delay_ms: u64) -> Charge {
+        Charge::Take { cells, needs: 0, max_delay: Micros::from_millis(max_delay_ms) }
+    }
+
+    fn look(needs: u32) -> Charge {
+        Charge::Take { cells: 0, needs, max_delay: Micros::ZERO }
+    }
+
+    fn lend(record: &mut Record, limit: &Limit, now: StoreTime, cells: u32) {
+        let validity = Micros::from_millis(500);
+        let ask = Ask {
+            host: HostId(1),
+            number: AskNumber(1),
+            fresh: true,
+            spent: 0,
+            debt: 0,
+            owes: 0,
+            holds: 0,
+            want: cells,
+            least: cells,
+            validity,
+        };
+        assert_eq!(record.ask(limit, now, &ask).unwrap().granted, cells);
+    }
+
+    #[test]
+    fn requests_wait_for_their_turn_up_to_the_longest_delay() {
+        let limit = limit(10_000, 5);
+        let mut record = Record::new(START);
+        let mut delays = Vec::new();
+        for _ in 0..9 {
+            let charged = record.charge_at_once(&limit, START, &take(1, 30));
+            assert_eq!((charged.cells, charged.beyond_burst), (charged.allowed.into(), 0));
+            delays.push(charged.allowed.then(|| charged.delay(&limit).0 / 1_000));
+        }
+        let in_turn = [0, 0, 0, 0, 0, 10, 20, 30].map(Some);
+        assert_eq!(delays, [&in_turn[..], &[None]].concat());
+        let denied = record.charge_at_once(&limit, after(5), &take(1, 30));
+        assert_eq!((denied.allowed, denied.delay(&limit)), (false, Micros::ZERO));
+        let wait = denied.wait(&limit, &take(1, 30));
+        assert_eq!(wait, Micros::from_millis(10), "at least a cell's time");
+        let two = record.charge_at_once(&limit, after(5), &take(2, 30));
+        assert_eq!(two.wait(&limit, &take(2, 30)), Micros::from_millis(15));
+        assert!(record.charge_at_once(&limit, after(20), &take(2, 30)).allowed);
+    }
+
+    #[test]
+    fn more_than_the_burst_never_fits() {
+        let limit = limit(10_000, 5);
+        let take = |cells| Record::new(START).charge_at_once(&limit, START, &take(cells, 9_000));
+        assert_eq!([4, 5, 6, u32::MAX].map(|it| take(it).allowed), [true, true, false, false]);
+        let look = |needs| Record::new(START).charge_at_once(&limit, START, &look(needs)).allowed;
+        assert_eq!([0, 5, 6].map(look), [true, true, false]);
+    }
+
+    #[test]
+    fn a_look_charges_nothing_and_needs_what_it_needs() {
+        let limit = limit(10_000, 5);
+        let mut record = Record::new(START);
+        assert!(record.charge_at_once(&limit, START, &take(4, 0)).allowed);
+        let one = record.charge_at_once(&limit, START, &look(1));
+        assert_eq!((one.allowed, one.cells, one.delay(&limit)), (true, 0, Micros::ZERO));
+        let two = record.charge_at_once(&limit, START, &look(2));
+        assert_eq!((two.allowed, two.wait(&limit, &look(2)).0), (false, 10_000));
+        assert_eq!(record.owed(), limit.cells(4));
+    }
+
+    #[test]
+    fn responses_charge_up_to_the_ceiling_and_give_back_what_is_owed() {
+        let limit = limit(10_000, 5).with_most_owed(8).unwrap();
+        let mut record = Record::new(START);
+        let mut charge = |charge: Charge| {
+            let charged = record.charge_at_once(&limit, START, &charge);
+            (
+                charged.allowed,
+                charged.cells,
+                charged.beyond_burst,
+                limit.whole_cells(charged.taken),
+            )
+        };
+        assert_eq!(charge(take(3, 0)), (true, 3, 0, 3));
+        assert_eq!(charge(Charge::More { cells: 3 }), (true, 3, 1, 6));
+        assert_eq!(charge(take(0, 0)), (true, 0, 0, 6), "what needs nothing is allowed");
+        assert_eq!(charge(Charge::More { cells: u32::MAX }), (true, 2, 2, 8));
+        assert_eq!(charge(Charge::More { cells: 1 }), (true, 0, 0, 8));
+        assert_eq!(charge(Charge::Less { cells: 6 }), (true, 6, 0, 2));
+        assert_eq!(charge(Charge::Less { cells: u32::MAX }), (true, 2, 0, 0));
+        assert_eq!(charge(Charge::Less { cells: 1 }), (true, 0, 0, 0));
+    }
+
+    /// The queue moves on by itself; what is lent does not.
+    #[test]
+    fn nothing_waits_while_cells_are_lent() {
+        let limit = limit(10_000, 10);
+        // One host holds all cells. When the turn of the request came, it could spend them.
+        let fits = || {
+            let mut record = Record::new(START);
+            lend(&mut record, &limit, START, 10);
+            let charged = record.charge_at_once(&limit, START, &take(1, 100));
+            let mut police = Police::default();
+            let then = START.0 + charged.delay(&limit).0;
+            let request = police.allow(&limit, then, charged.cells);
+            (charged.allowed, request.max(police.allow(&limit, then, 10)))
+        };
+        assert_eq!(fits(), (false, 0));
+        let _back = take_away(Some(Rule::LentIsNotWaitedFor));
+        assert_eq!(fits(), (true, 1));
+    }
+
+    /// A report must not shorten the queue.
+    #[test]
+    fn what_requests_wait_for_is_not_cut() {
+        let limit = limit(1_000_000, 2);
+        let mut record = Record::new(START);
+        lend(&mut record, &limit, START, 0);
+        for _ in 0..22 {
+            assert!(record.charge_at_once(&limit, START, &take(1, 20_000)).allowed);
+        }
+        let queue = record.owed();
+        assert!(queue > limit.most_owed());
+        let debt = Ask {
+            host: HostId(1),
+            number: AskNumber(2),
+            fresh: false,
+            spent: 1,
+            debt: 1,
+            owes: 1,
+            holds: 0,
+            want: 1,
+            least: 1,
+            validity: Micros::ZERO,
+        };
+        assert_eq!(record.ask(&limit, START, &debt).unwrap().granted, 0);
+        assert_eq!(record.owed(), queue);
+        assert_eq!(record.kept_for(&limit), Micros::from_millis(32_000));
+        record.settle(&limit, after(22_000));
+        assert_eq!(record.kept_for(&limit), limit.keeps_record());
+    }
+
+    /// 24 days at 10 million a second are more units than a double holds, unless the limit is made
+    /// for that.
+    #[test]
+    fn a_long_delay_is_cut_to_what_can_be_counted() {
+        let days = Micros::from_millis(24 * 86_400_000);
+        let charge = Charge::Take { cells: 1, needs: 0, max_delay: days };
+        let fast = Limit::new(Duration::from_nanos(100), 10).unwrap();
+        assert_eq!(fast.longest_delay().0 / 60_000_000, 71);
+        assert_eq!(charge.drains_meanwhile(&fast), Units(1 << 52));
+        let slow = limit(1_000_000, 10).with_most_owed(10 + 24 * 86_400).unwrap();
+        assert!(slow.longest_delay() > days);
+        assert_eq!(charge.drains_meanwhile(&slow), slow.drained_in(days));
+        assert!(charge.supposes(&slow).0 < 1 << 50);
+    }
+
+    #[test]
+    fn a_count_never_drains_and_ends_with_its_window() {
+        let limit = count(5);
+        let mut record = Record::new(START);
+        let mut charge = |now, charge: Charge| {
+            let charged = record.charge_at_once(&limit, now, &charge);
+            assert_eq!(charged.delay(&limit), Micros::ZERO);
+            assert_eq!(charged.wait(&limit, &charge), Micros::ZERO);
+            (charged.allowed, charged.cells, charged.beyond_burst, charged.taken.0)
+        };
+        assert_eq!(charge(START, take(4, 60_000)), (true, 4, 0, 4));
+        assert_eq!(charge(after(3_000_000), take(2, 60_000)), (false, 0, 0, 4), "no queue");
+        assert_eq!(charge(after(3_000_000), Charge::More { cells: 9 }), (true, 9, 8, 13));
+        assert_eq!(
+            charge(START, Charge::Less { cells: 9 }),
+            (true, 9, 0, 4),
+            "the clock went back"
+        );
+        assert_eq!(charge(START, take(1, 0)), (true, 1, 0, 5));
+        assert_eq!(charge(START, look(1)), (false, 0, 0, 5));
+        let kept_for = |ms| {
+            let mut record = record.clone();
+            record.settle(&limit, after(ms));
+            record.kept_for(&limit).0 / 1_000_000
+        };
+        assert_eq!(
+            [0, 1_000_000, 3_600_000, 9_000_000].map(kept_for),
+            [7_200, 6_200, 3_600, 3_600]
+        );
+        assert_eq!(limit.with_most_owed(9), Ok(limit), "it has no ceiling");
+    }
+
+    /// All that waited when the memory was lost still goes on.
+    #[test]
+    fn a_strict_store_begins_with_the_whole_queue() {
+        let limit = limit(10_000, 20);
+        let allowed = |charge: Charge, after_ms| {
+            let now = after(after_ms);
+            let mut record = Record::charged_after_loss(&limit, START, now, &charge);
+            record.charge_at_once(&limit, now, &charge).allowed
+        };
+        // Without a queue: a burst, and the longest validity.
+        assert_eq!([0, 2_009, 2_010].map(|ms| allowed(take(1, 0), ms)), [false, false, true]);
+        // 5 s of a queue are longer. Its last place is free when one cell has drained.
+        assert_eq!([0, 9, 10].map(|ms| allowed(take(1, 5_000), ms)), [false, false, true]);
+        let mut record = Record::charged_after_loss(&limit, START, after(10), &take(1, 5_000));
+        let last = record.charge_at_once(&limit, after(10), &take(1, 5_000));
+        assert_eq!(last.delay(&limit), Micros::from_millis(5_000));
+        // A response knows of no queue.
+        let more = Record::charged_after_loss(&limit, START, START, &Charge::More { cells: 1 });
+        assert_eq!(more, Record::after_loss(&limit, START, START));
+    }
+
+    #[test]
+    fn a_strict_store_blocks_a_count_whose_window_had_begun() {
+        let limit = count(5);
+        let owed = |epoch: u64| {
+            let charge = take(1, 0);
+            Record::charged_after_loss(&limit, StoreTime(epoch), after(9_000), &charge).owed().0
+        };
+        let begin = HOUR.begin * 1_000_000;
+        assert_eq!([begin + 1, begin, begin - 1].map(owed), [5, 0, 0]);
+    }
+
+    #[test]
+    fn other_numbers_keep_what_was_charged() {
+        let (rate, hour) = (limit(10_000, 20), count(100));
+        let mut record = Record::new(START);
+        record.charge_at_once(&hour, START, &take(30, 0));
+        let at_rate = record.clone().carried_over(&hour, &rate, after(5));
+        assert_eq!(at_rate.owed(), rate.cells(20));
+        let smaller = record.charge_at_once(&count(10), after(5), &look(1));
+        assert_eq!((smaller.allowed, smaller.taken.0), (false, 30), "the same record");
+        assert_eq!(at_rate.carried_over(&rate, &hour, after(15)).owed().0, 19);
+    }
+
+    /// One charge of a model: when, and how many units more or less.
+    fn owed_by_list(limit: &Limit, list: &[(u64, i128)], now: u64) -> i128 {
+        let drained = |micros: u64| i128::from(limit.drained_in(Micros(micros)).0);
+        let mut owed = 0;
+        let mut at = 0;
+        for &(then, units) in list {
+            owed = (owed - drained(then - at)).max(0) + units;
+            at = then;
+        }
+        (owed - drained(now - at)).max(0)
+    }
+
+    fn any_charge() -> impl Strategy<Value = Charge> {
+        prop_oneof![
+            4 => (0..9_u32, 0..9_u32, 0..90_000_u64).prop_map(|(cells, needs, delay)| {
+                Charge::Take { cells, needs, max_delay: Micros(delay) }
+            }),
+            1 => (0..12_u32).prop_map(|cells| Charge::More { cells }),
+            1 => (0..12_u32).prop_map(|cells| Charge::Less { cells }),
+        ]
+    }
+
+    fn any_limit() -> impl Strategy<Value = Limit> {
+        let numbers = prop::sample::select(vec![
+            (1_000_u64, 5_u32),
+            (10_000, 1),
+            (10_001, 7),
+            (33_333, 8),
+            (1, 200),
+        ]);
+        let rate = (numbers, 0..6_u32).prop_map(|((interval, burst), beyond)| {
+            limit(interval, burst).with_most_owed(burst + beyond).unwrap()
+        });
+        prop_oneof![4 => rate, 1 => (1..40_u32).prop_map(count)]
+    }
+
+    proptest! {
+        /// Each charge is what a list of all charges before it says.
+        #[test]
+        fn a_list_of_charges_says_the_same(
+            limit in any_limit(),
+            steps in prop::collection::vec((0..30_000_u64, any_charge()), 1..60),
+        ) {
+            let mut record = Record::new(START);
+            let mut list = Vec::new();
+            let mut now = START.0;
+            let cell = i128::from(limit.cells(1).0);
+            let burst = cell * i128::from(limit.burst());
+            let (mut all, mut most) = (0, 0);
+            for (passes, charge) in steps {
+                now += passes;
+                let owed = owed_by_list(&limit, &list, now);
+                let got = record.charge_at_once(&limit, StoreTime(now), &charge);
+                let (allowed, cells) = match charge {
+                    Charge::Take { cells, needs, max_delay } => {
+                        let needs = i128::from(cells.max(needs));
+                        let queue = i128::from(limit.drained_in(max_delay).0);
+                        most = most.max(queue);
+                        let fits = owed + needs * cell <= burst + queue;
+                        let fits = fits && needs * cell <= burst;
+                        let allowed = needs == 0 || fits;
+                        (allowed, if allowed { i128::from(cells) } else { 0 })
+                    }
+                    Charge::More { cells } => {
+                        let free = cell * i128::from(limit.ceiling()) - owed;
+                        (true, i128::from(cells).min(free.max(0) / cell))
+                    }
+                    Charge::Less { cells } => (true, i128::from(cells).min(owed / cell)),
+                };
+                let units = match charge {
+                    Charge::Less { cells } => -owed.min(i128::from(cells) * cell),
+                    _ => cells * cell,
+                };
+                list.push((now, units));
+                all += units;
+                prop_assert_eq!((got.allowed, i128::from(got.cells)), (allowed, cells));
+                prop_assert_eq!(i128::from(got.taken.0), owed + units);
+                prop_assert_eq!(record.owed(), got.taken);
+                let beyond = ((owed + units - burst).max(0) + cell - 1) / cell;
+                let beyond = if matches!(charge, Charge::More { .. }) { beyond } else { 0 };
+                prop_assert_eq!(i128::from(got.beyond_burst), beyond.min(cells));
+                if got.allowed && got.cells > 0 && matches!(charge, Charge::Take { .. }) {
+                    let delay = got.delay(&limit);
+                    let owes_then = |delay| owed + units - i128::from(limit.drained_in(delay).0);
+                    prop_assert!(owes_then(delay) <= burst);
+                    let sooner = delay.saturating_sub(Micros(1));
+                    prop_assert!(delay == Micros::ZERO || owes_then(sooner) > burst);
+                }
+                // Net of what was given back, never more than the promise.
+                let drained = i128::from(limit.drained_in(Micros(now - START.0)).0);
+                let ceiling = cell * i128::from(limit.ceiling());
+                prop_assert!(all <= ceiling.max(burst + most) + drained);
+            }
+        }
+
+        /// Whatever is lent and charged: when the requests go on, one exact bucket allows them.
+        #[test]
+        fn never_too_many_beside_leases(
+            limit in any_limit(),
+            steps in prop::collection::vec((0..25_000_u64, 0..4_usize, any_charge(), 0..9_u32), 1..80),
+            max_delay in prop_oneof![Just(0_u64), 0..200_000_u64],
+            debts in prop::bool::weighted(0.3),
+        ) {
+            let mut record = Record::new(START);
+            let mut holdings = [Holding::new(); 2];
+            let mut events = Vec::new();
+            let (mut now, mut last, mut number) = (START.0, 0, 0);
+            for (passes, who, charge, cells) in steps {
+                now += passes;
+                if let (Some(holding), true) = (holdings.get_mut(who), limit.window().is_none()) {
+                    let clock = HostTime(now);
+                    if holding.spend(clock, cells) {
+                        events.push((now, cells));
+                        continue;
+                    }
+                    number += 1;
+                    let validity = Micros(passes * 4);
+                    let wish = Wish { want: cells, least: cells / 2, validity };
+                    if debts {
+                        holding.charge(cells / 3);
+                    }
+                    let host = HostId(who as u64);
+                    let sent = if cells % 3 == 1 {
+                        holding.give_back(&limit, clock, host, AskNumber(number), cells / 2)
+                    } else {
+                        holding.ask(&limit, clock, host, AskNumber(number), wish)
+                    };
+                    let reply = record.ask(&limit, StoreTime(now), &sent.ask).unwrap();
+                    prop_assert!(holding.reply(clock, &sent, &reply));
+                    continue;
+                }
+                // What is given back makes space for others, so it is left out. What responses
+                // charge beyond that was allowed by nobody.
+                let charge = match charge {
+                    Charge::Take { cells, needs, .. } => {
+                        Charge::Take { cells, needs, max_delay: Micros(max_delay) }
+                    }
+                    Charge::Less { .. } => continue,
+                    more @ Charge::More { .. } => more,
+                };
+                let got = record.charge_at_once(&limit, StoreTime(now), &charge);
+                if let (true, Charge::Take { .. }) = (got.allowed, charge) {
+                    let goes_on = now + got.delay(&limit).0;
+                    prop_assert!(got.delay(&limit).0 <= max_delay);
+                    if got.delay(&limit) > Micros::ZERO {
+                        prop_assert!(goes_on >= last, "in order");
+                        last = goes_on;
+                    }
+                    events.push((goes_on, got.cells));
+                }
+            }
+            events.sort_by_key(|&(when, _)| when);
+            let mut police = Police::default();
+            for (when, cells) in events {
+                prop_assert_eq!(police.allow(&limit, when, cells), 0, "at {}", when - START.0);
+            }
+        }
     }
 }

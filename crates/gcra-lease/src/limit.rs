@@ -132,12 +132,16 @@ impl Limit {
     /// the burst mean the burst, which is also the ceiling of a [new](Self::new) limit.
     ///
     /// What is allowed stays the same: a cell is lent only while what is owed and what is lent
-    /// are together within the burst. Store and hosts must agree on the ceiling.
+    /// are together within the burst. Store and hosts must agree on the ceiling. A
+    /// [count](Self::count) has no ceiling, and stays as it is.
     ///
     /// # Errors
     ///
     /// So many cells take 2^50 µs (35 years) or longer to drain.
     pub fn with_most_owed(self, cells: u32) -> Result<Self, LimitError> {
+        if self.window.is_some() {
+            return Ok(self);
+        }
         let ceiling = cells.max(self.burst);
         let units = units_of_cell(self.interval, ceiling).ok_or(LimitError::DebtTooLong)?;
         let (fraction_bits, cell) = units;
@@ -228,19 +232,29 @@ impl Limit {
         self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))
     }
 
-    /// How long the store keeps a record after it was changed (`PX`): by then everything has
-    /// drained and every lease has expired. 10 s are added, so that a clock that is corrected
-    /// does not end a record. The record of a [count](Self::count) is kept for as long as its
-    /// window lasts, and for an hour after that.
+    /// How long the store keeps a record after it was changed (`PX`), at least: by then all that
+    /// was lent, or charged by hosts to which cells are lent, has drained, and every lease has
+    /// expired. 10 s are added, so that a clock that is corrected does not end a record. For a
+    /// [count](Self::count), an hour. [`Record::kept_for`](crate::Record::kept_for) knows more.
     #[must_use]
     pub fn keeps_record(&self) -> Micros {
-        if let Some(Window { begin, end }) = self.window {
-            let seconds = end.saturating_sub(begin).saturating_add(3_600);
-            return Micros::from_millis(seconds.saturating_mul(1_000));
+        if self.window.is_some() {
+            return Micros::from_millis(3_600_000);
         }
         self.time_to_drain(self.most_owed())
             .saturating_add(self.longest_validity)
-            .saturating_add(Micros::from_millis(10_000))
+            .saturating_add(Self::SPARE)
+    }
+
+    /// For how long a record is kept after it is of no use any more.
+    pub(crate) const SPARE: Micros = Micros::from_millis(10_000);
+
+    /// The longest time that a request can wait for its cells: 2^52 units, which are 71 minutes
+    /// for the largest number of fraction bits. [`with_most_owed`](Self::with_most_owed) makes it
+    /// longer than what so many cells take to drain.
+    #[must_use]
+    pub const fn longest_delay(&self) -> Micros {
+        Micros((1 << 52) >> self.fraction_bits)
     }
 }
 

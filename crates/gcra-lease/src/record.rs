@@ -71,15 +71,48 @@ impl Record {
     /// what was lent is spent by the end of the longest validity. So the key owes at most a full
     /// burst at that time. Once that has drained, a new record is like any other. Penalties that
     /// were lost are not charged again.
+    ///
+    /// A [count](Limit::count) whose window began before the epoch is full until the window ends.
+    /// One whose window began later is not: nothing of it can have been lost.
     #[must_use]
     pub fn after_loss(limit: &Limit, epoch: StoreTime, now: StoreTime) -> Self {
+        Self::after_loss_of(limit, epoch, now, limit.most_owed_by_lending())
+    }
+
+    /// The same, if so much may have been owed at the epoch.
+    pub(crate) fn after_loss_of(
+        limit: &Limit,
+        epoch: StoreTime,
+        now: StoreTime,
+        most: Units,
+    ) -> Self {
         let mut record = Self::new(now);
-        if !without(Rule::Epoch) {
+        let began_later =
+            limit.window().is_some_and(|window| window.begin.saturating_mul(1_000_000) >= epoch.0);
+        if !without(Rule::Epoch) && !began_later {
             record.at = epoch;
-            record.owed = limit.most_owed_by_lending();
+            record.owed = most;
             record.settle(limit, now);
         }
         record
+    }
+
+    /// How long the store keeps the record from now on (`PX`), after it was [settled] at `now`: as
+    /// [`Limit::keeps_record`] says, and in any case until all is drained that requests wait for.
+    /// The record of a [count](Limit::count) is kept until an hour after its window, by the
+    /// store's clock, and for an hour at least.
+    ///
+    /// [settled]: Self::settle
+    #[must_use]
+    pub fn kept_for(&self, limit: &Limit) -> Micros {
+        let later = limit.keeps_record();
+        match limit.window() {
+            Some(window) => {
+                let end = StoreTime(window.end.saturating_mul(1_000_000));
+                later.saturating_add(end.saturating_since(self.at))
+            }
+            None => later.max(limit.time_to_drain(self.owed).saturating_add(Limit::SPARE)),
+        }
     }
 
     /// The record of a key whose limit was changed, from the record that it has under the limit
@@ -250,8 +283,8 @@ impl Record {
 
     pub(crate) fn charge(&mut self, limit: &Limit, cells: u32) {
         let owed = self.owed.saturating_add(limit.cells(cells));
-        // A record that is followed back without a clamp may owe more already.
-        self.owed = if cells == 0 { self.owed } else { owed.min(limit.most_owed()) };
+        // More than that is owed where requests wait.
+        self.owed = self.owed.max(owed.min(limit.most_owed()));
     }
 
     /// When a host that did not get what it wanted comes back: when `lack` has drained. If many

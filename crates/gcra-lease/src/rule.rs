@@ -25,6 +25,8 @@ pub(crate) enum Rule {
     Epoch,
     /// A clock that went back does not keep debts and leases for longer than they can last.
     ClampWhenClockGoesBack,
+    /// A request that is charged at once does not wait while cells are lent.
+    LentIsNotWaitedFor,
     /// A denied ask is noted, and nobody else gets cells ahead of need meanwhile.
     NoteDenied,
     // The host's end.

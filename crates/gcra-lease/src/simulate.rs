@@ -132,6 +132,7 @@ fn anything(seed: u64) -> Setting {
         keeps: random.chance(0.2),
         words: seed.is_multiple_of(2),
         costs: random.one_of(&[&[1][..], &[1], &[1, 2], &[1, 5], &[0, 1, 3, 20]]).to_vec(),
+        charges: per_second * random.one_of(&[0.0, 0.0, 0.1, 0.7, 3.0]),
     }
 }
 
@@ -155,15 +156,17 @@ fn never_too_many() {
         all.allowed += found.allowed;
         all.ideal += found.ideal;
         all.asks += found.asks;
+        all.charged += found.charged;
         with_faults += u64::from(found.tolerated > 0);
         with_more += u64::from(found.beyond > 0);
     }
     println!(
         "{runs} runs, {with_faults} of them with faults after which more may be allowed, and \
          {with_more} in which more is: {} requests, {} cells allowed, {} by an exact bucket, \
-         {} asks, 0 beyond the promise",
-        all.requests, all.allowed, all.ideal, all.asks
+         {} asks, {} cells charged at once, 0 beyond the promise",
+        all.requests, all.allowed, all.ideal, all.asks, all.charged
     );
+    assert!(all.charged > 0, "charges that take nothing show nothing");
     assert!(with_more > 0, "faults that do no harm show nothing");
 }
 

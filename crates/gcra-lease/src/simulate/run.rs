@@ -4,6 +4,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
 
+use crate::charge::Charge;
 use crate::demand::Demand;
 use crate::holding::{Holding, Sent, Wish};
 use crate::limit::Limit;
@@ -43,6 +44,8 @@ pub(crate) struct Setting {
     pub(crate) costs: Vec<u32>,
     /// The share of allowed requests that are charged another cell afterwards.
     pub(crate) penalties: f64,
+    /// Charges per second that are made in the store at once, beside the requests above.
+    pub(crate) charges: f64,
     pub(crate) lost: f64,
     pub(crate) late: f64,
     pub(crate) doubled: f64,
@@ -76,6 +79,7 @@ impl Default for Setting {
             keeps: false,
             costs: vec![1],
             penalties: 0.0,
+            charges: 0.0,
             lost: 0.0,
             late: 0.0,
             doubled: 0.0,
@@ -105,6 +109,8 @@ pub(crate) struct Outcome {
     pub(crate) large: u64,
     pub(crate) ideal_large: u64,
     pub(crate) asks: u64,
+    /// Cells of charges that were made at once.
+    pub(crate) charged: u64,
     pub(crate) waited: u64,
     pub(crate) waited_us: u64,
     /// Cells more than the promise allows, at worst.
@@ -155,6 +161,7 @@ impl Host {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Event {
     Request { host: usize },
+    ChargeArrives { limit: usize },
     AskArrives { host: usize, limit: usize, sent: Sent },
     ReplyArrives { host: usize, limit: usize, sent: Sent, reply: Reply, void: bool },
     GiveUp { host: usize, serial: u64 },
@@ -249,6 +256,9 @@ impl Run<'_> {
             self.schedule_every(self.setting.evictions, Event::Evict { host });
             self.schedule_every(self.setting.freezes, Event::Freeze { host });
         }
+        for limit in 0..self.limits.len() {
+            self.schedule_every(self.setting.charges, Event::ChargeArrives { limit });
+        }
         self.schedule_every(self.setting.losses, Event::Loss);
         self.schedule_every(self.setting.leaps_forward, Event::LeapForward);
         self.schedule_every(self.setting.leaps_back, Event::LeapBack);
@@ -316,6 +326,10 @@ impl Run<'_> {
                 if !off {
                     self.request(host);
                 }
+            }
+            Event::ChargeArrives { limit } => {
+                self.schedule_every(self.setting.charges, event);
+                self.charge_arrives(limit);
             }
             Event::AskArrives { host, limit, sent } => self.ask_arrives(host, limit, &sent),
             Event::ReplyArrives { host, limit, sent, reply, void } => {
@@ -482,11 +496,7 @@ impl Run<'_> {
         self.outcome.large += u64::from(request.cells == largest);
         let penalty = self.random.chance(self.setting.penalties);
         for limit in 0..self.limits.len() {
-            let over = self.police[limit].allow(&self.limits[limit], self.now, request.cells);
-            self.outcome.too_many += u64::from(over > 0);
-            self.outcome.over = self.outcome.over.max(over);
-            let beyond = self.strict[limit].allow(&self.limits[limit], self.now, request.cells);
-            self.outcome.beyond = self.outcome.beyond.max(beyond);
+            self.police(limit, request.cells);
 
             let clock = self.hosts[host].clock(self.now);
             let one = &mut self.hosts[host];
@@ -513,6 +523,15 @@ impl Run<'_> {
                 self.ask(host, limit, wish);
             }
         }
+    }
+
+    /// Cells of a limit are allowed now.
+    fn police(&mut self, limit: usize, cells: u32) {
+        let over = self.police[limit].allow(&self.limits[limit], self.now, cells);
+        self.outcome.too_many += u64::from(over > 0);
+        self.outcome.over = self.outcome.over.max(over);
+        let beyond = self.strict[limit].allow(&self.limits[limit], self.now, cells);
+        self.outcome.beyond = self.outcome.beyond.max(beyond);
     }
 
     fn count_wait(&mut self, request: &Waiting) {
@@ -574,19 +593,43 @@ impl Run<'_> {
         }
     }
 
-    fn ask_arrives(&mut self, host: usize, which: usize, sent: &Sent) {
+    /// The record of a limit, taken out of the store.
+    fn open(&mut self, which: usize) -> Record {
         let clock = self.store_clock();
         let limit = &self.limits[which];
         let kept = self.records[which]
             .take()
-            .filter(|record| clock.saturating_since(record.at) <= limit.keeps_record());
-        let mut record = kept.unwrap_or_else(|| {
+            .filter(|record| clock.saturating_since(record.at) <= record.kept_for(limit));
+        kept.unwrap_or_else(|| {
             if self.setting.strict {
                 Record::after_loss(limit, self.epoch, clock)
             } else {
                 Record::new(clock)
             }
-        });
+        })
+    }
+
+    /// A charge: its cells are allowed when the store takes it, whether the reply arrives or not.
+    fn charge_arrives(&mut self, which: usize) {
+        let mut record = self.open(which);
+        let cells = self.random.one_of(&self.setting.costs);
+        let charge = if self.random.chance(self.setting.penalties) {
+            Charge::More { cells }
+        } else {
+            Charge::Take { cells, needs: 0, max_delay: Micros::ZERO }
+        };
+        let charged = record.charge_at_once(&self.limits[which], self.store_clock(), &charge);
+        self.records[which] = Some(record);
+        if matches!(charge, Charge::Take { .. }) {
+            self.outcome.charged += u64::from(charged.cells);
+            self.police(which, charged.cells);
+        }
+    }
+
+    fn ask_arrives(&mut self, host: usize, which: usize, sent: &Sent) {
+        let mut record = self.open(which);
+        let clock = self.store_clock();
+        let limit = &self.limits[which];
         let void = self.random.chance(self.setting.void);
         // A void ask has an effect that lasts, or not.
         let before = (void && self.random.chance(0.5)).then(|| record.clone());
