@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use std::sync::Arc;
 
-use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros};
+use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros, Window};
 use sha2::{Digest as _, Sha256};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
@@ -16,7 +16,8 @@ pub(crate) const TAGS: u16 = 1024;
 /// A name is `{gcra:NNN}:1:POLICY.LIMIT:HASH:NUMBERS`. The 1 is the layout of the record. The hash
 /// has 128 bits, and nothing of the key can be read from it without the salt. NNN is the hash
 /// modulo 1024. The numbers are those of the limit, so hosts with different configurations never
-/// meet on one record. A name is written when a server is asked, and not before.
+/// meet on one record. Those of a [count](Limit::count) are its window, `count-BEGIN-END` in
+/// hexadecimal seconds since 1970; another count keeps what is used. A name is written when a server is asked, and not before.
 #[derive(Clone)]
 pub struct Names {
     /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and
@@ -122,12 +123,16 @@ impl Bucket {
 
     fn name_under(&self, limit: &Limit) -> String {
         let Self { limit_name, hash, .. } = self;
-        let [burst, cell, bits, longest, ceiling] = numbers(limit);
         let tag = tag_text(self.tag());
-        let mut name =
-            format!("{tag}:1:{limit_name}:{hash:032x}:{burst}-{cell:x}-{bits}-{longest:x}");
+        let mut name = format!("{tag}:1:{limit_name}:{hash:032x}:");
+        // Writing to a string never fails.
+        if let Some(Window { begin, end }) = limit.window() {
+            let _ = write!(name, "count-{begin:x}-{end:x}");
+            return name;
+        }
+        let [burst, cell, bits, longest, ceiling] = numbers(limit);
+        let _ = write!(name, "{burst}-{cell:x}-{bits}-{longest:x}");
         if ceiling != burst {
-            // Writing to a string never fails.
             let _ = write!(name, "-{ceiling}");
         }
         name
@@ -146,6 +151,10 @@ pub(crate) fn tag_text(tag: u16) -> String {
 
 /// What two limits with one record have in common.
 fn numbers(limit: &Limit) -> [u64; 5] {
+    if let Some(Window { begin, end }) = limit.window() {
+        // No burst is 0.
+        return [0, begin, end, 0, 0];
+    }
     let [burst, bits, ceiling] =
         [limit.burst(), limit.fraction_bits(), limit.ceiling()].map(u64::from);
     [burst, limit.cells(1).0, bits, limit.longest_validity().0, ceiling]
@@ -201,6 +210,28 @@ mod tests {
         let before = names.bucket("api", b"1", limit(10));
         assert_eq!(bucket.earlier(), Some((before.name(), before.limit())));
         assert_eq!(bucket.changed_from(limit(20)).earlier(), None, "nothing has changed");
+    }
+
+    /// A file that changes the count must not forget what was used.
+    #[test]
+    fn the_name_of_a_count_has_its_window_and_not_the_count() {
+        let names = Names::new(b"");
+        let count = |most, begin, end| Limit::count(most, Window { begin, end }).unwrap();
+        let bucket = |limit| names.bucket("api.second", b"192.0.2.7", limit);
+        let day = bucket(count(100, 1_800_057_600, 1_800_144_000));
+        let hash = "17eb0eb6fd4cceec7de59a1419a62a1e";
+        let name = format!("{{gcra:542}}:1:api.second:{hash}:count-6b4ab300-6b4c0480");
+        assert_eq!(day.name(), name);
+        assert_eq!(bucket(count(7, 1_800_057_600, 1_800_144_000)).name(), name);
+        assert_ne!(bucket(count(100, 1_800_057_600, 1_800_144_001)).name(), name);
+        assert_ne!(bucket(count(100, 1_800_057_599, 1_800_144_000)).name(), name);
+        assert_eq!(day.tag(), bucket(limit(20)).tag());
+
+        let raised = bucket(count(200, 1_800_057_600, 1_800_144_000));
+        let raised = raised.changed_from(*day.limit());
+        assert_eq!(raised.earlier(), None, "it is the same record");
+        let at_rate = bucket(limit(20)).changed_from(*day.limit());
+        assert_eq!(at_rate.earlier(), Some((name, day.limit())));
     }
 
     #[test]

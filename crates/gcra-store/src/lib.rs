@@ -35,11 +35,30 @@
 //! # }
 //! ```
 //!
+//! What all hosts owe at this moment is [charged](Asker::charge) at once, and not lent:
+//!
+//! ```no_run
+//! use gcra_lease::{Charge, HostTime, Limit, Micros};
+//! use gcra_store::{Asker, Bucket};
+//!
+//! # async fn example(asker: Asker, limit: Limit, bucket: Bucket) -> Result<(), gcra_store::Away> {
+//! let max_delay = Micros::from_millis(2_000);
+//! let take = Charge::Take { cells: 1, needs: 1, max_delay };
+//! let mut charging = asker.charge(bucket, HostTime(7_000), take)?;
+//! match charging.outcome().await {
+//!     Ok(charged) if charged.allowed => println!("goes on after {:?}", charged.delay(&limit)),
+//!     Ok(charged) => println!("blocked for {:?}", charged.wait(&limit, &take)),
+//!     Err(why) => println!("{why:?}: decided without the store"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # The parts
 //!
 //! From the bottom up; no module uses one that comes after it:
 //!
-//! * `bucket` (names), `script` and its `record.lua`;
+//! * `bucket` (names), `script` and its `open.lua`, `ask.lua` and `charge.lua`;
 //! * `config`, `fault` (what is done about each error), `advice` (what an operator can do);
 //! * `bounded` (how much is read), `connection`, `finder` (which servers there are), `lines` (of
 //!   the log);
@@ -68,7 +87,7 @@ pub use bucket::{Bucket, Names};
 pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;
-pub use message::{Answer, Outcome};
+pub use message::{Answer, NotCharged, Outcome};
 pub use shared::{Counters, Health, ServerHealth};
 pub use standing::Standing;
-pub use store::{Asker, Away, Charging, Line, NotCharged, Store};
+pub use store::{Asker, Away, Charging, Line, Store};

@@ -1,7 +1,8 @@
-//! [`Batch`]: asks on their way from a thread to the task; and [`Answer`]: what comes back.
+//! [`Batch`]: asks, or a charge, on their way from a thread to the task; and [`Answer`] and
+//! [`NotCharged`]: what comes back.
 
-use gcra_lease::{Reply, Sent};
-use tokio::sync::mpsc;
+use gcra_lease::{Charge, Charged, HostTime, Reply, Sent};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::bucket::Bucket;
@@ -29,12 +30,40 @@ pub enum Outcome {
     Away,
 }
 
-/// The asks of one round.
+/// Why there is no reply to a charge.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotCharged {
+    /// The store has not made it: it was not sent, because the server that has the key cannot be
+    /// used, or the server that it was sent to did nothing and said so.
+    Away,
+    /// There is no reply that may be used; the store may have made the charge.
+    Unknown,
+}
+
+/// What a thread sends at once.
 #[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) asks: Vec<Asked>,
-    pub(crate) to: mpsc::UnboundedSender<Envelope>,
-    pub(crate) submitted: Instant,
+pub(crate) enum Batch {
+    /// The asks of one round.
+    Asks {
+        asks: Vec<Asked>,
+        to: mpsc::UnboundedSender<Envelope>,
+        submitted: Instant,
+    },
+    Charge {
+        bucket: Bucket,
+        charge: ToCharge,
+        permit: Permit,
+        submitted: Instant,
+    },
+}
+
+/// A charge, and where its outcome goes.
+#[derive(Debug)]
+pub(crate) struct ToCharge {
+    pub(crate) charge: Charge,
+    /// When it was submitted, by the host's clock.
+    pub(crate) at: HostTime,
+    pub(crate) to: oneshot::Sender<Result<Charged, NotCharged>>,
 }
 
 #[derive(Debug)]

@@ -1,41 +1,46 @@
-//! The script: what the store runs for each ask, and how an ask and its reply are written.
+//! The two scripts: what the store runs for each ask and for each charge, and how these and their
+//! replies are written.
 
 use std::sync::LazyLock;
 
-use gcra_lease::{Ask, AskNumber, HostId, Lease, Limit, Micros, Record, Reply, StoreTime, Units};
+use gcra_lease::{
+    Ask, AskNumber, Charge, Charged, HostId, Lease, Limit, Micros, Record, Reply, StoreTime, Units,
+};
 
 use crate::bucket::Bucket;
 
-/// The source of the script, in Lua 5.1.
-pub const SOURCE: &str = include_str!("record.lua");
+/// The source of the script for an ask, in Lua 5.1.
+pub const ASK_SOURCE: &str = concat!(include_str!("open.lua"), include_str!("ask.lua"));
 
-/// The SHA-1 of [`SOURCE`] in hexadecimal digits, by which the server knows it once it has it.
-pub(crate) static HASH: LazyLock<String> =
-    LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned());
+/// The source of the script for a charge.
+pub const CHARGE_SOURCE: &str = concat!(include_str!("open.lua"), include_str!("charge.lua"));
+
+/// One of the scripts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Script {
+    Ask,
+    Charge,
+}
+
+/// The SHA-1 of a source in hexadecimal digits, by which the server knows it once it has it.
+static ASK_HASH: LazyLock<String> = LazyLock::new(|| hash_of(ASK_SOURCE));
+static CHARGE_HASH: LazyLock<String> = LazyLock::new(|| hash_of(CHARGE_SOURCE));
+
+fn hash_of(source: &str) -> String {
+    redis::Script::new(source).get_hash().to_owned()
+}
 
 /// Numbers are written as doubles or 32 bits, so a larger number of an ask cannot be written. A
 /// host that sends a million asks a second reaches it in 285 years.
 const LARGEST_NUMBER: u64 = 1 << 53;
 
 /// The command that sends `ask` for `bucket`: by the script's hash, or with its text. `None`: the
-/// number of the ask cannot be written.
+/// number of the ask cannot be written, or the limit is a [count](Limit::count), of which nothing
+/// is lent.
 #[must_use]
 pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis::Cmd> {
-    if ask.number.0 >= LARGEST_NUMBER {
+    if ask.number.0 >= LARGEST_NUMBER || bucket.limit().window().is_some() {
         return None;
-    }
-    let mut command = redis::Cmd::with_capacity(10, 512);
-    match by {
-        By::Hash => command.arg("EVALSHA").arg(HASH.as_str()),
-        By::Text => command.arg("EVAL").arg(SOURCE),
-    };
-    let earlier = bucket.earlier();
-    command.arg(1 + usize::from(earlier.is_some()) + usize::from(strict)).arg(bucket.name());
-    if let Some((name, _)) = &earlier {
-        command.arg(name);
-    }
-    if strict {
-        command.arg(bucket.epoch());
     }
     let mut numbers = numbers(bucket.limit());
     numbers.extend(ask.host.0.to_le_bytes());
@@ -46,10 +51,63 @@ pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis
     for number in [ask.spent, ask.debt, ask.owes, ask.holds, ask.want, ask.least, validity] {
         numbers.extend(number.to_le_bytes());
     }
+    Some(call(Script::Ask, by, bucket, strict, &numbers))
+}
+
+/// The command that sends `charge` for `bucket`: by the script's hash, or with its text. The reply
+/// has `number` in it. `None`: the number cannot be written.
+#[must_use]
+pub fn charge_command(
+    bucket: &Bucket,
+    number: u64,
+    charge: &Charge,
+    strict: bool,
+    by: By,
+) -> Option<redis::Cmd> {
+    if number >= LARGEST_NUMBER {
+        return None;
+    }
+    let limit = bucket.limit();
+    let (kind, cells, needs) = match *charge {
+        Charge::Take { cells, needs, .. } => (0, cells, needs),
+        Charge::More { cells } => (1, cells, 0),
+        Charge::Less { cells } => (2, cells, 0),
+    };
+    let mut numbers = numbers(limit);
+    numbers.extend(double(number));
+    numbers.push(kind);
+    numbers.extend(cells.to_le_bytes());
+    numbers.extend(needs.to_le_bytes());
+    numbers.extend(double(charge.drains_meanwhile(limit).0));
+    let (begin, end) = limit.window().map_or((0, 0), |window| (window.begin, window.end));
+    numbers.extend(double(begin));
+    numbers.extend(double(end));
+    Some(call(Script::Charge, by, bucket, strict, &numbers))
+}
+
+/// A call of a script for a bucket.
+fn call(script: Script, by: By, bucket: &Bucket, strict: bool, numbers: &[u8]) -> redis::Cmd {
+    let (hash, source) = match script {
+        Script::Ask => (&ASK_HASH, ASK_SOURCE),
+        Script::Charge => (&CHARGE_HASH, CHARGE_SOURCE),
+    };
+    let mut command = redis::Cmd::with_capacity(10, 512);
+    match by {
+        By::Hash => command.arg("EVALSHA").arg(hash.as_str()),
+        By::Text => command.arg("EVAL").arg(source),
+    };
+    let earlier = bucket.earlier();
+    command.arg(1 + usize::from(earlier.is_some()) + usize::from(strict)).arg(bucket.name());
+    if let Some((name, _)) = &earlier {
+        command.arg(name);
+    }
+    if strict {
+        command.arg(bucket.epoch());
+    }
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
     command.arg(earlier.map(|(_, before)| self::numbers(before)).unwrap_or_default());
-    Some(command)
+    command
 }
 
 /// The command that finds out whether a server does what an ask needs.
@@ -67,7 +125,7 @@ pub enum By {
     Text,
 }
 
-/// Reads what the script answers. `Ok(None)`: the ask is ignored.
+/// Reads what the script for an ask answers. `Ok(None)`: the ask is ignored.
 ///
 /// # Errors
 ///
@@ -88,6 +146,24 @@ pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
         now: StoreTime(whole(&mut rest)?),
     };
     if rest.is_empty() { Ok(Some(reply)) } else { Err(NotAReply) }
+}
+
+/// Reads what the script for a charge answers: the number of the charge, and what came of it.
+///
+/// # Errors
+///
+/// The bytes are no reply of the script.
+pub fn charged(bytes: &[u8]) -> Result<(u64, Charged), NotAReply> {
+    let mut rest = bytes;
+    let number = whole(&mut rest)?;
+    let charged = Charged {
+        allowed: take(&mut rest)? != [0],
+        cells: u32::from_le_bytes(take(&mut rest)?),
+        beyond_burst: u32::from_le_bytes(take(&mut rest)?),
+        taken: Units(whole(&mut rest)?),
+        now: StoreTime(whole(&mut rest)?),
+    };
+    if rest.is_empty() { Ok((number, charged)) } else { Err(NotAReply) }
 }
 
 /// The most leases of a record that is read; there is one for each host that asked in the last
@@ -143,7 +219,9 @@ fn numbers(limit: &Limit) -> Vec<u8> {
     bytes.extend(limit.burst().to_le_bytes());
     bytes.extend(limit.ceiling().to_le_bytes());
     bytes.extend(double(limit.cells(1).0));
-    bytes.extend(double(1 << limit.fraction_bits()));
+    // Nothing of a count drains.
+    let scale = if limit.window().is_some() { 0 } else { 1 << limit.fraction_bits() };
+    bytes.extend(double(scale));
     bytes.extend(longest.to_le_bytes());
     bytes
 }
@@ -227,5 +305,53 @@ mod tests {
         bytes.push(0);
         assert_eq!(reply(&bytes), Err(NotAReply));
         assert_eq!(reply(&[0xff; 37]), Err(NotAReply), "not a number");
+    }
+
+    #[test]
+    fn what_is_no_reply_to_a_charge_is_an_error() {
+        let mut bytes = Vec::new();
+        bytes.extend(double(9));
+        bytes.push(1);
+        for number in [7_u32, 2] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(double(1 << 52));
+        bytes.extend(double(1_800_000_000_000_000));
+        let expected = Charged {
+            allowed: true,
+            cells: 7,
+            beyond_burst: 2,
+            taken: Units(1 << 52),
+            now: StoreTime(1_800_000_000_000_000),
+        };
+        assert_eq!(charged(&bytes), Ok((9, expected)));
+        for length in 0..bytes.len() {
+            assert_eq!(charged(&bytes[..length]), Err(NotAReply), "{length}");
+        }
+        let mut denied = bytes.clone();
+        denied[8] = 0;
+        assert!(charged(&denied).is_ok_and(|(_, charged)| !charged.allowed));
+        bytes.push(0);
+        assert_eq!(charged(&bytes), Err(NotAReply));
+        for bytes in [[0xff; 33], [0x80; 33]] {
+            assert_eq!(charged(&bytes), Err(NotAReply), "not numbers");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_sent() {
+        let (bucket, ask) = Bucket::probe(7).unwrap();
+        let take = Charge::Less { cells: 1 };
+        assert!(command(&bucket, &ask, false, By::Hash).is_some());
+        assert!(charge_command(&bucket, 7, &take, false, By::Hash).is_some());
+        let ask = Ask { number: AskNumber(1 << 53), ..ask };
+        assert!(command(&bucket, &ask, false, By::Hash).is_none());
+        assert!(charge_command(&bucket, 1 << 53, &take, false, By::Hash).is_none());
+        let window = gcra_lease::Window { begin: 1, end: 2 };
+        let count = Limit::count(5, window).unwrap();
+        let count = crate::bucket::Names::new(b"").bucket("p.l", b"key", count);
+        let ask = Ask { number: AskNumber(1), ..ask };
+        assert!(command(&count, &ask, false, By::Hash).is_none(), "nothing of a count is lent");
+        assert!(charge_command(&count, 7, &take, false, By::Hash).is_some());
     }
 }

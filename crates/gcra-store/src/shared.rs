@@ -5,14 +5,14 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gcra_lease::Micros;
+use gcra_lease::{Micros, Reply};
 
 use crate::fault::Fault;
 
 /// What the threads and the task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Asks that are under way, answers that were not fetched included.
+    /// Asks and charges that are under way, answers to asks that were not fetched included.
     under_way: AtomicUsize,
     most_asks: usize,
     /// No server can be used.
@@ -42,7 +42,7 @@ impl Shared {
     }
 }
 
-/// A place among the asks that may be under way at once.
+/// A place among the asks and charges that may be under way at once.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<Shared>);
 
@@ -195,9 +195,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Asks that were sent.
+    /// Asks that were sent. Charges are counted apart.
     asks,
-    /// Calls: the asks of one round that go to one server.
+    /// Calls: the asks and charges of one round that go to one server.
     calls,
     /// Replies that may be used.
     replies,
@@ -209,10 +209,16 @@ counters! {
     ignored,
     /// Asks without a reply that may be used.
     void,
-    /// Of these, those that were not answered in time.
+    /// Of these, the asks that were not answered in time.
     late,
     /// Asks that were not sent.
     away,
+    /// Charges that were sent, those that were sent again included.
+    charges,
+    /// Charges without a reply that may be used, which the store may have made.
+    charges_unknown,
+    /// Charges that were not sent, or that a server did nothing with.
+    charges_away,
     /// How often the clock of a server went ahead by more than 20 ms.
     leaps_forward,
     /// How often it went back.
@@ -220,6 +226,15 @@ counters! {
 }
 
 impl AtomicCounters {
+    /// Counts what a reply has granted, and how long it took.
+    pub(crate) fn replied(&self, reply: &Reply, took: Micros) {
+        self.add(
+            |counters| &counters.granted,
+            usize::try_from(reply.granted).unwrap_or(usize::MAX),
+        );
+        self.add(|counters| &counters.micros, usize::try_from(took.0).unwrap_or(usize::MAX));
+    }
+
     pub(crate) fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: usize) {
         counter(self).fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

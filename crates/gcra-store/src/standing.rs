@@ -18,9 +18,11 @@ use crate::script::{self, NotAReply};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Standing {
-    /// Cells that are owed and not drained, rounded up, without those that are lent.
+    /// Cells that are owed and not drained, rounded up, without those that are lent. Those that
+    /// are used of a [count](Limit::count).
     pub owed: u32,
-    /// How long it takes until nothing is owed any more.
+    /// How long it takes until nothing is owed any more. Zero for a count, which begins again with
+    /// its next window.
     pub drains_in: Micros,
     /// Cells that hosts may spend without asking.
     pub lent: u32,
@@ -110,10 +112,11 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
         io::Error::other(format!("what the store at {address} has under {name} is not a record"))
     })?;
     if clear {
+        let now = answers.first().ok_or(NotAReply).and_then(time).unwrap_or_default();
         let mut commands = Pipeline::new();
         let earlier = bucket.earlier();
         for (name, limit) in earlier.into_iter().chain([(bucket.name(), bucket.limit())]) {
-            let kept_for = limit.keeps_record().0.div_ceil(1_000);
+            let kept_for = Record::new(now).kept_for(limit).0.div_ceil(1_000);
             commands.cmd("SET").arg(name).arg(script::empty_record()).arg("PX").arg(kept_for);
         }
         add_wait(&mut commands, replicas, config.timeout);

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
-use crate::message::{Answer, Asked, Batch, Envelope};
+use crate::message::{Answer, Asked, Batch, Envelope, NotCharged, ToCharge};
 use crate::shared::{Counters, Health, Permit, Shared};
 use crate::task::Task;
 
@@ -202,22 +202,37 @@ impl Asker {
         };
         let asks = asks.into_iter().zip(permits);
         let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
-        let batch = Batch { asks, to: to.clone(), submitted: tokio::time::Instant::now() };
+        let submitted = tokio::time::Instant::now();
+        let batch = Batch::Asks { asks, to: to.clone(), submitted };
         store.batches.send(batch).map_err(|_| Away::Unusable)
     }
 
     /// Sends a charge, once. `at` is the host's time now.
     ///
+    /// It travels with the asks, but its outcome comes to the [`Charging`] and not to the line.
+    ///
     /// # Errors
     ///
-    /// Nothing is sent, because no server can be used, or because too many asks are under way.
-    pub fn charge(
-        &self,
-        _bucket: Bucket,
-        _at: HostTime,
-        _charge: Charge,
-    ) -> Result<Charging, Away> {
-        Err(Away::Unusable)
+    /// Nothing is sent, because no server can be used, or because too many asks and charges are
+    /// under way.
+    pub fn charge(&self, bucket: Bucket, at: HostTime, charge: Charge) -> Result<Charging, Away> {
+        let store = &self.store;
+        let shared = &store.shared;
+        let refused = |away| {
+            shared.counters.add(|counters| &counters.charges_away, 1);
+            away
+        };
+        if store.is_away() {
+            return Err(refused(Away::Unusable));
+        }
+        let permit = Permit::take(shared, 1).and_then(|mut permits| permits.next());
+        let permit = permit.ok_or_else(|| refused(Away::Full))?;
+        let (to, outcome) = oneshot::channel();
+        let charge = ToCharge { charge, at, to };
+        let submitted = tokio::time::Instant::now();
+        let batch = Batch::Charge { bucket, charge, permit, submitted };
+        store.batches.send(batch).map_err(|_| refused(Away::Unusable))?;
+        Ok(Charging(outcome))
     }
 }
 
@@ -243,15 +258,6 @@ impl Charging {
     pub async fn outcome(&mut self) -> Result<Charged, NotCharged> {
         (&mut self.0).await.unwrap_or(Err(NotCharged::Unknown))
     }
-}
-
-/// Why there is no reply to a charge.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum NotCharged {
-    /// It was not sent, because the server that has the key cannot be used.
-    Away,
-    /// There is no reply that may be used; the store may have made the charge.
-    Unknown,
 }
 
 /// Why nothing was sent.

@@ -1,4 +1,4 @@
-//! [`Task`]: what sends asks to servers, takes their answers, and watches over the servers. There
+//! [`Task`]: what sends asks and charges to servers, takes their answers, and watches over the servers. There
 //! is one in a process.
 
 use core::pin::Pin;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use gcra_lease::{Ask, ClockWatch, Leap, Micros, Reply};
+use gcra_lease::{Ask, Charge, Charged, ClockWatch, HostTime, Leap, Micros, Reply, StoreTime};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -20,12 +20,12 @@ use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed};
 use crate::lines::Lines;
-use crate::message::{Answer, Batch, Envelope, Outcome};
-use crate::script::{self, By};
+use crate::message::{Answer, Batch, Envelope, NotCharged, Outcome, ToCharge};
+use crate::script::{self, By, NotAReply, Script};
 use crate::shared::{Health, Permit, RoundTrip, ServerHealth, Shared};
 
-/// An ask is sent this often at most: with the text of the script, and to the server that it moved
-/// to. A server does nothing with an ask that it answers with an error like that.
+/// An ask or a charge is sent this often at most: with the text of the script, and to the server
+/// that it moved to. A server does nothing with one that it answers with an error like that.
 const MOST_TRIES: u32 = 3;
 
 /// After an error, servers are looked for after this time at the latest, unless that was done less
@@ -49,6 +49,8 @@ pub(crate) struct Task {
     look_began: Instant,
     looked_soon: Option<Instant>,
     looks: u64,
+    /// The number of the latest charge.
+    charges: u64,
     /// Why it cannot be found out where servers are.
     fault: Option<Fault>,
     lines: Lines,
@@ -99,15 +101,56 @@ struct Link {
     replicas: u32,
 }
 
-/// An ask on its way.
+/// An ask or a charge on its way.
 struct Pending {
     bucket: Bucket,
-    sent: gcra_lease::Sent,
+    what: What,
     permit: Permit,
-    to: mpsc::UnboundedSender<Envelope>,
     submitted: Instant,
     tries: u32,
     by: By,
+}
+
+/// What is on its way, and where the outcome goes.
+enum What {
+    Ask {
+        sent: gcra_lease::Sent,
+        to: mpsc::UnboundedSender<Envelope>,
+    },
+    /// The number tells the reply from those to other charges.
+    Charge {
+        number: u64,
+        charge: ToCharge,
+    },
+}
+
+impl What {
+    const fn script(&self) -> Script {
+        match self {
+            Self::Ask { .. } => Script::Ask,
+            Self::Charge { .. } => Script::Charge,
+        }
+    }
+
+    /// When it was submitted, by the host's clock.
+    const fn at(&self) -> HostTime {
+        match self {
+            Self::Ask { sent, .. } => sent.at,
+            Self::Charge { charge, .. } => charge.at,
+        }
+    }
+}
+
+/// What came of an ask or a charge.
+enum Came {
+    Reply(Reply),
+    /// The ask is ignored.
+    Ignored,
+    Charged(Charged),
+    /// The store may have taken it.
+    Void,
+    /// It was not sent, or a server did nothing with it.
+    NotTaken,
 }
 
 /// Asks in one pipeline to one server.
@@ -146,6 +189,7 @@ impl Task {
             look_began: now,
             looked_soon: None,
             looks: 0,
+            charges: 0,
             fault: None,
             lines: Lines::default(),
             was_used: false,
@@ -174,19 +218,36 @@ impl Task {
 
     // --- Asks ----------------------------------------------------------------------------------
 
-    /// Sends the asks of these batches, one pipeline to each server.
+    /// Sends the asks and charges of these batches, one pipeline to each server.
     fn send(&mut self, batches: Vec<Batch>) {
-        let asks = batches.into_iter().flat_map(|Batch { asks, to, submitted }| {
-            asks.into_iter().map(move |asked| Pending {
-                bucket: asked.bucket,
-                sent: asked.sent,
-                permit: asked.permit,
-                to: to.clone(),
-                submitted,
-                tries: 0,
-                by: By::Hash,
-            })
+        let mut charges = self.charges;
+        let pending = |bucket, what, permit, submitted| Pending {
+            bucket,
+            what,
+            permit,
+            submitted,
+            tries: 0,
+            by: By::Hash,
+        };
+        let asks = batches.into_iter().flat_map(|batch| {
+            let (asks, charge) = match batch {
+                Batch::Asks { asks, to, submitted } => {
+                    let asks = asks.into_iter().map(move |asked| {
+                        let what = What::Ask { sent: asked.sent, to: to.clone() };
+                        pending(asked.bucket, what, asked.permit, submitted)
+                    });
+                    (Some(asks), None)
+                }
+                Batch::Charge { bucket, charge, permit, submitted } => {
+                    charges += 1;
+                    let what = What::Charge { number: charges, charge };
+                    (None, Some(pending(bucket, what, permit, submitted)))
+                }
+            };
+            asks.into_iter().flatten().chain(charge)
         });
+        let asks: Vec<Pending> = asks.collect();
+        self.charges = charges;
         let mut to_servers: Vec<Vec<Pending>> = Vec::new();
         to_servers.resize_with(self.servers.len(), Vec::new);
         for ask in asks {
@@ -194,7 +255,7 @@ impl Task {
             let owner = owner.map_or(usize::MAX, |&owner| usize::from(owner));
             match to_servers.get_mut(owner) {
                 Some(asks) => asks.push(ask),
-                None => self.answer(ask, Outcome::Away),
+                None => self.answer(ask, Came::NotTaken),
             }
         }
         for (place, asks) in to_servers.into_iter().enumerate() {
@@ -206,21 +267,30 @@ impl Task {
 
     /// Sends asks to the server at this place.
     fn call(&mut self, place: usize, asks: Vec<Pending>, asking: bool) {
-        let Some(server) = self.servers.get(place) else { return self.answer_all(asks) };
-        let Ok(link) = server.state.clone() else { return self.answer_all(asks) };
+        let Some(server) = self.servers.get(place) else { return self.not_taken(asks) };
+        let Ok(link) = server.state.clone() else { return self.not_taken(asks) };
         let mut commands = Pipeline::with_capacity(asks.len() + 1);
         let mut sent = Vec::with_capacity(asks.len());
-        let mut by_text = false;
+        let mut by_text: Vec<Script> = Vec::new();
         for mut ask in asks {
-            // The server knows the script from the first one on.
-            let by = if by_text { By::Hash } else { ask.by };
-            by_text |= by == By::Text;
-            ask.tries += 1;
+            // The server knows a script from the first one on.
+            let script = ask.what.script();
+            let by = if by_text.contains(&script) { By::Hash } else { ask.by };
             let strict = self.connector.config.strict;
-            let Some(command) = script::command(&ask.bucket, &ask.sent.ask, strict, by) else {
-                self.answer(ask, Outcome::Void);
+            let command = match &ask.what {
+                What::Ask { sent, .. } => script::command(&ask.bucket, &sent.ask, strict, by),
+                What::Charge { number, charge: ToCharge { charge, .. } } => {
+                    script::charge_command(&ask.bucket, *number, charge, strict, by)
+                }
+            };
+            let Some(command) = command else {
+                self.answer(ask, Came::Void);
                 continue;
             };
+            ask.tries += 1;
+            if by == By::Text {
+                by_text.push(script);
+            }
             if asking {
                 commands.cmd("ASKING");
             }
@@ -232,7 +302,9 @@ impl Task {
         let timeout = self.connector.config.timeout;
         let until = first.submitted + timeout;
         add_wait(&mut commands, link.replicas, timeout);
-        self.shared.counters.add(|counters| &counters.asks, asks.len());
+        let charges = charges_in(&asks);
+        self.shared.counters.add(|counters| &counters.asks, asks.len() - charges);
+        self.shared.counters.add(|counters| &counters.charges, charges);
         self.shared.counters.add(|counters| &counters.calls, 1);
         let mut connection = link.connection.clone();
         let call = Call { address: server.address.clone(), link, asks, asking };
@@ -252,10 +324,11 @@ impl Task {
             other => {
                 let fault = other.err().unwrap_or(Fault::Other("too few answers".to_owned()));
                 if fault == Fault::Late {
-                    self.shared.counters.add(|counters| &counters.late, asks.len());
+                    let late = asks.len() - charges_in(&asks);
+                    self.shared.counters.add(|counters| &counters.late, late);
                 }
                 self.close(&address, &link.connection, fault);
-                return asks.into_iter().for_each(|ask| self.answer(ask, Outcome::Void));
+                return asks.into_iter().for_each(|ask| self.answer(ask, Came::Void));
             }
         };
         // What is wrong is known before the answers are: no thread asks again for nothing.
@@ -267,23 +340,27 @@ impl Task {
         let mut took = None;
         for (ask, answer) in asks.into_iter().zip(answers.iter().skip(stride - 1).step_by(stride))
         {
-            match outcome(&ask, answer) {
-                Ok(Some(reply)) if confirmed.is_ok() => {
-                    self.clock(&address, &ask, &reply);
-                    let granted = usize::try_from(reply.granted).unwrap_or(usize::MAX);
-                    self.shared.counters.add(|counters| &counters.granted, granted);
+            match came(&ask, answer) {
+                Ok(came @ (Came::Reply(_) | Came::Charged(_))) if confirmed.is_ok() => {
                     let micros = ask.submitted.elapsed().as_micros();
-                    let counted = usize::try_from(micros).unwrap_or(usize::MAX);
-                    self.shared.counters.add(|counters| &counters.micros, counted);
+                    let micros = Micros(u64::try_from(micros).unwrap_or(u64::MAX));
+                    match &came {
+                        Came::Reply(reply) => {
+                            self.clock(&address, &ask, reply.now);
+                            self.shared.counters.replied(reply, micros);
+                        }
+                        Came::Charged(charged) => self.clock(&address, &ask, charged.now),
+                        Came::Ignored | Came::Void | Came::NotTaken => {}
+                    }
                     // The first one waited for the longest. One that was sent twice is an
                     // exception.
                     if ask.tries == 1 && took.is_none() {
-                        took = Some(Micros(u64::try_from(micros).unwrap_or(u64::MAX)));
+                        took = Some(micros);
                     }
-                    self.answer(ask, Outcome::Reply(reply));
+                    self.answer(ask, came);
                 }
-                Ok(None) => self.answer(ask, Outcome::Ignored),
-                Ok(Some(_)) => self.answer(ask, Outcome::Void),
+                Ok(Came::Ignored) => self.answer(ask, Came::Ignored),
+                Ok(_) => self.answer(ask, Came::Void),
                 Err(Reaction::SendText) => {
                     again.push((address.clone(), asking, Pending { by: By::Text, ..ask }));
                 }
@@ -295,13 +372,13 @@ impl Task {
                     let said =
                         format!("that it is a node of a cluster, and the key is at {other}");
                     self.close(&address, &link.connection, Fault::Other(said));
-                    self.answer(ask, Outcome::Void);
+                    self.answer(ask, Came::Void);
                 }
                 Err(Reaction::Asking(other)) => again.push((other, true, ask)),
-                Err(Reaction::Nothing) => self.answer(ask, Outcome::Void),
+                Err(Reaction::Nothing) => self.answer(ask, Came::Void),
                 Err(Reaction::Close(fault)) => {
                     self.close(&address, &link.connection, fault);
-                    self.answer(ask, Outcome::Void);
+                    self.answer(ask, Came::Void);
                 }
             }
         }
@@ -326,7 +403,7 @@ impl Task {
                     together.push(ask);
                 } else {
                     // The next look finds the server, and the next request asks again.
-                    self.answer(ask, Outcome::Void);
+                    self.answer(ask, Came::NotTaken);
                 }
             }
             if let (Some(place), false) = (place, together.is_empty()) {
@@ -335,32 +412,58 @@ impl Task {
         }
     }
 
-    fn answer(&self, ask: Pending, outcome: Outcome) {
+    /// Tells what came of an ask or a charge.
+    fn answer(&self, pending: Pending, came: Came) {
+        let Pending { what, permit, tries, .. } = pending;
         let counters = &self.shared.counters;
-        match outcome {
-            Outcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
-            Outcome::Ignored => counters.add(|counters| &counters.ignored, 1),
-            Outcome::Void => counters.add(|counters| &counters.void, 1),
-            Outcome::Away => counters.add(|counters| &counters.away, 1),
+        match what {
+            What::Ask { sent, to } => {
+                let outcome = match came {
+                    Came::Reply(reply) => Outcome::Reply(reply),
+                    Came::Ignored => Outcome::Ignored,
+                    Came::NotTaken if tries == 0 => Outcome::Away,
+                    Came::NotTaken | Came::Void | Came::Charged(_) => Outcome::Void,
+                };
+                match outcome {
+                    Outcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
+                    Outcome::Ignored => counters.add(|counters| &counters.ignored, 1),
+                    Outcome::Void => counters.add(|counters| &counters.void, 1),
+                    Outcome::Away => counters.add(|counters| &counters.away, 1),
+                }
+                // A line that was dropped needs no answers.
+                let _ = to.send(Envelope { answer: Answer { sent, outcome }, _permit: permit });
+            }
+            What::Charge { charge, .. } => {
+                let outcome = match came {
+                    Came::Charged(charged) => Ok(charged),
+                    Came::NotTaken => Err(NotCharged::Away),
+                    Came::Void | Came::Ignored | Came::Reply(_) => Err(NotCharged::Unknown),
+                };
+                match outcome {
+                    Ok(_) => {}
+                    Err(NotCharged::Away) => counters.add(|counters| &counters.charges_away, 1),
+                    Err(NotCharged::Unknown) => {
+                        counters.add(|counters| &counters.charges_unknown, 1);
+                    }
+                }
+                drop(permit);
+                // Whoever has dropped the other end does not want to know.
+                let _ = charge.to.send(outcome);
+            }
         }
-        let answer = Answer { sent: ask.sent, outcome };
-        // A line that was dropped needs no answers.
-        let _ = ask.to.send(Envelope { answer, _permit: ask.permit });
     }
 
-    fn answer_all(&self, asks: Vec<Pending>) {
-        for ask in asks {
-            let outcome = if ask.tries == 0 { Outcome::Away } else { Outcome::Void };
-            self.answer(ask, outcome);
-        }
+    /// Answers what no server has done anything with.
+    fn not_taken(&self, asks: Vec<Pending>) {
+        asks.into_iter().for_each(|ask| self.answer(ask, Came::NotTaken));
     }
 
     /// Compares the clock of a server with the time that passed here.
-    fn clock(&mut self, address: &Address, ask: &Pending, reply: &Reply) {
+    fn clock(&mut self, address: &Address, ask: &Pending, now: StoreTime) {
         let passed = u64::try_from(ask.submitted.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let received = ask.sent.at.saturating_add(Micros(passed));
+        let (at, received) = (ask.what.at(), ask.what.at().saturating_add(Micros(passed)));
         let server = self.servers.iter_mut().find(|server| server.address == *address);
-        let leap = server.and_then(|server| server.watch.note(ask.sent.at, received, reply.now));
+        let leap = server.and_then(|server| server.watch.note(at, received, now));
         let counters = &self.shared.counters;
         match leap {
             Some(Leap::Forward(by)) => {
@@ -602,14 +705,14 @@ impl Task {
     }
 }
 
-/// What the answer of a server says about an ask.
-fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
+fn charges_in(asks: &[Pending]) -> usize {
+    asks.iter().filter(|ask| ask.what.script() == Script::Charge).count()
+}
+
+/// What the answer of a server says about an ask or a charge.
+fn came(ask: &Pending, answer: &Value) -> Result<Came, Reaction> {
     match answer {
-        Value::BulkString(bytes) => match script::reply(bytes) {
-            Ok(Some(reply)) if answers(&reply, &ask.sent.ask) => Ok(Some(reply)),
-            Ok(None) => Ok(None),
-            _ => Err(not_a_reply()),
-        },
+        Value::BulkString(bytes) => read(&ask.what, bytes).map_err(|NotAReply| not_a_reply()),
         Value::ServerError(error) => {
             let detail = error.details().unwrap_or_default();
             let reaction = reaction(error.code(), detail);
@@ -623,9 +726,37 @@ fn outcome(ask: &Pending, answer: &Value) -> Result<Option<Reply>, Reaction> {
     }
 }
 
+fn read(what: &What, bytes: &[u8]) -> Result<Came, NotAReply> {
+    match what {
+        What::Ask { sent, .. } => match script::reply(bytes)? {
+            Some(reply) if answers(&reply, &sent.ask) => Ok(Came::Reply(reply)),
+            Some(_) => Err(NotAReply),
+            None => Ok(Came::Ignored),
+        },
+        What::Charge { number, charge } => match script::charged(bytes)? {
+            (said, charged) if said == *number && is_of(&charged, &charge.charge) => {
+                Ok(Came::Charged(charged))
+            }
+            _ => Err(NotAReply),
+        },
+    }
+}
+
 /// Whether a record can have given this reply to this ask.
 const fn answers(reply: &Reply, ask: &Ask) -> bool {
     reply.number.0 == ask.number.0 && reply.kept <= ask.holds && reply.granted <= ask.want
+}
+
+/// Whether this can have come of this charge.
+fn is_of(charged: &Charged, charge: &Charge) -> bool {
+    let (allowed, cells, beyond_burst) = (charged.allowed, charged.cells, charged.beyond_burst);
+    match *charge {
+        Charge::Take { cells: all, .. } => {
+            cells == if allowed { all } else { 0 } && beyond_burst == 0
+        }
+        Charge::More { cells: most } => allowed && cells <= most && beyond_burst <= cells,
+        Charge::Less { cells: most } => allowed && cells <= most && beyond_burst == 0,
+    }
 }
 
 /// Answers that do not belong to what was asked: nothing that comes later can be relied upon.

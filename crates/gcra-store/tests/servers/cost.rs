@@ -102,7 +102,7 @@ fn what_a_call_costs() {
                 command
             }),
         );
-        server.say(&["SCRIPT", "LOAD", script::SOURCE]);
+        server.say(&["SCRIPT", "LOAD", script::ASK_SOURCE]);
         for hosts in [1_u64, 4, 16, 64] {
             let bucket = Names::new(b"").bucket("p.l", &hosts.to_le_bytes(), limit);
             let mut number = 0;

@@ -1,0 +1,40 @@
+-- One charge to one bucket, made at once.
+--
+-- ARGV[1] has in it, behind the numbers: the number of the charge, 0 to take, 1 to charge more, and
+-- 2 to give back; how many cells; how many a request needs; what drains while it waits, in units;
+-- and when the window of a count begins and ends, in s since 1970.
+-- Answers with what script.rs reads.
+
+local burst, ceiling, cell, scale, longest, number, kind, cells, needs, drains, begin, ends =
+    struct.unpack('<I4I4ddI4dBI4I4ddd', ARGV[1])
+local supposed = burst * cell + math.max(longest * scale, drains)
+local owed, soonest, lent, noted, noted_host, leases =
+    open(burst, ceiling, cell, scale, longest, supposed, begin)
+
+local before, allowed, charged, beyond = owed, true, 0, 0
+if kind == 0 then
+    needs = math.max(cells, needs)
+    -- What is lent does not drain while the request waits.
+    local most = burst * cell + (lent == 0 and drains or 0)
+    allowed = needs == 0 or (needs <= burst and owed + lent * cell + needs * cell <= most)
+    if allowed then
+        charged = cells
+        owed = owed + cells * cell
+    end
+elseif kind == 1 then
+    charged = math.min(cells, math.floor(math.max(ceiling * cell - owed, 0) / cell))
+    owed = owed + charged * cell
+    beyond = math.min(math.ceil(math.max(owed - burst * cell, 0) / cell), charged)
+else
+    owed = math.max(owed - cells * cell, 0)
+    charged = math.floor((before - owed) / cell)
+end
+
+local ms = tonumber(ARGV[2])
+if scale == 0 then
+    -- From the end of the window, by the clock of the store.
+    ms = ms + math.ceil(math.max(ends * 1000000 - now, 0) / 1000)
+end
+keep(ms, scale, owed, soonest, lent, noted, noted_host, leases)
+return struct.pack('<dBI4I4dd', number, allowed and 1 or 0, charged, beyond, owed + lent * cell,
+    now)
