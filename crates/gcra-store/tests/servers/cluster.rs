@@ -6,7 +6,7 @@ use crate::host::{Host, config};
 use crate::support::{SLOTS, Server, cluster, cluster_url, id, needs, valkey};
 
 /// Which node has the slot of this key.
-fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
+pub fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
     let name = Names::new(b"").bucket("p.l", key.as_bytes(), host.limit).name();
     let slot = nodes[0].say(&["CLUSTER", "KEYSLOT", &name]);
     let slot: u16 = slot.trim_start_matches(':').trim().parse().unwrap();

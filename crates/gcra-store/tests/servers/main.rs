@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod charges;
 mod check;
 mod cluster;
 mod cost;

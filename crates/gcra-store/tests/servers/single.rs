@@ -258,12 +258,12 @@ async fn a_reply_is_void_if_fewer_replicas_have_confirmed_it_than_there_are() {
 }
 
 /// A server that answers each ask with `answer`. It says that it is a primary without replicas.
-fn answers_with(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
+pub fn answers_with(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
     answers("*0\r\n", "", answer)
 }
 
 /// The same with replicas, and what is said behind the answer to the ask of a look.
-fn answers(
+pub fn answers(
     replicas: &'static str,
     behind: &'static str,
     answer: impl Fn(usize) -> Vec<u8> + Send + 'static,
