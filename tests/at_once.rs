@@ -76,7 +76,7 @@ impl Machines {
 
     /// What a machine answers to a message `api` of this client.
     fn api(&self, machine: usize, ip: &str) -> Answer {
-        self.ask(machine, &[("api", &[("ip", ip.into())])])
+        self.ask(machine, &[("api", &[("ip", address(ip))])])
     }
 
     /// Runs a command on a machine.
@@ -85,7 +85,9 @@ impl Machines {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
         command.args(args).arg("--table").arg(folder.join("table"));
         command.arg("--config").arg(folder.join("gcra-spoa.toml"));
-        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -97,6 +99,10 @@ impl Machine {
     fn status(&self) -> serde_json::Value {
         serde_json::from_str(&admin::get(&self.admin, "/status?own").body).unwrap()
     }
+}
+
+fn address(ip: &str) -> Value<'static> {
+    Value::from(ip.parse::<std::net::IpAddr>().unwrap())
 }
 
 fn is_blocked(answer: &Answer) -> bool {
@@ -155,7 +161,7 @@ fn a_count_is_exact_over_all_machines() {
 
     // All limits or none: what the count denies does not use up the other limit.
     let both =
-        |number: usize| machines.ask(number % 2, &[("both", &[("ip", "192.0.2.3".into())])]);
+        |number: usize| machines.ask(number % 2, &[("both", &[("ip", address("192.0.2.3"))])]);
     let answers: Vec<_> = (0..9).map(both).collect();
     assert!(answers[..3].iter().all(|answer| !is_blocked(answer)));
     assert!(answers[3..].iter().all(is_blocked));
@@ -182,7 +188,7 @@ fn failed_logins_on_all_machines_count_together() {
              \"1d\"\n"
         ),
     );
-    let failed = |machine| machines.ask(machine, &[("failed", &[("ip", "192.0.2.1".into())])]);
+    let failed = |machine| machines.ask(machine, &[("failed", &[("ip", address("192.0.2.1"))])]);
     for machine in [0, 1, 0, 1, 0, 1, 0, 1] {
         let look = machines.api(machine, "192.0.2.1");
         assert!(!is_blocked(&look), "a request costs nothing");
@@ -213,16 +219,17 @@ fn what_is_reserved_on_one_machine_is_settled_on_another() {
     );
     let machines = Machines::start(2, &policies);
     let ask = |machine, estimate: i32| {
-        let args = [("ip", "192.0.2.1".into()), ("estimate", estimate.into())];
+        let args = [("ip", address("192.0.2.1")), ("estimate", estimate.into())];
         machines.ask(machine, &[("api", &args)])
     };
     let usage = |machine, reserved: &Answer, tokens: i32| {
         let reserved = reserved.var(Scope::Transaction, "reserved").unwrap_or(Value::Null);
-        let args = [("ip", "192.0.2.1".into()), ("tokens", tokens.into()), ("reserved", reserved)];
+        let args =
+            [("ip", address("192.0.2.1")), ("tokens", tokens.into()), ("reserved", reserved)];
         machines.ask(machine, &[("usage", &args)])
     };
     let explained =
-        || machines.run(0, &["explain", "--ask-store", "ip=192.0.2.1", "estimate=int:1"]);
+        || machines.run(0, &["explain", "--ask-store", "ip=192.0.2.1", "estimate=int64:1"]);
     // More than a lease could hold, and given back exactly.
     let first = ask(0, 20_000);
     assert!(!is_blocked(&first));
@@ -323,7 +330,7 @@ fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
     let policies = policy("closed", "\"closed\"") + &policy("open", "\"open\"\nopen_for = \"1h\"");
     let mut machines = Machines::start(1, &policies);
     let ask = |machines: &Machines, message: &str| {
-        machines.ask(0, &[(message, &[("ip", "192.0.2.1".into())])])
+        machines.ask(0, &[(message, &[("ip", address("192.0.2.1"))])])
     };
     for message in ["closed", "open"] {
         assert!(!is_blocked(&ask(&machines, message)));

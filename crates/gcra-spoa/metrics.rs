@@ -244,8 +244,24 @@ fn of_store(store: &StoreStatus, status: &Status) -> Vec<MetricFamily> {
     let counts = [
         ("gcra_store_asks_total", "Asks for cells that were sent to the store.", store.asks),
         (
+            "gcra_store_charges_total",
+            "Charges that were sent to the store: requests, and responses that settle them.",
+            store.charges,
+        ),
+        (
+            "gcra_store_charges_unknown_total",
+            "Charges without a reply that can be used.",
+            store.charges_unknown,
+        ),
+        (
+            "gcra_store_charges_away_total",
+            "Charges that were not sent, because no server could be used or too many were under \
+             way.",
+            store.charges_away,
+        ),
+        (
             "gcra_store_calls_total",
-            "Calls to servers of the store; a call has one ask or several.",
+            "Calls to servers of the store; a call has one ask or charge, or several.",
             store.calls,
         ),
         ("gcra_store_replies_total", "Replies of the store that can be used.", store.replies),

@@ -23,6 +23,12 @@ pub(crate) struct StoreStatus {
     pub(crate) faults: Vec<String>,
     /// Asks that were sent.
     pub(crate) asks: u64,
+    /// Charges that were sent: requests that were charged at once, and what settles them.
+    pub(crate) charges: u64,
+    /// Of these, the ones without a reply that can be used.
+    pub(crate) charges_unknown: u64,
+    /// Charges that were not sent.
+    pub(crate) charges_away: u64,
     /// The asks of one round that go to one server are one call.
     pub(crate) calls: u64,
     /// Replies that can be used.
@@ -82,6 +88,9 @@ impl StoreStatus {
             away_seconds_total: store.away_total().as_secs_f64(),
             faults: faults.chain(health.servers.into_iter().filter_map(of_server)).collect(),
             asks: counters.asks,
+            charges: counters.charges,
+            charges_unknown: counters.charges_unknown,
+            charges_away: counters.charges_away,
             calls: counters.calls,
             replies: counters.replies,
             answer_seconds: Duration::from_micros(counters.micros).as_secs_f64(),
@@ -114,6 +123,9 @@ impl StoreStatus {
             away_seconds_total,
             faults,
             asks,
+            charges,
+            charges_unknown,
+            charges_away,
             calls,
             replies,
             answer_seconds,
@@ -141,6 +153,9 @@ impl StoreStatus {
         self.answer_seconds += answer_seconds;
         for (sum, more) in [
             (&mut self.asks, asks),
+            (&mut self.charges, charges),
+            (&mut self.charges_unknown, charges_unknown),
+            (&mut self.charges_away, charges_away),
             (&mut self.calls, calls),
             (&mut self.replies, replies),
             (&mut self.granted_cells, granted_cells),

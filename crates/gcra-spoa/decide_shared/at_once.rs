@@ -89,9 +89,10 @@ impl Done {
         wait.saturating_sub(now.saturating_since(self.at))
     }
 
-    /// When a request that is allowed may go on.
-    fn goes_on(&self) -> Time {
-        self.at.saturating_add(Nanos::from(self.charged.delay(&self.limit)))
+    /// When a request that is allowed may go on, if it has to wait.
+    fn goes_on(&self) -> Option<Time> {
+        let delay = Nanos::from(self.charged.delay(&self.limit));
+        (delay > Nanos::ZERO).then(|| self.at.saturating_add(delay))
     }
 }
 
@@ -140,12 +141,14 @@ impl<'p> Shared<'p, '_, '_> {
             return Ok(Decided { reason, ..Decided::default() });
         }
         let mut said = ArrayVec::<_, MAX_LIMITS>::new();
+        // The replies have come after the reading before it.
+        *now = self.table.reading();
         let (mut is_denied, mut goes_on) = (false, now.time());
         for (claim, done) in claims.iter().zip(&done) {
             let Some(done) = done else { continue };
             let mut standing = standing(claim, done, wall);
             if done.charged.allowed {
-                goes_on = goes_on.max(done.goes_on());
+                goes_on = done.goes_on().unwrap_or(goes_on).max(goes_on);
             } else {
                 is_denied = true;
                 self.punish_at_once(claim, &mut standing);
