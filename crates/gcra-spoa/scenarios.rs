@@ -1607,6 +1607,36 @@ async fn what_responses_charged_and_what_is_reserved_survive_a_reload() {
     assert!(!Scenario::is_blocked(&scenario.estimate("a", Value::Null).await));
 }
 
+/// A cell of 3/s takes a third of a second, which is no whole number of nanoseconds.
+#[tokio::test]
+async fn all_cells_that_come_back_in_max_debt_can_be_owed() {
+    let text = "[policy.api]\nlimits = LIMIT\nkey = [\"key\"]\ncost = \"tokens\"\nsettle = \
+                \"usage\"\nmax_debt = \"1s\"\n";
+    for (limit, overdrawn) in [
+        ("\"3/s burst 2\"", 3),
+        ("\"7/s burst 2\"", 7),
+        ("\"10/s burst 2\"", 10),
+        ("\"1000000/s burst 2\"", 1_000_000),
+        // Of two cells that take 4/3 s, only one fits.
+        ("\"3/2s burst 2\"", 1),
+        ("\"1/d burst 2\"", 0),
+        ("{ arg = \"plan\", default = \"3/s burst 2\", most = \"10/s burst 9\" }", 3),
+    ] {
+        let mut scenario = Scenario::new(&text.replace("LIMIT", limit)).await;
+        let args = [("key", "a".into()), ("tokens", 2_000_000_i32.into())];
+        scenario.client.ask(&[("usage", &args)]).await.unwrap();
+        let [charged, _, beyond, _] = scenario.settled("api").1;
+        if limit.starts_with('{') {
+            // What counts is the limit with the most.
+            assert_eq!(charged, 19, "{limit}");
+            let words = scenario.explain(&[("key", "a".into())]).in_words();
+            assert!(words.contains("all 2 again in 1667 ms"), "{words}");
+        } else {
+            assert_eq!((charged, beyond), (2 + overdrawn, overdrawn), "{limit}");
+        }
+    }
+}
+
 /// What happens in a run: a pause in milliseconds, the client, what its request reserves; and then
 /// which of the requests under way gets its response, and what that says it has cost.
 type SettledStep = (u64, u8, i32, Option<(usize, Option<i32>)>);
@@ -1682,9 +1712,10 @@ proptest! {
                 let mut most = [0; 3];
                 for ((rate, burst), owed) in limits.iter().zip(&mut owed[usize::from(client)]) {
                     let interval = interval(*rate);
-                    let cap = u64::from(*burst) * interval
-                        + u64::from(max_debt_s) * 1_000_000_000;
-                    let fits = (cap / interval * interval).saturating_sub(*owed) / interval;
+                    // All cells that come back in `max_debt`, also where none takes a whole
+                    // number of nanoseconds.
+                    let cells = u64::from(*burst) + u64::from(max_debt_s) * u64::from(*rate);
+                    let fits = (cells * interval).saturating_sub(*owed) / interval;
                     let charged = more.min(fits);
                     let given = (less * interval).min(*owed);
                     *owed = *owed + charged * interval - given;

@@ -7,6 +7,7 @@ use gcra_table::{Nanos, Quota, Rate};
 use spop_agent::{Message, Value};
 
 use crate::policy::limits::rate_and_burst;
+use crate::policy::settle::with_max_debt;
 
 /// How many values are remembered with the quotas that they stand for. They are as many as there
 /// are plans; of more than that, each is parsed again for each message.
@@ -21,6 +22,8 @@ pub(crate) struct ByArg {
     pub(crate) arg: Box<[u8]>,
     /// What counts where the value is missing or no limit.
     pub(crate) default: Quota,
+    /// How long a debt beyond the burst may take to be paid off, in a policy that is settled.
+    pub(crate) max_debt: Nanos,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
     parsed: [OnceLock<(Box<[u8]>, Read)>; REMEMBERED],
 }
@@ -64,13 +67,14 @@ impl ByArg {
         Self {
             arg: arg.as_bytes().into(),
             default,
+            max_debt: Nanos::ZERO,
             parsed: [const { OnceLock::new() }; REMEMBERED],
         }
     }
 
     /// The numbers for a message, if they are `most` at most.
     pub(crate) fn read(&self, most: Quota, message: &Message<'_>) -> Read {
-        let default = |said| Read { quota: like(self.default, most), said };
+        let default = |said| Read { quota: self.like(self.default, most), said };
         let value = match message.arg(&self.arg) {
             None | Some(Value::Null) => return default(ArgValue::Missing),
             Some(value) => value.as_bytes().filter(|value| value.len() <= LONGEST),
@@ -81,31 +85,49 @@ impl ByArg {
                 Some((known, read)) if **known == *value => return *read,
                 Some(_) => {}
                 None => {
-                    let Some(read) = parse(value, most) else { return default(ArgValue::Invalid) };
+                    let Some(read) = self.parse(value, most) else {
+                        return default(ArgValue::Invalid);
+                    };
                     // Another thread may have been faster, perhaps with another value.
                     let _ = place.set((value.into(), read));
                     return read;
                 }
             }
         }
-        parse(value, most).unwrap_or_else(|| default(ArgValue::Invalid))
+        self.parse(value, most).unwrap_or_else(|| default(ArgValue::Invalid))
     }
 
     /// The quotas that messages have said so far, as far as they are remembered, and the default.
     pub(crate) fn quotas(&self, most: Quota) -> impl Iterator<Item = Quota> {
         let read = self.parsed.iter().filter_map(OnceLock::get).map(|(_, read)| read.quota);
-        std::iter::once(like(self.default, most)).chain(read)
+        std::iter::once(self.like(self.default, most)).chain(read)
     }
-}
 
-/// The quota that a value stands for, if it is a limit.
-fn parse(value: &[u8], most: Quota) -> Option<Read> {
-    let (rate, burst) = rate_and_burst(str::from_utf8(value).ok()?)?;
-    let rate = Rate::parse(rate).ok()?;
-    let wanted = rate.quota(burst).ok()?;
-    let lowered = lowered(wanted, most)?;
-    let said = if lowered == wanted { ArgValue::Valid } else { ArgValue::Lowered };
-    Some(Read { quota: like(lowered, most), said })
+    /// The quota that a value stands for, if it is a limit.
+    fn parse(&self, value: &[u8], most: Quota) -> Option<Read> {
+        let (rate, burst) = rate_and_burst(str::from_utf8(value).ok()?)?;
+        let rate = Rate::parse(rate).ok()?;
+        let wanted = rate.quota(burst).ok()?;
+        let lowered = lowered(wanted, most)?;
+        let said = if lowered == wanted { ArgValue::Valid } else { ArgValue::Lowered };
+        Some(Read { quota: self.like(lowered, most), said })
+    }
+
+    /// The same quota, with the longest delay of the highest, and as much that may be owed beyond.
+    fn like(&self, quota: Quota, most: Quota) -> Quota {
+        if self.max_debt > Nanos::ZERO {
+            return with_max_debt(quota, self.max_debt).unwrap_or(quota);
+        }
+        let beyond = most.most_owed().saturating_sub(most.drain_time());
+        if beyond == Nanos::ZERO {
+            return quota;
+        }
+        let delaying = quota.with_max_delay(most.max_delay());
+        let owing = delaying
+            .and_then(|quota| quota.with_most_owed(quota.drain_time().saturating_add(beyond)));
+        // Four years are too long to be owed. Then nothing is owed beyond the burst.
+        owing.unwrap_or(quota)
+    }
 }
 
 /// The same quota, with no larger burst and no higher rate than the highest has.
@@ -118,24 +140,11 @@ pub(super) fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
     Quota::new(interval, burst).ok()
 }
 
-/// The same quota, with the longest delay of the highest, and as much that may be owed beyond.
-fn like(quota: Quota, most: Quota) -> Quota {
-    let beyond = most.most_owed().saturating_sub(most.drain_time());
-    if beyond == Nanos::ZERO {
-        return quota;
-    }
-    let delaying = quota.with_max_delay(most.max_delay());
-    let owing =
-        delaying.and_then(|quota| quota.with_most_owed(quota.drain_time().saturating_add(beyond)));
-    // Four years are too long to be owed. Then nothing is owed beyond the burst.
-    owing.unwrap_or(quota)
-}
-
 /// What was parsed is no part of it.
 impl PartialEq for ByArg {
     fn eq(&self, other: &Self) -> bool {
-        let Self { arg, default, parsed: _ } = self;
-        (arg, default) == (&other.arg, &other.default)
+        let Self { arg, default, max_debt, parsed: _ } = self;
+        (arg, default, max_debt) == (&other.arg, &other.default, &other.max_debt)
     }
 }
 
@@ -143,7 +152,7 @@ impl Eq for ByArg {}
 
 impl Hash for ByArg {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { arg, default, parsed: _ } = self;
-        (arg, default).hash(state);
+        let Self { arg, default, max_debt, parsed: _ } = self;
+        (arg, default, max_debt).hash(state);
     }
 }

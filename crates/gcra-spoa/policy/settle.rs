@@ -2,9 +2,10 @@
 //! `max_debt` and `settle_within`.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
-use gcra_table::Nanos;
+use gcra_table::{Nanos, Quota, QuotaError};
 use spop_agent::Message;
 
 use crate::duration::{Exact, nanoseconds};
@@ -192,8 +193,12 @@ pub(super) fn apply(
         if limit.calendar.is_some() {
             continue;
         }
-        let beyond = Nanos(nanoseconds(settle.max_debt));
-        match limit.quota.with_most_owed(limit.quota.drain_time().saturating_add(beyond)) {
+        let max_debt = Nanos(nanoseconds(settle.max_debt));
+        // It was made for this limit just now, so that nothing else has it.
+        if let Some(by_arg) = limit.by_arg.as_mut().and_then(Arc::get_mut) {
+            by_arg.max_debt = max_debt;
+        }
+        match with_max_debt(limit.quota, max_debt) {
             Ok(quota) => limit.quota = quota,
             Err(error) => {
                 let what = format!(
@@ -203,6 +208,19 @@ pub(super) fn apply(
             }
         }
     }
+}
+
+/// The same quota, for keys that may owe what drains in `max_debt` beyond the burst.
+///
+/// The time for a cell is rounded up to a whole nanosecond. So the cells that come back in
+/// `max_debt` by the rate can take a nanosecond longer for each of them, and they still count.
+pub(super) fn with_max_debt(quota: Quota, max_debt: Nanos) -> Result<Quota, QuotaError> {
+    let interval = quota.emission_interval().0;
+    let cells = max_debt.0.div_ceil(interval);
+    let takes = cells.saturating_mul(interval);
+    let is_rounded = takes.saturating_sub(max_debt.0) < cells;
+    let beyond = if is_rounded { Nanos(takes) } else { max_debt };
+    quota.with_most_owed(quota.drain_time().saturating_add(beyond))
 }
 
 /// Notes the settings that a policy cannot have beside `settle`, which are there.
