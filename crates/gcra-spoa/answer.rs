@@ -46,7 +46,7 @@ impl Standing<'_> {
 }
 
 /// The most limits that the header fields of one answer list: those of two policies.
-const MAX_LISTED: usize = 2 * MAX_LIMITS;
+pub(crate) const MAX_LISTED: usize = 2 * MAX_LIMITS;
 
 /// What the limits of a request said, in the order in which they were asked.
 ///
@@ -593,6 +593,38 @@ mod tests {
         let length = AckWriter::max_length(written.length);
         let most = spop_agent::Limits::default().max_ack_size as usize;
         assert!((most - 70..=most).contains(&length), "{length} of {most}");
+    }
+
+    /// Four policies can reserve cells for one request, and their limits are listed, too.
+    #[test]
+    fn an_answer_about_four_policies_that_reserve_is_as_long_as_said() {
+        let policies: String = (1..6)
+            .map(|number| {
+                format!(
+                    "[policy.policy-{number}]\nlimits = [\"40/s burst 4000000000\", \"50/s burst \
+                     4000000000\"]\nkey = [\"key\"]\nreserve = \"n\"\nsettle = \"s{number}\"\n"
+                )
+            })
+            .collect();
+        let text = format!("answer = [\"ratelimit\"]\n{policies}");
+        let policies = file::parse(Path::new("gcra-spoa.toml"), &text).unwrap();
+        let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
+        let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
+        for (place, policy) in policies.list.iter().take(4).enumerate() {
+            reserved.add(place, u32::MAX);
+            for limit in policy.limits() {
+                let (quota, window_ends) = (limit.quota, Nanos::ZERO);
+                standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
+            }
+        }
+        let mut written = Written::default();
+        let verdict = Some(Verdict::new(0, false, None));
+        write(&policies, verdict, &standings, &reserved, &mut written);
+        assert_eq!(written.var("reserved").unwrap().split(|byte| *byte == b',').count(), 4);
+        let length = u32::try_from(AckWriter::max_length(written.length)).unwrap();
+        assert!(policies.about_frames(length).is_some(), "{length}");
+        // The numbers here are shorter than the longest.
+        assert_eq!(policies.about_frames(length + 130), None, "{length}");
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! How many bytes an answer may have, and whether they fit into a frame.
 
 use std::collections::BTreeSet;
+use std::iter::repeat_n;
 
 use spop_agent::{AckWriter, Value};
 
+use crate::answer::MAX_LISTED;
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Policies, Policy};
 use crate::reserved;
 
-/// The LENGTH of the longest ACK about a message of this policy, perhaps together with one of
-/// another policy in the list.
+/// The LENGTH of the longest ACK about a message of this policy, perhaps together with those of
+/// other policies in the list whose limits have names as long.
 pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
     // `"";r=4294967295;t=4294967295, `
     const MEMBER: usize = 30;
@@ -30,11 +32,19 @@ pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> us
     let entry = reserving().map(|policy| policy.name.len() + reserved::LONGEST_NUMBERS).max();
     let reserving: BTreeSet<_> = reserving().map(|policy| &policy.message).collect();
     let reserved = entry.unwrap_or(0) * reserving.len().min(reserved::MOST);
-    let members = policy
-        .rules()
-        .map(|rule| rule.limits().iter().map(|limit| limit.label.len() + MEMBER).sum::<usize>());
-    // One NOTIFY may have messages for two policies.
-    let members = members.max().unwrap_or(0) * messages.len().min(2);
+    // One NOTIFY may have messages for two policies, or for all those that reserve cells for one
+    // request.
+    let together = messages.len().min(reserving.len().clamp(2, reserved::MOST));
+    let members = policy.rules().map(|rule| {
+        let mut each: Vec<_> =
+            rule.limits().iter().map(|limit| limit.label.len() + MEMBER).collect();
+        each.sort_unstable_by(|one, other| other.cmp(one));
+        each.into_iter()
+            .flat_map(|bytes| repeat_n(bytes, together))
+            .take(MAX_LISTED)
+            .sum::<usize>()
+    });
+    let members = members.max().unwrap_or(0);
     let lists = has(Var::Headers) * LIST + fields * members;
     AckWriter::max_length(variables + names + reserved + lists)
 }
