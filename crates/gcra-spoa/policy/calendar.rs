@@ -126,6 +126,13 @@ impl Calendar {
                            Europe/Berlin\"; without a zone it is UTC";
         let mut words = text.split_whitespace();
         let (unit, name, more) = (words.next(), words.next(), words.next());
+        if unit.into_iter().chain(name).any(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return Err(format!(
+                "'{text}' is not a window, because a window is one hour, one day, one week or one \
+                 month; write the unit without a number, such as \"day Europe/Berlin\""
+            ));
+        }
         let Some(unit) = unit.filter(|_| more.is_none()) else {
             return Err(format!("'{text}' is not a window; {HOW}"));
         };
@@ -653,6 +660,14 @@ mod tests {
         for (text, says) in [
             ("", "'' is not a window; write a unit (hour, day, week or month) and a time zone"),
             ("day Europe/Berlin x", "'day Europe/Berlin x' is not a window; write a unit"),
+            (
+                "2 day",
+                "'2 day' is not a window, because a window is one hour, one day, one week or one \
+                 month; write the unit without a number, such as \"day Europe/Berlin\"",
+            ),
+            ("2 days Europe/Berlin", "write the unit without a number"),
+            ("24h", "write the unit without a number"),
+            ("day 1", "write the unit without a number"),
             ("fortnight", "'fortnight' is not a unit of windows; write a unit (hour, day"),
             ("minute", "'minute' is not a unit of windows; write a unit"),
             ("days UTC", "'days' is not a unit of windows; did you mean \"day UTC\"?"),
