@@ -151,6 +151,14 @@ impl Calendar {
             });
         };
         let name = name.unwrap_or("UTC");
+        if depends_on_the_machine(name) {
+            return Err(format!(
+                "'{name}' is another time zone on another machine; write the name of one in the \
+                 IANA database, such as \"{} Europe/Berlin\" or \"{} UTC\"",
+                unit.name(),
+                unit.name()
+            ));
+        }
         match zone(name) {
             Some(zone) => Ok(Self::new(unit, zone, name)),
             None => Err(match zone_meant_by(name) {
@@ -347,6 +355,14 @@ impl Hash for Calendar {
     }
 }
 
+/// Whether a name of the system's database stands for what this machine is set to, or for a copy
+/// of a zone that other machines may not have (`right/` has leap seconds).
+fn depends_on_the_machine(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_set = ["localtime", "posixrules", "local"].contains(&&*name);
+    is_set || name.starts_with("posix/") || name.starts_with("right/")
+}
+
 /// The time zone with this name. The system's database is asked first, then the one in the
 /// program.
 fn zone(name: &str) -> Option<TimeZone> {
@@ -365,7 +381,8 @@ const LONGEST_NAME: usize = 40;
 fn zone_meant_by(name: &str) -> Option<&'static str> {
     // Looked up once, because a file can have many mistakes.
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {
-        jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect()
+        let known = jiff::tz::db().available().map(|zone| zone.as_str().to_owned());
+        known.filter(|zone| !depends_on_the_machine(zone)).collect()
     });
     if name.len() > LONGEST_NAME {
         return None;
@@ -688,6 +705,15 @@ mod tests {
                 "'Atlantis/Capital' is not a time zone; write its name in the \
               IANA database, such as \"day Europe/Berlin\" or \"day UTC\"",
             ),
+            (
+                "day localtime",
+                "'localtime' is another time zone on another machine; write the name of one in \
+                 the IANA database, such as \"day Europe/Berlin\" or \"day UTC\"",
+            ),
+            ("week Local", "'Local' is another time zone on another machine"),
+            ("day right/Europe/Berlin", "is another time zone on another machine"),
+            ("day posix/UTC", "is another time zone on another machine"),
+            ("day posixrules", "is another time zone on another machine"),
             ("day ../../etc/passwd", "is not a time zone"),
         ] {
             let error = Calendar::parse(text).unwrap_err();
