@@ -34,6 +34,14 @@ pub(super) struct OfPolicy<'p> {
     pub(super) key: &'p KeyParts,
 }
 
+/// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
+pub(super) fn list(words: &[&str], or: &str) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} {or} {last}", first.join(", ")),
+        words => words.concat(),
+    }
+}
+
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
 pub(super) fn rule<'t>(
     reader: &mut Reader<'t>,
@@ -235,13 +243,20 @@ fn limit<'t>(
             let burst = entries.take("burst");
             let (count, window) = (entries.take("count"), entries.take("window"));
             let written = if count.is_some() || window.is_some() {
-                for (given, setting) in [(rate, "rate"), (burst, "burst")] {
-                    let Some(value) = given else { continue };
+                if let Some(value) = rate.or(burst) {
+                    let given = [("rate", rate), ("burst", burst)];
+                    let given = given.into_iter().filter(|(_, value)| value.is_some());
+                    let given: Vec<_> = given.map(|(name, _)| name).collect();
+                    let (it, its) =
+                        if given.len() == 1 { ("it", "its") } else { ("them", "their") };
                     let what = format!(
-                        "a limit has a count in a window or a rate, not both; leave {setting} \
-                         out, or write it as a limit of its own"
+                        "a limit has a count in a window or a rate, not both; leave {} out, or \
+                         write {it} as a limit of {its} own",
+                        list(&given, "and")
                     );
                     reader.wrong(value.span().start, &what);
+                    reader.no_more_but(entries, of_the_policy);
+                    return None;
                 }
                 let counts = counts(reader, at, count, window);
                 Written { name, counts: Some(counts?), ..Written::default() }
@@ -369,24 +384,29 @@ fn limit_by_arg<'t>(
     const RIGHT: &str =
         "write { arg = \"plan\", default = \"10/s burst 20\", most = \"1000/s burst 2000\" }";
     let [arg, default, most] = ["arg", "default", "most"].map(|name| entries.take(name));
-    for word in ["rate", "burst", "count", "window"] {
-        if let Some(value) = entries.take(word) {
-            let what = format!(
-                "a limit whose numbers are in an arg has no {word} of its own; leave it out, and \
-                 {RIGHT}"
-            );
-            reader.wrong(value.span().start, &what);
-        }
-    }
+    let others = ["rate", "burst", "count", "window"].map(|name| (name, entries.take(name)));
+    let others = others.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let (others, places): (Vec<_>, Vec<_>) = others.unzip();
     reader.no_more_but(entries, of_the_policy);
-    for (name, value, what) in [
-        ("arg", arg, "the arg with its numbers"),
-        ("default", default, "a limit for messages without valid numbers"),
-        ("most", most, "the highest limit that a message can ask for"),
-    ] {
-        if value.is_none() {
-            reader.wrong(at, &format!("the limit has no '{name}', {what}; {RIGHT}"));
-        }
+    if let Some(value) = places.first() {
+        let (it, them) = (list(&others, "or"), if others.len() == 1 { "it" } else { "them" });
+        let what = format!(
+            "a limit whose numbers are in an arg has no {it} of its own; leave {them} out, and \
+             {RIGHT}"
+        );
+        reader.wrong(value.span().start, &what);
+        return None;
+    }
+    let missing = [
+        (arg, "'arg', the arg with its numbers"),
+        (default, "'default', a limit for messages without valid numbers"),
+        (most, "'most', the highest limit that a message can ask for"),
+    ];
+    let missing = missing.into_iter().filter(|(value, _)| value.is_none());
+    let missing: Vec<_> = missing.map(|(_, what)| what).collect();
+    if !missing.is_empty() {
+        let what = missing.join("; and no ");
+        reader.wrong(at, &format!("the limit has no {what}; {RIGHT}"));
     }
     let mut no_burst = Vec::new();
     let mut of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {

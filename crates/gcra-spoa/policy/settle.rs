@@ -12,6 +12,7 @@ use crate::duration::{Exact, nanoseconds};
 use crate::plural::Count;
 use crate::policy::describe::text;
 use crate::policy::key_args::not_an_arg;
+use crate::policy::limits::list;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{KeyParts, Policies, Policy, Rule};
 
@@ -71,15 +72,22 @@ pub(super) fn settle<'t>(
     cost: Option<&str>,
     settling: Option<(&Node<'t>, Option<String>)>,
 ) -> Option<Written> {
-    let [reserve, max_debt, within] = SETTINGS.map(|name| entries.take(name));
+    let [reserve, max_debt, mut within] = SETTINGS.map(|name| entries.take(name));
     let Some((value, settling)) = settling else {
-        for (name, value) in SETTINGS.into_iter().zip([reserve, max_debt, within]) {
-            let Some(value) = value else { continue };
+        let given = SETTINGS.into_iter().zip([reserve, max_debt, within]);
+        let given = given.filter_map(|(name, value)| Some((name, value?.span().start)));
+        let (names, places): (Vec<_>, Vec<_>) = given.unzip();
+        if let Some(at) = places.into_iter().min() {
+            let (has, it) = match names[..] {
+                [one] => ("has", one),
+                _ => ("have", "them"),
+            };
             let what = format!(
-                "{name} has no effect without settle; write settle = \"MESSAGE\", the \
-                 spoe-message of the response, or leave {name} out"
+                "{} {has} no effect without settle; write settle = \"MESSAGE\", the \
+                 spoe-message of the response, or leave {it} out",
+                list(&names, "and")
             );
-            reader.wrong(value.span().start, &what);
+            reader.wrong(at, &what);
         }
         return None;
     };
@@ -118,6 +126,7 @@ pub(super) fn settle<'t>(
     }
     let reserves = cells > 0 || arg.is_some();
     if let Some(value) = within.filter(|_| !reserves && reader.is_content()) {
+        within = None;
         let what = "settle_within has no effect without reserve, because nothing is given back; \
                     leave it out";
         reader.wrong(value.span().start, what);
@@ -147,7 +156,7 @@ fn reserve_arg<'t>(
     if let Some(what) = not_an_arg(&name, "reserve") {
         reader.wrong(at, &what);
     }
-    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         reader.wrong(at, &format!("reserve is a number in quotes; write reserve = {name}"));
     }
     if key.names().any(|arg| *arg == *name.as_bytes()) {

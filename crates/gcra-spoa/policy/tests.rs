@@ -333,7 +333,7 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
         ),
         (
             "limits = { arg = \"plan\" }",
-            "the limit has no 'default', a limit for messages without valid numbers; write { arg",
+            "the limit has no 'default', a limit for messages without valid numbers; and no 'most'",
         ),
         (
             "limits = { arg = \"plan\", default = \"2/s\", most = \"1/s\" }",
@@ -2043,6 +2043,46 @@ mode = \"observe\"
     let said = policies.observing("nosuch", true).unwrap_err();
     assert_eq!(said, "there is no policy 'nosuch'; there are api, trial");
     assert!(policies.observing("trial", false).unwrap_err().contains("its file says so"));
+}
+
+#[test]
+fn one_mistake_is_one_sentence() {
+    let settled = |more: &str| api(&format!("{SETTLED}\n{more}"));
+    for (text, mistake) in [
+        (
+            settled("reserve = \"\""),
+            "5: reserve is empty; write a number of cells, or the name of an arg, or leave it out",
+        ),
+        (
+            settled("settle_within = \"2d\""),
+            "5: settle_within has no effect without reserve, because nothing is given back; \
+             leave it out",
+        ),
+        (
+            api("limits = \"3/m\"\nreserve = 1\nsettle_within = \"2d\"\nmax_debt = \"1y\""),
+            "3: reserve, max_debt and settle_within have no effect without settle; write settle \
+             = \"MESSAGE\", the spoe-message of the response, or leave them out",
+        ),
+        (
+            api("limits = { arg = \"plan\", count = 0, window = \"2 day\" }"),
+            "2: a limit whose numbers are in an arg has no count or window of its own; leave them \
+             out, and write { arg = \"plan\", default = \"10/s burst 20\", most = \"1000/s burst \
+             2000\" }",
+        ),
+        (
+            api("limits = { arg = \"plan\" }"),
+            "2: the limit has no 'default', a limit for messages without valid numbers; and no \
+             'most', the highest limit that a message can ask for; write { arg = \"plan\", \
+             default = \"10/s burst 20\", most = \"1000/s burst 2000\" }",
+        ),
+        (
+            api("limits = { rate = \"1/s\", burst = 5, count = 3 }"),
+            "2: a limit has a count in a window or a rate, not both; leave rate and burst out, or \
+             write them as a limit of their own",
+        ),
+    ] {
+        assert_eq!(parse(&text).unwrap_err(), [format!("gcra-spoa.toml:{mistake}")], "{text}");
+    }
 }
 
 /// The start of a policy that is settled.
