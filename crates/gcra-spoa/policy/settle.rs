@@ -15,6 +15,7 @@ use crate::policy::key_args::not_an_arg;
 use crate::policy::limits::list;
 use crate::policy::reader::{Entries, Node, Reader};
 use crate::policy::{KeyParts, Policies, Policy, Rule};
+use crate::rate_flags::numbers_in_words;
 
 /// The arg of a settling message that brings back what the request was answered.
 pub(crate) const RESERVED: &str = "reserved";
@@ -55,6 +56,8 @@ pub(super) struct Written {
     pub(super) at: usize,
     /// Where `reserve` stands, if it is there.
     pub(super) reserve_at: Option<usize>,
+    /// Where `max_debt` stands, if it is there.
+    pub(super) max_debt_at: Option<usize>,
     pub(super) settle: Settle,
     /// The arg of the request's message that says how many cells to reserve.
     pub(super) reserve: Option<Box<[u8]>>,
@@ -142,7 +145,8 @@ pub(super) fn settle<'t>(
         max_debt: time(max_debt, "max_debt", MAX_DEBT, "1h", DEFAULT_MAX_DEBT),
         within: time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN),
     };
-    Some(Written { at, reserve_at, settle, reserve: arg, cells })
+    let max_debt_at = max_debt.map(|value| value.span().start);
+    Some(Written { at, reserve_at, max_debt_at, settle, reserve: arg, cells })
 }
 
 /// The name of the arg with the cells to reserve, which must not be part of the key.
@@ -178,7 +182,9 @@ pub(super) fn apply(
     rule: Option<&mut Rule>,
     overrides: &mut [Rule],
 ) {
-    let Written { at, reserve_at, settle, cells, .. } = written;
+    let Written { at, reserve_at, max_debt_at, settle, cells, .. } = written;
+    // The limit whose cells take longest to be paid off.
+    let mut slowest: Option<(Quota, String)> = None;
     let is_known = rule.is_some();
     let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
     if is_known && limits.peek().is_none() {
@@ -202,6 +208,16 @@ pub(super) fn apply(
         if limit.calendar.is_some() {
             continue;
         }
+        let (quota, words) = match &limit.by_arg {
+            None => (limit.quota, limit.words.text.to_string()),
+            Some(by_arg) => {
+                (by_arg.default, format!("{} (the default)", numbers_in_words(by_arg.default)))
+            }
+        };
+        let interval = quota.emission_interval();
+        if slowest.as_ref().is_none_or(|(slowest, _)| slowest.emission_interval() < interval) {
+            slowest = Some((quota, words));
+        }
         let max_debt = Nanos(nanoseconds(settle.max_debt));
         // It was made for this limit just now, so that nothing else has it.
         if let Some(by_arg) = limit.by_arg.as_mut().and_then(Arc::get_mut) {
@@ -217,6 +233,33 @@ pub(super) fn apply(
             }
         }
     }
+    if let Some((quota, words)) = slowest
+        && let Some(why) = charges_none_beyond(quota, &words, settle.max_debt)
+    {
+        reader.warn(max_debt_at.unwrap_or(*at), &format!("in policy '{policy}', {why}"));
+    }
+}
+
+/// Why responses charge no cell beyond the burst of a limit, if that is so.
+fn charges_none_beyond(quota: Quota, words: &str, max_debt: Duration) -> Option<String> {
+    let cap = with_max_debt(quota, Nanos(nanoseconds(max_debt))).ok()?;
+    if cap.up_to_cap().burst() > quota.burst() {
+        return None;
+    }
+    let takes = Duration::from_secs(quota.emission_interval().secs_ceil());
+    let remedy = match MAX_DEBT.contains(&takes) {
+        true => format!("write max_debt = \"{}\" or more", Exact(takes)),
+        false => format!(
+            "raise the rate to a cell in {0} or less, and write max_debt = \"{0}\"",
+            Exact(*MAX_DEBT.end())
+        ),
+    };
+    Some(format!(
+        "responses charge nothing beyond the burst of the limit '{words}', because one cell takes \
+         {} to be paid off and max_debt is {}; {remedy}",
+        Exact(takes),
+        Exact(max_debt)
+    ))
 }
 
 /// The same quota, for keys that may owe what drains in `max_debt` beyond the burst.

@@ -333,7 +333,7 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
         ),
         (
             "limits = { arg = \"plan\" }",
-            "the limit has no 'default', a limit for messages without valid numbers; and no 'most'",
+            "the limit has no 'default', a limit for messages without valid numbers; and no 'mo",
         ),
         (
             "limits = { arg = \"plan\", default = \"2/s\", most = \"1/s\" }",
@@ -2043,6 +2043,45 @@ mode = \"observe\"
     let said = policies.observing("nosuch", true).unwrap_err();
     assert_eq!(said, "there is no policy 'nosuch'; there are api, trial");
     assert!(policies.observing("trial", false).unwrap_err().contains("its file says so"));
+}
+
+#[test]
+fn a_max_debt_shorter_than_a_cell_is_a_warning() {
+    let text = |limits: &str, more: &str| {
+        api(&format!("limits = {limits}\nkey = [\"ip\"]\nsettle = \"failed\"\n{more}"))
+    };
+    for (limits, more, warning) in [
+        ("\"1/h\"", "", ""),
+        ("\"7/h\"", "", ""),
+        ("\"3/s burst 2\"", "max_debt = \"1s\"", ""),
+        ("\"1/d\"", "max_debt = \"1d\"", ""),
+        ("{ count = 3, window = \"day\" }", "", ""),
+        (
+            "[\"5/s\", \"1/d burst 9\"]",
+            "max_debt = \"1h\"",
+            "5: warning: in policy 'api', responses charge nothing beyond the burst of the limit \
+             '1 per day, up to 9 at once', because one cell takes 1d to be paid off and max_debt \
+             is 1h; write max_debt = \"1d\" or more",
+        ),
+        (
+            "{ arg = \"plan\", default = \"7/d\", most = \"9/s\" }",
+            "",
+            "4: warning: in policy 'api', responses charge nothing beyond the burst of the limit \
+             '7 per day, up to 7 at once (the default)', because one cell takes 12343s to be paid \
+             off and max_debt is 1h; write max_debt = \"12343s\" or more",
+        ),
+        (
+            "\"1/40d\"",
+            "max_debt = \"30d\"",
+            "5: warning: in policy 'api', responses charge nothing beyond the burst of the limit \
+             '1 per 40 days, up to 1 at once', because one cell takes 40d to be paid off \
+             and max_debt is 30d; raise the rate to a cell in 30d or less, and write max_debt = \
+             \"30d\"",
+        ),
+    ] {
+        let expected: &[&str] = if warning.is_empty() { &[] } else { &[warning] };
+        assert_eq!(warnings(&text(limits, more)), expected, "{limits}");
+    }
 }
 
 #[test]
