@@ -219,7 +219,7 @@ fn set_settled(
         let _ = match var {
             Var::Remaining => reply.set_var(scope, name, standing.remaining()),
             Var::Limit => reply.set_var(scope, name, standing.quota.burst()),
-            Var::Reset => reply.set_var(scope, name, standing.owed.secs_ceil()),
+            Var::Reset => reply.set_var(scope, name, standing.whole_after().secs_ceil()),
             Var::RateLimit => {
                 ratelimit(&standings.listed, &mut text);
                 reply.set_var(scope, name, &*text)
@@ -354,7 +354,8 @@ fn set_headers(
 }
 
 /// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again or
-/// the window ends.
+/// the window ends, as in the variable `reset`. The draft allows 0 for a burst that is full.
+///
 /// The list has the order of the configuration, so that each member keeps its place.
 fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
     text.clear();
@@ -365,7 +366,7 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
         let _ = write!(
             text,
             "{comma}\"{label}\";r={remaining};t={}",
-            standing.whole_after().secs_ceil().max(1)
+            standing.whole_after().secs_ceil()
         );
     }
 }

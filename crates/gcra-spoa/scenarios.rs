@@ -1637,6 +1637,33 @@ async fn all_cells_that_come_back_in_max_debt_can_be_owed() {
     }
 }
 
+/// `reset` and the `t` of the header field are one number, also where nothing is owed, and after a
+/// response was settled.
+#[tokio::test]
+async fn the_header_field_says_when_the_burst_is_back_as_reset_does() {
+    let text = "answer = [\"ratelimit\", \"reset\"]\n[policy.api]\nlimits = LIMIT\nkey = \
+                [\"key\"]\nreserve = \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n";
+    for (limit, is_counted) in [("\"3/m\"", false), ("{ count = 3, window = \"day\" }", true)] {
+        let mut scenario = Scenario::new(&text.replace("LIMIT", limit)).await;
+        let now = crate::reserved::wall_clock().as_secs();
+        scenario.clock.set_wall((now - now % 86_400 + 86_400 - 1_000) * 1_000_000_000);
+        let check = |answer: &Answer, left: u32, reset: u64| {
+            let reset = if is_counted { 1_000 } else { reset };
+            assert_eq!(number(answer, "reset"), reset, "{limit}");
+            assert_eq!(text_of(answer, "ratelimit"), Some(format!("\"api\";r={left};t={reset}")));
+        };
+        // A request that only looks.
+        check(&scenario.estimate("a", 0_i32.into()).await, 3, 0);
+        let answer = scenario.estimate("a", 2_i32.into()).await;
+        check(&answer, 1, 40);
+        check(&scenario.settle("a", 1_i32.into(), None).await, 0, 60);
+        if !is_counted {
+            let reserved = Scenario::reserved(&answer);
+            check(&scenario.settle("b", 0_i32.into(), reserved.as_deref()).await, 3, 0);
+        }
+    }
+}
+
 /// What happens in a run: a pause in milliseconds, the client, what its request reserves; and then
 /// which of the requests under way gets its response, and what that says it has cost.
 type SettledStep = (u64, u8, i32, Option<(usize, Option<i32>)>);

@@ -667,7 +667,7 @@ impl Model {
             let (left, seconds) = rest.split_once(";t=")?;
             let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
             let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
-            let owed = common(if seconds == 1 { (0, S) } else { up_to(seconds, S)? }, owed)?;
+            let owed = common(if seconds == 0 { (0, 0) } else { up_to(seconds, S)? }, owed)?;
             told.push((left, owed));
         }
         let fields = standings.iter().map(|standing| {
