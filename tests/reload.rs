@@ -87,6 +87,13 @@ fn said(process: &Process, text: &str) -> usize {
     process.lines().iter().filter(|line| line.contains(text)).count()
 }
 
+/// Waits until the log has so many lines with the text. An agent has written them when it answers
+/// a command, and they are read by another thread of the test.
+fn says(process: &Process, text: &str, count: usize) {
+    wait_until(&format!("the log says '{text}'"), || said(process, text) >= count);
+    assert_eq!(said(process, text), count, "{text}");
+}
+
 /// How many requests the agent allows a client that has made none.
 fn limit(agent: &Agent, client: u8) -> usize {
     Spop::connect(&agent.address).allowed(&[("ip", Value::Ipv4([192, 0, 2, client].into()))], 20)
@@ -102,8 +109,8 @@ fn another_store_needs_a_restart() {
     let place = Place::new(&format!("{STORE}{shared}"));
     let agent = place.agent();
     let store = "store: redis://127.0.0.1:1, for which a request waits at most 20ms";
-    assert_eq!(said(&agent.process, store), 1);
-    assert_eq!(said(&agent.process, "    shared with all machines that use the store; "), 1);
+    says(&agent.process, store, 1);
+    says(&agent.process, "    shared with all machines that use the store; ", 1);
     let warning = "[store] of the file has changed since this agent was started, and the agent \
                    keeps the old one; restart the agent";
     let other = STORE.replace(":1", ":2");
@@ -113,7 +120,7 @@ fn another_store_needs_a_restart() {
         let (is_success, text) = place.reload();
         assert!(is_success, "{text}");
         assert_eq!(text, format!("{}warning: {warning}\n", place.in_force(1, 1)));
-        assert_eq!(said(&agent.process, warning), number);
+        says(&agent.process, warning, number);
     }
     // The store with which the agent was started is what counts, and not the last one.
     fs::write(place.config(), format!("{STORE}{}", shared.replace('5', "7"))).unwrap();
@@ -132,7 +139,7 @@ fn an_agent_without_a_store_cannot_begin_to_share() {
     let why = "policy 'check' is shared, and this agent was started without a store; restart the \
                agent";
     assert!(!is_success && text.contains(why), "{text}");
-    assert_eq!(said(&agent.process, why), 1);
+    says(&agent.process, why, 1);
     assert_eq!(limit(&agent, 1), 5, "the policies in force have not changed");
 }
 
@@ -147,7 +154,7 @@ fn a_message_that_loses_its_policy_is_named() {
     let (is_success, text) = place.reload();
     assert!(is_success, "{text}");
     assert_eq!(text, format!("{}warning: {warning}\n", place.in_force(2, 2)));
-    assert!(agents.iter().all(|agent| said(&agent.process, warning) == 1));
+    agents.iter().for_each(|agent| says(&agent.process, warning, 1));
     // It is said about the change, and the next reload changes nothing.
     let (is_success, text) = place.reload();
     assert!(is_success && text == place.in_force(2, 2), "{text}");
@@ -381,7 +388,7 @@ fn an_entry_that_names_another_process_does_it_no_harm() {
         victim.id()
     );
     assert_eq!(said, place.in_force(1, 2) + &silent);
-    assert_eq!(self::said(&agent.process, "was read again"), 1);
+    says(&agent.process, "was read again", 1);
 
     // An answer that would change the terminal, and ids without a process.
     forge(&place.table(), 301, 0x7fff_ffff, |_| {});
@@ -597,5 +604,5 @@ fn many_signals_make_few_readings_and_few_lines() {
         });
     }
     assert_eq!(said(&agent.process, "7/fortnight"), 1);
-    assert_eq!(said(&agent.process, "still has the same mistakes"), 1);
+    says(&agent.process, "still has the same mistakes", 1);
 }
