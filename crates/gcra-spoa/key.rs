@@ -86,6 +86,13 @@ pub(crate) fn write_fallback(hasher: &mut impl KeyWriter, number: u8) {
     hasher.write(&[TAG, number]);
 }
 
+/// Writes, behind a string in the own key of a limit, that it stands for all strings that differ
+/// only in case. So it is not the key of another limit in which it stands for itself alone.
+pub(crate) fn write_any_case(hasher: &mut impl KeyWriter) {
+    const TAG: u8 = 13;
+    hasher.write(&[TAG]);
+}
+
 /// A type and its value in one write, because each write to the hasher costs more than its bytes.
 #[inline]
 fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {

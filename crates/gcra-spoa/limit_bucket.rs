@@ -4,7 +4,7 @@
 use gcra_table::{KeyHash, Quota, Table};
 use spop_agent::{Message, Value};
 
-use crate::key::{KeyWriter, write_fallback, write_narrowed, write_part};
+use crate::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, write_part};
 use crate::message_key::write;
 use crate::policy::by_arg::ArgValue;
 use crate::policy::{KeyParts, Limit, key_for};
@@ -75,9 +75,9 @@ pub(crate) fn own_key_bytes(parts: &KeyParts, message: &Message<'_>) -> Vec<u8> 
     bytes
 }
 
-/// Writes each value behind the name of its arg, and with the prefix length of a network. So two
-/// limits with one name that count by other args, or group addresses in another way, share no
-/// bucket where their values are equal.
+/// Writes each value behind the name of its arg, with the prefix length of a network, and with
+/// what `lowercase` says of strings. So two limits with one name that count by other args, or
+/// group values in another way, share no bucket where their values are equal.
 fn write_own_key(
     writer: &mut impl KeyWriter,
     parts: &KeyParts,
@@ -100,6 +100,9 @@ fn write_own_key(
         write(writer, parts, part);
         if let Some(prefix) = parts.prefix_of(part) {
             write_narrowed(writer, prefix);
+        }
+        if parts.lowercase && matches!(value, Value::String(_)) {
+            write_any_case(writer);
         }
     }
     Some(())

@@ -280,6 +280,7 @@ async fn limits_by_other_args_share_no_bucket() {
         ("key = [\"none\", \"else host\"]", "key = [\"none\", \"else tenant\"]"),
         ("key = [\"net\"], ipv4_prefix = 8", "key = [\"net\"], ipv4_prefix = 16"),
         ("key = [\"net\"], ipv4_prefix = 8", "key = [\"net\"]"),
+        ("key = [\"host\"]", "key = [\"host\"], lowercase = true"),
     ];
     for (key, other) in pairs {
         let mut scenario = Scenario::new(&text(key, other)).await;
@@ -291,7 +292,7 @@ async fn limits_by_other_args_share_no_bucket() {
         }
     }
     // With the same key it is one bucket, as for all clients together.
-    for key in ["key = [\"host\"]", "key = []"] {
+    for key in ["key = [\"host\"]", "key = [\"host\"], lowercase = true", "key = []"] {
         let mut scenario = Scenario::new(&text(key, key)).await;
         for (ip, expected) in [("192.0.2.1", false), ("192.0.2.9", false), ("192.0.2.9", true)] {
             assert_eq!(blocked(&mut scenario, &args(ip)).await, Some(expected), "{key}");
