@@ -190,22 +190,25 @@ impl Screen {
     }
 
     /// How many decisions a second there are under each policy: allowed, blocked, would block, and
-    /// undecided.
-    fn decisions(&self) -> BTreeMap<&str, [f64; 4]> {
-        let mut rates: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+    /// undecided; and how many of these were allowed with a delay.
+    fn decisions(&self) -> BTreeMap<&str, [f64; 5]> {
+        let mut rates: BTreeMap<&str, [f64; 5]> = BTreeMap::new();
         for (now, before) in self.agents.iter().filter_map(Seen::both) {
             let elapsed = now.uptime_seconds - before.uptime_seconds;
-            let before = before.policies.iter().map(|policy| (&*policy.name, &policy.decisions));
-            let before: BTreeMap<_, _> = before.collect();
+            let before: BTreeMap<_, _> =
+                before.policies.iter().map(|policy| (&*policy.name, policy)).collect();
             for policy in now.policies.iter().filter(|_| elapsed > 0.0) {
                 let sums = rates.entry(&policy.name).or_default();
                 let outcomes = ["allowed", "blocked", "would_block", "undecided"];
                 for (sum, outcome) in sums.iter_mut().zip(outcomes) {
                     let count = |counts: &BTreeMap<String, u64>| counts.get(outcome).copied();
                     let now = count(&policy.decisions).unwrap_or(0);
-                    let before = before.get(&*policy.name).and_then(|counts| count(counts));
+                    let before =
+                        before.get(&*policy.name).and_then(|policy| count(&policy.decisions));
                     *sum += float(now.saturating_sub(before.unwrap_or(0))) / elapsed;
                 }
+                let before = before.get(&*policy.name).map_or(0, |policy| policy.delayed);
+                sums[4] += float(policy.delayed.saturating_sub(before)) / elapsed;
             }
         }
         rates
@@ -213,7 +216,7 @@ impl Screen {
 
     fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
         let rates = self.decisions();
-        let mut rows: Vec<(String, [Option<f64>; 4])> = together
+        let mut rows: Vec<(String, [Option<f64>; 5])> = together
             .policies
             .iter()
             .map(|policy| {
@@ -225,7 +228,7 @@ impl Screen {
             .collect();
         if rows.len() >= height {
             // Not all can be shown, so those where something happens come first.
-            let busy = |[allowed, blocked, would_block, undecided]: [Option<f64>; 4]| {
+            let busy = |[allowed, blocked, would_block, undecided, _]: [Option<f64>; 5]| {
                 let denied = blocked.unwrap_or(0.0) + would_block.unwrap_or(0.0);
                 (denied + undecided.unwrap_or(0.0), allowed.unwrap_or(0.0))
             };
@@ -235,7 +238,8 @@ impl Screen {
         }
         if together.unmatched > 0 {
             let unmatched = self.rate(|status| status.unmatched);
-            rows.push(("(no policy)".to_owned(), [Some(0.0), Some(0.0), Some(0.0), unmatched]));
+            let none = Some(0.0);
+            rows.push(("(no policy)".to_owned(), [none, none, none, unmatched, none]));
         }
         let name = rows.iter().map(|(name, _)| plain(name.clone())).collect();
         let red = Style::new().red();
@@ -247,13 +251,13 @@ impl Screen {
             let is_busy = rows.iter().any(|(_, rates)| rates[place] > Some(0.0));
             if is_busy { rank } else { rank + 10 }
         };
-        let share = |[allowed, blocked, ..]: [Option<f64>; 4]| {
+        let share = |[allowed, blocked, ..]: [Option<f64>; 5]| {
             let (allowed, blocked) = (allowed.unwrap_or(0.0), blocked.unwrap_or(0.0));
             let all = allowed + blocked;
             if all > 0.0 { format!("{:.1} %", blocked / all * 100.0) } else { "-".to_owned() }
         };
         let shares = rows.iter().map(|(_, rates)| plain(share(*rates))).collect();
-        let columns = vec![
+        let mut columns = vec![
             Column { is_flexible: true, ..text("POLICY", name, 0) },
             number("ALLOWED/S", rates(0, Style::new()), 0),
             number("BLOCKED/S", rates(1, red), 0),
@@ -261,6 +265,11 @@ impl Screen {
             number("UNDECIDED/S", rates(3, Style::new().yellow()), rank(3, 3)),
             number("BLOCKED", shares, 4),
         ];
+        // Most policies have no `max_delay`.
+        if together.policies.iter().any(|policy| policy.delayed > 0) {
+            let delayed = number("DELAYED/S", rates(4, Style::new().yellow()), rank(4, 2));
+            columns.insert(2, delayed);
+        }
         columns::lines(columns, width, height, 0)
     }
 
@@ -940,6 +949,24 @@ pub(crate) mod tests {
             text.push('\n');
         }
         text
+    }
+
+    #[test]
+    fn delayed_requests_have_a_column_where_there_are_some() {
+        let mut screen = screen();
+        let policy = |status: &mut Option<Status>, delayed| {
+            status.as_mut().unwrap().policies[1].delayed = delayed;
+        };
+        assert!(!text(&screen, 100, None).contains("DELAYED/S"));
+        policy(&mut screen.agents[0].before, 50);
+        policy(&mut screen.agents[0].agent.status, 250);
+        let page = text(&screen, 100, None);
+        let wanted = "\
+POLICY         ALLOWED/S  DELAYED/S  BLOCKED/S  WOULD BLOCK/S  UNDECIDED/S  BLOCKED
+default             1050          0        260              0            0   19.8 %
+login               2100        100        520              0            0   19.8 %
+";
+        assert!(page.contains(wanted), "{page}");
     }
 
     #[test]
