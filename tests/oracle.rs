@@ -228,9 +228,18 @@ fn every_answer_is_explained_by_some_moment() {
 /// The model notices when any variable of an answer is changed.
 #[test]
 fn every_variable_is_looked_at() {
+    // With the delay, the fourth request waits, and the fifth is blocked.
+    [None, Some(40_000)].into_iter().for_each(every_variable_is_looked_at_with);
+}
+
+fn every_variable_is_looked_at_with(max_delay_ms: Option<i128>) {
     let limits = "limits = [\"2/m burst 3\", { name = \"hour\", rate = \"10/h\", burst = 5 }]";
-    let text = format!("[policy.p0]\nmessage = \"m0\"\nkey = [\"user\"]\n{limits}\n");
-    let config = Config::fixed(&text, config::fixed_policy());
+    let delay = match max_delay_ms {
+        Some(ms) => format!("max_delay = \"{ms}ms\"\n"),
+        None => String::new(),
+    };
+    let text = format!("[policy.p0]\nmessage = \"m0\"\nkey = [\"user\"]\n{delay}{limits}\n");
+    let config = Config::fixed(&text, config::fixed_policy(max_delay_ms));
     let mut pair = Pair::start(&config);
     let message = Message {
         name: "m0".to_owned(),
@@ -248,7 +257,7 @@ fn every_variable_is_looked_at() {
             let Event::Asked(asked) = &mut wrong[at] else { continue };
             let (name, value) = &mut asked[0].answer[var];
             // One millisecond more may be true as well, by a moment before.
-            let more = if *name == "retry_after_ms" { 1000 } else { 1 };
+            let more = if name.ends_with("_ms") { 1000 } else { 1 };
             *value = match &**value {
                 "true" => "false".to_owned(),
                 "false" => "true".to_owned(),

@@ -57,6 +57,8 @@ pub(crate) struct Limit {
     pub(crate) burst: i128,
     /// The burst is written down, and not the rate's own count.
     says_burst: bool,
+    /// That of its policy; 0 without one.
+    pub(crate) max_delay_ns: i128,
 }
 
 /// Rates, with the emission interval in ns and the burst that they have by themselves. Not so high
@@ -103,6 +105,8 @@ pub(crate) struct Policy {
     pub(crate) observes: bool,
     /// Cells and ceiling.
     pub(crate) penalty: Option<(i128, i128)>,
+    /// In milliseconds.
+    pub(crate) max_delay: Option<i128>,
     /// A policy of its own, with the same keys.
     pub(crate) trial: Option<Box<Policy>>,
     /// In the file, and in a list of its own.
@@ -149,7 +153,7 @@ impl Limit {
             // share a bucket.
             if !taken.contains(&(interval_ns, burst)) {
                 taken.push((interval_ns, burst));
-                return Self { name: None, rate, interval_ns, burst, says_burst };
+                return Self { name: None, rate, interval_ns, burst, says_burst, max_delay_ns: 0 };
             }
         }
     }
@@ -202,6 +206,13 @@ impl Rule {
         match self {
             Self::Limits(limits) => limits,
             Self::Deny | Self::Unlimited => &[],
+        }
+    }
+
+    fn limits_mut(&mut self) -> &mut [Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &mut [],
         }
     }
 }
@@ -293,6 +304,9 @@ impl Policy {
                 let cells = 1 + i128::try_from(random.usize(..3)).unwrap();
                 (cells, random.choice([2, 60, 3600]).unwrap() * 1_000_000_000)
             }),
+            max_delay: random
+                .bool()
+                .then(|| random.choice([350, 1_300, 2_700, 9_000, 61_000]).unwrap()),
             trial: None,
             overrides,
             listed,
@@ -305,7 +319,8 @@ impl Policy {
     fn with_trial(mut self, random: &mut Rng, most_limits: usize) -> Self {
         self.trial = None;
         if !self.observes && random.usize(..3) == 0 {
-            let rule = Rule::random(random, most_limits, &mut Vec::new());
+            // Its labels are longer than those of the policy.
+            let rule = Rule::random(random, most_limits.min(2), &mut Vec::new());
             let mut trial = Self { rule, ..self.clone() };
             trial.keep_as_trial_of(&self);
             self.trial = Some(Box::new(trial));
@@ -342,6 +357,28 @@ impl Policy {
         }
     }
 
+    /// Takes `max_delay` away where a configuration may not have it, because there is no limit,
+    /// and tells it to all limits.
+    fn fit_max_delay(&mut self) {
+        if self.all_overrides().all(|(_, rule)| rule.limits().is_empty())
+            && self.rule.limits().is_empty()
+        {
+            self.max_delay = None;
+        }
+        let max_delay = self.max_delay;
+        let overrides = self.overrides.iter_mut().map(|(_, rule)| rule);
+        let rules = overrides.chain(&mut self.list_rules).chain([&mut self.rule]);
+        for limit in rules.flat_map(Rule::limits_mut) {
+            limit.max_delay_ns = max_delay.unwrap_or(0) * 1_000_000;
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.max_delay = max_delay;
+            for limit in trial.rule.limits_mut() {
+                limit.max_delay_ns = max_delay.unwrap_or(0) * 1_000_000;
+            }
+        }
+    }
+
     fn write(&self, text: &mut String, directory: &Path) {
         let list = |list: &[String]| {
             format!(
@@ -375,6 +412,9 @@ impl Policy {
         if let Some((cells, ceiling_ns)) = self.penalty {
             let ceiling = ceiling_ns / 1_000_000_000;
             let _ = writeln!(text, "penalty = {{ cells = {cells}, ceiling = \"{ceiling}s\" }}");
+        }
+        if let Some(max_delay) = self.max_delay {
+            let _ = writeln!(text, "max_delay = \"{max_delay}ms\"");
         }
         if !self.overrides.is_empty() {
             let _ = writeln!(text, "[policy.{}.overrides]", self.name);
@@ -418,6 +458,7 @@ impl Config {
             policies.push(Policy::random(random, policies.len(), message, most_limits));
         }
         policies.iter_mut().for_each(Policy::fit_penalty);
+        policies.iter_mut().for_each(Policy::fit_max_delay);
         Self { policies, text: None }
     }
 
@@ -431,13 +472,14 @@ impl Config {
         let mut config = self.clone();
         for (number, policy) in config.policies.iter_mut().enumerate() {
             let other = Policy::random(random, number, &policy.message, 3);
-            match random.usize(..8) {
+            match random.usize(..10) {
                 0 => {
                     policy.observes = !policy.observes;
                     policy.trial = None;
                 }
                 6 => *policy = policy.clone().with_trial(random, 3),
                 1 => policy.penalty = other.penalty,
+                7 => policy.max_delay = other.max_delay,
                 2 => {
                     (policy.overrides, policy.listed, policy.list_rules) =
                         (other.overrides, other.listed, other.list_rules);
@@ -466,8 +508,14 @@ impl Config {
                 trial.keep_as_trial_of(policy);
                 policy.trial = Some(trial);
             }
+            policy.fit_max_delay();
         }
         config
+    }
+
+    /// Whether requests can be delayed, so that answers say for how long.
+    pub(crate) fn can_delay(&self) -> bool {
+        self.policies.iter().any(|policy| policy.max_delay.is_some())
     }
 
     /// The policy or the trial with this name.
@@ -560,13 +608,14 @@ impl Config {
 }
 
 /// `"2/m burst 3"` and `10/h` with a burst of 5 for each user.
-pub(crate) fn fixed_policy() -> Policy {
+pub(crate) fn fixed_policy(max_delay: Option<i128>) -> Policy {
     let limit = |name: Option<&str>, rate, interval_ns, burst| Limit {
         name: name.map(str::to_owned),
         rate,
         interval_ns,
         burst,
         says_burst: true,
+        max_delay_ns: max_delay.unwrap_or(0) * 1_000_000,
     };
     Policy {
         name: "p0".to_owned(),
@@ -582,6 +631,7 @@ pub(crate) fn fixed_policy() -> Policy {
         cost: None,
         observes: false,
         penalty: None,
+        max_delay,
         trial: None,
         overrides: Vec::new(),
         listed: Vec::new(),

@@ -12,11 +12,12 @@ use crate::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
 pub(crate) type Span = (i128, i128);
 
 /// The variables that are asked for.
-pub(crate) const VARS: [&str; 11] = [
+pub(crate) const VARS: [&str; 12] = [
     "blocked",
     "would_block",
     "policy",
     "reason",
+    "delay_ms",
     "remaining",
     "limit",
     "retry_after",
@@ -49,6 +50,8 @@ pub(crate) enum Event {
 pub(crate) struct Summary {
     answers: u64,
     blocked: u64,
+    /// Of the others: those that have to wait.
+    delayed: u64,
     configurations: u64,
     /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms:
     /// the machine did not stand still.
@@ -66,6 +69,7 @@ impl AddAssign for Summary {
     fn add_assign(&mut self, other: Self) {
         self.answers += other.answers;
         self.blocked += other.blocked;
+        self.delayed += other.delayed;
         self.configurations += other.configurations;
         self.quick += other.quick;
         self.undecided += other.undecided;
@@ -105,6 +109,9 @@ struct Standing {
     limit: Limit,
     moment: Span,
     owed: Span,
+    /// How long the request has to wait before it goes on, if the limit can delay it and has
+    /// charged it.
+    delay: Option<Span>,
     wait: Span,
     /// `wait` is `owed` minus this, where the request has to wait.
     room: Option<i128>,
@@ -117,6 +124,9 @@ struct Outcome {
     standings: Vec<Standing>,
     /// Policy, blocked, would block, reason. `None` where there was no decision.
     report: Option<(String, bool, bool, Option<&'static str>)>,
+    /// How long the request has to wait before it goes on, if a policy has decided that can delay
+    /// it.
+    delay: Option<Span>,
     moment: Span,
 }
 
@@ -156,11 +166,11 @@ impl Model {
             Event::Asked(asked) => {
                 for one in asked {
                     self.summary.answers += 1;
-                    let blocked = one
-                        .answer
-                        .iter()
-                        .any(|(name, value)| *name == "blocked" && value == "true");
-                    self.summary.blocked += u64::from(blocked);
+                    let has = |wanted: &str, is: fn(&str) -> bool| {
+                        one.answer.iter().any(|(name, value)| *name == wanted && is(value))
+                    };
+                    self.summary.blocked += u64::from(has("blocked", |value| value == "true"));
+                    self.summary.delayed += u64::from(has("delay_ms", |value| value != "0"));
                 }
                 match &asked[..] {
                     [one] => self.one(one),
@@ -305,6 +315,7 @@ impl Model {
             tats: tats.clone(),
             standings: Vec::new(),
             report: None,
+            delay: None,
             moment: asked.window,
         }];
         for message in &asked.messages {
@@ -324,6 +335,11 @@ impl Model {
 
     fn drain(&self, limit: &Limit) -> i128 {
         self.interval(limit) * limit.burst
+    }
+
+    /// The most that a key owes by cells that are allowed.
+    fn admits_up_to(&self, limit: &Limit) -> i128 {
+        self.drain(limit) + limit.max_delay_ns
     }
 
     /// What is decided about a message: by its policy and by the policy's trial, if it has one and
@@ -451,7 +467,9 @@ impl Model {
         let (new_t, old_t) = (self.interval(new), self.interval(old));
         let carried = |tat: i128, changed: i128| match tat - changed {
             // Rounded up.
-            owed @ 1.. => changed + (-(-owed * new_t).div_euclid(old_t)).min(self.drain(new)),
+            owed @ 1.. => {
+                changed + (-(-owed * new_t).div_euclid(old_t)).min(self.admits_up_to(new))
+            }
             _ => 0,
         };
         let corners =
@@ -528,7 +546,7 @@ impl Model {
     ) -> Option<Outcome> {
         let (mut from, mut to) = window;
         let passes = choices.iter().all(|choice| *choice == Choice::Pass);
-        let room = |limit: &Limit| self.drain(limit) - cells * self.interval(limit);
+        let room = |limit: &Limit| self.admits_up_to(limit) - cells * self.interval(limit);
         for (claim, choice) in claims.iter().zip(choices) {
             let is_oversize = cells > claim.limit.burst;
             match choice {
@@ -545,6 +563,9 @@ impl Model {
         }
         let mut next = before.clone();
         next.moment = (from, to);
+        if policy.max_delay.is_some() && !policy.observes {
+            next.delay = next.delay.or(Some((0, 0)));
+        }
         let mut reason = denies.then_some("denied");
         for (claim, choice) in claims.iter().zip(choices) {
             let Claim { limit, label, bucket, tat, is_own } = claim;
@@ -570,7 +591,9 @@ impl Model {
                     reason = if is_oversize { Some("oversize") } else { reason.or(Some("limit")) };
                     let (penalty, ceiling_ns) = policy.penalty.unwrap_or((0, 0));
                     // As far as whole cells reach.
-                    let most = (limit.burst + ceiling_ns / interval - penalty) * interval;
+                    let delay_cells = -(-limit.max_delay_ns).div_euclid(interval);
+                    let cells = limit.burst + delay_cells + ceiling_ns / interval - penalty;
+                    let most = cells * interval;
                     let may_punish = policy.penalty.is_some() && !policy.observes;
                     if *choice == Choice::Punish {
                         if owed.0 > most {
@@ -594,13 +617,20 @@ impl Model {
             let (wait, room) = match choice {
                 // Until one cell can be spent.
                 Choice::Pass if cells == 0 => {
-                    let room = (limit.burst - 1) * interval;
+                    let room = self.admits_up_to(limit) - interval;
                     (((owed.0 - room).max(0), (owed.1 - room).max(0)), None)
                 }
                 Choice::Pass => ((0, 0), None),
                 _ if is_oversize => ((self.drain(limit), self.drain(limit)), None),
                 _ => (((owed.0 - room).max(1), owed.1 - room), Some(room)),
             };
+            let delays = passes && cells > 0 && limit.max_delay_ns > 0 && !policy.observes;
+            let drain = self.drain(limit);
+            let delay = delays.then(|| ((owed.0 - drain).max(0), (owed.1 - drain).max(0)));
+            if let Some(delay) = delay {
+                // It waits for all limits.
+                next.delay = Some(later(next.delay.unwrap_or((0, 0)), delay));
+            }
             let (label, bucket) = (label.clone(), bucket.clone());
             let limit = (*limit).clone();
             let moment = (from, to);
@@ -612,6 +642,7 @@ impl Model {
                 limit,
                 moment,
                 owed,
+                delay,
                 wait,
                 room,
             });
@@ -646,13 +677,24 @@ impl Model {
         if !matches {
             return None;
         }
+        // Also a policy without a delay says that what it blocks does not wait.
+        let can_delay = self.configs.last().is_some_and(|(config, ..)| config.can_delay());
+        let delay = if *blocked && can_delay { Some((0, 0)) } else { way.delay };
+        let delay = match (delay, var("delay_ms")) {
+            (None, None) => None,
+            (Some(delay), Some(said)) => match said.parse().ok()? {
+                0 => Some(common(delay, (0, 0))?),
+                said => Some(common(delay, up_to(said, MS)?)?),
+            },
+            _ => return None,
+        };
         // Those of policies that only observe are answered where there are no others.
         let is_enforced = way.standings.iter().any(|standing| !standing.observes);
         let answered = way.standings.iter().enumerate();
         let (places, standings): (Vec<_>, Vec<_>) =
             answered.filter(|(_, standing)| !standing.observes || !is_enforced).take(8).unzip();
         if standings.is_empty() {
-            return VARS[4..].iter().all(|name| var(name).is_none()).then(|| way.tats.clone());
+            return VARS[5..].iter().all(|name| var(name).is_none()).then(|| way.tats.clone());
         }
         let number = |name| var(name)?.parse::<i128>().ok();
 
@@ -668,6 +710,17 @@ impl Model {
             let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
             let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
             let owed = common(if seconds == 0 { (0, 0) } else { up_to(seconds, S)? }, owed)?;
+            // The request waits for the limit that makes it wait longest.
+            let owed = match delay.filter(|_| standing.delay.is_some() && !*blocked) {
+                Some((least, most)) => {
+                    let is_only =
+                        way.standings.iter().filter(|it| it.delay.is_some()).count() == 1;
+                    let drain = self.drain(&standing.limit);
+                    let least = if is_only && least > 0 { least + drain } else { 0 };
+                    common((least, most + drain), owed)?
+                }
+                None => owed,
+            };
             told.push((left, owed));
         }
         let fields = standings.iter().map(|standing| {
@@ -785,9 +838,15 @@ fn identity(rule: &Rule, place: usize) -> String {
 }
 
 fn bucket(policy: &Policy, limit: &Limit, key: &str, name: &str) -> Bucket {
-    let Limit { interval_ns, burst, .. } = limit;
-    let ceiling_ns = policy.penalty.map_or(0, |(_, ceiling_ns)| ceiling_ns);
-    format!("{} {name} {key} {interval_ns}x{burst}+{ceiling_ns}", policy.name)
+    let Limit { interval_ns, burst, max_delay_ns, .. } = limit;
+    // A penalty is charged in whole cells on top of the longest delay.
+    let beyond = match policy.penalty {
+        None => *max_delay_ns,
+        Some((_, ceiling_ns)) => {
+            -(-max_delay_ns).div_euclid(*interval_ns) * interval_ns + ceiling_ns
+        }
+    };
+    format!("{} {name} {key} {interval_ns}x{burst}+{beyond}", policy.name)
 }
 
 /// The rule that holds for a message, and its key; `None` when a part of the key is not there.
