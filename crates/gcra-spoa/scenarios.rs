@@ -1884,9 +1884,9 @@ async fn a_count_and_a_rate_are_charged_all_or_none() {
     scenario.advance_ms(3000);
     // By the count. A cost of 0 only asks.
     let answer = scenario.ask(&cost(2)).await;
-    assert_eq!(state(&answer), said(true, 3, 1, 1, 3593));
+    assert_eq!(state(&answer), said(true, 3, 0, 1, 3593));
     assert_eq!(number(&answer, "retry_after"), 3593);
-    assert_eq!(state(&scenario.ask(&cost(0)).await), said(false, 3, 1, 1, 3593));
+    assert_eq!(state(&scenario.ask(&cost(0)).await), said(false, 3, 0, 1, 3593));
     assert_eq!(state(&scenario.ask(&cost(1)).await), said(false, 2, 1, 0, 3593));
     assert_eq!(state(&scenario.ask(&cost(0)).await), said(false, 2, 1, 0, 3593));
     // More than the count, and more than the burst, can never be allowed.
