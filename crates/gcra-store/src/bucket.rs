@@ -17,7 +17,8 @@ pub(crate) const TAGS: u16 = 1024;
 /// has 128 bits, and nothing of the key can be read from it without the salt. NNN is the hash
 /// modulo 1024. The numbers are those of the limit, so hosts with different configurations never
 /// meet on one record. Those of a [count](Limit::count) are its window, `count-BEGIN-END` in
-/// hexadecimal seconds since 1970; another count keeps what is used. A name is written when a server is asked, and not before.
+/// hexadecimal seconds since 1970; another count keeps what is used. A name is written when a
+/// server is asked, and not before.
 #[derive(Clone)]
 pub struct Names {
     /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and

@@ -39,9 +39,9 @@
 //!
 //! ```no_run
 //! use gcra_lease::{Charge, HostTime, Limit, Micros};
-//! use gcra_store::{Asker, Bucket};
+//! use gcra_store::{Asker, Away, Bucket};
 //!
-//! # async fn example(asker: Asker, limit: Limit, bucket: Bucket) -> Result<(), gcra_store::Away> {
+//! # async fn example(asker: Asker, limit: Limit, bucket: Bucket) -> Result<(), Away> {
 //! let max_delay = Micros::from_millis(2_000);
 //! let take = Charge::Take { cells: 1, needs: 1, max_delay };
 //! let mut charging = asker.charge(bucket, HostTime(7_000), take)?;

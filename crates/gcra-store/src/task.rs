@@ -1,5 +1,5 @@
-//! [`Task`]: what sends asks and charges to servers, takes their answers, and watches over the servers. There
-//! is one in a process.
+//! [`Task`]: what sends asks and charges to servers, takes their answers, and watches over the
+//! servers. There is one in a process.
 
 use core::pin::Pin;
 use core::sync::atomic::Ordering;
