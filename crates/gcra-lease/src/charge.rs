@@ -463,8 +463,8 @@ mod tests {
         ]
     }
 
-    /// The µs that pass, who does something (the first two are hosts), a charge, and the cells that
-    /// a host wants.
+    /// The µs that pass, who does something (the first two are hosts), a charge, and the cells
+    /// that a host wants.
     fn any_step() -> impl Strategy<Value = (u64, usize, Charge, u32)> {
         (0..25_000_u64, 0..4_usize, any_charge(), 0..9_u32)
     }
