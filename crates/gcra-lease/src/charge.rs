@@ -77,8 +77,9 @@ impl Charged {
     }
 
     /// How long it takes until a request that was denied would be allowed, if nothing else is
-    /// charged: the time that one cell takes to drain, at least. It may be longer while cells are
-    /// lent. Zero for a [count](Limit::count), of which nothing comes back.
+    /// charged or lent. If only cells that are lent keep it from waiting in the queue, it is the
+    /// time that one cell takes to drain, because it is not known when they are spent. Zero for a
+    /// [count](Limit::count), of which nothing comes back.
     #[must_use]
     pub fn wait(&self, limit: &Limit, charge: &Charge) -> Micros {
         let Charge::Take { cells, needs, .. } = *charge else { return Micros::ZERO };
@@ -88,7 +89,7 @@ impl Charged {
         let asked = self.taken.saturating_add(limit.cells(cells.max(needs)));
         let most = limit.cells(limit.burst()).saturating_add(charge.drains_meanwhile(limit));
         let lack = asked.saturating_sub(most);
-        limit.time_to_drain(lack.max(limit.cells(1)))
+        limit.time_to_drain(if lack == Units::ZERO { limit.cells(1) } else { lack })
     }
 }
 
@@ -236,7 +237,7 @@ mod tests {
         let denied = record.charge_at_once(&limit, after(5), &take(1, 30));
         assert_eq!((denied.allowed, denied.delay(&limit)), (false, Micros::ZERO));
         let wait = denied.wait(&limit, &take(1, 30));
-        assert_eq!(wait, Micros::from_millis(10), "at least a cell's time");
+        assert_eq!(wait, Micros::from_millis(5));
         let two = record.charge_at_once(&limit, after(5), &take(2, 30));
         assert_eq!(two.wait(&limit, &take(2, 30)), Micros::from_millis(15));
         assert!(record.charge_at_once(&limit, after(20), &take(2, 30)).allowed);
@@ -484,6 +485,29 @@ mod tests {
     }
 
     proptest! {
+        /// A request that is denied is allowed after its wait, and not a microsecond earlier.
+        #[test]
+        fn a_wait_is_exact(
+            limit in any_limit(),
+            steps in prop::collection::vec((0..30_000_u64, any_charge()), 1..40),
+        ) {
+            let mut record = Record::new(START);
+            let mut now = START;
+            for (passes, charge) in steps {
+                now = now.saturating_add(Micros(passes));
+                let charged = record.charge_at_once(&limit, now, &charge);
+                let Charge::Take { cells, needs, .. } = charge else { continue };
+                let is_possible = cells.max(needs) <= limit.burst() && limit.window().is_none();
+                if charged.allowed || !is_possible {
+                    continue;
+                }
+                let at = now.saturating_add(charged.wait(&limit, &charge));
+                let asked = |at| record.clone().charge_at_once(&limit, at, &charge).allowed;
+                prop_assert!(asked(at));
+                prop_assert!(!asked(at.saturating_sub(Micros(1))));
+            }
+        }
+
         /// Each charge is what a list of all charges before it says.
         #[test]
         fn a_list_of_charges_says_the_same(
