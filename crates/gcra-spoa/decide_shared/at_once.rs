@@ -353,13 +353,13 @@ fn add<'p>(
 }
 
 /// What a limit says about a request that costs more than it ever allows. The store is not asked
-/// what the client owes.
+/// what the client owes, so nothing is left for such a request.
 fn never<'p>(claim: &Claim<'p>, wall: WallReading) -> Standing<'p> {
     let Claim { limit, quota, .. } = *claim;
     match &limit.calendar {
-        Some(calendar) => in_window(limit, 0, calendar.ends_in(wall), true),
+        Some(calendar) => in_window(limit, quota.burst(), calendar.ends_in(wall), true),
         None => {
-            let (owed, wait) = (Nanos::ZERO, quota.drain_time());
+            let (owed, wait) = (quota.drain_time(), quota.drain_time());
             Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }
         }
     }
