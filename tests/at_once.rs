@@ -1,12 +1,12 @@
 //! Shared policies whose requests are charged in the store one by one: those with `max_delay`,
-//! with `settle`, and with a count in windows. Two machines, with a real store.
+//! with `settle`, with `bandwidth`, and with a count in windows. Two machines, with a real store.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
 
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
@@ -31,11 +31,16 @@ struct Machines {
 }
 
 /// What is answered, beside `blocked`.
-const ANSWER: &str = "answer = [\"remaining\", \"reason\", \"retry_after\"]\n";
+const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\"";
 
 fn config(server: &Server, policies: &str) -> String {
+    // No policy has one, or no answer.
+    let bandwidth = if policies.contains("bandwidth") { ", \"bandwidth\"" } else { "" };
     // A machine for tests may stand still for longer than a request should wait.
-    format!("{ANSWER}[store]\nurl = \"{}\"\nwait = \"10s\"\n{policies}", server.url())
+    format!(
+        "answer = [{ANSWER}{bandwidth}]\n[store]\nurl = \"{}\"\nwait = \"10s\"\n{policies}",
+        server.url()
+    )
 }
 
 impl Machines {
@@ -126,22 +131,28 @@ fn reason(answer: &Answer) -> String {
     }
 }
 
+/// A window that does not end while a test runs.
+fn month() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let zone = if now % 86_400 > 80_000 { "Asia/Tokyo" } else { "UTC" };
+    format!("window = \"month {zone}\"")
+}
+
 const SHARED: &str = "shared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n";
 
 #[test]
 fn a_count_is_exact_over_all_machines() {
     needs!(valkey());
+    let month = month();
     let policy = |count: u32| {
         format!(
-            "[policy.api]\n{SHARED}limits = {{ count = {count}, window = \"month\" }}\n\
+            "[policy.api]\n{SHARED}limits = {{ count = {count}, {month} }}\n\
              [policy.both]\nmessage = \"both\"\n{SHARED}\
-             limits = [{{ count = 3, window = \"month\" }}, \"10/d burst 10\"]\n"
+             limits = [{{ count = 3, {month} }}, \"10/d burst 10\"]\n"
         )
     };
     let machines = Machines::start(2, &policy(10));
     let ask = |number: usize| machines.api(number % 2, "192.0.2.1");
-    // If a month begins in the middle, the test is repeated by whom it may concern: it does so
-    // for a second of a month.
     let answers: Vec<_> = (0..15).map(ask).collect();
     let allowed: Vec<_> = answers.iter().map(|answer| !is_blocked(answer)).collect();
     assert_eq!(allowed, [[true; 5].as_slice(), &[true; 5], &[false; 5]].concat());
@@ -214,8 +225,9 @@ fn failed_logins_on_all_machines_count_together() {
 fn what_is_reserved_on_one_machine_is_settled_on_another() {
     needs!(valkey());
     let policies = format!(
-        "[policy.api]\n{SHARED}limits = [\"100000/d\", {{ count = 50000, window = \"month\" }}]\n\
-         settle = \"usage\"\ncost = \"tokens\"\nreserve = \"estimate\"\nmax_debt = \"30d\"\n"
+        "[policy.api]\n{SHARED}limits = [\"100000/d\", {{ count = 50000, {} }}]\n\
+         settle = \"usage\"\ncost = \"tokens\"\nreserve = \"estimate\"\nmax_debt = \"30d\"\n",
+        month()
     );
     let machines = Machines::start(2, &policies);
     let ask = |machine, estimate: i32| {
@@ -303,9 +315,28 @@ fn machines_keep_one_queue() {
 }
 
 #[test]
+fn what_is_owed_on_all_machines_slows_a_client() {
+    needs!(valkey());
+    let policies = format!(
+        "[policy.api]\n{SHARED}limits = \"10/d burst 10\"\nbandwidth = {{ full = \"10m\", least = \
+         \"50k\" }}\n"
+    );
+    let machines = Machines::start(2, &policies);
+    let (full, least) = (10_u64 << 20, 50_u64 << 10);
+    for used in 1..=10 {
+        let answer = machines.api(usize::try_from(used).unwrap() % 2, "192.0.2.1");
+        let line = full - (full - least) * used / 10;
+        // A little of the debt is paid off meanwhile.
+        let bytes = number(&answer, "bandwidth");
+        assert!((line..line + full / 20).contains(&bytes), "{bytes} for {used}");
+    }
+    assert!(is_blocked(&machines.api(0, "192.0.2.1")));
+}
+
+#[test]
 fn a_client_that_is_blocked_does_not_flood_the_store() {
     needs!(valkey());
-    let policies = format!("[policy.api]\n{SHARED}limits = {{ count = 1, window = \"month\" }}\n");
+    let policies = format!("[policy.api]\n{SHARED}limits = {{ count = 1, {} }}\n", month());
     let machines = Machines::start(1, &policies);
     assert!(!is_blocked(&machines.api(0, "192.0.2.1")));
     let charges = || machines.each[0].status()["store"]["charges"].as_u64().unwrap();

@@ -1,6 +1,6 @@
 //! Limits whose requests are charged in the store at once: those of policies with `max_delay`,
-//! with `settle`, or with a count in windows. What all machines owe at this moment matters there,
-//! so no cells are lent.
+//! with `settle`, with `bandwidth`, or with a count in windows. What all machines owe at this
+//! moment matters there, so no cells are lent.
 //!
 //! The limits of a request are charged one after the other. When one of them denies it, those
 //! before it get their cells back.

@@ -439,6 +439,7 @@ impl<'t> File<'t> {
         limits::args_are_apart(&mut self.reader, at, &key, &all, &costs);
         let at_once = max_delay.is_some()
             || settle.is_some()
+            || bandwidth.is_some()
             || all.iter().any(|limit| limit.calendar.is_some());
         let shared = shared.map(|(at, shared)| (at, Sharing { at_once, ..shared }));
         // The cost of a policy with `settle` is in the message of the response.

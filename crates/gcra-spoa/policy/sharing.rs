@@ -286,6 +286,7 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
         let has = match policy {
             _ if policy.settle.is_some() => "settle",
             _ if policy.max_delay() > Nanos::ZERO => "max_delay",
+            _ if policy.bandwidth.is_some() => "bandwidth",
             _ => "a limit with a window",
         };
         let what = format!(

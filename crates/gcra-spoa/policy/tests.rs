@@ -2313,6 +2313,23 @@ fn counts_that_nobody_needs_get_a_warning() {
     );
 }
 
+/// What a client owes on all machines slows it, which only the store knows.
+#[test]
+fn a_bandwidth_that_machines_share_asks_the_store() {
+    let shared = |without: &str| {
+        format!(
+            "answer = [\"bandwidth\"]\n[store]\nurl = \"redis://store.example\"\n[policy.api]\n\
+             limits = \"1/s burst 9\"\nbandwidth = {{ full = \"1m\", least = \"1k\" }}\n\
+             shared = true\n{without}\n"
+        )
+    };
+    let wrong = parse(&shared("")).unwrap_err();
+    let says = "gcra-spoa.toml:7: policy 'api' is shared and has bandwidth, so";
+    assert!(wrong[0].starts_with(says), "{wrong:?}");
+    let policies = good(&shared("without_store = \"closed\""));
+    assert!(policies.list[0].shared.is_some_and(|shared| shared.at_once));
+}
+
 #[test]
 fn a_count_is_refused_where_it_cannot_be() {
     let count = "{ count = 5, window = \"day\" }";
