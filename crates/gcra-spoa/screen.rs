@@ -479,7 +479,8 @@ impl Screen {
     /// has been away.
     fn store(&self, store: &StoreStatus) -> String {
         if store.up {
-            let asks = self.rate(|status| status.store.as_ref().map_or(0, |store| store.asks));
+            let asks = |store: &StoreStatus| store.asks.saturating_add(store.charges);
+            let asks = self.rate(|status| status.store.as_ref().map_or(0, asks));
             let waiting = Count(store.waiting, "request waits", "requests wait");
             let held = Count(store.leases.held_cells, "cell held", "cells held");
             let others = match store.leases.machines {

@@ -555,6 +555,7 @@ function showHealth({ status }) {
     ['State', store.up ? 'used' : 'AWAY'],
     ['Away, all times (longest of the agents)', time(store.away_seconds_total * 1000)],
     ['Asks', whole.format(store.asks)],
+    ['Charges', store.charges ? whole.format(store.charges) : null],
     ['Mean time of a reply', answer],
     ['Requests that wait', whole.format(store.waiting)],
     ['Stopped waiting', whole.format(store.timed_out)],
