@@ -183,7 +183,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             let LimitBucket { key, quota: whole } =
                 LimitBucket::of(self.table, limit, key, message);
             let (quota, least_tat) = share(whole)?;
-            // No limit that is shared counts in windows.
+            // No limit that has shares counts in windows.
             Some((Claim { limit, quota, key, least_tat, calendar: None }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =

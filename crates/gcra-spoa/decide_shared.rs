@@ -370,7 +370,7 @@ impl<'p> Shared<'p, '_, '_> {
             };
             let owed = u64::from(quota.burst() - remaining);
             let owed = Nanos(owed * quota.emission_interval().0);
-            // No limit that is shared counts in windows.
+            // No limit that is lent counts in windows.
             let (wait, window_ends) = (wait.unwrap_or(Nanos::ZERO), Nanos::ZERO);
             Standing { limit, quota, owed, wait, window_ends }
         };

@@ -195,6 +195,22 @@ impl<'t> File<'t> {
                         over all machines";
             self.reader.warn(value.span().start, what);
         }
+        let counts = |policy: &&Policy| {
+            policy.shared.is_some() && policy.limits().any(|limit| limit.calendar.is_some())
+        };
+        if let Some(value) = store_at
+            && store.as_ref().is_some_and(|store| store.strict)
+            && let Some(policy) = list.iter().find(counts)
+        {
+            let what = format!(
+                "the store is strict, and policy '{}' counts in windows: when the store is used \
+                 for the first time, and when it has lost its memory, all clients are blocked \
+                 until the window ends; leave strict out if a count that begins at 0 then does \
+                 less harm",
+                policy.name
+            );
+            self.reader.warn(value.span().start, &what);
+        }
         (list, answers, store)
     }
 

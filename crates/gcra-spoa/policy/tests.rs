@@ -2331,6 +2331,20 @@ fn a_bandwidth_that_machines_share_asks_the_store() {
 }
 
 #[test]
+fn a_count_in_a_strict_store_gets_a_warning() {
+    let file = |strict: &str| {
+        format!(
+            "[store]\nurl = \"redis://store.example\"\n{strict}\n[policy.api]\nlimits = {{ count \
+             = 5, window = \"day\" }}\nshared = true\nwithout_store = \"closed\"\n"
+        )
+    };
+    let warned = warnings(&file("strict = true"));
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains("all clients are blocked until the window ends"), "{warned:?}");
+    assert!(warnings(&file("")).is_empty());
+}
+
+#[test]
 fn a_count_is_refused_where_it_cannot_be() {
     let count = "{ count = 5, window = \"day\" }";
     for (text, says) in [
