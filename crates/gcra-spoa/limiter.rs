@@ -13,13 +13,13 @@ use crate::answer::{self, Standings};
 use crate::audit::{Audit, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};
-use crate::decide::decide;
+use crate::decide::{decide, decide_usual};
 use crate::decide_shared::{Patience, ask_ahead};
 use crate::deciding::{Deciding, Progress};
 use crate::in_force::{InForce, Usual};
 use crate::limit_bucket::LimitBucket;
 use crate::policy::variables::Answers;
-use crate::policy::{Sharing, WithoutStore};
+use crate::policy::{Policies, Sharing, WithoutStore};
 use crate::question::{Question, Unanswerable};
 use crate::reserved::Reserved;
 use crate::stats::Lane;
@@ -116,17 +116,8 @@ impl Handler for Limiter {
             leases.prefetch(LeaseKey::new(usual.key(table, question.key), usual.quota));
             return Ok(question);
         }
-        let policy = &policies.list[question.policy];
-        for limit in policy.rule(question.rule).limits() {
-            let bucket = LimitBucket::of(table, limit, question.key, Some(&message));
-            bucket.prefetch(table, limit);
-        }
-        if let Some(trial) = policy.trial {
-            for limit in policies.list[trial].rule.limits() {
-                let bucket = LimitBucket::of(table, limit, question.key, Some(&message));
-                bucket.prefetch(table, limit);
-            }
-        }
+        // A copy is lent, so that the usual path keeps the message in registers.
+        prefetch_limits(table, policies, question, &message.clone());
         Ok(question)
     }
 
@@ -144,12 +135,13 @@ impl Handler for Limiter {
         // stack, and read back from there (docs/internals/ARCHITECTURE.md, "Performance notes").
         if let Ok(question) = first
             && request.messages().len() == 1
-            && round.in_force.each[question.policy].usual.is_some()
+            && let Some(usual) = round.in_force.each[question.policy].usual
             && round.audit.is_none()
         {
-            let message = || request.messages().next();
             let Round { table, in_force, now, lane, audit: _, leases: _ } = round;
-            let verdict = verdict_on(in_force, table, now, *lane, question, None, message);
+            // Only this: a call of `decide` would have the code of all other cases here.
+            let verdict = decide_usual(table, now, in_force, question, usual);
+            count(in_force, *lane, question, verdict, || request.messages().next());
             // It fits: the limit for ACKs is at least the size of this one.
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
@@ -293,6 +285,17 @@ impl Limiter {
             progress,
         };
         reply.later(|reply| waiting.answer(reply));
+    }
+}
+
+/// Starts to fetch the buckets of all limits that a message is asked about.
+#[inline(never)]
+fn prefetch_limits(table: &Table, policies: &Policies, question: Question, message: &Message<'_>) {
+    let policy = &policies.list[question.policy];
+    let trial = policy.trial.map_or(&[][..], |trial| policies.list[trial].rule.limits());
+    for limit in policy.rule(question.rule).limits().iter().chain(trial) {
+        let bucket = LimitBucket::of(table, limit, question.key, Some(message));
+        bucket.prefetch(table, limit);
     }
 }
 
