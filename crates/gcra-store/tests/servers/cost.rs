@@ -1,9 +1,9 @@
-//! What a call costs the server: an ask by the number of leases, beside a script that counts each
-//! request.
+//! What a call costs the server: an ask by the number of leases, and a charge, beside a script that
+//! counts each request.
 
 use std::time::Duration;
 
-use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros};
+use gcra_lease::{Ask, AskNumber, Charge, HostId, Limit, Micros};
 use gcra_store::{Names, script};
 use redis::{Cmd, Connection, Pipeline};
 
@@ -124,5 +124,14 @@ fn what_a_call_costs() {
             };
             line(&format!("an ask, with {hosts} leases"), Box::new(ask));
         }
+        server.say(&["SCRIPT", "LOAD", script::CHARGE_SOURCE]);
+        let bucket = Names::new(b"").bucket("p.l", b"charged", limit);
+        let mut number = 0;
+        let charge = move || {
+            number += 1;
+            let take = Charge::Take { cells: 1, needs: 0, max_delay: Micros::ZERO };
+            script::charge_command(&bucket, number, &take, false, script::By::Hash).unwrap()
+        };
+        line("a charge", Box::new(charge));
     }
 }
