@@ -1,5 +1,5 @@
-//! What a call costs the server: an ask by the number of leases, and a charge, beside a script that
-//! counts each request.
+//! What a call costs the server: an ask by the number of leases, and a charge, beside a script
+//! that counts each request.
 
 use std::time::Duration;
 
