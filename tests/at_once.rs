@@ -6,6 +6,9 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
@@ -187,6 +190,68 @@ fn a_count_is_exact_over_all_machines() {
     let reset = machines.run(1, &["table", "reset", "192.0.2.1"]);
     assert!(reset.contains("the store "), "{reset}");
     wait_until("the client is free", || !is_blocked(&ask(0)));
+}
+
+/// What an agent was killed over is charged at most, and never given out again.
+#[test]
+fn an_agent_that_is_killed_takes_nothing_along() {
+    needs!(valkey());
+    const COUNT: usize = 1_500;
+    let policies = format!("[policy.api]\n{SHARED}limits = {{ count = {COUNT}, {} }}\n", month());
+    let mut machines = Machines::start(2, &policies);
+    let addresses: Vec<_> =
+        machines.each.iter().map(|machine| machine.agent.address.clone()).collect();
+    let (allowed, lost) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let threads: Vec<_> = (0..6)
+        .map(|number| {
+            let (address, allowed, lost) =
+                (addresses[number % 2].clone(), allowed.clone(), lost.clone());
+            thread::spawn(move || {
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(ask_until_blocked(&address, &allowed, &lost));
+            })
+        })
+        .collect();
+    for share in 1..=3 {
+        wait_until("some are allowed", || allowed.load(Ordering::Relaxed) > share * COUNT / 5);
+        let machine = &mut machines.each[0];
+        machine.agent.process.kill();
+        let table = machine.directory.path().join("table");
+        let file = machine.directory.path().join("gcra-spoa.toml");
+        let args = [&admin::ADMIN, &["--config", file.to_str().unwrap()][..]].concat();
+        machine.agent = Agent::start_at(&table, &addresses[0], &args);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let [allowed, lost] = [allowed, lost].map(|count| count.load(Ordering::Relaxed));
+    assert!(allowed <= COUNT && allowed + lost >= COUNT, "{allowed} and {lost}");
+    let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1"]);
+    assert!(explained.contains("1500 of 1500 counted"), "{explained}");
+}
+
+/// Asks an agent until it denies a request. Adds up those that it allows, and those of which it is
+/// not known, because the agent was killed over them.
+async fn ask_until_blocked(address: &str, allowed: &AtomicUsize, lost: &AtomicUsize) {
+    let end = Instant::now() + support::PATIENCE;
+    while Instant::now() < end {
+        let Ok(mut client) = Client::connect(address).await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        loop {
+            let answer = client.ask(&[("api", &[("ip", self::address("192.0.2.1"))])]).await;
+            let Ok(answer) = answer else {
+                lost.fetch_add(1, Ordering::Relaxed);
+                break;
+            };
+            if !is_blocked(&answer) {
+                allowed.fetch_add(1, Ordering::Relaxed);
+            } else if reason(&answer) == "limit" {
+                return;
+            }
+        }
+    }
+    panic!("it was never blocked");
 }
 
 #[test]
