@@ -53,7 +53,8 @@ impl Machines {
             let directory = directory();
             let file = directory.path().join("gcra-spoa.toml");
             fs::write(&file, config(&server, policies)).unwrap();
-            let args = ["--config", file.to_str().unwrap()];
+            let audit = directory.path().join("audit");
+            let args = ["--config", file.to_str().unwrap(), "--audit", audit.to_str().unwrap()];
             let (agent, admin) = admin::start(&directory.path().join("table"), &args);
             Machine { directory, agent, admin }
         };
@@ -374,6 +375,18 @@ fn machines_keep_one_queue() {
             assert!(*before + delay <= earliest + due + Duration::from_millis(1), "{asked:?}");
         }
     }
+    // By the clock of the store, the moments are exact.
+    let files = machines.each.iter().map(|machine| machine.directory.path().join("audit"));
+    let files: Vec<_> = files.collect();
+    let audit = |rate: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.arg("audit").args(&files).args(["--rate", rate, "--burst", "2"]);
+        command.status().unwrap().code()
+    };
+    assert_eq!((audit("6/m"), audit("5/m")), (Some(0), Some(1)));
+    let lines = fs::read_to_string(&files[0]).unwrap();
+    let is_by_store = |line: &&str| line.starts_with('@') && line.ends_with(" allowed");
+    assert!(lines.lines().filter(is_by_store).count() >= 3, "{lines}");
     let denied = asked.iter().find(|(_, _, answer)| is_blocked(answer)).unwrap();
     assert!((1..=10).contains(&number(&denied.2, "retry_after")), "{denied:?}");
     assert_eq!(number(&denied.2, "delay_ms"), 0);

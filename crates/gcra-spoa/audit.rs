@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
-use gcra_table::{Nanos, Table, Time};
+use gcra_table::{Table, Time};
 use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -135,6 +135,18 @@ fn open(path: &PathBuf) -> anyhow::Result<File> {
     Ok(file)
 }
 
+/// When something was decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Moment {
+    /// By the clock of the table. It is written as ns since the machine booted.
+    Table(Time),
+    /// By the clock of the store, in ns since 1970. It is written with [`BY_STORE`] before it.
+    Store(u64),
+}
+
+/// What a time begins with that is by the clock of the store.
+pub(crate) const BY_STORE: char = '@';
+
 /// The lines of one burst of requests. They are written when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -153,7 +165,7 @@ impl Lines {
     pub(crate) fn add(
         &mut self,
         table: &Table,
-        now: Time,
+        now: Moment,
         policy: &Policy,
         cells: u32,
         outcome: Option<Outcome>,
@@ -172,7 +184,7 @@ impl Lines {
     pub(crate) fn add_settled(
         &mut self,
         table: &Table,
-        now: Time,
+        now: Moment,
         policy: &Policy,
         (charged, given_back): (u32, u32),
         message: &Message<'_>,
@@ -187,15 +199,18 @@ impl Lines {
     fn add_line(
         &mut self,
         table: &Table,
-        now: Time,
+        now: Moment,
         policy: &Policy,
         cells: u32,
         outcome: &str,
         message: &Message<'_>,
     ) {
-        let Nanos(ns) = table.since_boot(now);
         // Writing to a string does not fail.
-        let _ = write!(self.text, "{ns} {} ", policy.name);
+        let _ = match now {
+            Moment::Table(now) => write!(self.text, "{}", table.since_boot(now).0),
+            Moment::Store(ns) => write!(self.text, "{BY_STORE}{ns}"),
+        };
+        let _ = write!(self.text, " {} ", policy.name);
         write_key(&mut self.text, policy, message);
         let _ = writeln!(self.text, " {cells} {outcome}");
         self.count += 1;

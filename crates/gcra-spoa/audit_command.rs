@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use gcra_table::Quota;
 use serde_json::json;
 
-use crate::audit::{CHARGED, GAP, GIVEN_BACK, MAGIC};
+use crate::audit::{BY_STORE, CHARGED, GAP, GIVEN_BACK, MAGIC};
 use crate::cli::Audit;
 use crate::duration::Left;
 use crate::output::{Output, WrongUsage, print};
@@ -41,6 +41,8 @@ struct Record {
     unreadable: u64,
     /// Decisions that could not be written, according to the files.
     missing: u64,
+    /// Of those allowed and given back, the ones whose time is not by the clock of a store.
+    by_wall_clock: u64,
     /// The boots of machines, each with the time when it was, by the wall clock.
     boots: HashMap<String, i128>,
 }
@@ -49,7 +51,7 @@ struct Record {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Allowed {
     key: u32,
-    /// Nanoseconds, since the boot of the machine, or since 1970 with several machines.
+    /// Nanoseconds since 1970, by the wall clock or by the clock of the store.
     at: i64,
     /// Below zero if they were given back.
     cells: i64,
@@ -157,6 +159,10 @@ impl Record {
     }
 
     fn add(&mut self, line: &str, booted: i128, policy: Option<&str>) {
+        let (line, by_store) = match line.strip_prefix(BY_STORE) {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
         let Some((at, decided, key, cells, outcome)) = fields(line) else {
             self.unreadable += 1;
             return;
@@ -180,7 +186,10 @@ impl Record {
             keys.push(name.clone());
             next
         });
-        let at = i64::try_from(booted.saturating_add(at.into())).unwrap_or(i64::MAX);
+        // The clock of the store is the same for all machines.
+        let since = if by_store { 0 } else { booted };
+        self.by_wall_clock += u64::from(!by_store);
+        let at = i64::try_from(since.saturating_add(at.into())).unwrap_or(i64::MAX);
         let cells = i64::from(cells) * if outcome == GIVEN_BACK { -1 } else { 1 };
         self.allowed.push(Allowed { key, at, cells });
     }
@@ -234,10 +243,12 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         unreadable,
         missing,
         boots,
+        by_wall_clock,
         ..
     } = record;
     // With one boot, the times are those of the lines.
-    let booted = if boots.len() == 1 { boots.values().copied().max() } else { None };
+    let is_since_boot = boots.len() == 1 && by_wall_clock > 0;
+    let booted = if is_since_boot { boots.values().copied().max() } else { None };
     if allowed.is_empty() && blocked + would_block + exempt + missing == 0 {
         let which = policy.as_ref().map_or_else(
             || "decisions".to_owned(),
@@ -302,7 +313,7 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
     if unreadable > 0 {
         lines.push(format!("left out: {}", Count(unreadable, "damaged line", "damaged lines")));
     }
-    if boots.len() > 1 {
+    if boots.len() > 1 && by_wall_clock > 0 {
         lines.push(format!(
             "the files are of {} machines or boots: as far as their wall clocks differ, this can \
              be wrong",

@@ -969,10 +969,11 @@ Example:
 );
 
 const AUDIT_HELP: &str = "\
-A line of an audit file has the time in nanoseconds since the machine booted,
-the policy, the key, the cells, and the outcome: allowed, blocked, would-block
-or exempt. Lines that begin with # are about the clock. To check only some
-clients, choose their lines with grep, and keep the lines with #.
+A line of an audit file has the time in nanoseconds since the machine booted
+(with an @, since 1970 by the clock of a store), the policy, the key, the cells,
+and the outcome: allowed, blocked, would-block or exempt. Lines that begin with
+# are about the clock. To check only some clients, choose their lines with grep,
+and keep the lines with #.
 
 Examples:
   gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20

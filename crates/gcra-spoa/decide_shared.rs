@@ -87,6 +87,9 @@ pub(crate) struct Decided {
     pub(crate) delay: Nanos,
     /// Whether its cells were charged.
     pub(crate) is_charged: bool,
+    /// When the request may go on by the clock of the store, in ns since 1970, if the store has
+    /// decided about it.
+    pub(crate) store_ns: Option<u64>,
 }
 
 /// The request has to wait for the store. What for is in its [`Attempt`].

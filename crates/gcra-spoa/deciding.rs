@@ -2,11 +2,11 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use gcra_table::{Leases, Reading, Table, Time};
+use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
 use crate::answer::Standings;
-use crate::audit::Lines;
+use crate::audit::{Lines, Moment};
 use crate::borrower::{Borrower, Waits};
 use crate::counting::{count, count_undecided};
 use crate::decide::decide;
@@ -129,17 +129,21 @@ impl<'p> Deciding<'p, '_> {
     ) -> Result<(), MustWait> {
         let Self { in_force, table, borrowing, undecided, lane, patience } = self;
         let settled = match in_force.policies.list.get(policy).and_then(|it| it.shared) {
-            None => settle(table, now, in_force, policy, message, standings),
+            None => {
+                let cells = settle(table, now, in_force, policy, message, standings);
+                cells.map(|(charged, less)| (charged, less, None))
+            }
             Some(sharing) => {
                 let settling = SettlingInStore { table, in_force, borrowing, sharing, message };
                 settling.settle(policy, attempt, patience, standings)?
             }
         };
         match settled {
-            Some(cells) => {
+            Some((charged, given_back, store_ns)) => {
                 if let Some(lines) = audit {
                     let policy = &in_force.policies.list[policy];
-                    lines.add_settled(table, now.time(), policy, cells, message);
+                    let at = store_ns.map_or(Moment::Table(now.time()), Moment::Store);
+                    lines.add_settled(table, at, policy, (charged, given_back), message);
                 }
             }
             None => {
@@ -180,7 +184,7 @@ impl<'p> Asked<'p, '_, '_> {
                 let delays = self.deciding.in_force.each[policy].delays;
                 let verdict = Verdict::new(policy, *observes, None).delaying(delays);
                 self.count(verdict);
-                self.write(now.time(), audit, None);
+                self.write(Moment::Table(now.time()), audit, None);
                 self.reserve(progress, 0);
                 return Ok(verdict);
             }
@@ -216,7 +220,7 @@ impl<'p> Asked<'p, '_, '_> {
         let policy = self.policy();
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
-        let mut is_charged = true;
+        let (mut is_charged, mut store_ns) = (true, None);
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
@@ -233,7 +237,7 @@ impl<'p> Asked<'p, '_, '_> {
                     }
                 };
                 let Decided { reason, delay, .. } = decided;
-                is_charged = decided.is_charged;
+                (is_charged, store_ns) = (decided.is_charged, decided.store_ns);
                 goes_on = now.time().saturating_add(delay);
                 let delays = in_force.each[question.policy].delays;
                 let verdict = Verdict::new(question.policy, policy.observes, reason);
@@ -249,7 +253,8 @@ impl<'p> Asked<'p, '_, '_> {
             }
         };
         self.count(verdict);
-        self.write(goes_on, audit, Some(verdict));
+        let at = store_ns.map_or(Moment::Table(goes_on), Moment::Store);
+        self.write(at, audit, Some(verdict));
         let has_limits = !policy.rule(question.rule).limits().is_empty();
         let is_charged = is_charged && verdict.reason.is_none() && has_limits;
         self.reserve(progress, if is_charged { question.cells } else { 0 });
@@ -268,7 +273,7 @@ impl<'p> Asked<'p, '_, '_> {
         count(in_force, lane, self.question, verdict, || Some(self.message.clone()));
     }
 
-    fn write(&self, at: Time, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
+    fn write(&self, at: Moment, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
         if let Some(lines) = audit {
             let outcome = verdict.map(|verdict| verdict.outcome);
             let cells = self.question.cells;

@@ -208,7 +208,8 @@ pub(crate) struct SettlingInStore<'p, 't, 'm> {
 }
 
 impl<'p> SettlingInStore<'p, '_, '_> {
-    /// As [`settle`].
+    /// As [`settle`]. The third value is when that was, by the clock of the store, in ns since
+    /// 1970, if anything was to be done.
     ///
     /// # Errors
     ///
@@ -219,7 +220,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         attempt: &mut Attempt,
         patience: Patience,
         mut standings: Option<&mut Standings<'p>>,
-    ) -> Result<Option<(u32, u32)>, MustWait> {
+    ) -> Result<Option<(u32, u32, Option<u64>)>, MustWait> {
         let Self { table, in_force, borrowing, sharing, message } = self;
         let Some(asked) = in_force.policies.list.get(policy) else { return Ok(None) };
         let Some(settle) = asked.settle.as_deref() else { return Ok(None) };
@@ -228,7 +229,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         };
         let (each, rule) = (&in_force.each[policy], RuleAt::new(overridden));
         if each.is_exempt(key, table.now()) {
-            return Ok(Some((0, 0)));
+            return Ok(Some((0, 0, None)));
         }
         let limits = asked.rule(rule).limits();
         if each.reads_messages && lacks_a_key(limits, message) {
@@ -238,7 +239,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             difference(settle, &asked.name, message);
         let no_store = || {
             each.stats.count_settled(Outcome::NoStore, Cells::default());
-            Ok(Some((0, 0)))
+            Ok(Some((0, 0, None)))
         };
         let Some((borrower, leases)) = borrowing else { return no_store() };
         let wants = standings.is_some();
@@ -260,9 +261,10 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let Some(all) = shared.settle_at_once(limits, charge, attempt, patience)? else {
             return no_store();
         };
-        let mut cells = Cells::default();
+        let (mut cells, mut store_ns) = (Cells::default(), None);
         for SettledInStore { standing, charge, charged } in all {
             let done = charged.cells;
+            store_ns = store_ns.max(Some(charged.now.0.saturating_mul(1_000)));
             match charge {
                 InStore::Take { .. } => {}
                 InStore::Less { .. } => cells.given_back = cells.given_back.max(done),
@@ -277,7 +279,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             }
         }
         each.stats.count_settled(outcome, cells);
-        Ok(Some((cells.charged, less)))
+        Ok(Some((cells.charged, less, store_ns)))
     }
 }
 

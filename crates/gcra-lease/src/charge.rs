@@ -76,6 +76,22 @@ impl Charged {
         limit.time_to_drain(self.taken.saturating_sub(limit.cells(limit.burst())))
     }
 
+    /// The moment from which on the limit has the cells of a request that is allowed, in ns by the
+    /// store's clock: its [`delay`](Self::delay) after [`now`](Self::now), or before that if it
+    /// need not wait, and not rounded to microseconds. These moments keep to the limit, and so do
+    /// later ones up to `now`. 0 for a request without cells, and for a [count](Limit::count).
+    #[must_use]
+    pub fn has_cells_ns(&self, limit: &Limit) -> u64 {
+        if self.cells == 0 || limit.window().is_some() {
+            return 0;
+        }
+        let now = self.now.0.saturating_mul(1_000);
+        let burst = limit.cells(limit.burst());
+        let early = burst.saturating_sub(self.taken);
+        let late = self.taken.saturating_sub(burst);
+        now.saturating_add(limit.ns_up(late)).saturating_sub(limit.ns_down(early))
+    }
+
     /// How long it takes until a request that was denied would be allowed, if nothing else is
     /// charged or lent. If only cells that are lent keep it from waiting in the queue, it is the
     /// time that one cell takes to drain, because it is not known when they are spent. Zero for a
@@ -505,6 +521,39 @@ mod tests {
                 let asked = |at| record.clone().charge_at_once(&limit, at, &charge).allowed;
                 prop_assert!(asked(at));
                 prop_assert!(!asked(at.saturating_sub(Micros(1))));
+            }
+        }
+
+        /// The moments at which requests go on, in ns, keep to a limit in ns exactly.
+        #[test]
+        fn the_moments_keep_to_the_limit(
+            (interval_ns, burst) in prop::sample::select(vec![
+                (3_333_333_u64, 7_u32),
+                (1_000_000, 1),
+                (999, 200),
+                (333, 5),
+                (10_000_001, 3),
+            ]),
+            max_delay in 0..100_000_u64,
+            steps in prop::collection::vec((0..20_000_u64, 1..4_u32), 1..80),
+        ) {
+            let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
+            let limit = limit.with_most_owed(burst + 400_000).unwrap();
+            let mut record = Record::new(START);
+            let (mut now, mut tat, mut last) = (START, 0, 0);
+            for (passes, cells) in steps {
+                now = now.saturating_add(Micros(passes));
+                let max_delay = Micros(max_delay);
+                let take = Charge::Take { cells: cells.min(burst), needs: 0, max_delay };
+                let charged = record.charge_at_once(&limit, now, &take);
+                if !charged.allowed {
+                    continue;
+                }
+                let moment = charged.has_cells_ns(&limit).max(now.0 * 1_000);
+                prop_assert!(moment >= last, "in order");
+                last = moment;
+                tat = moment.max(tat) + interval_ns * u64::from(charged.cells);
+                prop_assert!(tat - moment <= interval_ns * u64::from(burst));
             }
         }
 

@@ -218,6 +218,20 @@ impl Limit {
         Micros(units.0.div_ceil(1 << self.fraction_bits))
     }
 
+    /// How many ns a debt takes to drain, rounded up.
+    #[must_use]
+    pub(crate) fn ns_up(&self, units: Units) -> u64 {
+        let ns = (u128::from(units.0) * 1_000).div_ceil(1 << self.fraction_bits);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// The same, rounded down.
+    #[must_use]
+    pub(crate) fn ns_down(&self, units: Units) -> u64 {
+        let ns = (u128::from(units.0) * 1_000) >> self.fraction_bits;
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
     /// The most that a record owes: the ceiling and the longest validity. What is charged beyond
     /// that is forgiven.
     #[must_use]

@@ -164,7 +164,12 @@ impl<'p> Shared<'p, '_, '_> {
         if delay > Nanos::ZERO {
             stats.count_delayed();
         }
-        Ok(Decided { reason: None, delay, is_charged: true })
+        // The moment of the first charge, or the one from which on each limit has its cells: that
+        // keeps to all limits, because none was charged before it.
+        let first = done.iter().flatten().map(|done| done.charged.now.0.saturating_mul(1_000));
+        let has_cells = done.iter().flatten().map(|done| done.charged.has_cells_ns(&done.limit));
+        let store_ns = first.take(1).chain(has_cells).max();
+        Ok(Decided { reason: None, delay, is_charged: true, store_ns })
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done
