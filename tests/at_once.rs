@@ -392,6 +392,53 @@ fn machines_keep_one_queue() {
     assert_eq!(number(&denied.2, "delay_ms"), 0);
 }
 
+/// All limits are charged or none, also where requests wait for them.
+#[test]
+fn what_is_denied_takes_no_place_in_a_queue() {
+    needs!(valkey());
+    // In this test no cell comes back.
+    let policies = format!(
+        "[policy.counted]\n{SHARED}max_delay = \"5d\"\nlimits = [\"1/d burst 1\", {{ count = 2, {} \
+         }}]\n\
+         [policy.group]\n{SHARED}max_delay = \"5d\"\nlimits = [{{ name = \"own\", rate = \"1/d\", \
+         burst = 1 }}, {{ name = \"group\", rate = \"1/d\", burst = 3, key = [\"group\"] }}]\n",
+        month()
+    );
+    let machines = Machines::start(2, &policies);
+    let ask = |message: &str, number: usize, ip: &str| {
+        let args = [("ip", address(ip)), ("group", "all".into())];
+        machines.ask(number % 2, &[(message, &args)])
+    };
+    let owed = |message: &str, limit: &str| {
+        let args =
+            ["explain", "--ask-store", "--message", message, "ip=192.0.2.1", "group=str:all"];
+        let said = machines.run(0, &args);
+        let line = said.lines().find(|line| line.contains(&format!("limit '{limit}'")));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        let owed = line.split("in the store: ").nth(1).unwrap().split(' ').next().unwrap();
+        owed.trim_end_matches(':').parse::<u32>().unwrap_or_else(|_| panic!("{line}"))
+    };
+    let blocked = |message: &'static str, ip: &'static str| {
+        move |number: usize| is_blocked(&ask(message, number, ip))
+    };
+    let ones: Vec<_> = (0..9).map(blocked("counted", "192.0.2.1")).collect();
+    assert_eq!(ones.iter().filter(|blocked| !**blocked).count(), 2, "{ones:?}");
+    assert_eq!(owed("counted", "counted.1"), 2, "those that the count denies take no place");
+
+    // One at once and 5 that wait; of all together 3 and 5.
+    let ones: Vec<_> = (0..9).map(blocked("group", "192.0.2.1")).collect();
+    assert_eq!(ones.iter().filter(|blocked| !**blocked).count(), 6, "{ones:?}");
+    let others: Vec<_> = (0..9).map(blocked("group", "192.0.2.2")).collect();
+    assert_eq!(others.iter().filter(|blocked| !**blocked).count(), 2, "{others:?}");
+    // This one is denied by the group, and its own queue is empty after that.
+    assert!(is_blocked(&ask("group", 0, "192.0.2.3")));
+    assert_eq!(owed("group", "group.own"), 6);
+    assert_eq!(owed("group", "group.group"), 8);
+    let args = ["explain", "--ask-store", "--message", "group", "ip=192.0.2.3", "group=str:all"];
+    let said = machines.run(0, &args);
+    assert!(said.contains("nothing is owed or lent, so all 1 are free"), "{said}");
+}
+
 #[test]
 fn what_is_owed_on_all_machines_slows_a_client() {
     needs!(valkey());

@@ -20,9 +20,22 @@ use crate::verdict::{Reason, Verdict};
 /// What the store has said about the limits of a message, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct AtOnce {
-    /// What came of the charges so far. `None`: there was nothing to charge.
-    done: ArrayVec<Option<Done>, MAX_LIMITS>,
+    /// What came of the first steps.
+    done: ArrayVec<Done, MOST_STEPS>,
     under_way: Option<UnderWay>,
+}
+
+/// The most charges of one message: a look at each limit, and a charge.
+const MOST_STEPS: usize = 2 * MAX_LIMITS;
+
+/// What is to be done about a message, one after the other.
+type Steps<'p> = ArrayVec<Step<'p>, MOST_STEPS>;
+
+/// A charge that is to be made.
+#[derive(Clone, Copy)]
+struct Step<'p> {
+    claim: Claim<'p>,
+    charge: InStore,
 }
 
 /// A charge that is made.
@@ -89,6 +102,11 @@ impl Done {
         wait.saturating_sub(now.saturating_since(self.at))
     }
 
+    /// Whether nothing was to be charged.
+    fn is_look(&self) -> bool {
+        matches!(self.charge, InStore::Take { cells: 0, .. })
+    }
+
     /// When a request that is allowed may go on, if it has to wait.
     fn goes_on(&self) -> Option<Time> {
         let delay = Nanos::from(self.charged.delay(&self.limit));
@@ -122,8 +140,8 @@ impl<'p> Shared<'p, '_, '_> {
             add(standings, policy, [standing(claim, &done, wall)]);
             return Ok(denied(Reason::Limit));
         }
-        let charge = |claim: &Claim<'p>| Some(self.request(claim));
-        let outcome = self.charge_each(&claims, charge, attempt, patience)?;
+        let steps = self.steps(&claims);
+        let outcome = self.charge_each(&steps, attempt, patience)?;
         let done = attempt.at_once.take().unwrap_or_default().done;
         let stats = &self.in_force.each[self.question.policy].stats;
         if let Err(NoAnswer) = outcome {
@@ -134,18 +152,21 @@ impl<'p> Shared<'p, '_, '_> {
             };
             // What was charged before stays charged if the request is allowed.
             if reason.is_some() {
-                self.undo(&claims, &done);
+                self.undo(&steps, &done);
             }
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
             stats.count_without_store(verdict.outcome);
             return Ok(Decided { reason, ..Decided::default() });
         }
-        let mut said = ArrayVec::<_, MAX_LIMITS>::new();
         // The replies have come after the reading before it.
         *now = self.table.reading();
         let (mut is_denied, mut goes_on) = (false, now.time());
-        for (claim, done) in claims.iter().zip(&done) {
-            let Some(done) = done else { continue };
+        let mut said = ArrayVec::<_, MAX_LIMITS>::new();
+        for claim in &claims {
+            let of_claim = |(step, _): &(&Step<'p>, &Done)| step.claim.key == claim.key;
+            let Some((_, done)) = steps.iter().zip(&done).filter(of_claim).last() else {
+                continue;
+            };
             let mut standing = standing(claim, done, wall);
             if done.charged.allowed {
                 goes_on = done.goes_on().unwrap_or(goes_on).max(goes_on);
@@ -157,7 +178,7 @@ impl<'p> Shared<'p, '_, '_> {
         }
         add(standings, policy, said);
         if is_denied {
-            self.undo(&claims, &done);
+            self.undo(&steps, &done);
             return Ok(denied(Reason::Limit));
         }
         let delay = goes_on.saturating_since(now.time());
@@ -166,8 +187,9 @@ impl<'p> Shared<'p, '_, '_> {
         }
         // The moment of the first charge, or the one from which on each limit has its cells: that
         // keeps to all limits, because none was charged before it.
-        let first = done.iter().flatten().map(|done| done.charged.now.0.saturating_mul(1_000));
-        let has_cells = done.iter().flatten().map(|done| done.charged.has_cells_ns(&done.limit));
+        let charges = done.iter().filter(|done| !done.is_look());
+        let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
+        let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
         let store_ns = first.take(1).chain(has_cells).max();
         Ok(Decided { reason: None, delay, is_charged: true, store_ns })
     }
@@ -187,12 +209,12 @@ impl<'p> Shared<'p, '_, '_> {
     ) -> Result<Option<AllSettled<'p>>, MustWait> {
         let claims = self.claims_at_once(limits);
         let wall = self.table.wall_reading();
-        let charge_of = |claim: &Claim<'p>| charge(claim.limit, wall);
-        let outcome = self.charge_each(&claims, charge_of, attempt, patience)?;
+        let step = |claim: Claim<'p>| Some(Step { charge: charge(claim.limit, wall)?, claim });
+        let steps: Steps<'p> = claims.into_iter().filter_map(step).collect();
+        let outcome = self.charge_each(&steps, attempt, patience)?;
         let all_done = attempt.at_once.take().unwrap_or_default().done;
         let mut said = ArrayVec::new();
-        for (claim, done) in claims.iter().zip(&all_done) {
-            let Some(done) = done else { continue };
+        for (Step { claim, .. }, done) in steps.iter().zip(&all_done) {
             let Done { charge, charged, limit, .. } = *done;
             if matches!(charge, InStore::Less { .. }) {
                 self.borrower.denials.forget(claim.key, &limit);
@@ -202,13 +224,34 @@ impl<'p> Shared<'p, '_, '_> {
         Ok(outcome.is_ok().then_some(said))
     }
 
-    /// The limits with the keys that they count by: first those that count by the key of the
+    /// The limits with the keys that they count by: first those of which cells can be given back,
+    /// and then those under which requests wait; of both, first those that count by the key of the
     /// policy, so that a client that is over its own limit uses up none that it has together with
     /// others.
     fn claims_at_once(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
         let mut claims = self.claims(limits);
-        claims.sort_by_key(|claim| (claim.limit.key.is_some(), claim.limit.id));
+        claims.sort_by_key(|claim| {
+            let delays = claim.quota.max_delay() > Nanos::ZERO;
+            (delays, claim.limit.key.is_some(), claim.limit.id)
+        });
         claims
+    }
+
+    /// What is to be done about a request: each limit is charged. If requests wait for several of
+    /// them, these are looked at before that, because a place in a queue cannot be given back.
+    fn steps(&self, claims: &[Claim<'p>]) -> Steps<'p> {
+        let charge = |claim: &Claim<'p>| Step { claim: *claim, charge: self.request(claim) };
+        let charges = claims.iter().map(charge);
+        let look = |Step { claim, charge }: Step<'p>| match charge {
+            InStore::Take { cells, needs, max_delay } if max_delay > Micros::ZERO => {
+                let needs = cells.max(needs);
+                Some(Step { claim, charge: InStore::Take { cells: 0, needs, max_delay } })
+            }
+            _ => None,
+        };
+        let looks: ArrayVec<_, MAX_LIMITS> = charges.clone().filter_map(look).collect();
+        let looks = looks.into_iter().skip(1);
+        looks.chain(charges).collect()
     }
 
     /// What a request is charged under a limit.
@@ -241,23 +284,19 @@ impl<'p> Shared<'p, '_, '_> {
         })
     }
 
-    /// Charges one limit after the other, as `charge` says, until one denies the message.
+    /// Makes one charge after the other, until one is denied.
     fn charge_each(
         &self,
-        claims: &[Claim<'p>],
-        charge: impl Fn(&Claim<'p>) -> Option<InStore>,
+        steps: &[Step<'p>],
         attempt: &mut Attempt,
         patience: Patience,
     ) -> Result<Result<(), NoAnswer>, MustWait> {
         loop {
-            let done = &mut attempt.at_once.get_or_insert_default().done;
-            let is_denied = matches!(done.last(), Some(Some(done)) if !done.charged.allowed);
-            let next = claims.get(done.len()).filter(|_| !is_denied);
-            let Some(claim) = next else { return Ok(Ok(())) };
-            let Some(charge) = charge(claim) else {
-                done.push(None);
-                continue;
-            };
+            let done = &attempt.at_once.get_or_insert_default().done;
+            let is_denied = done.last().is_some_and(|done| !done.charged.allowed);
+            let next = steps.get(done.len()).filter(|_| !is_denied);
+            let Some(Step { claim, charge }) = next else { return Ok(Ok(())) };
+            let charge = *charge;
             let Some(loan) = self.loan(*claim) else { return Ok(Err(NoAnswer)) };
             let Ok(charged) = self.charge(claim, &loan, charge, attempt, patience)? else {
                 return Ok(Err(NoAnswer));
@@ -268,7 +307,7 @@ impl<'p> Shared<'p, '_, '_> {
                 denials.note(claim.key, &limit, &charge, charged, HostTime::from(at));
             }
             let done = Done { charge, charged, at, limit };
-            attempt.at_once.get_or_insert_default().done.push(Some(done));
+            attempt.at_once.get_or_insert_default().done.push(done);
         }
     }
 
@@ -312,9 +351,8 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Gives back what was charged for a request that is denied all the same.
-    fn undo(&self, claims: &[Claim<'p>], done: &[Option<Done>]) {
-        for (claim, done) in claims.iter().zip(done) {
-            let Some(Done { charge, charged, .. }) = done else { continue };
+    fn undo(&self, steps: &[Step<'p>], done: &[Done]) {
+        for (Step { claim, charge }, Done { charged, .. }) in steps.iter().zip(done) {
             let InStore::Take { cells: 1.., max_delay, .. } = *charge else { continue };
             // Others may have taken places behind this one. If it were left, another request would
             // go on at the same time as one of them.
