@@ -434,7 +434,8 @@ fn what_is_denied_takes_no_place_in_a_queue() {
     assert!(is_blocked(&ask("group", 0, "192.0.2.3")));
     assert_eq!(owed("group", "group.own"), 6);
     assert_eq!(owed("group", "group.group"), 8);
-    let args = ["explain", "--ask-store", "--message", "group", "ip=192.0.2.3", "group=str:all"];
+    let key = ["ip=192.0.2.3", "group=str:all"];
+    let args = [&["explain", "--ask-store", "--message", "group"], &key[..]].concat();
     let said = machines.run(0, &args);
     assert!(said.contains("nothing is owed or lent, so all 1 are free"), "{said}");
 }

@@ -164,7 +164,7 @@ impl<'p> Shared<'p, '_, '_> {
         let mut said = ArrayVec::<_, MAX_LIMITS>::new();
         for claim in &claims {
             let of_claim = |(step, _): &(&Step<'p>, &Done)| step.claim.key == claim.key;
-            let Some((_, done)) = steps.iter().zip(&done).filter(of_claim).last() else {
+            let Some((_, done)) = steps.iter().zip(&done).rfind(of_claim) else {
                 continue;
             };
             let mut standing = standing(claim, done, wall);
