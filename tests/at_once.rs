@@ -398,10 +398,11 @@ fn what_is_denied_takes_no_place_in_a_queue() {
     needs!(valkey());
     // In this test no cell comes back.
     let policies = format!(
-        "[policy.counted]\n{SHARED}max_delay = \"5d\"\nlimits = [\"1/d burst 1\", {{ count = 2, {} \
-         }}]\n\
-         [policy.group]\n{SHARED}max_delay = \"5d\"\nlimits = [{{ name = \"own\", rate = \"1/d\", \
-         burst = 1 }}, {{ name = \"group\", rate = \"1/d\", burst = 3, key = [\"group\"] }}]\n",
+        "[policy.counted]\n{SHARED}max_delay = \"5d\"\n\
+         limits = [\"1/d burst 1\", {{ count = 2, {} }}]\n\
+         [policy.group]\n{SHARED}max_delay = \"5d\"\n\
+         limits = [{{ name = \"own\", rate = \"1/d\", burst = 1 }}, \
+         {{ name = \"group\", rate = \"1/d\", burst = 3, key = [\"group\"] }}]\n",
         month()
     );
     let machines = Machines::start(2, &policies);
