@@ -150,6 +150,57 @@ fn one_limit_for_three_hosts_whatever_fails() {
     assert_not_too_few(&files, &load, &[before, after]);
 }
 
+/// The same where the store decides about each request: hosts that keep one queue.
+#[test]
+fn one_queue_for_three_hosts_whatever_fails() {
+    needs!(support::haproxy());
+    needs!(valkey());
+    let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let directory = support::directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let Limit { per_second, burst } = LIMIT;
+    let text = format!(
+        "[store]\nurl = \"{}\"\n[policy.check]\nlimits = \"{per_second}/s burst {burst}\"\nkey = \
+         [\"ip\"]\nmax_delay = \"100ms\"\nshared = true\nwithout_store = \"closed\"\n",
+        store.url()
+    );
+    std::fs::write(&file, text).unwrap();
+    let args = ["--config".to_owned(), file.to_str().unwrap().to_owned()];
+    let mut hosts: Vec<_> = (0..HOSTS).map(|_| Host::start(&args)).collect();
+    let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
+    hosts.iter().for_each(wait_until_well);
+    load.allows_more(400, "all is well");
+
+    store.kill();
+    load.blocks_more(300, "the store is away");
+    store.restart();
+    hosts.iter().for_each(wait_until_well);
+    load.allows_more(100, "the store is back");
+
+    store.freeze();
+    thread::sleep(Duration::from_secs(1));
+    store.thaw();
+    hosts.iter().for_each(wait_until_well);
+    load.allows_more(100, "the store does not hang any more");
+
+    hosts[0].kill_agent();
+    load.allows_more(100, "an agent is away");
+    hosts[0].restart_agent();
+    wait_until_well(&hosts[0]);
+
+    hosts[1].kill_agent();
+    hosts[1].lose_memory();
+    hosts[1].restart_agent();
+    wait_until_well(&hosts[1]);
+    load.allows_more(400, "all is well again");
+    load.stop();
+    let files = audits(&hosts);
+    assert_none_too_many(&files);
+    let answered = load.sum(|answers| &answers.allowed);
+    let allowed = judge(&files, LIMIT).allowed;
+    assert!(answered <= allowed, "{answered} were answered, and {allowed} written down");
+}
+
 /// While the store is away for all, the shares of all hosts are one limit. When it comes back,
 /// that is so, too, unless an attempt to reach it fails that began later, as on a very busy
 /// machine.
