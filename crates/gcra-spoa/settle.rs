@@ -34,8 +34,8 @@ pub(crate) enum Outcome {
     Late,
     /// The message does not say what it has cost. What was reserved stays charged.
     NoCost,
-    /// The limits are shared, and the store has not answered. What was reserved stays charged, and
-    /// nothing else may be.
+    /// The limits are shared, and the store has not answered. What was reserved stays charged,
+    /// unless the store has settled it and only the reply was lost.
     NoStore,
 }
 

@@ -1,5 +1,5 @@
 //! [`Denials`]: what the store has denied not long ago, where it is asked about each request. A
-//! client that is blocked and goes on asking costs the store an ask in a second then, and not one
+//! client that is blocked and goes on asking costs the store one charge a second then, and not one
 //! for each request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,11 @@ use ahash::AHashMap;
 use gcra_lease::{Charge, Charged, HostTime, Limit, Micros};
 use gcra_table::LeaseKey;
 
-/// How long a denial is used. Cells that are given back by then, or a reset, come this much later.
+/// How long a denial is used. What another process gives back by then, or a reset, has an effect
+/// that much later.
 const USED_FOR: Micros = Micros::from_millis(1_000);
 
-/// The most denials that are remembered. The store is asked about further keys.
+/// The most denials that are remembered. About further keys the store is asked each time.
 const MOST: usize = 65_536;
 
 /// The keys that the store has denied, as this process knows.

@@ -47,7 +47,8 @@ impl Waiting {
             queue.requests.fetch_add(1, Ordering::Relaxed);
             queue
         };
-        // A cost is at most 8191 cells, and there are not as many requests as to make this wrap.
+        // Where cells are lent, a cost is at most 8191 of them, and there are not as many requests
+        // as to make this wrap. Where a request is charged at once, nobody reads it.
         queue.cells.fetch_add(cells, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         Waits { of: self.clone(), queue, key, cells }
