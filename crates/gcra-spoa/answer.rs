@@ -9,7 +9,7 @@ use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, V
 
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
-use crate::reserved::{Reserved, wall_clock};
+use crate::reserved::Reserved;
 use crate::verdict::{Reason, Verdict};
 
 /// The state of a key under one limit, after a decision.
@@ -282,7 +282,7 @@ fn set_vars(
             // Another message of the same request may have set it, for another policy.
             (Var::Reserved, _) if !reserved.was_asked() => Ok(()),
             (Var::Reserved, _) => {
-                let text = (!verdict.is_blocked()).then(|| reserved.text(policies, wall_clock()));
+                let text = (!verdict.is_blocked()).then(|| reserved.text(policies));
                 match text.flatten() {
                     Some(text) => reply.set_var(scope, name, &*text),
                     None => reply.unset_var(scope, name),
@@ -612,7 +612,7 @@ mod tests {
         let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
         for (place, policy) in policies.list.iter().take(4).enumerate() {
-            reserved.add(place, u32::MAX);
+            reserved.add(place, Some((u32::MAX, std::time::Duration::from_millis(u64::MAX))));
             for limit in policy.limits() {
                 let (quota, window_ends) = (limit.quota, Nanos::ZERO);
                 standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);

@@ -85,8 +85,8 @@ pub(crate) struct Decided {
     pub(crate) reason: Option<Reason>,
     /// How long the request has to wait, if it is allowed.
     pub(crate) delay: Nanos,
-    /// Whether its cells were charged.
-    pub(crate) is_charged: bool,
+    /// When its cells were charged, since 1970, or shortly before that; `None` if they were not.
+    pub(crate) reserved_at: Option<Duration>,
     /// When the request may go on by the clock of the store, in ns since 1970, if the store has
     /// decided about it.
     pub(crate) store_ns: Option<u64>,
@@ -282,10 +282,15 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// What the borrower has to know about a key.
-    fn loan(&self, Claim { limit, quota, local, key }: Claim<'_>) -> Option<Loan> {
+    fn loan(&self, claim: Claim<'_>) -> Option<Loan> {
+        self.loan_at(claim, self.table.wall_reading().second())
+    }
+
+    /// The same in the windows of this second after 1970.
+    fn loan_at(&self, Claim { limit, quota, local, key }: Claim<'_>, second: i64) -> Option<Loan> {
         let Question { policy, rule, .. } = self.question;
         let policy_of = self.policy();
-        let (names, second) = (&self.borrower.names, self.table.wall_reading().second());
+        let names = &self.borrower.names;
         let mut bucket = bucket_of(names, policy_of, limit, self.message, second)?;
         let lent_limit = *bucket.limit();
         // What was owed under the numbers before the latest change is carried over.

@@ -2,6 +2,8 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
+use std::time::Duration;
+
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
@@ -15,7 +17,7 @@ use crate::in_force::InForce;
 use crate::limit_bucket::lacks_a_key;
 use crate::policy::{Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
-use crate::reserved::Reserved;
+use crate::reserved::{Reserved, wall_clock};
 use crate::settle::{SettlingInStore, settle};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
@@ -185,7 +187,7 @@ impl<'p> Asked<'p, '_, '_> {
                 let verdict = Verdict::new(policy, *observes, None).delaying(delays);
                 self.count(verdict);
                 self.write(Moment::Table(now.time()), audit, None);
-                self.reserve(progress, 0);
+                self.reserve(progress, None);
                 return Ok(verdict);
             }
             None => self.decide(now, progress, standings, audit.as_deref_mut())?,
@@ -220,7 +222,9 @@ impl<'p> Asked<'p, '_, '_> {
         let policy = self.policy();
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
-        let (mut is_charged, mut store_ns) = (true, None);
+        // Before anything is charged: a window may end meanwhile.
+        let mut reserved_at = policy.reserves().then(wall_clock);
+        let mut store_ns = None;
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
@@ -232,12 +236,12 @@ impl<'p> Asked<'p, '_, '_> {
                     true => shared.decide_at_once(limits, now, attempt, patience, standings)?,
                     false => {
                         let reason = shared.decide(limits, now, attempt, patience, standings)?;
-                        let is_charged = reason.is_none();
-                        Decided { reason, is_charged, ..Decided::default() }
+                        // It reserves nothing, because nothing settles it.
+                        Decided { reason, ..Decided::default() }
                     }
                 };
                 let Decided { reason, delay, .. } = decided;
-                (is_charged, store_ns) = (decided.is_charged, decided.store_ns);
+                (reserved_at, store_ns) = (decided.reserved_at, decided.store_ns);
                 goes_on = now.time().saturating_add(delay);
                 let delays = in_force.each[question.policy].delays;
                 let verdict = Verdict::new(question.policy, policy.observes, reason);
@@ -256,15 +260,15 @@ impl<'p> Asked<'p, '_, '_> {
         let at = store_ns.map_or(Moment::Table(goes_on), Moment::Store);
         self.write(at, audit, Some(verdict));
         let has_limits = !policy.rule(question.rule).limits().is_empty();
-        let is_charged = is_charged && verdict.reason.is_none() && has_limits;
-        self.reserve(progress, if is_charged { question.cells } else { 0 });
+        let reserved_at = reserved_at.filter(|_| verdict.reason.is_none() && has_limits);
+        self.reserve(progress, reserved_at.map(|at| (question.cells, at)));
         Ok(verdict)
     }
 
-    /// Notes what the message has reserved, if its policy reserves anything.
-    fn reserve(&self, progress: &mut Progress, cells: u32) {
+    /// Notes what the message has reserved, and when, if its policy reserves anything.
+    fn reserve(&self, progress: &mut Progress, reserved: Option<(u32, Duration)>) {
         if self.policy().reserves() {
-            progress.reserved.add(self.question.policy, cells);
+            progress.reserved.add(self.question.policy, reserved);
         }
     }
 

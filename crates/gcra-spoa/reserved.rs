@@ -26,16 +26,17 @@ const LONGEST: usize = MOST * (64 + LONGEST_NUMBERS);
 pub(crate) struct Reserved {
     /// Whether a policy was asked that reserves cells.
     was_asked: bool,
-    /// The places of policies, and how many cells each has reserved.
-    each: ArrayVec<(usize, u32), MOST>,
+    /// The places of policies, how many cells each has reserved, and when, since 1970.
+    each: ArrayVec<(usize, u32, Duration), MOST>,
 }
 
 impl Reserved {
-    /// Notes that the policy at this place has reserved so many cells, which may be none.
-    pub(crate) fn add(&mut self, policy: usize, cells: u32) {
+    /// Notes that the policy at this place has reserved so many cells at this time since 1970,
+    /// which may be none.
+    pub(crate) fn add(&mut self, policy: usize, reserved: Option<(u32, Duration)>) {
         self.was_asked = true;
-        if cells > 0 {
-            let _ = self.each.try_push((policy, cells));
+        if let Some((cells, at)) = reserved.filter(|(cells, _)| *cells > 0) {
+            let _ = self.each.try_push((policy, cells, at));
         }
     }
 
@@ -44,14 +45,14 @@ impl Reserved {
         self.was_asked
     }
 
-    /// The text of the variable; `None` if nothing is reserved. `now` is since 1970.
-    pub(crate) fn text(&self, policies: &Policies, now: Duration) -> Option<ArrayString<LONGEST>> {
+    /// The text of the variable; `None` if nothing is reserved.
+    pub(crate) fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
         let mut text = ArrayString::new();
-        for (policy, cells) in &self.each {
+        for (policy, cells, at) in &self.each {
             let comma = if text.is_empty() { "" } else { ", " };
             let name = &policies.list.get(*policy)?.name;
             // There is space for the longest names.
-            write!(text, "{comma}{name} {cells} {}", now.as_millis()).ok()?;
+            write!(text, "{comma}{name} {cells} {}", at.as_millis()).ok()?;
         }
         (!text.is_empty()).then_some(text)
     }

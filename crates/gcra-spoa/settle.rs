@@ -15,7 +15,7 @@ use crate::earlier::{former_buckets, least_tat};
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::message_key::hash_key;
-use crate::policy::calendar::Calendar;
+use crate::policy::calendar::{Bounds, Calendar};
 use crate::policy::settle::RESERVED;
 use crate::policy::{Limit, RuleAt, Settle, Sharing};
 use crate::question::Question;
@@ -141,6 +141,13 @@ pub(crate) fn settle<'p>(
     Some((cells.charged, less))
 }
 
+/// Whether something that happened at this time since 1970 was in the window of this moment. The
+/// wall clock of the machine where it happened may be ahead of ours.
+fn is_within(calendar: &Calendar, window: WallReading, at: Duration) -> bool {
+    let Bounds { start, end } = calendar.bounds(window);
+    i64::try_from(at.as_secs()).is_ok_and(|second| (start..end).contains(&second))
+}
+
 /// A limit that counts in windows, and the key that it counts by.
 struct InWindow<'t> {
     table: &'t Table,
@@ -186,8 +193,7 @@ impl InWindow<'_> {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
         let window = calendar.window(at);
-        let begins = u64::try_from(calendar.bounds(at).start).unwrap_or_default();
-        let is_ours = reserved_at >= Duration::from_secs(begins);
+        let is_ours = is_within(calendar, at, reserved_at);
         // After a reset there may be less than was reserved.
         let less = less.min(table.counted_in(key, window).unwrap_or(0));
         if less > 0 && is_ours && table.uncount(key, window, less) {
@@ -244,14 +250,12 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let Some((borrower, leases)) = borrowing else { return no_store() };
         let wants = standings.is_some();
         let charge = |limit: &Limit, now: WallReading| {
-            // What was counted in an earlier window is over.
-            let is_over = limit.calendar.as_deref().is_some_and(|calendar| {
-                let begins = u64::try_from(calendar.bounds(now).start).unwrap_or_default();
-                reserved_at < Duration::from_secs(begins)
-            });
+            // What was counted in another window is not given back in this one.
+            let calendar = limit.calendar.as_deref();
+            let is_ours = calendar.is_none_or(|calendar| is_within(calendar, now, reserved_at));
             let look = InStore::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
             match (more, less) {
-                (0, 1..) if !is_over => Some(InStore::Less { cells: less }),
+                (0, 1..) if is_ours => Some(InStore::Less { cells: less }),
                 (0, _) => wants.then_some(look),
                 (_, _) => Some(InStore::More { cells: more }),
             }

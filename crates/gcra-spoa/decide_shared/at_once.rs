@@ -3,12 +3,15 @@
 //! moment matters there, so no cells are lent.
 //!
 //! The limits of a request are charged one after the other. When one of them denies it, those
-//! before it get their cells back.
+//! before it get their cells back. All happens in the windows in which the request began, also if
+//! one of them ends while it waits.
+
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use gcra_lease::{Charge as InStore, Charged, HostTime, Micros, Units};
 use gcra_store::{Charging, NotCharged};
-use gcra_table::{Nanos, Reading, Time, WallReading};
+use gcra_table::{Nanos, Reading, Table, Time, WallReading};
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::Loan;
@@ -17,30 +20,36 @@ use crate::decide_shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
 use crate::policy::{Limit, MAX_LIMITS, Policy};
 use crate::verdict::{Reason, Verdict};
 
-/// What the store has said about the limits of a message, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct AtOnce {
-    /// What came of the first steps.
-    done: ArrayVec<Done, MOST_STEPS>,
-    under_way: Option<UnderWay>,
-}
-
 /// The most charges of one message: a look at each limit, and a charge.
 const MOST_STEPS: usize = 2 * MAX_LIMITS;
 
-/// What is to be done about a message, one after the other.
-type Steps<'p> = ArrayVec<Step<'p>, MOST_STEPS>;
+/// How far a message has got.
+#[derive(Debug)]
+pub(crate) struct AtOnce {
+    /// When it began, by the wall clock. That says in which windows it is charged.
+    began: WallReading,
+    /// The records of its limits, in the order of the claims.
+    loans: ArrayVec<Loan, MAX_LIMITS>,
+    /// What the store has said, in the order of the steps.
+    done: ArrayVec<Done, MOST_STEPS>,
+    /// What it has not said yet.
+    under_way: ArrayVec<UnderWay, MAX_LIMITS>,
+}
 
-/// A charge that is to be made.
+/// A charge that is to be made to the limit at this place among the claims.
 #[derive(Clone, Copy)]
-struct Step<'p> {
-    claim: Claim<'p>,
+struct Step {
+    place: usize,
     charge: InStore,
 }
+
+/// What is to be done about a message, one after the other.
+type Steps = ArrayVec<Step, MOST_STEPS>;
 
 /// A charge that is made.
 #[derive(Clone, Copy, Debug)]
 struct Done {
+    place: usize,
     charge: InStore,
     charged: Charged,
     /// When the reply came, or when it had come to an earlier request.
@@ -51,6 +60,8 @@ struct Done {
 /// A charge on its way.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
+    place: usize,
+    charge: InStore,
     charging: Charging,
     outcome: Option<Result<Charged, NotCharged>>,
 }
@@ -71,9 +82,23 @@ pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
 struct NoAnswer;
 
 impl AtOnce {
-    /// The charge that is under way, if there is no answer yet.
+    /// A charge of which nothing is known yet, if there is one.
     pub(super) fn under_way(&mut self) -> Option<&mut UnderWay> {
-        self.under_way.as_mut().filter(|under_way| under_way.outcome.is_none())
+        self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
+    }
+
+    /// When the message began, since 1970.
+    fn began_at(&self) -> Duration {
+        Duration::from_nanos(self.began.wall_ns())
+    }
+
+    /// Takes what came of a charge.
+    fn take(&mut self, table: &Table, under_way: &UnderWay, charged: Charged) -> Option<Done> {
+        let UnderWay { place, charge, .. } = *under_way;
+        let limit = *self.loans.get(place)?.bucket.limit();
+        let done = Done { place, charge, charged, at: table.now(), limit };
+        self.done.try_push(done).ok()?;
+        Some(done)
     }
 }
 
@@ -83,8 +108,10 @@ impl UnderWay {
         self.outcome = Some(self.charging.outcome().await);
     }
 
-    fn outcome(&mut self) -> Option<Result<Charged, NotCharged>> {
-        self.outcome.take().or_else(|| self.charging.now())
+    /// Looks whether the reply has come.
+    fn look(&mut self) -> Option<Result<Charged, NotCharged>> {
+        self.outcome = self.outcome.or_else(|| self.charging.now());
+        self.outcome
     }
 }
 
@@ -95,16 +122,27 @@ impl Done {
         self.charged.taken.saturating_sub(self.limit.drained_in(passed))
     }
 
-    /// How long the request has to wait, if it is denied. A count is free again when its window
-    /// ends.
-    fn wait(&self, now: Time) -> Nanos {
-        let wait = Nanos::from(self.charged.wait(&self.limit, &self.charge));
+    /// How long a request has to wait for these cells, if it is denied. A count is free again when
+    /// its window ends.
+    fn wait(&self, now: Time, charge: InStore) -> Nanos {
+        let denied = Charged { allowed: false, ..self.charged };
+        let wait = Nanos::from(denied.wait(&self.limit, &charge));
         wait.saturating_sub(now.saturating_since(self.at))
     }
 
     /// Whether nothing was to be charged.
     fn is_look(&self) -> bool {
         matches!(self.charge, InStore::Take { cells: 0, .. })
+    }
+
+    /// The cells that are given back if the request is denied by another limit. Of a queue nothing
+    /// is: others may have taken places behind this one. If it were left, another request would go
+    /// on at the same time as one of them.
+    fn cells_to_undo(&self) -> u32 {
+        match self.charge {
+            InStore::Take { cells, max_delay: Micros::ZERO, .. } if self.charged.allowed => cells,
+            _ => 0,
+        }
     }
 
     /// When a request that is allowed may go on, if it has to wait.
@@ -130,29 +168,35 @@ impl<'p> Shared<'p, '_, '_> {
     ) -> Result<Decided, MustWait> {
         let claims = self.claims_at_once(limits);
         let policy = self.policy();
-        let wall = self.table.wall_reading();
+        attempt.sharing = Some(self.sharing);
         let denied = |reason| Decided { reason: Some(reason), ..Decided::default() };
-        if let Some(claim) = claims.iter().find(|it| self.question.cells > it.quota.burst()) {
-            add(standings, policy, [never(claim, wall)]);
-            return Ok(denied(Reason::Oversize));
-        }
-        if let Some((claim, done)) = self.denied_before(&claims, attempt, now.time()) {
-            add(standings, policy, [standing(claim, &done, wall)]);
+        let is_new = attempt.at_once.is_none();
+        let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
+        // A penalty is charged for each request.
+        if is_new
+            && policy.penalty.is_none()
+            && let Some(done) = self.denied_before(&claims, at_once, now.time())
+        {
+            let said = self.standing(&claims[done.place], &done, at_once.began);
+            add(standings, policy, [said]);
+            attempt.at_once = None;
             return Ok(denied(Reason::Limit));
         }
-        let steps = self.steps(&claims);
-        let outcome = self.charge_each(&steps, attempt, patience)?;
-        let done = attempt.at_once.take().unwrap_or_default().done;
+        let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
+        let is_oversize = claims.iter().any(is_too_large);
+        let steps = if is_oversize { self.looks(&claims) } else { self.steps(&claims) };
+        let outcome = self.charge_in_turn(&claims, &steps, attempt, patience)?;
+        let Some(at_once) = attempt.at_once.take() else { return Ok(denied(Reason::Store)) };
         let stats = &self.in_force.each[self.question.policy].stats;
         if let Err(NoAnswer) = outcome {
-            let loan = claims.first().and_then(|claim| self.loan(*claim));
-            let reason = match loan {
-                Some(loan) => self.without_store(limits, now, &loan).0,
+            let reason = match at_once.loans.first() {
+                _ if is_oversize => Some(Reason::Oversize),
+                Some(loan) => self.without_store(limits, now, loan).0,
                 None => Some(Reason::Store),
             };
             // What was charged before stays charged if the request is allowed.
             if reason.is_some() {
-                self.undo(&steps, &done);
+                self.undo(&at_once);
             }
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
             stats.count_without_store(verdict.outcome);
@@ -160,42 +204,49 @@ impl<'p> Shared<'p, '_, '_> {
         }
         // The replies have come after the reading before it.
         *now = self.table.reading();
-        let (mut is_denied, mut goes_on) = (false, now.time());
+        let is_denied = at_once.done.iter().any(|done| !done.charged.allowed);
         let mut said = ArrayVec::<_, MAX_LIMITS>::new();
-        for claim in &claims {
-            let of_claim = |(step, _): &(&Step<'p>, &Done)| step.claim.key == claim.key;
-            let Some((_, done)) = steps.iter().zip(&done).rfind(of_claim) else {
-                continue;
-            };
-            let mut standing = standing(claim, done, wall);
-            if done.charged.allowed {
-                goes_on = done.goes_on().unwrap_or(goes_on).max(goes_on);
-            } else {
-                is_denied = true;
-                self.punish_at_once(claim, &mut standing);
+        for (place, claim) in claims.iter().enumerate() {
+            let last = at_once.done.iter().rfind(|done| done.place == place);
+            let Some(mut done) = last.copied() else { continue };
+            let undone = if is_denied { done.cells_to_undo() } else { 0 };
+            let taken = &mut done.charged.taken;
+            *taken = taken.saturating_sub(done.limit.cells(undone));
+            let mut standing = self.standing(claim, &done, at_once.began);
+            if is_too_large(claim) {
+                standing.wait = match &claim.limit.calendar {
+                    None => claim.quota.drain_time(),
+                    Some(_) => standing.window_ends,
+                };
+            }
+            if !done.charged.allowed || is_too_large(claim) {
+                self.punish_at_once(claim, at_once.loans.get(place), &mut standing);
             }
             said.push(standing);
         }
         add(standings, policy, said);
-        if is_denied {
-            self.undo(&steps, &done);
-            return Ok(denied(Reason::Limit));
+        if is_denied || is_oversize {
+            self.undo(&at_once);
+            return Ok(denied(if is_oversize { Reason::Oversize } else { Reason::Limit }));
         }
-        let delay = goes_on.saturating_since(now.time());
+        let goes_on = at_once.done.iter().filter_map(Done::goes_on).max();
+        let delay = goes_on.map_or(Nanos::ZERO, |goes_on| goes_on.saturating_since(now.time()));
         if delay > Nanos::ZERO {
             stats.count_delayed();
         }
         // The moment of the first charge, or the one from which on each limit has its cells: that
         // keeps to all limits, because none was charged before it.
-        let charges = done.iter().filter(|done| !done.is_look());
+        let charges = at_once.done.iter().filter(|done| !done.is_look());
         let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
         let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
         let store_ns = first.take(1).chain(has_cells).max();
-        Ok(Decided { reason: None, delay, is_charged: true, store_ns })
+        let reserved_at = Some(at_once.began_at());
+        Ok(Decided { reason: None, delay, reserved_at, store_ns })
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done
-    /// for a limit, if anything is. `None` if the store has not answered.
+    /// for a limit in the windows of a moment, if anything is. All limits are settled at the same
+    /// time. `None` if the store has answered about none of them.
     ///
     /// # Errors
     ///
@@ -208,20 +259,40 @@ impl<'p> Shared<'p, '_, '_> {
         patience: Patience,
     ) -> Result<Option<AllSettled<'p>>, MustWait> {
         let claims = self.claims_at_once(limits);
-        let wall = self.table.wall_reading();
-        let step = |claim: Claim<'p>| Some(Step { charge: charge(claim.limit, wall)?, claim });
-        let steps: Steps<'p> = claims.into_iter().filter_map(step).collect();
-        let outcome = self.charge_each(&steps, attempt, patience)?;
-        let all_done = attempt.at_once.take().unwrap_or_default().done;
+        let Some(at_once) = self.begin(&claims, attempt) else { return Ok(None) };
+        let began = at_once.began;
+        let step = |(place, claim): (usize, &Claim<'p>)| {
+            Some(Step { place, charge: charge(claim.limit, began)? })
+        };
+        let steps: Steps = claims.iter().enumerate().filter_map(step).collect();
+        self.charge_all(&claims, &steps, attempt, patience)?;
+        let all_done = attempt.at_once.take().map(|at_once| at_once.done).unwrap_or_default();
         let mut said = ArrayVec::new();
-        for (Step { claim, .. }, done) in steps.iter().zip(&all_done) {
+        for done in &all_done {
+            let Some(claim) = claims.get(done.place) else { continue };
             let Done { charge, charged, limit, .. } = *done;
             if matches!(charge, InStore::Less { .. }) {
                 self.borrower.denials.forget(claim.key, &limit);
             }
-            said.push(SettledInStore { standing: standing(claim, done, wall), charge, charged });
+            // Nobody waits for a response.
+            let standing = Standing { wait: Nanos::ZERO, ..self.standing(claim, done, began) };
+            said.push(SettledInStore { standing, charge, charged });
         }
-        Ok(outcome.is_ok().then_some(said))
+        let is_answered = steps.is_empty() || !said.is_empty();
+        Ok(is_answered.then_some(said))
+    }
+
+    /// Begins, if nothing has begun yet. `None` if the store cannot compute a limit, which the check
+    /// of the configuration refuses.
+    fn begin<'a>(&self, claims: &[Claim<'p>], attempt: &'a mut Attempt) -> Option<&'a mut AtOnce> {
+        if attempt.at_once.is_none() {
+            let began = self.table.wall_reading();
+            let loan = |claim: &Claim<'p>| self.loan_at(*claim, began.second());
+            let loans = claims.iter().map(loan).collect::<Option<_>>()?;
+            let (done, under_way) = (ArrayVec::new(), ArrayVec::new());
+            attempt.at_once = Some(Box::new(AtOnce { began, loans, done, under_way }));
+        }
+        attempt.at_once.as_deref_mut()
     }
 
     /// The limits with the keys that they count by: first those of which cells can be given back,
@@ -239,19 +310,26 @@ impl<'p> Shared<'p, '_, '_> {
 
     /// What is to be done about a request: each limit is charged. If requests wait for several of
     /// them, these are looked at before that, because a place in a queue cannot be given back.
-    fn steps(&self, claims: &[Claim<'p>]) -> Steps<'p> {
-        let charge = |claim: &Claim<'p>| Step { claim: *claim, charge: self.request(claim) };
-        let charges = claims.iter().map(charge);
-        let look = |Step { claim, charge }: Step<'p>| match charge {
+    fn steps(&self, claims: &[Claim<'p>]) -> Steps {
+        let charges = claims.iter().enumerate();
+        let charges = charges.map(|(place, claim)| Step { place, charge: self.request(claim) });
+        let look = |Step { place, charge }| match charge {
             InStore::Take { cells, needs, max_delay } if max_delay > Micros::ZERO => {
                 let needs = cells.max(needs);
-                Some(Step { claim, charge: InStore::Take { cells: 0, needs, max_delay } })
+                Some(Step { place, charge: InStore::Take { cells: 0, needs, max_delay } })
             }
             _ => None,
         };
-        let looks: ArrayVec<_, MAX_LIMITS> = charges.clone().filter_map(look).collect();
-        let looks = looks.into_iter().skip(1);
+        // The first one is charged right after.
+        let looks = charges.clone().filter_map(look).skip(1);
         looks.chain(charges).collect()
+    }
+
+    /// What is to be done about a request that costs more than a limit ever allows: each limit says
+    /// what the client owes.
+    fn looks(&self, claims: &[Claim<'p>]) -> Steps {
+        let charge = InStore::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+        (0..claims.len()).map(|place| Step { place, charge }).collect()
     }
 
     /// What a request is charged under a limit.
@@ -262,76 +340,102 @@ impl<'p> Shared<'p, '_, '_> {
         InStore::Take { cells: self.question.cells, needs, max_delay }
     }
 
-    /// The limit that has denied such a request not long ago, if one has, as the store said then.
-    fn denied_before<'c>(
-        &self,
-        claims: &'c [Claim<'p>],
-        attempt: &Attempt,
-        now: Time,
-    ) -> Option<(&'c Claim<'p>, Done)> {
-        // It is looked for once, before the first charge. A penalty is charged for each request.
-        if attempt.at_once.is_some() || self.policy().penalty.is_some() {
-            return None;
-        }
-        claims.iter().find_map(|claim| {
-            let (charge, limit) = (self.request(claim), *self.loan(*claim)?.bucket.limit());
+    /// What the store has said of a limit that has denied such a request not long ago, if one has.
+    fn denied_before(&self, claims: &[Claim<'p>], at_once: &AtOnce, now: Time) -> Option<Done> {
+        let of_each = claims.iter().zip(&at_once.loans).enumerate();
+        of_each.into_iter().find_map(|(place, (claim, loan))| {
+            let (charge, limit) = (self.request(claim), *loan.bucket.limit());
             let denials = &self.borrower.denials;
             let denial = denials.of(claim.key, &limit, &charge, HostTime::from(now))?;
             let passed = HostTime::from(now).saturating_since(denial.at);
             let at = now.saturating_sub(Nanos::from(passed));
-            let done = Done { charge, charged: denial.charged, at, limit };
-            (limit.window().is_some() || done.wait(now) > Nanos::ZERO).then_some((claim, done))
+            let done = Done { place, charge, charged: denial.charged, at, limit };
+            let is_denied = limit.window().is_some() || done.wait(now, charge) > Nanos::ZERO;
+            is_denied.then_some(done)
         })
     }
 
     /// Makes one charge after the other, until one is denied.
-    fn charge_each(
+    fn charge_in_turn(
         &self,
-        steps: &[Step<'p>],
+        claims: &[Claim<'p>],
+        steps: &[Step],
         attempt: &mut Attempt,
         patience: Patience,
     ) -> Result<Result<(), NoAnswer>, MustWait> {
         loop {
-            let done = &attempt.at_once.get_or_insert_default().done;
-            let is_denied = done.last().is_some_and(|done| !done.charged.allowed);
-            let next = steps.get(done.len()).filter(|_| !is_denied);
-            let Some(Step { claim, charge }) = next else { return Ok(Ok(())) };
-            let charge = *charge;
-            let Some(loan) = self.loan(*claim) else { return Ok(Err(NoAnswer)) };
-            let Ok(charged) = self.charge(claim, &loan, charge, attempt, patience)? else {
+            let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(Err(NoAnswer)) };
+            let is_denied = at_once.done.last().is_some_and(|done| !done.charged.allowed);
+            let next = steps.get(at_once.done.len()).filter(|_| !is_denied);
+            let Some(step) = next else { return Ok(Ok(())) };
+            if at_once.under_way.is_empty()
+                && let Err(NoAnswer) = self.send(claims, *step, attempt, patience)?
+            {
                 return Ok(Err(NoAnswer));
-            };
-            let (at, limit) = (self.table.now(), *loan.bucket.limit());
-            if !charged.allowed && self.policy().penalty.is_none() {
-                let denials = &self.borrower.denials;
-                denials.note(claim.key, &limit, &charge, charged, HostTime::from(at));
             }
-            let done = Done { charge, charged, at, limit };
-            attempt.at_once.get_or_insert_default().done.push(done);
+            let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(Err(NoAnswer)) };
+            let Some(mut under_way) = at_once.under_way.pop() else { return Err(MustWait) };
+            match under_way.look() {
+                Some(Ok(charged)) => {
+                    let Some(done) = at_once.take(self.table, &under_way, charged) else {
+                        return Ok(Err(NoAnswer));
+                    };
+                    self.note_denial(claims, &done);
+                }
+                Some(Err(_)) => return Ok(Err(NoAnswer)),
+                // Perhaps the store makes it all the same.
+                None if patience == Patience::Over => return Ok(Err(NoAnswer)),
+                None => {
+                    at_once.under_way.push(under_way);
+                    return Err(MustWait);
+                }
+            }
         }
     }
 
-    /// Charges one limit, or takes what has come of that.
-    fn charge(
+    /// Makes all charges at the same time. Those that are not answered are left out of what is
+    /// done.
+    fn charge_all(
         &self,
-        claim: &Claim<'p>,
-        loan: &Loan,
-        charge: InStore,
+        claims: &[Claim<'p>],
+        steps: &[Step],
         attempt: &mut Attempt,
         patience: Patience,
-    ) -> Result<Result<Charged, NoAnswer>, MustWait> {
-        let at_once = attempt.at_once.get_or_insert_default();
-        if let Some(mut under_way) = at_once.under_way.take() {
-            return match under_way.outcome() {
-                Some(outcome) => Ok(outcome.map_err(|_| NoAnswer)),
-                // Perhaps the store makes it all the same.
-                None if patience == Patience::Over => Ok(Err(NoAnswer)),
-                None => {
-                    at_once.under_way = Some(under_way);
-                    Err(MustWait)
-                }
-            };
+    ) -> Result<(), MustWait> {
+        let is_sent = attempt.at_once.as_ref().is_some_and(|it| !it.under_way.is_empty());
+        if !is_sent {
+            for step in steps {
+                // What cannot be sent stays as it is.
+                let _ = self.send(claims, *step, attempt, patience)?;
+            }
         }
+        let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(()) };
+        let all = at_once.under_way.iter_mut().map(UnderWay::look);
+        let waits = all.fold(false, |waits, outcome| waits || outcome.is_none());
+        if waits && patience != Patience::Over {
+            return Err(MustWait);
+        }
+        for under_way in std::mem::take(&mut at_once.under_way) {
+            if let Some(Ok(charged)) = under_way.outcome {
+                let _ = at_once.take(self.table, &under_way, charged);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a charge, if it may wait for the reply.
+    fn send(
+        &self,
+        claims: &[Claim<'p>],
+        Step { place, charge }: Step,
+        attempt: &mut Attempt,
+        patience: Patience,
+    ) -> Result<Result<(), NoAnswer>, MustWait> {
+        let at_once = attempt.at_once.as_deref_mut();
+        let Some((at_once, claim)) = at_once.zip(claims.get(place)) else {
+            return Ok(Err(NoAnswer));
+        };
+        let Some(loan) = at_once.loans.get(place) else { return Ok(Err(NoAnswer)) };
         let is_starting = self.borrower.is_starting(loan);
         let is_away = self.borrower.is_away(self.table, loan) && !is_starting;
         if is_away || patience == Patience::Over {
@@ -340,35 +444,45 @@ impl<'p> Shared<'p, '_, '_> {
         if attempt.waits.is_none() {
             attempt.waits = Some(self.borrower.join(claim.key, self.question.cells));
         }
-        if patience == Patience::Asks {
-            match self.borrower.charge(self.table, loan, charge) {
-                Ok(charging) => at_once.under_way = Some(UnderWay { charging, outcome: None }),
-                Err(_) if is_starting => {}
-                Err(_) => return Ok(Err(NoAnswer)),
-            }
+        if patience == Patience::WillAsk {
+            return Err(MustWait);
         }
-        Err(MustWait)
+        match self.borrower.charge(self.table, loan, charge) {
+            Ok(charging) => {
+                let under_way = UnderWay { place, charge, charging, outcome: None };
+                let _ = at_once.under_way.try_push(under_way);
+                Ok(Ok(()))
+            }
+            Err(_) if is_starting => Err(MustWait),
+            Err(_) => Ok(Err(NoAnswer)),
+        }
+    }
+
+    /// Remembers that a charge was denied. A penalty is charged for each request, so that each of
+    /// them asks.
+    fn note_denial(&self, claims: &[Claim<'p>], done: &Done) {
+        let Done { charge, charged, at, limit, .. } = done;
+        if let Some(claim) = claims.get(done.place)
+            && !charged.allowed
+            && self.policy().penalty.is_none()
+        {
+            self.borrower.denials.note(claim.key, limit, charge, *charged, HostTime::from(*at));
+        }
     }
 
     /// Gives back what was charged for a request that is denied all the same.
-    fn undo(&self, steps: &[Step<'p>], done: &[Done]) {
-        for (Step { claim, charge }, Done { charged, .. }) in steps.iter().zip(done) {
-            let InStore::Take { cells: 1.., max_delay, .. } = *charge else { continue };
-            // Others may have taken places behind this one. If it were left, another request would
-            // go on at the same time as one of them.
-            if !charged.allowed || max_delay > Micros::ZERO {
-                continue;
-            }
-            if let Some(loan) = self.loan(*claim) {
-                let less = InStore::Less { cells: charged.cells };
+    fn undo(&self, at_once: &AtOnce) {
+        for done in &at_once.done {
+            let cells = done.cells_to_undo();
+            if let Some(loan) = at_once.loans.get(done.place).filter(|_| cells > 0) {
                 // If it cannot be sent, the limit is too strict by these cells.
-                let _ = self.borrower.charge(self.table, &loan, less);
+                let _ = self.borrower.charge(self.table, loan, InStore::Less { cells });
             }
         }
     }
 
     /// Charges the penalty of a request that is denied by a limit, as for limits of this machine.
-    fn punish_at_once(&self, claim: &Claim<'p>, standing: &mut Standing<'p>) {
+    fn punish_at_once(&self, claim: &Claim<'p>, loan: Option<&Loan>, standing: &mut Standing<'p>) {
         let policy = self.policy();
         let Claim { limit, quota, .. } = *claim;
         let has_none = policy.observes || limit.key.is_some() || limit.calendar.is_some();
@@ -376,12 +490,44 @@ impl<'p> Shared<'p, '_, '_> {
         let cost = quota.emission_interval().saturating_mul(penalty.cells.into());
         let owed = standing.owed.saturating_add(cost);
         // Beyond the ceiling nothing more is charged.
-        let Some(loan) = self.loan(*claim).filter(|_| owed <= quota.most_owed()) else { return };
+        let Some(loan) = loan.filter(|_| owed <= quota.most_owed()) else { return };
         let more = InStore::More { cells: penalty.cells };
-        if self.borrower.charge(self.table, &loan, more).is_ok() {
+        if self.borrower.charge(self.table, loan, more).is_ok() {
             standing.owed = owed;
             standing.wait = standing.wait.saturating_add(cost);
         }
+    }
+
+    /// What a limit says after a charge. `began` says in which window that was.
+    fn standing(&self, claim: &Claim<'p>, done: &Done, began: WallReading) -> Standing<'p> {
+        let Claim { limit, quota, .. } = *claim;
+        let now = self.table.now();
+        let taken = done.taken(now);
+        // A request that costs nothing is allowed, and learns how long one of a cell would wait.
+        let (is_denied, asked) = match done.charge {
+            InStore::Take { cells: 0, needs: 0, .. } => {
+                let max_delay = Micros(quota.max_delay().0 / 1_000);
+                let one = InStore::Take { cells: 1, needs: 0, max_delay };
+                let most = done.limit.cells(done.limit.burst());
+                let most = most.saturating_add(one.drains_meanwhile(&done.limit));
+                (taken.saturating_add(done.limit.cells(1)) > most, one)
+            }
+            charge => (!done.charged.allowed, charge),
+        };
+        if let Some(calendar) = &limit.calendar {
+            let used = u32::try_from(taken.0).unwrap_or(u32::MAX);
+            let ends = began.time_at(calendar.bounds(began).end);
+            return in_window(limit, used, ends.saturating_since(now), is_denied);
+        }
+        let lent = &done.limit;
+        let owed = Nanos::from(lent.time_to_drain(taken));
+        // A cell is rounded up to units, and these to microseconds. No cell must get lost by that
+        // in the answer.
+        let left = lent.whole_cells(lent.cells(lent.burst()).saturating_sub(taken));
+        let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
+        let owed = if left > 0 { owed.min(used) } else { owed };
+        let wait = if is_denied { done.wait(now, asked) } else { Nanos::ZERO };
+        Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }
     }
 }
 
@@ -393,37 +539,4 @@ fn add<'p>(
     if let Some(standings) = standings {
         said.into_iter().for_each(|standing| standings.add(standing, policy));
     }
-}
-
-/// What a limit says about a request that costs more than it ever allows. The store is not asked
-/// what the client owes, so nothing is left for such a request.
-fn never<'p>(claim: &Claim<'p>, wall: WallReading) -> Standing<'p> {
-    let Claim { limit, quota, .. } = *claim;
-    match &limit.calendar {
-        Some(calendar) => in_window(limit, quota.burst(), calendar.ends_in(wall), true),
-        None => {
-            let (owed, wait) = (quota.drain_time(), quota.drain_time());
-            Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }
-        }
-    }
-}
-
-/// What a limit says after a charge.
-fn standing<'p>(claim: &Claim<'p>, done: &Done, wall: WallReading) -> Standing<'p> {
-    let Claim { limit, quota, .. } = *claim;
-    let (now, is_denied) = (wall.time(), !done.charged.allowed);
-    let taken = done.taken(now);
-    if let Some(calendar) = &limit.calendar {
-        let used = u32::try_from(taken.0).unwrap_or(u32::MAX);
-        return in_window(limit, used, calendar.ends_in(wall), is_denied);
-    }
-    let lent = &done.limit;
-    let owed = Nanos::from(lent.time_to_drain(taken));
-    // A cell is rounded up to units, and these to microseconds. No cell must get lost by that in
-    // the answer.
-    let left = lent.whole_cells(lent.cells(lent.burst()).saturating_sub(taken));
-    let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
-    let owed = if left > 0 { owed.min(used) } else { owed };
-    let wait = if is_denied { done.wait(now) } else { Nanos::ZERO };
-    Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }
 }
