@@ -34,7 +34,7 @@ struct Machines {
 }
 
 /// What is answered, beside `blocked`.
-const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\"";
+const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\", \"ratelimit\"";
 
 fn config(server: &Server, policies: &str) -> String {
     // No policy has one, or no answer.
@@ -167,6 +167,7 @@ fn a_count_is_exact_over_all_machines() {
     let explained =
         machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1", "--message", "api"]);
     assert!(explained.contains("10 of 10 counted in this window"), "{explained}");
+    assert!(explained.contains("a request now is blocked"), "{explained}");
 
     // Another count finds what is used.
     machines.reload(&policy(12));
@@ -191,6 +192,37 @@ fn a_count_is_exact_over_all_machines() {
     let reset = machines.run(1, &["table", "reset", "192.0.2.1"]);
     assert!(reset.contains("the store "), "{reset}");
     wait_until("the client is free", || !is_blocked(&ask(0)));
+}
+
+#[test]
+fn each_limit_says_what_is_left() {
+    needs!(valkey());
+    let policies = format!(
+        "[policy.api]\n{SHARED}cost = \"n\"\nlimits = [{{ name = \"day\", rate = \"10/d\" }}, \
+         {{ name = \"count\", count = 4, {} }}]\n",
+        month()
+    );
+    let machines = Machines::start(2, &policies);
+    let ask = |machine, cost: i32| {
+        let args = [("ip", address("192.0.2.1")), ("n", cost.into())];
+        let answer = machines.ask(machine, &[("api", &args)]);
+        let limits = answer.var(Scope::Transaction, "ratelimit");
+        let Some(Value::String(limits)) = limits else { panic!("{limits:?}") };
+        let limits = String::from_utf8(limits.to_vec()).unwrap();
+        let left = |name: &str| {
+            let said = limits.split(&format!("\"api.{name}\";r=")).nth(1)?;
+            said.split(';').next()?.parse::<u32>().ok()
+        };
+        let wait = number(&answer, "retry_after");
+        (is_blocked(&answer), left("day"), left("count"), wait > 0)
+    };
+    assert_eq!(ask(0, 3), (false, Some(7), Some(1), false));
+    assert_eq!(ask(1, 0), (false, Some(7), Some(1), false), "a cost of 0 asks");
+    // The count is asked first, and denies.
+    assert_eq!(ask(0, 2), (true, None, Some(1), true));
+    assert_eq!(ask(1, 5), (true, Some(7), Some(1), true), "more than the count");
+    assert_eq!(ask(1, 1), (false, Some(6), Some(0), false));
+    assert_eq!(ask(0, 0), (false, Some(6), Some(0), true), "one of a cell would have to wait");
 }
 
 /// What an agent was killed over is charged at most, and never given out again.
@@ -281,7 +313,13 @@ fn failed_logins_on_all_machines_count_together() {
         let wait = number(&look, "retry_after");
         assert!((40_000..=2 * 21_600).contains(&wait), "{wait}");
     }
+    let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1"]);
+    assert!(explained.contains("a request now is blocked"), "{explained}");
+    let explained = machines.run(1, &["explain", "ip=192.0.2.1"]);
+    assert!(explained.contains("the store is asked about a request now"), "{explained}");
     assert!(!is_blocked(&machines.api(1, "192.0.2.2")), "another client");
+    let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.2"]);
+    assert!(explained.contains("a request now is allowed, and reserves no cell"), "{explained}");
     let settled = &machines.each[0].status()["policies"][0];
     assert_eq!(settled["settled"]["charged"], 3, "{settled}");
     assert_eq!(settled["settled_cells"]["overdrawn"], 1, "{settled}");

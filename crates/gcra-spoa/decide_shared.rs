@@ -26,7 +26,7 @@ use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
 
-pub(crate) use crate::decide_shared::at_once::{SettledInStore, UnderWay};
+pub(crate) use crate::decide_shared::at_once::{LOOK, SettledInStore, UnderWay};
 
 /// Another host may have missed the store that much earlier, and use its share by now.
 const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
@@ -294,7 +294,10 @@ impl<'p> Shared<'p, '_, '_> {
         let mut bucket = bucket_of(names, policy_of, limit, self.message, second)?;
         let lent_limit = *bucket.limit();
         // What was owed under the numbers before the latest change is carried over.
-        let before = self.in_force.earlier.iter().rev().find_map(|earlier| {
+        // Another count of the same windows finds the same record, and in other windows it begins
+        // at 0.
+        let has_rate = limit.calendar.is_none();
+        let before = self.in_force.earlier.iter().rev().filter(|_| has_rate).find_map(|earlier| {
             earlier.bucket(self.table, policy, rule, limit, local, self.message)
         });
         if let Some(before) = before.and_then(|(_, quota)| lent(quota).ok()) {

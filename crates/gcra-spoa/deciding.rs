@@ -60,6 +60,11 @@ impl Progress {
         self.attempt.under_way()
     }
 
+    /// Whether a message that is decided blocks the request already.
+    pub(crate) fn is_blocked(&self) -> bool {
+        [self.verdict, self.next].iter().flatten().any(|verdict| verdict.is_blocked())
+    }
+
     /// How the policy is shared for which the request waits.
     pub(crate) fn sharing(&self) -> Option<Sharing> {
         self.attempt.sharing()

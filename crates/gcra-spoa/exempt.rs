@@ -168,7 +168,12 @@ pub(crate) fn check(
             inspected.policy(client).name
         )));
     }
-    let is_unknown = !clients.iter().any(|client| has_bucket(inspected, client));
+    // What the store counts is not in the table.
+    let is_known = |client: &Client| {
+        let shared = inspected.policy(client).shared;
+        has_bucket(inspected, client) || shared.is_some_and(|shared| shared.at_once)
+    };
+    let is_unknown = !clients.iter().any(is_known);
     Ok(is_unknown.then(|| {
         format!(
             "the table does not know '{text}', which is a string; if the policy counts addresses, \

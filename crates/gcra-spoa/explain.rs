@@ -410,7 +410,10 @@ impl Said {
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 match store.read(policy, limit, message) {
-                    Ok(found) => held.store = Some(Stored::new(found, held.burst)),
+                    Ok(found) => {
+                        held.store = Some(Stored::new(found, held.burst));
+                        held.decide(question, policy, limit, message);
+                    }
                     Err(error) => held.store_fault = Some(error.to_string()),
                 }
             }
@@ -859,7 +862,10 @@ impl Decided {
         let Some(reason) = &self.reason else {
             return match (&*self.rule, self.cells, self.retry_after_ms) {
                 ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
-                (_, cells, _) if let Some(message) = &self.settled_by => {
+                (_, cells, _)
+                    if let Some(message) = &self.settled_by
+                        && !self.asks_store =>
+                {
                     let reserves = match cells {
                         0 => "reserves no cell".to_owned(),
                         cells => format!("reserves {}", Count(cells, "cell", "cells")),
@@ -887,6 +893,9 @@ impl Decided {
                 }
                 _ if self.asks_store => {
                     "the store decides about a request now, if agents can reach it".to_owned()
+                }
+                _ if self.held.iter().any(|held| held.at_once) => {
+                    "a request now is allowed, by what the store has".to_owned()
                 }
                 _ if !self.held.is_empty() => {
                     "a request now is allowed, by cells that this machine holds".to_owned()

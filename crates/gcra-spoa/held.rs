@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use gcra_lease::{HostTime, Look, Micros};
 use gcra_store::Standing;
-use gcra_table::{LeaseKey, Leases, Table};
+use gcra_table::{LeaseKey, Leases, Nanos, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::Message;
 
-use crate::duration::Left;
-use crate::limit_bucket::LimitBucket;
+use crate::duration::{Left, nanoseconds};
+use crate::limit_bucket::{self, LimitBucket};
 use crate::plural::Count;
-use crate::policy::Limit;
 use crate::policy::store::WAITS;
+use crate::policy::{Limit, Policy};
 use crate::question::Question;
+use crate::reserved::wall_clock;
 
 /// What this machine holds of a client under one shared limit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -88,9 +89,7 @@ impl Stored {
             (_, 0) if owed > 0 => {
                 let left = Left(Duration::from_millis(full_after_ms));
                 let owed = Count(owed, "cell", "cells");
-                format!(
-                    "in the store: {owed} owed, {free} of {burst} free; nothing is owed in {left}"
-                )
+                format!("in the store: {owed} owed, {free} of {burst} free; all {burst} in {left}")
             }
             (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
             _ => {
@@ -174,6 +173,42 @@ impl Held {
             known: held > 0 || holding.unreported() > 0 || blocked_ms > 0 || asking,
             ..nothing
         }
+    }
+
+    /// Says what the store would decide about a request of this cost now, if it is asked about
+    /// each request, and what it has is known.
+    pub(crate) fn decide(
+        &mut self,
+        Question { cells, .. }: Question,
+        policy: &Policy,
+        limit: &Limit,
+        message: &Message<'_>,
+    ) {
+        let Some(stored) = self.store.filter(|_| self.at_once && self.now == "asks") else {
+            return;
+        };
+        // One that its response will charge needs a cell, whatever it reserves.
+        let needs = cells.max(u32::from(policy.settle.is_some()));
+        let wait = match &limit.calendar {
+            _ if needs == 0 || needs <= stored.free => Nanos::ZERO,
+            Some(calendar) => {
+                let now = wall_clock();
+                let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+                let end = u64::try_from(calendar.bounds_at(second).end).unwrap_or_default();
+                let left = Duration::from_secs(end).saturating_sub(now);
+                Nanos(nanoseconds(left).max(1))
+            }
+            None => {
+                let quota = limit_bucket::quota(limit, Some(message));
+                let asked = quota.emission_interval().saturating_mul(needs.into());
+                let owed = Nanos::from_millis(stored.full_after_ms).saturating_add(asked);
+                let most = quota.drain_time().saturating_add(quota.max_delay());
+                owed.saturating_sub(most)
+            }
+        };
+        let is_blocked = wait > Nanos::ZERO;
+        self.now = if is_blocked { "blocked" } else { "allowed" }.to_owned();
+        self.blocked_ms = wait.millis_ceil();
     }
 
     /// "this machine holds 5 cells, for 1.9 s; 3 spent cells are not confirmed by the store yet".

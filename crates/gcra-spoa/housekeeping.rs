@@ -762,12 +762,18 @@ fn all_without_store(policies: &Policies, machines: u32) -> String {
         let words = without_store_in_words(policy, policy.shared?, machines);
         Some(format!("policy '{}': {words}", policy.name))
     });
-    let machines = match machines {
-        0 => "it is not known for sure how many machines there are, so the share is nothing"
-            .to_owned(),
-        machines => format!("{} seen", Count(machines, "machine was", "machines were")),
+    let has_share = |policy: &Policy| {
+        policy.shared.is_some_and(|it| !it.at_once && it.without_store != WithoutStore::Closed)
     };
-    shared.chain([machines]).collect::<Vec<_>>().join("; ")
+    let machines = match machines {
+        0 if !policies.without_trials().any(has_share) => None,
+        0 => Some(
+            "it is not known for sure how many machines there are, so the share is nothing"
+                .to_owned(),
+        ),
+        machines => Some(format!("{} seen", Count(machines, "machine was", "machines were"))),
+    };
+    shared.chain(machines).collect::<Vec<_>>().join("; ")
 }
 
 /// The policies that make other keys than before, of those that some clients are exempt from; and

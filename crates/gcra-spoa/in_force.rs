@@ -153,6 +153,7 @@ impl Usual {
             && settle.is_none()
             && quota.max_delay() == Nanos::ZERO
             && shared.is_some() == is_shared
+            && !shared.is_some_and(|shared| shared.at_once)
             && trial.is_none()
             && earlier.is_empty()
             && others.is_empty()

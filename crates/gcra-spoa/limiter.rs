@@ -268,7 +268,8 @@ impl Limiter {
         }
         // This answer leaves if there is no memory to wait in.
         if let Some(Sharing { without_store, .. }) = progress.sharing() {
-            let is_blocked = !matches!(without_store, WithoutStore::Open { .. });
+            let is_blocked =
+                progress.is_blocked() || !matches!(without_store, WithoutStore::Open { .. });
             let answers = &in_force.policies.answers;
             let _ = reply.set_var(answers.scope, answers.blocked, is_blocked);
         }

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use gcra_lease::{Charge as InStore, Micros};
+use gcra_lease::Charge as StoreCharge;
 use gcra_table::{KeyHash, Leases, Nanos, Reading, Settled, Table, Time, WallReading};
 use spop_agent::{Message, Value};
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::Borrower;
 use crate::decide::{MOST_WINDOWS, in_window};
-use crate::decide_shared::{Attempt, MustWait, Patience, SettledInStore, Shared};
+use crate::decide_shared::{Attempt, LOOK, MustWait, Patience, SettledInStore, Shared};
 use crate::earlier::{former_buckets, least_tat};
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
@@ -253,11 +253,10 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             // What was counted in another window is not given back in this one.
             let calendar = limit.calendar.as_deref();
             let is_ours = calendar.is_none_or(|calendar| is_within(calendar, now, reserved_at));
-            let look = InStore::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
             match (more, less) {
-                (0, 1..) if is_ours => Some(InStore::Less { cells: less }),
-                (0, _) => wants.then_some(look),
-                (_, _) => Some(InStore::More { cells: more }),
+                (0, 1..) if is_ours => Some(StoreCharge::Less { cells: less }),
+                (0, _) => wants.then_some(LOOK),
+                (_, _) => Some(StoreCharge::More { cells: more }),
             }
         };
         let question = Question { policy, rule, cells: 0, key };
@@ -270,9 +269,9 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             let done = charged.cells;
             store_ns = store_ns.max(Some(charged.now.0.saturating_mul(1_000)));
             match charge {
-                InStore::Take { .. } => {}
-                InStore::Less { .. } => cells.given_back = cells.given_back.max(done),
-                InStore::More { cells: more } => {
+                StoreCharge::Take { .. } => {}
+                StoreCharge::Less { .. } => cells.given_back = cells.given_back.max(done),
+                StoreCharge::More { cells: more } => {
                     cells.charged = cells.charged.max(done);
                     cells.overdrawn = cells.overdrawn.max(charged.beyond_burst);
                     cells.forgiven = cells.forgiven.max(more - done);

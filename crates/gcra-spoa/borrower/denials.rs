@@ -15,9 +15,19 @@ const USED_FOR: Micros = Micros::from_millis(1_000);
 /// The most denials that are remembered. About further keys the store is asked each time.
 const MOST: usize = 65_536;
 
+/// How often those that are over are taken out, at most: all threads wait for that.
+const SWEEP_EVERY: Micros = Micros::from_millis(100);
+
 /// The keys that the store has denied, as this process knows.
 #[derive(Debug, Default)]
-pub(crate) struct Denials(Mutex<AHashMap<Key, Denial>>);
+pub(crate) struct Denials(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    keys: AHashMap<Key, Denial>,
+    /// When those that were over were taken out at last.
+    swept: HostTime,
+}
 
 /// A key under the numbers of a limit, and when its window begins, if it counts in windows.
 type Key = (LeaseKey, Option<u64>);
@@ -50,11 +60,12 @@ impl Denials {
         };
         let until = now.saturating_add(used_for);
         let mut all = self.all();
-        if all.len() >= MOST {
-            all.retain(|_, denial| now < denial.until);
+        if all.keys.len() >= MOST && now.saturating_since(all.swept) >= SWEEP_EVERY {
+            all.swept = now;
+            all.keys.retain(|_, denial| now < denial.until);
         }
-        if all.len() < MOST {
-            all.insert(key_of(key, limit), Denial { charged, at: now, needs, until });
+        if all.keys.len() < MOST {
+            all.keys.insert(key_of(key, limit), Denial { charged, at: now, needs, until });
         }
     }
 
@@ -67,16 +78,16 @@ impl Denials {
         now: HostTime,
     ) -> Option<Denial> {
         let needs = needs(charge)?;
-        let denial = self.all().get(&key_of(key, limit)).copied()?;
+        let denial = self.all().keys.get(&key_of(key, limit)).copied()?;
         (denial.needs <= needs && now < denial.until).then_some(denial)
     }
 
     /// Forgets what is known of a key, of which something is given back.
     pub(crate) fn forget(&self, key: LeaseKey, limit: &Limit) {
-        self.all().remove(&key_of(key, limit));
+        self.all().keys.remove(&key_of(key, limit));
     }
 
-    fn all(&self) -> MutexGuard<'_, AHashMap<Key, Denial>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

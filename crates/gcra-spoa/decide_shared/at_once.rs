@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use gcra_lease::{Charge as InStore, Charged, HostTime, Micros, Units};
+use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros, Units};
 use gcra_store::{Charging, NotCharged};
 use gcra_table::{Nanos, Reading, Table, Time, WallReading};
 
@@ -40,7 +40,7 @@ pub(crate) struct AtOnce {
 #[derive(Clone, Copy)]
 struct Step {
     place: usize,
-    charge: InStore,
+    charge: StoreCharge,
 }
 
 /// What is to be done about a message, one after the other.
@@ -50,7 +50,7 @@ type Steps = ArrayVec<Step, MOST_STEPS>;
 #[derive(Clone, Copy, Debug)]
 struct Done {
     place: usize,
-    charge: InStore,
+    charge: StoreCharge,
     charged: Charged,
     /// When the reply came, or when it had come to an earlier request.
     at: Time,
@@ -61,7 +61,7 @@ struct Done {
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     place: usize,
-    charge: InStore,
+    charge: StoreCharge,
     charging: Charging,
     outcome: Option<Result<Charged, NotCharged>>,
 }
@@ -70,16 +70,25 @@ pub(crate) struct UnderWay {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore<'p> {
     pub(crate) standing: Standing<'p>,
-    pub(crate) charge: InStore,
+    pub(crate) charge: StoreCharge,
     pub(crate) charged: Charged,
 }
 
 /// What each limit of a message says, after its response has settled it.
 pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
 
-/// The store cannot be used, or has not answered.
-#[derive(Clone, Copy, Debug)]
-struct NoAnswer;
+/// A charge of nothing, which is always allowed: what is owed now?
+pub(crate) const LOOK: StoreCharge =
+    StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+
+/// Why a message does not go on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stop {
+    /// It has to wait for the store.
+    Wait,
+    /// The store cannot be used, or has not answered.
+    NoAnswer,
+}
 
 impl AtOnce {
     /// A charge of which nothing is known yet, if there is one.
@@ -124,7 +133,7 @@ impl Done {
 
     /// How long a request has to wait for these cells, if it is denied. A count is free again when
     /// its window ends.
-    fn wait(&self, now: Time, charge: InStore) -> Nanos {
+    fn wait(&self, now: Time, charge: StoreCharge) -> Nanos {
         let denied = Charged { allowed: false, ..self.charged };
         let wait = Nanos::from(denied.wait(&self.limit, &charge));
         wait.saturating_sub(now.saturating_since(self.at))
@@ -132,7 +141,7 @@ impl Done {
 
     /// Whether nothing was to be charged.
     fn is_look(&self) -> bool {
-        matches!(self.charge, InStore::Take { cells: 0, .. })
+        matches!(self.charge, StoreCharge::Take { cells: 0, .. })
     }
 
     /// The cells that are given back if the request is denied by another limit. Of a queue nothing
@@ -140,7 +149,9 @@ impl Done {
     /// on at the same time as one of them.
     fn cells_to_undo(&self) -> u32 {
         match self.charge {
-            InStore::Take { cells, max_delay: Micros::ZERO, .. } if self.charged.allowed => cells,
+            StoreCharge::Take { cells, max_delay: Micros::ZERO, .. } if self.charged.allowed => {
+                cells
+            }
             _ => 0,
         }
     }
@@ -185,19 +196,21 @@ impl<'p> Shared<'p, '_, '_> {
         let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
         let is_oversize = claims.iter().any(is_too_large);
         let steps = if is_oversize { self.looks(&claims) } else { self.steps(&claims) };
-        let outcome = self.charge_in_turn(&claims, &steps, attempt, patience)?;
+        let outcome = self.charge_in_turn(&claims, &steps, attempt, patience);
+        if outcome == Err(Stop::Wait) {
+            return Err(MustWait);
+        }
         let Some(at_once) = attempt.at_once.take() else { return Ok(denied(Reason::Store)) };
         let stats = &self.in_force.each[self.question.policy].stats;
-        if let Err(NoAnswer) = outcome {
-            let reason = match at_once.loans.first() {
+        if outcome.is_err() {
+            let unanswered = steps.get(at_once.done.len()).map_or(0, |step| step.place);
+            let reason = match at_once.loans.get(unanswered) {
                 _ if is_oversize => Some(Reason::Oversize),
                 Some(loan) => self.without_store(limits, now, loan).0,
                 None => Some(Reason::Store),
             };
-            // What was charged before stays charged if the request is allowed.
-            if reason.is_some() {
-                self.undo(&at_once);
-            }
+            // Also if it is allowed: nothing is reserved then.
+            self.undo(&claims, &at_once);
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
             stats.count_without_store(verdict.outcome);
             return Ok(Decided { reason, ..Decided::default() });
@@ -226,7 +239,7 @@ impl<'p> Shared<'p, '_, '_> {
         }
         add(standings, policy, said);
         if is_denied || is_oversize {
-            self.undo(&at_once);
+            self.undo(&claims, &at_once);
             return Ok(denied(if is_oversize { Reason::Oversize } else { Reason::Limit }));
         }
         let goes_on = at_once.done.iter().filter_map(Done::goes_on).max();
@@ -254,7 +267,7 @@ impl<'p> Shared<'p, '_, '_> {
     pub(crate) fn settle_at_once(
         &self,
         limits: &'p [Limit],
-        charge: impl Fn(&'p Limit, WallReading) -> Option<InStore>,
+        charge: impl Fn(&'p Limit, WallReading) -> Option<StoreCharge>,
         attempt: &mut Attempt,
         patience: Patience,
     ) -> Result<Option<AllSettled<'p>>, MustWait> {
@@ -271,7 +284,7 @@ impl<'p> Shared<'p, '_, '_> {
         for done in &all_done {
             let Some(claim) = claims.get(done.place) else { continue };
             let Done { charge, charged, limit, .. } = *done;
-            if matches!(charge, InStore::Less { .. }) {
+            if matches!(charge, StoreCharge::Less { .. }) {
                 self.borrower.denials.forget(claim.key, &limit);
             }
             // Nobody waits for a response.
@@ -282,8 +295,8 @@ impl<'p> Shared<'p, '_, '_> {
         Ok(is_answered.then_some(said))
     }
 
-    /// Begins, if nothing has begun yet. `None` if the store cannot compute a limit, which the check
-    /// of the configuration refuses.
+    /// Begins, if nothing has begun yet. `None` if the store cannot compute a limit, which the
+    /// check of the configuration refuses.
     fn begin<'a>(&self, claims: &[Claim<'p>], attempt: &'a mut Attempt) -> Option<&'a mut AtOnce> {
         if attempt.at_once.is_none() {
             let began = self.table.wall_reading();
@@ -314,9 +327,9 @@ impl<'p> Shared<'p, '_, '_> {
         let charges = claims.iter().enumerate();
         let charges = charges.map(|(place, claim)| Step { place, charge: self.request(claim) });
         let look = |Step { place, charge }| match charge {
-            InStore::Take { cells, needs, max_delay } if max_delay > Micros::ZERO => {
+            StoreCharge::Take { cells, needs, max_delay } if max_delay > Micros::ZERO => {
                 let needs = cells.max(needs);
-                Some(Step { place, charge: InStore::Take { cells: 0, needs, max_delay } })
+                Some(Step { place, charge: StoreCharge::Take { cells: 0, needs, max_delay } })
             }
             _ => None,
         };
@@ -325,19 +338,18 @@ impl<'p> Shared<'p, '_, '_> {
         looks.chain(charges).collect()
     }
 
-    /// What is to be done about a request that costs more than a limit ever allows: each limit says
-    /// what the client owes.
+    /// What is to be done about a request that costs more than a limit ever allows: each limit
+    /// says what the client owes.
     fn looks(&self, claims: &[Claim<'p>]) -> Steps {
-        let charge = InStore::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
-        (0..claims.len()).map(|place| Step { place, charge }).collect()
+        (0..claims.len()).map(|place| Step { place, charge: LOOK }).collect()
     }
 
     /// What a request is charged under a limit.
-    fn request(&self, claim: &Claim<'p>) -> InStore {
+    fn request(&self, claim: &Claim<'p>) -> StoreCharge {
         // One that its response will charge needs a cell, whatever it reserves.
         let needs = u32::from(self.policy().settle.is_some());
         let max_delay = Micros(claim.quota.max_delay().0 / 1_000);
-        InStore::Take { cells: self.question.cells, needs, max_delay }
+        StoreCharge::Take { cells: self.question.cells, needs, max_delay }
     }
 
     /// What the store has said of a limit that has denied such a request not long ago, if one has.
@@ -362,32 +374,28 @@ impl<'p> Shared<'p, '_, '_> {
         steps: &[Step],
         attempt: &mut Attempt,
         patience: Patience,
-    ) -> Result<Result<(), NoAnswer>, MustWait> {
+    ) -> Result<(), Stop> {
         loop {
-            let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(Err(NoAnswer)) };
+            let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
             let is_denied = at_once.done.last().is_some_and(|done| !done.charged.allowed);
             let next = steps.get(at_once.done.len()).filter(|_| !is_denied);
-            let Some(step) = next else { return Ok(Ok(())) };
-            if at_once.under_way.is_empty()
-                && let Err(NoAnswer) = self.send(claims, *step, attempt, patience)?
-            {
-                return Ok(Err(NoAnswer));
+            let Some(step) = next else { return Ok(()) };
+            if at_once.under_way.is_empty() {
+                self.send(claims, *step, attempt, patience)?;
             }
-            let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(Err(NoAnswer)) };
-            let Some(mut under_way) = at_once.under_way.pop() else { return Err(MustWait) };
+            let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
+            let mut under_way = at_once.under_way.pop().ok_or(Stop::Wait)?;
             match under_way.look() {
-                Some(Ok(charged)) => {
-                    let Some(done) = at_once.take(self.table, &under_way, charged) else {
-                        return Ok(Err(NoAnswer));
-                    };
-                    self.note_denial(claims, &done);
+                Some(outcome) => {
+                    let charged = outcome.map_err(|_| Stop::NoAnswer)?;
+                    let done = at_once.take(self.table, &under_way, charged);
+                    self.note_denial(claims, &done.ok_or(Stop::NoAnswer)?);
                 }
-                Some(Err(_)) => return Ok(Err(NoAnswer)),
                 // Perhaps the store makes it all the same.
-                None if patience == Patience::Over => return Ok(Err(NoAnswer)),
+                None if patience == Patience::Over => return Err(Stop::NoAnswer),
                 None => {
                     at_once.under_way.push(under_way);
-                    return Err(MustWait);
+                    return Err(Stop::Wait);
                 }
             }
         }
@@ -406,56 +414,51 @@ impl<'p> Shared<'p, '_, '_> {
         if !is_sent {
             for step in steps {
                 // What cannot be sent stays as it is.
-                let _ = self.send(claims, *step, attempt, patience)?;
+                if self.send(claims, *step, attempt, patience) == Err(Stop::Wait) {
+                    return Err(MustWait);
+                }
             }
         }
         let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(()) };
-        let all = at_once.under_way.iter_mut().map(UnderWay::look);
-        let waits = all.fold(false, |waits, outcome| waits || outcome.is_none());
-        if waits && patience != Patience::Over {
+        if at_once.under_way.iter_mut().any(|under_way| under_way.look().is_none())
+            && patience != Patience::Over
+        {
             return Err(MustWait);
         }
-        for under_way in std::mem::take(&mut at_once.under_way) {
-            if let Some(Ok(charged)) = under_way.outcome {
+        for mut under_way in std::mem::take(&mut at_once.under_way) {
+            if let Some(Ok(charged)) = under_way.look() {
                 let _ = at_once.take(self.table, &under_way, charged);
             }
         }
         Ok(())
     }
 
-    /// Sends a charge, if it may wait for the reply.
+    /// Sends a charge, if the message may wait for the reply.
     fn send(
         &self,
         claims: &[Claim<'p>],
         Step { place, charge }: Step,
         attempt: &mut Attempt,
         patience: Patience,
-    ) -> Result<Result<(), NoAnswer>, MustWait> {
-        let at_once = attempt.at_once.as_deref_mut();
-        let Some((at_once, claim)) = at_once.zip(claims.get(place)) else {
-            return Ok(Err(NoAnswer));
-        };
-        let Some(loan) = at_once.loans.get(place) else { return Ok(Err(NoAnswer)) };
-        let is_starting = self.borrower.is_starting(loan);
-        let is_away = self.borrower.is_away(self.table, loan) && !is_starting;
-        if is_away || patience == Patience::Over {
-            return Ok(Err(NoAnswer));
+    ) -> Result<(), Stop> {
+        let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
+        let loan = at_once.loans.get(place).ok_or(Stop::NoAnswer)?;
+        let claim = claims.get(place).ok_or(Stop::NoAnswer)?;
+        let is_away = self.borrower.is_away(self.table, loan);
+        let is_starting = is_away && self.borrower.is_starting(loan);
+        if patience == Patience::Over || (is_away && !is_starting) {
+            return Err(Stop::NoAnswer);
         }
         if attempt.waits.is_none() {
             attempt.waits = Some(self.borrower.join(claim.key, self.question.cells));
         }
-        if patience == Patience::WillAsk {
-            return Err(MustWait);
+        if is_starting || patience == Patience::WillAsk {
+            return Err(Stop::Wait);
         }
-        match self.borrower.charge(self.table, loan, charge) {
-            Ok(charging) => {
-                let under_way = UnderWay { place, charge, charging, outcome: None };
-                let _ = at_once.under_way.try_push(under_way);
-                Ok(Ok(()))
-            }
-            Err(_) if is_starting => Err(MustWait),
-            Err(_) => Ok(Err(NoAnswer)),
-        }
+        let charging = self.borrower.charge(self.table, loan, charge);
+        let charging = charging.map_err(|_| Stop::NoAnswer)?;
+        let under_way = UnderWay { place, charge, charging, outcome: None };
+        at_once.under_way.try_push(under_way).map_err(|_| Stop::NoAnswer)
     }
 
     /// Remembers that a charge was denied. A penalty is charged for each request, so that each of
@@ -471,12 +474,14 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Gives back what was charged for a request that is denied all the same.
-    fn undo(&self, at_once: &AtOnce) {
+    fn undo(&self, claims: &[Claim<'p>], at_once: &AtOnce) {
         for done in &at_once.done {
             let cells = done.cells_to_undo();
-            if let Some(loan) = at_once.loans.get(done.place).filter(|_| cells > 0) {
+            let there = claims.get(done.place).zip(at_once.loans.get(done.place));
+            if let Some((claim, loan)) = there.filter(|_| cells > 0) {
                 // If it cannot be sent, the limit is too strict by these cells.
-                let _ = self.borrower.charge(self.table, loan, InStore::Less { cells });
+                let _ = self.borrower.charge(self.table, loan, StoreCharge::Less { cells });
+                self.borrower.denials.forget(claim.key, &done.limit);
             }
         }
     }
@@ -491,7 +496,7 @@ impl<'p> Shared<'p, '_, '_> {
         let owed = standing.owed.saturating_add(cost);
         // Beyond the ceiling nothing more is charged.
         let Some(loan) = loan.filter(|_| owed <= quota.most_owed()) else { return };
-        let more = InStore::More { cells: penalty.cells };
+        let more = StoreCharge::More { cells: penalty.cells };
         if self.borrower.charge(self.table, loan, more).is_ok() {
             standing.owed = owed;
             standing.wait = standing.wait.saturating_add(cost);
@@ -505,9 +510,9 @@ impl<'p> Shared<'p, '_, '_> {
         let taken = done.taken(now);
         // A request that costs nothing is allowed, and learns how long one of a cell would wait.
         let (is_denied, asked) = match done.charge {
-            InStore::Take { cells: 0, needs: 0, .. } => {
+            StoreCharge::Take { cells: 0, needs: 0, .. } => {
                 let max_delay = Micros(quota.max_delay().0 / 1_000);
-                let one = InStore::Take { cells: 1, needs: 0, max_delay };
+                let one = StoreCharge::Take { cells: 1, needs: 0, max_delay };
                 let most = done.limit.cells(done.limit.burst());
                 let most = most.saturating_add(one.drains_meanwhile(&done.limit));
                 (taken.saturating_add(done.limit.cells(1)) > most, one)

@@ -205,8 +205,8 @@ impl<'t> File<'t> {
             let what = format!(
                 "the store is strict, and policy '{}' counts in windows: when the store is used \
                  for the first time, and when it has lost its memory, all clients are blocked \
-                 until the window ends; leave strict out if a count that begins at 0 then does \
-                 less harm",
+                 until the window ends; leave strict out if it does less harm that counts begin \
+                 at 0 again then",
                 policy.name
             );
             self.reader.warn(value.span().start, &what);

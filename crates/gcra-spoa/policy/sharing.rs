@@ -248,10 +248,10 @@ pub(super) fn sharing<'t>(
         }
         // If the word is wrong, "open" may have been meant.
         (Some(None), _) => WithoutStore::default(),
-        (_, Some(value)) => {
+        (without_store, Some(value)) => {
             let what = "open_for has no effect without without_store = \"open\"; leave it out";
             reader.wrong(value.span().start, what);
-            WithoutStore::default()
+            without_store.flatten().unwrap_or_default()
         }
         (Some(Some(without_store)), None) => without_store,
         (None, None) => WithoutStore::default(),
@@ -282,7 +282,8 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
     let at_once = policy.shared.is_some_and(|shared| shared.at_once);
     let has_share =
         policy.shared.is_some_and(|shared| shared.without_store == WithoutStore::Share);
-    if at_once && has_share {
+    let has_limits = policy.limits().next().is_some() || !trial.is_empty();
+    if at_once && has_share && has_limits {
         let has = match policy {
             _ if policy.settle.is_some() => "settle",
             _ if policy.max_delay() > Nanos::ZERO => "max_delay",
@@ -290,7 +291,7 @@ pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
             _ => "a limit with a window",
         };
         let what = format!(
-            "policy '{}' is shared and has {has}, so that no machine can have a share of its \
+            "policy '{}' is shared and has {has}, so no machine can have a share of its \
              limits while the store is away; write without_store = \"closed\" to block requests \
              then, or \"open\" to allow them for a time",
             policy.name

@@ -968,7 +968,7 @@ fn what_max_delay_cannot_do_is_a_mistake() {
         (
             "limits = \"1/s\"\nshared = true\nmax_delay = \"2s\"\n[store]\nurl = \"redis://a\""
                 .to_owned(),
-            "policy 'api' is shared and has max_delay, so that no machine can have a share of its \
+            "policy 'api' is shared and has max_delay, so no machine can have a share of its \
              limits while the store is away; write without_store = \"closed\" to block requests \
              then, or \"open\" to allow them for a time",
         ),
@@ -2208,7 +2208,7 @@ fn what_settle_cannot_do_is_a_mistake() {
         ),
         (
             with("shared = true\n[store]\nurl = \"redis://a\""),
-            "5: policy 'api' is shared and has settle, so that no machine can have a share of \
+            "5: policy 'api' is shared and has settle, so no machine can have a share of \
              its limits while the store is away; write without_store = \"closed\" to block \
              requests then, or \"open\" to allow them for a time",
         ),
@@ -2361,7 +2361,7 @@ fn a_count_is_refused_where_it_cannot_be() {
                 "[store]\nurl = \"redis://store.example\"\n[policy.api]\n\
                  limits = [\"1/s\", {count}]\nshared = true\n"
             ),
-            "5: policy 'api' is shared and has a limit with a window, so that no machine can have \
+            "5: policy 'api' is shared and has a limit with a window, so no machine can have \
              a share of its limits while the store is away; write without_store = \"closed\" to \
              block requests then, or \"open\" to allow them for a time",
         ),
