@@ -183,8 +183,12 @@ impl<'p> Shared<'p, '_, '_> {
         let denied = |reason| Decided { reason: Some(reason), ..Decided::default() };
         let is_new = attempt.at_once.is_none();
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
-        // A penalty is charged for each request.
+        let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
+        let is_oversize = claims.iter().any(is_too_large);
+        // What can never be allowed is a stronger reason; and a penalty is charged for each
+        // request.
         if is_new
+            && !is_oversize
             && policy.penalty.is_none()
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
@@ -193,8 +197,6 @@ impl<'p> Shared<'p, '_, '_> {
             attempt.at_once = None;
             return Ok(denied(Reason::Limit));
         }
-        let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
-        let is_oversize = claims.iter().any(is_too_large);
         let steps = if is_oversize { self.looks(&claims) } else { self.steps(&claims) };
         let outcome = self.charge_in_turn(&claims, &steps, attempt, patience);
         if outcome == Err(Stop::Wait) {
