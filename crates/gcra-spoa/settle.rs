@@ -347,10 +347,10 @@ mod tests {
     #[test]
     fn only_what_was_reserved_in_a_window_is_given_back_in_it() {
         let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
-        let at = |ms| Duration::from_millis(1_800_000_000_000 + ms);
+        let at = |ms: u64| Duration::from_millis(1_800_000_000_000 + ms);
         clock.set_wall(u64::try_from(at(60_000).as_nanos()).unwrap());
         let calendar = Calendar::parse("hour").unwrap();
-        let is_ours = |ms| is_within(&calendar, table.wall_reading(), at(ms));
+        let is_ours = |ms: u64| is_within(&calendar, table.wall_reading(), at(ms));
         assert!(is_ours(0) && is_ours(3_599_999) && !is_ours(3_600_000));
         let before = at(0).checked_sub(Duration::from_millis(1)).unwrap();
         assert!(!is_within(&calendar, table.wall_reading(), before));
