@@ -862,10 +862,8 @@ impl Decided {
         let Some(reason) = &self.reason else {
             return match (&*self.rule, self.cells, self.retry_after_ms) {
                 ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
-                (_, cells, _)
-                    if let Some(message) = &self.settled_by
-                        && !self.asks_store =>
-                {
+                (_, cells, _) if self.settled_by.is_some() && !self.asks_store => {
+                    let message = self.settled_by.as_deref().unwrap_or_default();
                     let reserves = match cells {
                         0 => "reserves no cell".to_owned(),
                         cells => format!("reserves {}", Count(cells, "cell", "cells")),
