@@ -8,7 +8,7 @@ use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
 use crate::earlier::least_tat;
-use crate::in_force::InForce;
+use crate::in_force::{InForce, Usual};
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policy::calendar::Calendar;
 use crate::policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
@@ -39,11 +39,7 @@ pub(crate) fn decide<'p, 'm>(
     let each = &in_force.each[question.policy];
     let mut at = None;
     let (verdict, delay) = match each.usual {
-        Some(usual) => {
-            let key = usual.key(table, question.key);
-            let reason = reason_of(&table.charge(key, usual.quota, question.cells, now));
-            (Verdict::new(question.policy, policy.observes, reason), Nanos::ZERO)
-        }
+        Some(usual) => (decide_usual(table, now, in_force, question, usual), Nanos::ZERO),
         _ => {
             let (reason, delay) = match policy.rule(question.rule) {
                 Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
@@ -65,6 +61,21 @@ pub(crate) fn decide<'p, 'm>(
         *goes_on = at.unwrap_or(now.time().saturating_add(delay));
     }
     verdict
+}
+
+/// As [`decide`], where a policy has only this limit.
+#[inline(always)]
+pub(crate) fn decide_usual(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &InForce,
+    question: Question,
+    usual: Usual,
+) -> Verdict {
+    let policy = &in_force.policies.list[question.policy];
+    let key = usual.key(table, question.key);
+    let reason = reason_of(&table.charge(key, usual.quota, question.cells, now));
+    Verdict::new(question.policy, policy.observes, reason)
 }
 
 /// What a limit would say about a message now.

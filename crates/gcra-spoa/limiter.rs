@@ -13,7 +13,7 @@ use crate::answer::{self, Standings};
 use crate::audit::{Audit, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};
-use crate::decide::decide;
+use crate::decide::{decide, decide_usual};
 use crate::decide_shared::{Patience, ask_ahead};
 use crate::deciding::{Deciding, Progress};
 use crate::in_force::{InForce, Usual};
@@ -135,12 +135,13 @@ impl Handler for Limiter {
         // stack, and read back from there (docs/internals/ARCHITECTURE.md, "Performance notes").
         if let Ok(question) = first
             && request.messages().len() == 1
-            && round.in_force.each[question.policy].usual.is_some()
+            && let Some(usual) = round.in_force.each[question.policy].usual
             && round.audit.is_none()
         {
-            let message = || request.messages().next();
             let Round { table, in_force, now, lane, audit: _, leases: _ } = round;
-            let verdict = verdict_on(in_force, table, now, *lane, question, None, message);
+            // Only this: a call of `decide` would have the code of all other cases here.
+            let verdict = decide_usual(table, now, in_force, question, usual);
+            count(in_force, *lane, question, verdict, || request.messages().next());
             // It fits: the limit for ACKs is at least the size of this one.
             let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
             return;
