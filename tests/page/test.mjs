@@ -386,7 +386,7 @@ await test('the page notices that its agent is gone, and goes on when it is back
     return path.split('M').length > 2 || (await page.locator('#p-traffic .gap').getAttribute('d')).length > 0;
   });
   assert.equal(await text(page, '#alerts'), '');
-  assert.match(await text(page, '#events'), /opened with the buckets in it/);
+  await until('the start is among the events', async () => /opened with the buckets in it/.test(await text(page, '#events')));
 });
 
 await test('a table that is resized', async () => {
@@ -394,7 +394,7 @@ await test('a table that is resized', async () => {
   const { status, text: said } = run(program, ['table', 'resize', '--table', path.join(directory, 'table'), '--slots', '65536']);
   assert.equal(status, 0, said);
   await until('the page has the new size', async () => /65\.5K/.test(await text(page, '#t-slots')));
-  assert.match(await text(page, '#events'), /the table was resized; it now has 65536 slots/);
+  await until('the event is shown', async () => /the table was resized; it now has 65536 slots/.test(await text(page, '#events')));
 });
 
 await test('a file with a mistake, and one that is right again', async () => {
@@ -403,7 +403,7 @@ await test('a file with a mistake, and one that is right again', async () => {
   a.child.kill('SIGHUP');
   await until('the refusal is shown', async () => /A configuration was refused; see the events\. 1 time, last at \d\d:/.test(await text(page, '#alerts')));
   await page.locator('#only-warnings').check();
-  assert.match(await text(page, '#events'), /error.*was refused; the policies in force have not changed/);
+  await until('the refusal is among the events', async () => /error.*was refused; the policies in force have not changed/.test(await text(page, '#events')));
   fs.writeFileSync(config, right.replace('5/h burst 5', '6/h burst 6'));
   a.child.kill('SIGHUP');
   await until('the other limits are shown', async () => /has other limits than this one/.test(await text(page, '#alerts')));
@@ -558,9 +558,42 @@ await test('no token is in a log, and no key in full', async () => {
     assert.ok(!JSON.stringify(await agent.json('live?all')).includes('alice@example'));
   }
 });
+
+const costs = file('costs.toml', `
+[policy.queue]
+message = "check"
+key = ["ip"]
+limits = "6/m burst 5"
+max_delay = "30s"
+
+[policy.tokens]
+message = "ask"
+key = ["user"]
+limits = "100/h burst 100"
+settle = "answered"
+cost = "used"
+`);
+const e = await Agent.start(program, ['--config', costs, '--table', path.join(directory, 'costs'), '--slots', '16384', '--listen', '127.0.0.1:0', '--admin', await port(), '--drain', '0']);
+const costly = await open('costs', e.url);
+
+await test('a policy says how many were delayed, and what came of responses', async () => {
+  const nums = (policy) => text(costly, `[data-policy="${policy}"] .nums`);
+  assert.equal(await nums('queue'), 'since the start: 0 allowed, 0 blocked');
+  const link = await Spop.connect(e.listen);
+  await link.ask('check', Array(9).fill({ ip: '192.0.2.7' }));
+  await link.ask('ask', Array(3).fill({ user: 'alice' }));
+  await link.ask('answered', [{ user: 'alice', used: '7' }, { user: 'alice', used: '0' }, { user: 'alice' }]);
+  link.close();
+  const queue = 'since the start: 8 allowed (3 of these delayed), 1 blocked';
+  await until('the delays are shown', async () => (await nums('queue')) === queue);
+  const tokens = 'since the start: 3 allowed, 0 blocked; responses: 1 charged more, 1 as reserved, 1 without a cost';
+  await until('the responses are shown', async () => (await nums('tokens')) === tokens);
+  await accessible(costly);
+  await costly.screenshot({ path: path.join(pictures, 'costs.png'), fullPage: true });
+});
 assert.deepEqual(await acting.evaluate(() => window.violations), [], 'violations of the CSP');
 assert.deepEqual(complaints, [], 'errors of the page');
-const ours = [a, b, c, d].map((agent) => agent.url);
+const ours = [a, b, c, d, e].map((agent) => agent.url);
 assert.deepEqual(requests.filter((url) => !ours.some((our) => url.startsWith(our))), [], 'requests to others');
 
 await more.stop();

@@ -493,6 +493,12 @@ function card(name) {
   cards.set(name, it);
   return it;
 }
+// What the responses of a policy with `settle` have cost.
+const SETTLED = { charged: 'charged more', given_back: 'gave back', equal: 'as reserved', late: 'too late to give back', no_cost: 'without a cost', no_store: 'without the store' };
+function settled(counts) {
+  const words = Object.entries(SETTLED).filter(([outcome]) => counts[outcome]).map(([outcome, said]) => `${whole.format(counts[outcome])} ${said}`);
+  return words.length ? `; responses: ${words.join(', ')}` : '';
+}
 function showPolicies({ configuration, status: { together } }, slots) {
   const words = new Map(configuration.policies.map((policy) => [policy.name, policy]));
   const names = [...new Set([...words.keys(), ...together.policies.map((p) => p.name)])];
@@ -504,8 +510,9 @@ function showPolicies({ configuration, status: { together } }, slots) {
     say(it.tag, mode);
     mark(it.tag, 'class', policy && !policy.observes ? 'tag' : 'tag observe');
     const d = sums?.decisions ?? {};
-    const undecided = d.undecided ? `, ${whole.format(d.undecided)} undecided` : '';
-    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed, ${whole.format(d.blocked ?? 0)} blocked${d.would_block ? `, ${whole.format(d.would_block)} would block` : ''}${undecided}`);
+    const more = (n, words) => n ? `, ${whole.format(n)} ${words}` : '';
+    const delayed = sums?.delayed ? ` (${whole.format(sums.delayed)} of these delayed)` : '';
+    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed${delayed}, ${whole.format(d.blocked ?? 0)} blocked${more(d.would_block, 'would block')}${more(d.undecided, 'undecided')}${settled(sums?.settled ?? {})}`);
     // The first line says the name and the message again.
     const lines = policy ? [policy.lines[0].replace(/^policy '[^']*'(, )?/, ''), ...policy.lines.slice(1)].filter(Boolean) : [];
     lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(make('li')), line));
