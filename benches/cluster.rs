@@ -1,5 +1,6 @@
-//! What it costs to share a limit: three hosts that hold leases, beside three that call a script
-//! of the store for each request, and three that count by themselves. `make bench-cluster`.
+//! What it costs to share a limit: three hosts that hold leases, beside three that have each
+//! request charged in the store, three that call a script of the store for each request, and three
+//! that count by themselves. `make bench-cluster`.
 //!
 //! `cargo bench --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU of the
 //! store and of the agents, and latency, each under the same steady load, medians of interleaved
@@ -50,12 +51,15 @@ const KEYS: u32 = 10_000;
 enum Way {
     Alone,
     Leases,
+    /// As policies with `max_delay` are: by agents that ask the store about each request.
+    AtOnce,
     Script,
 }
 
-const WAYS: [(Way, &str); 3] = [
+const WAYS: [(Way, &str); 4] = [
     (Way::Alone, "each host alone"),
     (Way::Leases, "leases"),
+    (Way::AtOnce, "a charge each"),
     (Way::Script, "a script call each"),
 ];
 
@@ -253,12 +257,26 @@ fn start(way: Way, directory: &Path, store: &Server) -> Agent {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         return Agent::start_command(command.args(["script-agent", &store.url()]));
     }
+    let table = directory.join("table");
+    if way == Way::AtOnce {
+        // So short a delay that the limit stays the same.
+        let config = format!(
+            "[store]\nurl = \"{}\"\n[policy.api]\nmessage = \"check\"\nkey = [\"ip\"]\n\
+             shared = true\nwithout_store = \"open\"\nmax_delay = \"1ms\"\n\
+             limits = \"{PER_SECOND}/s burst {BURST}\"\n",
+            store.url()
+        );
+        let file = directory.join("gcra-spoa.toml");
+        std::fs::write(&file, config).expect("a file in a directory of this bench");
+        let file = file.to_str().expect("a path in UTF-8");
+        return Agent::start_with(&table, &["--listen", "127.0.0.1:0", "--config", file]);
+    }
     let (rate, burst) = (format!("{PER_SECOND}/s"), BURST.to_string());
     let limit = ["--listen", "127.0.0.1:0", "--rate", &rate, "--burst", &burst];
     let url = store.url();
     let shared = ["--store", &*url];
     let shared: &[&str] = if way == Way::Alone { &[] } else { &shared };
-    Agent::start_with(&directory.join("table"), &[&limit, shared].concat())
+    Agent::start_with(&table, &[&limit, shared].concat())
 }
 
 /// How many scripts the store has run.
