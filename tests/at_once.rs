@@ -225,6 +225,29 @@ fn each_limit_says_what_is_left() {
     assert_eq!(ask(0, 0), (false, Some(6), Some(0), true), "one of a cell would have to wait");
 }
 
+/// A client that is over its own limit takes nothing of what it has together with others, not even
+/// for a moment.
+#[test]
+fn a_clients_own_limit_is_asked_first() {
+    needs!(valkey());
+    let policies = format!(
+        "[policy.api]\n{SHARED}limits = [{{ name = \"all\", count = 9, key = [\"group\"], {0} }}, \
+         {{ name = \"own\", count = 1, {0} }}]\n",
+        month()
+    );
+    let machines = Machines::start(2, &policies);
+    let args = [("ip", address("192.0.2.1")), ("group", "all".into())];
+    let ask = |machine| machines.ask(machine, &[("api", &args)]);
+    assert!(!is_blocked(&ask(0)));
+    // This machine has to ask the store.
+    let denied = ask(1);
+    assert!(is_blocked(&denied));
+    let limits = denied.var(Scope::Transaction, "ratelimit");
+    let Some(Value::String(limits)) = limits else { panic!("{limits:?}") };
+    let limits = String::from_utf8(limits.to_vec()).unwrap();
+    assert!(limits.starts_with("\"api.own\";r=0;") && !limits.contains("all"), "{limits}");
+}
+
 /// What an agent was killed over is charged at most, and never given out again.
 #[test]
 fn an_agent_that_is_killed_takes_nothing_along() {
@@ -443,10 +466,10 @@ fn what_is_denied_takes_no_place_in_a_queue() {
          {{ name = \"group\", rate = \"1/d\", burst = 3, key = [\"group\"] }}]\n",
         month()
     );
-    let machines = Machines::start(2, &policies);
-    let ask = |message: &str, number: usize, ip: &str| {
+    let machines = Machines::start(3, &policies);
+    let ask = |message: &str, machine: usize, ip: &str| {
         let args = [("ip", address(ip)), ("group", "all".into())];
-        machines.ask(number % 2, &[(message, &args)])
+        machines.ask(machine, &[(message, &args)])
     };
     let owed = |message: &str, limit: &str| {
         let args =
@@ -458,7 +481,7 @@ fn what_is_denied_takes_no_place_in_a_queue() {
         owed.trim_end_matches(':').parse::<u32>().unwrap_or_else(|_| panic!("{line}"))
     };
     let blocked = |message: &'static str, ip: &'static str| {
-        move |number: usize| is_blocked(&ask(message, number, ip))
+        move |number: usize| is_blocked(&ask(message, number % 2, ip))
     };
     let ones: Vec<_> = (0..9).map(blocked("counted", "192.0.2.1")).collect();
     assert_eq!(ones.iter().filter(|blocked| !**blocked).count(), 2, "{ones:?}");
@@ -469,8 +492,9 @@ fn what_is_denied_takes_no_place_in_a_queue() {
     assert_eq!(ones.iter().filter(|blocked| !**blocked).count(), 6, "{ones:?}");
     let others: Vec<_> = (0..9).map(blocked("group", "192.0.2.2")).collect();
     assert_eq!(others.iter().filter(|blocked| !**blocked).count(), 2, "{others:?}");
-    // This one is denied by the group, and its own queue is empty after that.
-    assert!(is_blocked(&ask("group", 0, "192.0.2.3")));
+    // This one is denied by the group, and its own queue is empty after that. The machine has not
+    // been told before that the group is denied.
+    assert!(is_blocked(&ask("group", 2, "192.0.2.3")));
     assert_eq!(owed("group", "group.own"), 6);
     assert_eq!(owed("group", "group.group"), 8);
     let key = ["ip=192.0.2.3", "group=str:all"];

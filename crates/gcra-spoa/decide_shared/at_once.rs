@@ -547,3 +547,26 @@ fn add<'p>(
         said.into_iter().for_each(|standing| standings.add(standing, policy));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gcra_lease::StoreTime;
+
+    use super::*;
+
+    /// Between a look at a queue and a place in it another request may come, so this happens only
+    /// now and then.
+    #[test]
+    fn a_place_in_a_queue_is_never_given_back() {
+        let limit = gcra_lease::Limit::new(Duration::from_secs(1), 5).unwrap();
+        let done = |max_delay, allowed| {
+            let taken = limit.cells(3);
+            let charged = Charged { allowed, cells: 3, beyond_burst: 0, taken, now: StoreTime(0) };
+            let charge = StoreCharge::Take { cells: 3, needs: 0, max_delay };
+            Done { place: 0, charge, charged, at: Time(0), limit }.cells_to_undo()
+        };
+        assert_eq!(done(Micros::ZERO, true), 3);
+        assert_eq!(done(Micros::ZERO, false), 0, "nothing was charged");
+        assert_eq!(done(Micros(1), true), 0);
+    }
+}
