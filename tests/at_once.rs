@@ -231,16 +231,24 @@ fn each_limit_says_what_is_left() {
 fn a_clients_own_limit_is_asked_first() {
     needs!(valkey());
     let policies = format!(
-        "[policy.api]\n{SHARED}limits = [{{ name = \"all\", count = 9, key = [\"group\"], {0} }}, \
+        "[policy.api]\n{SHARED}limits = [{{ name = \"all\", count = 1, key = [\"group\"], {0} }}, \
          {{ name = \"own\", count = 1, {0} }}]\n",
         month()
     );
     let machines = Machines::start(2, &policies);
-    let args = [("ip", address("192.0.2.1")), ("group", "all".into())];
-    let ask = |machine| machines.ask(machine, &[("api", &args)]);
-    assert!(!is_blocked(&ask(0)));
+    let ask = |machine, ip| {
+        let args = [("ip", address(ip)), ("group", "all".into())];
+        machines.ask(machine, &[("api", &args)])
+    };
+    assert!(!is_blocked(&ask(0, "192.0.2.1")));
+    // Another client is denied by what all have together, and gets its own cell back.
+    assert!(is_blocked(&ask(0, "192.0.2.2")));
+    wait_until("the cell is given back", || {
+        let args = ["explain", "--ask-store", "ip=192.0.2.2", "group=str:all"];
+        machines.run(0, &args).contains("0 of 1 counted in this window")
+    });
     // This machine has to ask the store.
-    let denied = ask(1);
+    let denied = ask(1, "192.0.2.1");
     assert!(is_blocked(&denied));
     let limits = denied.var(Scope::Transaction, "ratelimit");
     let Some(Value::String(limits)) = limits else { panic!("{limits:?}") };
@@ -392,6 +400,13 @@ fn what_is_reserved_on_one_machine_is_settled_on_another() {
         let owed = said.split("in the store: ").find_map(|it| it.split_once(" cells owed"));
         owed.unwrap().0.parse::<u32>().unwrap() <= 42_000
     });
+    // What is given back on a machine ends what it has remembered of a denial.
+    let all = ask(0, 8_000);
+    assert!(!is_blocked(&all) && is_blocked(&ask(0, 9)));
+    usage(0, &all, 0);
+    let few = ask(0, 9);
+    assert!(!is_blocked(&few));
+    usage(0, &few, 0);
     // Beyond the count, into debt.
     let fourth = ask(1, 8_000);
     assert!(!is_blocked(&fourth));
