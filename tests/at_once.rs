@@ -128,11 +128,15 @@ fn number(answer: &Answer, name: &str) -> u64 {
     }
 }
 
-fn reason(answer: &Answer) -> String {
-    match answer.var(Scope::Transaction, "reason") {
-        Some(Value::String(reason)) => String::from_utf8(reason.to_vec()).unwrap(),
-        other => panic!("{other:?}"),
+fn text(answer: &Answer, name: &str) -> String {
+    match answer.var(Scope::Transaction, name) {
+        Some(Value::String(text)) => String::from_utf8(text.to_vec()).unwrap(),
+        other => panic!("{name}: {other:?}"),
     }
+}
+
+fn reason(answer: &Answer) -> String {
+    text(answer, "reason")
 }
 
 /// A window that does not end while a test runs.
@@ -206,9 +210,7 @@ fn each_limit_says_what_is_left() {
     let ask = |machine, cost: i32| {
         let args = [("ip", address("192.0.2.1")), ("n", cost.into())];
         let answer = machines.ask(machine, &[("api", &args)]);
-        let limits = answer.var(Scope::Transaction, "ratelimit");
-        let Some(Value::String(limits)) = limits else { panic!("{limits:?}") };
-        let limits = String::from_utf8(limits.to_vec()).unwrap();
+        let limits = text(&answer, "ratelimit");
         let left = |name: &str| {
             let said = limits.split(&format!("\"api.{name}\";r=")).nth(1)?;
             said.split(';').next()?.parse::<u32>().ok()
@@ -250,9 +252,7 @@ fn a_clients_own_limit_is_asked_first() {
     // This machine has to ask the store.
     let denied = ask(1, "192.0.2.1");
     assert!(is_blocked(&denied));
-    let limits = denied.var(Scope::Transaction, "ratelimit");
-    let Some(Value::String(limits)) = limits else { panic!("{limits:?}") };
-    let limits = String::from_utf8(limits.to_vec()).unwrap();
+    let limits = text(&denied, "ratelimit");
     assert!(limits.starts_with("\"api.own\";r=0;") && !limits.contains("all"), "{limits}");
 }
 

@@ -36,7 +36,8 @@ key = ["ip"]
 limits = "2/s burst 5"
 mode = "observe"
 `);
-const args = (name, ...more) => ['--config', config, '--table', path.join(directory, name), '--slots', '16384', '--listen', '127.0.0.1:0', '--drain', '0', ...more];
+const argsOf = (config, name, ...more) => ['--config', config, '--table', path.join(directory, name), '--slots', '16384', '--listen', '127.0.0.1:0', '--drain', '0', ...more];
+const args = (name, ...more) => argsOf(config, name, ...more);
 const port = () => new Promise((resolve) => {
   const server = net.createServer().listen(0, '127.0.0.1', () => {
     const { port } = server.address();
@@ -573,7 +574,7 @@ limits = "100/h burst 100"
 settle = "answered"
 cost = "used"
 `);
-const e = await Agent.start(program, ['--config', costs, '--table', path.join(directory, 'costs'), '--slots', '16384', '--listen', '127.0.0.1:0', '--admin', await port(), '--drain', '0']);
+const e = await Agent.start(program, argsOf(costs, 'costs', '--admin', await port()));
 const costly = await open('costs', e.url);
 
 await test('a policy says how many were delayed, and what came of responses', async () => {
