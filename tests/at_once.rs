@@ -346,8 +346,11 @@ fn failed_logins_on_all_machines_count_together() {
     }
     let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.1"]);
     assert!(explained.contains("a request now is blocked"), "{explained}");
-    let explained = machines.run(1, &["explain", "ip=192.0.2.1"]);
-    assert!(explained.contains("the store is asked about a request now"), "{explained}");
+    // An agent notes that it uses the store some time after it has begun to.
+    wait_until("an agent says that it uses the store", || {
+        let explained = machines.run(1, &["explain", "ip=192.0.2.1"]);
+        explained.contains("the store is asked about a request now")
+    });
     assert!(!is_blocked(&machines.api(1, "192.0.2.2")), "another client");
     let explained = machines.run(1, &["explain", "--ask-store", "ip=192.0.2.2"]);
     assert!(explained.contains("a request now is allowed, and reserves no cell"), "{explained}");
