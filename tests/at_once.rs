@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
 use spop_agent::{Scope, Value};
+use support::server_groups::{cluster, cluster_url};
 use support::valkey::{Server, valkey};
 use support::{Agent, admin, directory, needs, wait_until};
 use tempfile::TempDir;
@@ -29,30 +30,36 @@ struct Machine {
 /// Machines with the same policies and one store.
 struct Machines {
     each: Vec<Machine>,
-    server: Server,
+    /// One, or those of a cluster.
+    servers: Vec<Server>,
     runtime: tokio::runtime::Runtime,
 }
 
 /// What is answered, beside `blocked`.
 const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\", \"ratelimit\"";
 
-fn config(server: &Server, policies: &str) -> String {
+fn config(servers: &[Server], policies: &str) -> String {
     // No policy has one, or no answer.
     let bandwidth = if policies.contains("bandwidth") { ", \"bandwidth\"" } else { "" };
     // A machine for tests may stand still for longer than a request should wait.
+    let url = if servers.len() > 1 { cluster_url(servers) } else { servers[0].url() };
     format!(
-        "answer = [{ANSWER}{bandwidth}]\n[store]\nurl = \"{}\"\nwait = \"10s\"\n{policies}",
-        server.url()
+        "answer = [{ANSWER}{bandwidth}]\n[store]\nurl = \"{url}\"\nleast_replicas = 0\n\
+         wait = \"10s\"\n{policies}"
     )
 }
 
 impl Machines {
     fn start(count: usize, policies: &str) -> Self {
         let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+        Self::start_with(vec![server], count, policies)
+    }
+
+    fn start_with(servers: Vec<Server>, count: usize, policies: &str) -> Self {
         let machine = |_| {
             let directory = directory();
             let file = directory.path().join("gcra-spoa.toml");
-            fs::write(&file, config(&server, policies)).unwrap();
+            fs::write(&file, config(&servers, policies)).unwrap();
             let audit = directory.path().join("audit");
             let args = ["--config", file.to_str().unwrap(), "--audit", audit.to_str().unwrap()];
             let (agent, admin) = admin::start(&directory.path().join("table"), &args);
@@ -60,7 +67,7 @@ impl Machines {
         };
         let each = (0..count).map(machine).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let machines = Self { each, server, runtime };
+        let machines = Self { each, servers, runtime };
         for machine in &machines.each {
             machine.wait_for("is used");
         }
@@ -70,7 +77,7 @@ impl Machines {
     fn reload(&self, policies: &str) {
         for machine in &self.each {
             let file = machine.directory.path().join("gcra-spoa.toml");
-            fs::write(file, config(&self.server, policies)).unwrap();
+            fs::write(file, config(&self.servers, policies)).unwrap();
             machine.agent.process.signal(Signal::HUP);
             machine.wait_for("was read again, and is in force");
         }
@@ -577,7 +584,7 @@ fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
     for message in ["closed", "open"] {
         assert!(!is_blocked(&ask(&machines, message)));
     }
-    machines.server.kill();
+    machines.servers[0].kill();
     machines.each[0].wait_for("cannot be used");
     let closed = ask(&machines, "closed");
     assert!(is_blocked(&closed) && reason(&closed) == "store");
@@ -590,6 +597,41 @@ fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
     ask(&machines, "open-failed");
     let status = machines.each[0].status();
     assert_eq!(status["policies"][1]["settled"]["no_store"], 1, "{status}");
-    machines.server.restart();
+    machines.servers[0].restart();
     wait_until("it is used again", || !is_blocked(&ask(&machines, "closed")));
+}
+
+/// The limits of a request may be on different servers of a cluster.
+#[test]
+fn what_one_server_has_charged_is_given_back_if_another_is_away() {
+    needs!(valkey());
+    let policy = format!(
+        "[policy.api]\n{SHARED}limits = [{{ count = 5, {0} }}, {{ count = 9, key = [\"group\"], \
+         {0} }}]\n",
+        month()
+    );
+    let mut machines = Machines::start_with(cluster(2), 1, &policy);
+    machines.servers[1].kill();
+    // Of so many clients, some have their own limit on one server and that of their group on the
+    // other one.
+    let ask = |client: &u8| {
+        let args =
+            [("ip", address(&format!("192.0.2.{client}"))), ("group", i32::from(*client).into())];
+        let answer = machines.ask(0, &[("api", &args)]);
+        assert!(!is_blocked(&answer) || reason(&answer) == "store");
+        is_blocked(&answer)
+    };
+    let (blocked, allowed): (Vec<u8>, Vec<u8>) = (1..=20).partition(ask);
+    assert!(blocked.len() > 1 && allowed.len() > 1, "{blocked:?}");
+    machines.servers[1].restart();
+    let counted = |client: &u8, count: u8| {
+        let args = [&format!("ip=192.0.2.{client}"), &format!("group=int32:{client}")];
+        wait_until("it is as if the request had not been there", || {
+            let explained = machines.run(0, &["explain", "--ask-store", args[0], args[1]]);
+            explained.contains(&format!("{count} of 5 counted in this window"))
+                && explained.contains(&format!("{count} of 9 counted in this window"))
+        });
+    };
+    blocked.iter().for_each(|client| counted(client, 0));
+    allowed.iter().for_each(|client| counted(client, 1));
 }
