@@ -239,28 +239,37 @@ fn each_limit_says_what_is_left() {
 #[test]
 fn a_clients_own_limit_is_asked_first() {
     needs!(valkey());
-    let policies = format!(
-        "[policy.api]\n{SHARED}limits = [{{ name = \"all\", count = 1, key = [\"group\"], {0} }}, \
-         {{ name = \"own\", count = 1, {0} }}]\n",
-        month()
-    );
-    let machines = Machines::start(2, &policies);
-    let ask = |machine, ip| {
-        let args = [("ip", address(ip)), ("group", "all".into())];
-        machines.ask(machine, &[("api", &args)])
+    // Without a rule, their order would depend on the names.
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let policy = |name: &str| {
+        format!(
+            "[policy.{name}]\nmessage = \"{name}\"\n{SHARED}limits = [{{ name = \"all\", \
+             count = 1, key = [\"group\"], {0} }}, {{ name = \"own\", count = 1, {0} }}]\n",
+            month()
+        )
     };
-    assert!(!is_blocked(&ask(0, "192.0.2.1")));
-    // Another client is denied by what all have together, and gets its own cell back.
-    assert!(is_blocked(&ask(0, "192.0.2.2")));
-    wait_until("the cell is given back", || {
-        let args = ["explain", "--ask-store", "ip=192.0.2.2", "group=str:all"];
-        machines.run(0, &args).contains("0 of 1 counted in this window")
-    });
-    // This machine has to ask the store.
-    let denied = ask(1, "192.0.2.1");
-    assert!(is_blocked(&denied));
-    let limits = text(&denied, "ratelimit");
-    assert!(limits.starts_with("\"api.own\";r=0;") && !limits.contains("all"), "{limits}");
+    let machines = Machines::start(2, &NAMES.map(policy).concat());
+    for name in NAMES {
+        let ask = |machine, ip| {
+            let args = [("ip", address(ip)), ("group", "all".into())];
+            machines.ask(machine, &[(name, &args)])
+        };
+        assert!(!is_blocked(&ask(0, "192.0.2.1")));
+        // Another client is denied by what all have together, and gets its own cell back.
+        assert!(is_blocked(&ask(0, "192.0.2.2")));
+        wait_until("the cell is given back", || {
+            let args = ["ip=192.0.2.2", "group=str:all"];
+            machines
+                .run(0, &["explain", "--ask-store", args[0], args[1], "--message", name])
+                .contains("0 of 1 counted in this window")
+        });
+        // This machine has to ask the store.
+        let denied = ask(1, "192.0.2.1");
+        assert!(is_blocked(&denied));
+        let limits = text(&denied, "ratelimit");
+        assert!(limits.starts_with(&format!("\"{name}.own\";r=0;")), "{limits}");
+        assert!(!limits.contains("all"), "{limits}");
+    }
 }
 
 /// What an agent was killed over is charged at most, and never given out again.
