@@ -259,10 +259,11 @@ fn start(way: Way, directory: &Path, store: &Server) -> Agent {
     }
     let table = directory.join("table");
     if way == Way::AtOnce {
-        // So short a delay that the limit stays the same.
+        // So short a delay that the limit stays the same, and so long a wait that the store
+        // decides about each request.
         let config = format!(
-            "[store]\nurl = \"{}\"\n[policy.api]\nmessage = \"check\"\nkey = [\"ip\"]\n\
-             shared = true\nwithout_store = \"open\"\nmax_delay = \"1ms\"\n\
+            "[store]\nurl = \"{}\"\nwait = \"1s\"\n[policy.api]\nmessage = \"check\"\n\
+             key = [\"ip\"]\nshared = true\nwithout_store = \"open\"\nmax_delay = \"1ms\"\n\
              limits = \"{PER_SECOND}/s burst {BURST}\"\n",
             store.url()
         );
