@@ -41,8 +41,8 @@ const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\", \"ratelimit\""
 fn config(servers: &[Server], policies: &str) -> String {
     // No policy has one, or no answer.
     let bandwidth = if policies.contains("bandwidth") { ", \"bandwidth\"" } else { "" };
-    // A machine for tests may stand still for longer than a request should wait.
     let url = if servers.len() > 1 { cluster_url(servers) } else { servers[0].url() };
+    // A machine for tests may stand still for longer than a request should wait.
     format!(
         "answer = [{ANSWER}{bandwidth}]\n[store]\nurl = \"{url}\"\nleast_replicas = 0\n\
          wait = \"10s\"\n{policies}"
@@ -258,10 +258,9 @@ fn a_clients_own_limit_is_asked_first() {
         // Another client is denied by what all have together, and gets its own cell back.
         assert!(is_blocked(&ask(0, "192.0.2.2")));
         wait_until("the cell is given back", || {
-            let args = ["ip=192.0.2.2", "group=str:all"];
-            machines
-                .run(0, &["explain", "--ask-store", args[0], args[1], "--message", name])
-                .contains("0 of 1 counted in this window")
+            let args =
+                ["explain", "--ask-store", "--message", name, "ip=192.0.2.2", "group=str:all"];
+            machines.run(0, &args).contains("0 of 1 counted in this window")
         });
         // This machine has to ask the store.
         let denied = ask(1, "192.0.2.1");
@@ -634,9 +633,9 @@ fn what_one_server_has_charged_is_given_back_if_another_is_away() {
     assert!(blocked.len() > 1 && allowed.len() > 1, "{blocked:?}");
     machines.servers[1].restart();
     let counted = |client: &u8, count: u8| {
-        let args = [&format!("ip=192.0.2.{client}"), &format!("group=int32:{client}")];
-        wait_until("it is as if the request had not been there", || {
-            let explained = machines.run(0, &["explain", "--ask-store", args[0], args[1]]);
+        let (ip, group) = (format!("ip=192.0.2.{client}"), format!("group=int32:{client}"));
+        wait_until("the store counts what was allowed, and no more", || {
+            let explained = machines.run(0, &["explain", "--ask-store", &ip, &group]);
             explained.contains(&format!("{count} of 5 counted in this window"))
                 && explained.contains(&format!("{count} of 9 counted in this window"))
         });
