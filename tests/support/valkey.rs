@@ -82,12 +82,18 @@ impl Server {
     }
 
     pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
+        Self::start_by(program, arguments, |_| ())
+    }
+
+    /// Starts one with what `change` does to the command, such as variables of the environment. A
+    /// restart does not do it again.
+    pub fn start_by(program: &Path, arguments: &[&str], change: impl Fn(&mut Command)) -> Self {
         let directory = directory();
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another process may take the port between the two steps.
         for _ in 0..3 {
             let port = free_port();
-            let child = spawn(program, port, directory.path(), &arguments);
+            let child = spawn(program, port, directory.path(), &arguments, &change);
             let mut server = Self {
                 child,
                 program: program.to_owned(),
@@ -196,7 +202,7 @@ impl Server {
     /// Starts it again, after [`kill`](Self::kill), on the same port with the same directory.
     pub fn restart(&mut self) {
         let arguments = self.arguments.clone();
-        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
+        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments, |_| ());
         assert!(self.wait(), "{}", log_of(self.directory.path()));
     }
 
@@ -204,7 +210,7 @@ impl Server {
     pub fn begin_restart(&mut self, more: &[&str]) {
         let mut arguments = self.arguments.clone();
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments);
+        self.child = spawn(&self.program, self.port, self.directory.path(), &arguments, |_| ());
     }
 }
 
@@ -257,8 +263,15 @@ pub fn free_port() -> u16 {
     panic!("there is no free port");
 }
 
-fn spawn(program: &Path, port: u16, directory: &Path, arguments: &[String]) -> Child {
+fn spawn(
+    program: &Path,
+    port: u16,
+    directory: &Path,
+    arguments: &[String],
+    change: impl Fn(&mut Command),
+) -> Child {
     let mut command = Command::new(program);
+    change(&mut command);
     if let [sentinel, file] = arguments
         && sentinel == "SENTINEL"
     {
