@@ -158,8 +158,10 @@ await test('the page is one of the agent, and small', async () => {
 
 await test('what is shown is what was asked and what /metrics says', async () => {
   const { counts } = traffic;
+  let paused;
+  const pause = async () => { await traffic.pause(); paused = Date.now() / 1000; };
   await until('much was asked', () => counts.check?.blocked > 200 && counts.trial?.allowed > 100);
-  await traffic.pause();
+  await pause();
   // Each agent is asked while it answers, so the last requests of a policy may be shown later than
   // those of another.
   await shows('api', async () => assert.deepEqual(await sums(page, 'api'), { ...counts.check, would: 0 }));
@@ -174,13 +176,23 @@ await test('what is shown is what was asked and what /metrics says', async () =>
     for (const agent of [a, b]) metrics += await agent.metric('gcra_decisions_total', ['policy="api"', `outcome="${outcome}"`]);
     assert.equal(metrics, n, outcome);
   }
-  // The history counts each request once. The first slots are not whole, so it has a little less.
-  const asked = counts.check.allowed + counts.check.blocked;
-  const past = await until('most requests are in the history', async () => {
-    const past = await a.json('history');
-    const all = past.policies.filter((p) => p.name === 'api').flatMap((p) => [...p.allowed, ...p.blocked]).reduce((x, y) => x + y, 0);
-    assert.ok(all <= asked, `${all} of ${asked}`);
-    return all > asked * .5 && past;
+  // The history counts each request once. Only the first slot may lack some: it was not whole.
+  const asked = () => counts.check.allowed + counts.check.blocked;
+  const history = async () => {
+    const past = await a.json('history'), api = past.policies.filter((p) => p.name === 'api');
+    const slots = past.agents.map((_, i) => api.reduce((sum, p) => sum + p.allowed[i] + p.blocked[i], 0));
+    const latest = past.start_seconds + (slots.length - 1) * past.step_seconds;
+    return latest > paused && past.agents.at(-1) === 2 && { past, all: slots.reduce((x, y) => x + y, 0) };
+  };
+  const first = await until('a slot after the pause is over', history), before = asked();
+  assert.ok(first.all <= before, `${first.all} of ${before}`);
+  traffic.go();
+  await until('more was asked', () => asked() > before + 500);
+  await pause();
+  const { past } = await until('another one is over, and all are counted', async () => {
+    const now = await history();
+    assert.ok(!now || now.all - first.all <= asked() - before, `${now.all - first.all} of ${asked() - before}`);
+    return now.all - first.all === asked() - before && now;
   });
   assert.equal(past.step_seconds, 2);
   assert.ok(Math.abs(past.start_seconds + past.agents.length * 2 - Date.now() / 1000) < 60, 'it ends now');
