@@ -1777,7 +1777,6 @@ fn text_of(answer: &Answer, name: &str) -> Option<String> {
     Some(String::from_utf8(bytes).unwrap())
 }
 
-/// The day on which clocks go forward, in Berlin: it has 23 hours.
 /// A response counts in the window of its own moment, also beyond the count, and what is reserved
 /// in a window comes back in that window only.
 #[tokio::test]
@@ -1812,6 +1811,32 @@ async fn responses_settle_what_is_counted_in_a_window() {
     let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(70));
     assert_eq!(scenario.settled("api").1, [95, 50, 5, 0]);
+}
+
+/// The largest number that a window holds is never passed, and nothing that came near it is lost.
+#[tokio::test]
+async fn responses_fill_a_window_up_to_the_largest_number() {
+    let mut scenario = Scenario::new(
+        "answer = [\"remaining\"]\n[policy.api]\nlimits = { count = 4000000000, window = \
+         \"day UTC\" }\nkey = [\"key\"]\nreserve = \"estimate\"\ncost = \"tokens\"\n\
+         settle = \"usage\"\n",
+    )
+    .await;
+    let remaining = |answer: &Answer| Scenario::integer(answer, "remaining");
+    let answer = scenario.settle("a", 3_900_000_000_i64.into(), None).await;
+    assert_eq!(remaining(&answer), Some(100_000_000));
+    let answer = scenario.settle("a", 500_000_000_i64.into(), None).await;
+    assert_eq!(remaining(&answer), Some(0));
+    // 2^32 - 1 are counted, and the rest is not.
+    let most = u64::from(u32::MAX);
+    let forgiven = 4_400_000_000 - most;
+    assert_eq!(scenario.settled("api").1, [most, 0, most - 4_000_000_000, forgiven]);
+    assert!(Scenario::is_blocked(&scenario.estimate("a", 1_i32.into()).await));
+    // How much there was beyond it is not known, so nothing of it comes back.
+    let reserved = format!("api 1000000000 {}", crate::reserved::wall_clock().as_millis());
+    let answer = scenario.settle("a", 0_i32.into(), Some(&reserved)).await;
+    assert_eq!(remaining(&answer), Some(0));
+    assert!(Scenario::is_blocked(&scenario.estimate("a", 1_i32.into()).await));
 }
 
 #[tokio::test]

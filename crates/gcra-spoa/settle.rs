@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gcra_lease::Charge as StoreCharge;
-use gcra_table::{KeyHash, Leases, Nanos, Reading, Settled, Table, Time, WallReading};
+use gcra_table::{KeyHash, Leases, Nanos, Reading, Settled, Table, Time, WallReading, WindowOver};
 use spop_agent::{Message, Value};
 
 use crate::answer::{Standing, Standings};
@@ -148,6 +148,9 @@ fn is_within(calendar: &Calendar, window: WallReading, at: Duration) -> bool {
     i64::try_from(at.as_secs()).is_ok_and(|second| (start..end).contains(&second))
 }
 
+/// How often it is tried to count cells in a window.
+const ATTEMPTS: u32 = 100;
+
 /// A limit that counts in windows, and the key that it counts by.
 struct InWindow<'t> {
     table: &'t Table,
@@ -159,28 +162,28 @@ struct InWindow<'t> {
 
 impl InWindow<'_> {
     /// Counts what a request has cost more, in the window of this moment, also beyond the count of
-    /// the limit. Returns how many cells are counted then, and how long the window lasts yet.
+    /// the limit, but not beyond 2^32 - 1. Returns how many cells are counted then, and how long
+    /// the window lasts yet.
     fn charge(&self, more: u32, now: &mut Reading, cells: &mut Cells) -> (u32, Nanos) {
         let Self { table, calendar, key, most } = *self;
-        let mut at = table.wall_reading();
-        for _ in 0..MOST_WINDOWS {
-            let window = calendar.window(at);
-            // An error means that it has ended meanwhile.
-            let counted = table.count(key, window, u32::MAX, more, now).map(|tally| {
-                if tally.is_allowed() {
-                    let beyond = tally.used().saturating_sub(most).min(more);
-                    cells.charged = cells.charged.max(more);
+        let (mut at, mut fits, mut windows) = (table.wall_reading(), more, 0);
+        // Another process must have counted cells for each attempt that is lost.
+        for _ in 0..ATTEMPTS {
+            match table.count(key, calendar.window(at), u32::MAX, fits, now) {
+                Ok(tally) if tally.is_allowed() => {
+                    let beyond = tally.used().saturating_sub(most).min(fits);
+                    cells.charged = cells.charged.max(fits);
                     cells.overdrawn = cells.overdrawn.max(beyond);
-                } else {
-                    // More than the largest number.
-                    cells.forgiven = cells.forgiven.max(more);
+                    cells.forgiven = cells.forgiven.max(more - fits);
+                    return (tally.used(), calendar.ends_in(at));
                 }
-                tally.used()
-            });
-            if let Ok(used) = counted {
-                return (used, calendar.ends_in(at));
+                Ok(tally) => fits = fits.min(u32::MAX - tally.used()),
+                // It has ended meanwhile.
+                Err(WindowOver) if windows < MOST_WINDOWS => {
+                    (at, fits, windows) = (table.wall_reading(), more, windows + 1);
+                }
+                Err(WindowOver) => break,
             }
-            at = table.wall_reading();
         }
         // This process is stopped again and again.
         cells.forgiven = cells.forgiven.max(more);

@@ -174,6 +174,9 @@ impl Record {
                 let beyond = self.owed.saturating_sub(limit.cells(limit.burst()));
                 beyond_burst = limit.cells_up(beyond).min(charged);
             }
+            // How much there was that a full window could not hold is not known.
+            Charge::Less { .. } if limit.window().is_some() && before >= limit.cells(u32::MAX) => {
+            }
             Charge::Less { cells } => {
                 self.owed = before.saturating_sub(limit.cells(cells));
                 charged = limit.whole_cells(before.saturating_sub(self.owed));
@@ -380,6 +383,19 @@ mod tests {
         assert!(slow.longest_delay() > days);
         assert_eq!(charge.drains_meanwhile(&slow), slow.drained_in(days));
         assert!(charge.supposes(&slow).0 < 1 << 50);
+    }
+
+    /// How much there was that it could not hold is not known.
+    #[test]
+    fn nothing_comes_back_from_a_full_window() {
+        let limit = count(5);
+        let mut record = Record::new(START);
+        let mut charge = |charge| record.charge_at_once(&limit, START, &charge).cells;
+        assert_eq!(charge(Charge::More { cells: u32::MAX - 1 }), u32::MAX - 1);
+        assert_eq!(charge(Charge::Less { cells: 2 }), 2);
+        assert_eq!(charge(Charge::More { cells: 9 }), 3);
+        assert_eq!(charge(Charge::Less { cells: u32::MAX }), 0);
+        assert_eq!(charge(Charge::More { cells: 1 }), 0);
     }
 
     #[test]

@@ -25,7 +25,8 @@ elseif kind == 1 then
     charged = math.min(cells, math.floor(math.max(ceiling * cell - owed, 0) / cell))
     owed = owed + charged * cell
     beyond = math.min(math.ceil(math.max(owed - burst * cell, 0) / cell), charged)
-else
+elseif scale > 0 or owed < 4294967295 * cell then
+    -- How much there was that a full window could not hold is not known.
     owed = math.max(owed - cells * cell, 0)
     charged = math.floor((before - owed) / cell)
 end

@@ -271,11 +271,12 @@ impl Bucket<'_> {
 
     /// Takes back cells that were counted. Cells of a window do not drain, so it makes no
     /// difference what other processes have counted since. False if the bucket is gone or was
-    /// reset.
+    /// reset, or if it is full: how much there was that it could not hold is not known.
     pub(crate) fn uncount(&self, cells: u32) -> bool {
         for _ in 0..MAX_ATTEMPTS {
             let Some((slot, word, value)) = self.find() else { return false };
-            if value.0 & COUNT < u64::from(cells) {
+            let used = value.0 & COUNT;
+            if used < u64::from(cells) || used >= u64::from(u32::MAX) {
                 return false;
             }
             let before = self.confirmed(value.saturating_sub(Nanos(cells.into())));

@@ -107,6 +107,11 @@ async fn requests_and_responses_are_charged() {
             );
             assert_eq!(made(Charge::More { cells: 2 }).await, (true, 2, 2, 7));
             assert_eq!(made(Charge::Less { cells: 4 }).await, (true, 4, 0, 3));
+            if limit.window().is_some() {
+                let full = (true, u32::MAX - 3, u32::MAX - 5, u64::from(u32::MAX));
+                assert_eq!(made(Charge::More { cells: u32::MAX }).await, full);
+                assert_eq!(made(Charge::Less { cells: 4 }).await, (true, 0, 0, full.3));
+            }
         }
         let charges = host.store.counters().charges;
         assert_eq!(host.store.counters().charges_unknown, 0);
