@@ -155,6 +155,37 @@ fn month() -> String {
 
 const SHARED: &str = "shared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n";
 
+/// Whether a denial that is remembered still holds, and for how long, is asked at one moment. This
+/// asks so often that some requests come when a denial is nearly over.
+#[test]
+fn a_request_that_is_blocked_is_never_told_to_wait_for_nothing() {
+    needs!(valkey());
+    let policy =
+        format!("[policy.api]\n{SHARED}limits = \"300/s burst 3\"\nmax_delay = \"50ms\"\n");
+    let machines = Machines::start(2, &policy);
+    let blocked = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for machine in &machines.each {
+            let ask = async || {
+                let mut client = Client::connect(&machine.agent.address).await.unwrap();
+                for _ in 0..10_000 {
+                    let args = [("ip", address("192.0.2.1"))];
+                    let answer = client.ask(&[("api", &args)]).await.unwrap();
+                    if is_blocked(&answer) {
+                        assert!(number(&answer, "retry_after") > 0, "{answer:?}");
+                        blocked.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            };
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.unwrap().block_on(ask());
+            });
+        }
+    });
+    assert!(blocked.into_inner() > 1_000);
+}
+
 #[test]
 fn a_count_is_exact_over_all_machines() {
     needs!(valkey());

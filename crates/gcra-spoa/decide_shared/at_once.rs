@@ -192,7 +192,7 @@ impl<'p> Shared<'p, '_, '_> {
             && policy.penalty.is_none()
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
-            let said = self.standing(&claims[done.place], &done, at_once.began);
+            let said = self.standing(&claims[done.place], &done, at_once.began, now.time());
             add(standings, policy, [said]);
             attempt.at_once = None;
             return Ok(denied(Reason::Limit));
@@ -220,6 +220,11 @@ impl<'p> Shared<'p, '_, '_> {
         // The replies have come after the reading before it.
         *now = self.table.reading();
         let is_denied = at_once.done.iter().any(|done| !done.charged.allowed);
+        // A request that is denied waits from its denial on. Later it may be free already.
+        let moment = match at_once.done.last() {
+            Some(done) if is_denied => done.at,
+            _ => now.time(),
+        };
         let mut said = ArrayVec::<_, MAX_LIMITS>::new();
         for (place, claim) in claims.iter().enumerate() {
             let last = at_once.done.iter().rfind(|done| done.place == place);
@@ -227,7 +232,7 @@ impl<'p> Shared<'p, '_, '_> {
             let undone = if is_denied { done.cells_to_undo() } else { 0 };
             let taken = &mut done.charged.taken;
             *taken = taken.saturating_sub(done.limit.cells(undone));
-            let mut standing = self.standing(claim, &done, at_once.began);
+            let mut standing = self.standing(claim, &done, at_once.began, moment);
             if is_too_large(claim) {
                 standing.wait = match &claim.limit.calendar {
                     None => claim.quota.drain_time(),
@@ -290,7 +295,8 @@ impl<'p> Shared<'p, '_, '_> {
                 self.borrower.denials.forget(claim.key, &limit);
             }
             // Nobody waits for a response.
-            let standing = Standing { wait: Nanos::ZERO, ..self.standing(claim, done, began) };
+            let standing = self.standing(claim, done, began, self.table.now());
+            let standing = Standing { wait: Nanos::ZERO, ..standing };
             said.push(SettledInStore { standing, charge, charged });
         }
         let is_answered = steps.is_empty() || !said.is_empty();
@@ -505,10 +511,16 @@ impl<'p> Shared<'p, '_, '_> {
         }
     }
 
-    /// What a limit says after a charge. `began` says in which window that was.
-    fn standing(&self, claim: &Claim<'p>, done: &Done, began: WallReading) -> Standing<'p> {
+    /// What a limit says after a charge, at the moment `now`. `began` says in which window that
+    /// was.
+    fn standing(
+        &self,
+        claim: &Claim<'p>,
+        done: &Done,
+        began: WallReading,
+        now: Time,
+    ) -> Standing<'p> {
         let Claim { limit, quota, .. } = *claim;
-        let now = self.table.now();
         let taken = done.taken(now);
         // A request that costs nothing is allowed, and learns how long one of a cell would wait.
         let (is_denied, asked) = match done.charge {
@@ -524,7 +536,9 @@ impl<'p> Shared<'p, '_, '_> {
         if let Some(calendar) = &limit.calendar {
             let used = u32::try_from(taken.0).unwrap_or(u32::MAX);
             let ends = began.time_at(calendar.bounds(began).end);
-            return in_window(limit, used, ends.saturating_since(now), is_denied);
+            // It may have ended while the request waited for the store.
+            let least = Nanos(is_denied.into());
+            return in_window(limit, used, ends.saturating_since(now).max(least), is_denied);
         }
         let lent = &done.limit;
         let owed = Nanos::from(lent.time_to_drain(taken));
