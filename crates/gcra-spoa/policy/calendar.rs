@@ -302,19 +302,27 @@ impl Calendar {
     /// Where its windows begin and end, and what follows for a time across two of them.
     pub(crate) fn bound_in_words(&self, count: u32) -> String {
         let twice = u64::from(count) * 2;
-        let (from, long) = match self.unit {
-            Unit::Hour => ("from one full hour to the next", "hour"),
-            Unit::Day => ("from midnight to midnight", "24 hours"),
-            Unit::Week => ("from the midnight before Monday to the next", "7 days"),
-            Unit::Month => ("from the midnight before the 1st to the next", "30 days"),
+        // No length of time is named, because days and months differ: where 23 hours are a day, 24
+        // hours can have a part of three.
+        let (from, edge) = match self.unit {
+            Unit::Hour => ("from one full hour to the next", "a full hour"),
+            Unit::Day => ("from midnight to midnight", "a midnight"),
+            Unit::Week => ("from the midnight before Monday to the next", "that midnight"),
+            Unit::Month => ("from the midnight before the 1st to the next", "that midnight"),
         };
-        format!("{from}, so at most {twice} in any {long}")
+        format!("{from}, so up to {twice} shortly before and after {edge}")
     }
 
-    /// "the next day begins at 2026-03-30 00:00:00 in Europe/Berlin".
+    /// "the next day begins at 2026-03-30 00:00:00 in Europe/Berlin, 2026-03-29 22:00:00 in UTC".
     pub(crate) fn next_in_words(&self) -> String {
         let next = match self.around(Timestamp::now().as_second()) {
-            Some(Bounds { end, .. }) => self.moment_in_words(end),
+            Some(Bounds { end, .. }) if *self.zone_name == *"UTC" => self.moment_in_words(end),
+            Some(Bounds { end, .. }) => {
+                // So that a zone that was mistaken is noticed: a day always begins at midnight.
+                let utc = Timestamp::from_second(end).map(|at| TimeZone::UTC.to_datetime(at));
+                let utc = utc.map(|at| format!(", {} {} in UTC", at.date(), at.time()));
+                format!("{}{}", self.moment_in_words(end), utc.unwrap_or_default())
+            }
             None => "an unknown time, because the clock of this machine is wrong".to_owned(),
         };
         format!("the next {} begins at {next}", self.unit.name())

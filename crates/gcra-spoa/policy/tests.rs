@@ -2292,10 +2292,13 @@ fn a_count_in_words_says_when_it_begins_again() {
     let line = words.lines().find(|line| line.contains("api.contract")).unwrap();
     let next = line.strip_prefix(
         "    api.contract: 10000 per calendar day in Europe/Berlin: from midnight to midnight, so \
-         at most 20000 in any 24 hours; the next day begins at ",
+         up to 20000 shortly before and after a midnight; the next day begins at ",
     );
     let next = next.unwrap_or_else(|| panic!("{line}"));
-    assert!(next.ends_with(" 00:00:00 in Europe/Berlin"), "{next}");
+    let (berlin, utc) = next.split_once(", ").unwrap();
+    assert!(berlin.ends_with(" 00:00:00 in Europe/Berlin"), "{next}");
+    assert!(utc.ends_with(" 22:00:00 in UTC") || utc.ends_with(" 23:00:00 in UTC"), "{next}");
+    assert!(!good(&text.replace("europe/berlin", "utc")).in_words().contains("in UTC, "));
 }
 
 #[test]
