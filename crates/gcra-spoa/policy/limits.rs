@@ -404,7 +404,8 @@ fn limit_by_arg<'t>(
     ];
     let missing = missing.into_iter().filter(|(value, _)| value.is_none());
     let missing: Vec<_> = missing.map(|(_, what)| what).collect();
-    if !missing.is_empty() {
+    let is_whole = missing.is_empty();
+    if !is_whole {
         let what = missing.join("; and no ");
         reader.wrong(at, &format!("the limit has no {what}; {RIGHT}"));
     }
@@ -428,6 +429,15 @@ fn limit_by_arg<'t>(
     let arg_name = arg.and_then(|value| {
         let name = reader.name(value, "arg", "the name of an arg")?;
         if let Some(what) = not_an_arg(&name, "arg") {
+            reader.wrong(value.span().start, &what);
+        }
+        if is_whole && policy.key.args.is_empty() {
+            let what = format!(
+                "without a key, policy '{}' counts by all args, so each value of '{name}' would \
+                 have a bucket of its own; write the names of those that tell clients apart, such \
+                 as key = [\"ip\"]",
+                policy.name
+            );
             reader.wrong(value.span().start, &what);
         }
         let keys = [Some(policy.key), key.as_ref()];

@@ -378,6 +378,12 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
         let expected = format!("gcra-spoa.toml:3: {said}");
         assert!(mistakes[0].starts_with(&expected), "{mistakes:#?} instead of {expected}");
     }
+    // Each new number would begin without debts, and under a 'most' of its own.
+    let text = "[policy.api]\nlimits = { arg = \"rl\", default = \"1/s\", most = \"2/s\" }\n";
+    let mistakes = parse(text).unwrap_err();
+    let expected = "gcra-spoa.toml:2: without a key, policy 'api' counts by all args, so each value \
+                    of 'rl' would have a bucket of its own; write";
+    assert!(mistakes[0].starts_with(expected), "{mistakes:#?}");
     let text = "[policy.api]\nlimits = [\"1/s\", { rate = \"5/s\", key = [] }]\n";
     let mistakes = parse(text).unwrap_err();
     let expected = "gcra-spoa.toml:2: a limit has a key of its own, so policy 'api' needs a 'key'";
@@ -1687,7 +1693,7 @@ fn each_wrong_setting_gets_one_clear_sentence() {
         ),
         (
             "limits = { arg = \"plan\", default = \"1/h\", most = \"9/s\" }\n\
-             penalty = { ceiling = \"1m\" }",
+             penalty = { ceiling = \"1m\" }\nkey = [\"ip\"]",
             "3: the penalty of policy 'api' is never charged to the limit '1 per hour, up to 1 at \
              once (the default)': its 1 cell takes 1h to pay off, more than the ceiling; write",
         ),
