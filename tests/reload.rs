@@ -143,6 +143,21 @@ fn an_agent_without_a_store_cannot_begin_to_share() {
     assert_eq!(limit(&agent, 1), 5, "the policies in force have not changed");
 }
 
+/// As for the messages of requests: responses would charge nothing any more.
+#[test]
+fn a_message_that_settles_nothing_any_more_is_named() {
+    let text = "[policy.login]\nlimits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"login-failed\"\n";
+    let place = Place::new(text);
+    let agent = place.agent();
+    fs::write(place.config(), text.replace("failed", "fail")).unwrap();
+    let warning = "responses in messages 'login-failed' settle nothing any more; they settled \
+                   policy 'login'; is a name misspelled?";
+    let (is_success, said) = place.reload();
+    assert!(is_success, "{said}");
+    assert_eq!(said, format!("{}warning: {warning}\n", place.in_force(1, 1)));
+    says(&agent.process, warning, 1);
+}
+
 /// Otherwise a misspelled name switches a limit off, and the command says that all is well.
 #[test]
 fn a_message_that_loses_its_policy_is_named() {

@@ -603,7 +603,8 @@ mod tests {
             .map(|number| {
                 format!(
                     "[policy.policy-{number}]\nlimits = [\"40/s burst 4000000000\", \"50/s burst \
-                     4000000000\"]\nkey = [\"key\"]\nreserve = \"n\"\nsettle = \"s{number}\"\n"
+                     4000000000\"]\nkey = [\"key\"]\nreserve = \"n\"\ncost = \"n\"\n\
+                     settle = \"s{number}\"\n"
                 )
             })
             .collect();

@@ -147,6 +147,7 @@ impl<'p> Deciding<'p, '_> {
         };
         match settled {
             Some((charged, given_back, store_ns)) => {
+                undecided.count_unsettled(&in_force.policies.list[policy], message);
                 if let Some(lines) = audit {
                     let policy = &in_force.policies.list[policy];
                     let at = store_ns.map_or(Moment::Table(now.time()), Moment::Store);
@@ -274,6 +275,7 @@ impl<'p> Asked<'p, '_, '_> {
     fn reserve(&self, progress: &mut Progress, reserved: Option<(u32, Duration)>) {
         if self.policy().reserves() {
             progress.reserved.add(self.question.policy, reserved);
+            self.deciding.undecided.count_unreserved(self.policy(), self.message);
         }
     }
 

@@ -4,7 +4,7 @@
 //! The loop never waits for a file: another thread reads, at most one at a time, while the loop
 //! continues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,7 @@ use crate::status::MAX_SILENCE;
 use crate::store_reports::{Counted, StoreReports};
 use crate::table_error::TableError;
 use crate::undecided::Undecided;
+use crate::verdict;
 use crate::watch::{Seen, Watch, see_all};
 
 /// What the housekeeping looks after.
@@ -588,11 +589,41 @@ impl Housekeeping {
             log::warn!("{}", self.undecided.about_undecided(undecided - reported.undecided));
         }
         reported.undecided = undecided;
+        let unsettled = self.undecided.unsettled.load(Ordering::Relaxed);
+        if unsettled > reported.unsettled {
+            log::warn!("{}", self.undecided.about_unsettled(unsettled - reported.unsettled));
+        }
+        reported.unsettled = unsettled;
+        for policy in &self.policies.load().policies.list {
+            if let Some(never) = self.never_settled(policy, reported) {
+                log::warn!("{never}");
+            }
+        }
         let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
             log::warn!("{}", self.undecided.about_unmatched(unmatched - reported.unmatched));
         }
         reported.unmatched = unmatched;
+    }
+
+    /// Says once that many requests of a policy were allowed, and that none was settled. It may be
+    /// right, where only a failure is charged.
+    fn never_settled(&self, policy: &Policy, reported: &mut Reported) -> Option<String> {
+        const MANY: u64 = 1000;
+        let message = String::from_utf8_lossy(&policy.settle.as_ref()?.message).into_owned();
+        let stats = self.stats.policy(&policy.name);
+        let allowed = stats.counts()[verdict::Outcome::Allowed.index()];
+        let is_settled = stats.settled().iter().any(|(_, count)| *count > 0);
+        let is_new =
+            allowed >= MANY && !is_settled && reported.never_settled.insert(message.clone());
+        is_new.then(|| {
+            format!(
+                "policy '{}' has allowed {allowed} requests, and no message '{message}' has settled \
+                 one; if responses should have, compare the spoe-message '{message}', its event, \
+                 and the 'messages' line with the example: gcra-spoa check --print-haproxy",
+                policy.name
+            )
+        })
     }
 
     /// Puts the policies that were read in force, or logs what is wrong with them. Mistakes that
@@ -619,6 +650,7 @@ impl Housekeeping {
                         if !abandoned.is_empty() {
                             warnings.push(about_abandoned(&abandoned));
                         }
+                        warnings.extend(no_longer_settled(&before, &policies));
                         if policies.store != self.store {
                             warnings.push(KEEPS_STORE.to_owned());
                         }
@@ -731,6 +763,9 @@ async fn finished(work: &mut Option<Work>) -> Result<Found, oneshot::error::Recv
 struct Reported {
     evictions: Evictions,
     undecided: u64,
+    unsettled: u64,
+    /// The messages of which the log said that none has come.
+    never_settled: BTreeSet<String>,
     unmatched: u64,
     /// The exemptions that the table had.
     exemptions: Vec<Exemption>,
@@ -804,6 +839,23 @@ fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
         }
     }
     abandoned
+}
+
+/// A sentence about the first policy whose requests other messages settle than before, or none.
+fn no_longer_settled(before: &Policies, now: &Policies) -> Option<String> {
+    before.without_trials().find_map(|old| {
+        let message = &old.settle.as_ref()?.message;
+        let new = now.without_trials().find(|new| new.name == old.name)?;
+        let is_known = now.without_trials().any(|new| new.is_settled_by(message));
+        (!is_known && new.message == old.message).then(|| {
+            format!(
+                "responses in messages '{}' settle nothing any more; they settled policy '{}'; is \
+                 a name misspelled?",
+                String::from_utf8_lossy(message),
+                old.name
+            )
+        })
+    })
 }
 
 /// The answer in the table is cut off after 192 bytes, so what matters comes first.

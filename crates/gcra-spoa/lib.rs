@@ -16,6 +16,7 @@ mod borrower;
 mod check;
 mod cli;
 mod columns;
+mod cost;
 mod counting;
 mod decide;
 mod decide_shared;

@@ -3,6 +3,7 @@
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
+use crate::cost;
 use crate::in_force::{Hashing, InForce};
 use crate::limit_bucket::{self, lacks_a_key};
 use crate::message_key::{hash_exact, hash_key};
@@ -109,22 +110,15 @@ fn mapped(
 }
 
 /// The number of cells that the value of a cost arg stands for; `None` when it is negative or not
-/// an integer.
+/// a number.
 ///
 /// Null, which HAProxy sends when it has no value, is as without a cost.
 fn cells(cost: Value<'_>, without: u32) -> Option<u32> {
-    let cells = match cost {
-        Value::Null => without.into(),
-        Value::Int32(integer) => integer.try_into().ok()?,
-        Value::Int64(integer) => integer.try_into().ok()?,
-        Value::Uint32(integer) => integer.into(),
-        Value::Uint64(integer) => integer,
-        Value::Bool(_) | Value::Ipv4(_) | Value::Ipv6(_) | Value::String(_) | Value::Binary(_) => {
-            return None;
-        }
-    };
-    // What is larger is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
-    Some(u32::try_from(cells).unwrap_or(u32::MAX))
+    match cost {
+        Value::Null => Some(without),
+        // What is larger is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
+        cost => cost::cells(cost),
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_negative_cost_and_one_that_is_not_an_integer_are_not_valid() {
-        for value in [(-1_i32).into(), i64::MIN.into(), true.into(), "3".into(), b"3"[..].into()] {
+        for value in [(-1_i32).into(), i64::MIN.into(), true.into(), "-3".into(), "3 s".into()] {
             assert_eq!(cells(value, 1), None, "{value:?}");
         }
     }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use gcra_table::{Exemption, KeyHash, ManualClock, Nanos, Slots, Table};
@@ -589,6 +590,59 @@ async fn the_log_says_why_the_last_message_had_no_decision() {
         let start = "1 message matched no policy and got no decision; ";
         let rest = sentence.strip_prefix(start).unwrap_or_else(|| panic!("{sentence}"));
         assert!(rest.starts_with(said) && rest.len() < 200, "{sentence}");
+    }
+}
+
+/// An arg that HAProxy does not send at all is a mistake in its configuration. Null is not.
+#[tokio::test]
+async fn the_log_says_what_a_request_or_its_response_lacks() {
+    let mut scenario = Scenario::new(
+        "[policy.api]\nlimits = \"100/h burst 100\"\nkey = [\"key\"]\nreserve = \
+         \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n",
+    )
+    .await;
+    let null = Value::Null;
+    let (key, estimate) = (("key", Value::String(b"k")), ("estimate", null));
+    let said = |scenario: &Scenario| {
+        let count = scenario.undecided.unsettled.swap(0, Ordering::Relaxed);
+        (count > 0).then(|| scenario.undecided.about_unsettled(count))
+    };
+    scenario.ask(&[key, estimate]).await;
+    assert_eq!(said(&scenario), None);
+    scenario.ask(&[key, ("estimate", "20".into())]).await;
+    assert_eq!(said(&scenario), None, "a text of digits is a number");
+    scenario.ask(&[key]).await;
+    let sentence = said(&scenario).unwrap();
+    let start = "1 message for policy 'api' said too little: of the last one, 'api', the arg \
+                 'estimate' is missing, so nothing is reserved; write it into the 'args' line";
+    assert!(sentence.starts_with(start), "{sentence}");
+    let (tokens, reserved) = (("tokens", Value::Int32(3)), ("reserved", null));
+    for (args, expected) in [
+        (vec![key, tokens, reserved], None),
+        (vec![key, ("tokens", null), reserved], None),
+        (
+            vec![key, reserved],
+            Some("the arg 'tokens' is missing, so what is reserved stays charged; write it into"),
+        ),
+        (
+            vec![key, ("tokens", "12,345".into()), reserved],
+            Some("the arg 'tokens' is not a number of cells, so what is reserved stays charged"),
+        ),
+        (
+            vec![key, tokens],
+            Some("the arg 'reserved' is missing, so each request is charged twice; write it into"),
+        ),
+    ] {
+        scenario.client.ask(&[("usage", &args[..])]).await.unwrap();
+        let sentence = said(&scenario);
+        match expected {
+            None => assert_eq!(sentence, None),
+            Some(expected) => {
+                let sentence = sentence.unwrap();
+                assert!(sentence.contains("of the last one, 'usage', "), "{sentence}");
+                assert!(sentence.contains(expected), "{sentence}");
+            }
+        }
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayString;
-use spop_agent::Message;
+use spop_agent::{Message, Value};
 
+use crate::cost::cells;
 use crate::plural::Count;
 use crate::policy::key_args::{KeyArg, NoValue};
+use crate::policy::settle::RESERVED;
 use crate::policy::{Policies, Policy};
 use crate::redact::printable;
 
@@ -19,7 +21,10 @@ pub(crate) struct Undecided {
     pub(crate) undecided: AtomicU64,
     /// No policy is for them.
     pub(crate) unmatched: AtomicU64,
+    /// Messages that say too little to settle a request, or to reserve something for it.
+    pub(crate) unsettled: AtomicU64,
     last_undecided: Mutex<Option<LastUndecided>>,
+    last_unsettled: Mutex<Option<LastUnsettled>>,
     last_unmatched: Mutex<Option<LastUnmatched>>,
 }
 
@@ -67,6 +72,16 @@ enum Why {
 }
 
 #[derive(Clone, Copy, Debug)]
+struct LastUnsettled {
+    policy: Name,
+    message: Name,
+    arg: Name,
+    /// Otherwise its value is not a number of cells.
+    is_missing: bool,
+    what_follows: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct LastUnmatched {
     message: Name,
     /// Whether policies are for a message with this name, but only `when` an arg has a value that
@@ -93,6 +108,48 @@ impl Undecided {
         let message = Name::new(message.name);
         let policy = Name::new(policy.name.as_bytes());
         remember(&self.last_undecided, LastUndecided { policy, message, arg, limit, why });
+    }
+
+    /// Counts a message that has settled a request of this policy, or was to, if it lacks an arg
+    /// for that. HAProxy sends null for a value that it does not have. So an arg that is not there
+    /// is a mistake in its configuration.
+    pub(crate) fn count_unsettled(&self, policy: &Policy, message: &Message<'_>) {
+        let cost = policy.settle.as_deref().and_then(|settle| settle.cost.as_deref());
+        let reserved = policy.reserves().then_some(RESERVED.as_bytes());
+        for (arg, what_follows) in
+            [(cost, "what is reserved stays charged"), (reserved, "each request is charged twice")]
+        {
+            if let Some(arg) = arg {
+                self.count_if_lacking(policy, message, arg, what_follows);
+            }
+        }
+    }
+
+    /// Counts a message for which this policy reserves what an arg says, if the arg is not there.
+    pub(crate) fn count_unreserved(&self, policy: &Policy, message: &Message<'_>) {
+        if let Some(arg) = policy.cost.as_deref().filter(|arg| message.arg(arg).is_none()) {
+            self.count_if_lacking(policy, message, arg, "nothing is reserved");
+        }
+    }
+
+    fn count_if_lacking(
+        &self,
+        policy: &Policy,
+        message: &Message<'_>,
+        arg: &[u8],
+        what_follows: &'static str,
+    ) {
+        let value = message.arg(arg);
+        let is_cost = arg != RESERVED.as_bytes();
+        let is_wrong = |value| is_cost && value != Value::Null && cells(value).is_none();
+        if value.is_none_or(is_wrong) {
+            self.unsettled.fetch_add(1, Ordering::Relaxed);
+            let [policy, message, arg] =
+                [policy.name.as_bytes(), message.name, arg].map(Name::new);
+            let is_missing = value.is_none();
+            let last = LastUnsettled { policy, message, arg, is_missing, what_follows };
+            remember(&self.last_unsettled, last);
+        }
     }
 
     /// Counts a message that no policy is for.
@@ -141,6 +198,28 @@ impl Undecided {
             }
         };
         said
+    }
+
+    /// A sentence about the `count` messages that said too little to settle or to reserve.
+    pub(crate) fn about_unsettled(&self, count: u64) -> String {
+        let said = Count(count, "message", "messages");
+        let Some(last) = take(&self.last_unsettled) else {
+            return format!("{said} said too little to settle a request");
+        };
+        let LastUnsettled { policy, message, arg, is_missing, what_follows } = last;
+        let why = match is_missing {
+            true => format!(
+                "is missing, so {what_follows}; write it into the 'args' line of the spoe-message"
+            ),
+            false => format!(
+                "is not a number of cells, so {what_follows}; let HAProxy send a whole number of \
+                 0 or more, or null"
+            ),
+        };
+        format!(
+            "{said} for policy '{policy}' said too little: of the last one, '{message}', the arg \
+             '{arg}' {why}"
+        )
     }
 
     /// A sentence about the `count` messages that no policy is for.

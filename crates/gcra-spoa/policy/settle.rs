@@ -121,7 +121,7 @@ pub(super) fn settle<'t>(
     let (reserve_at, mut arg, mut cells) = (reserve.map(|value| value.span().start), None, 0);
     if let Some(value) = reserve {
         if value.get_ref().as_str().is_some() {
-            arg = reserve_arg(reader, value, key);
+            arg = reserve_arg(reader, value, key, cost.is_some());
         } else {
             let number = reader.number(value, "reserve", 0..=u32::MAX.into());
             cells = u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX);
@@ -149,24 +149,35 @@ pub(super) fn settle<'t>(
     Some(Written { at, reserve_at, max_debt_at, settle, reserve: arg, cells })
 }
 
-/// The name of the arg with the cells to reserve, which must not be part of the key.
+/// The name of the arg with the cells to reserve, which must not be part of the key. The response
+/// has to say what the request has cost, then.
 fn reserve_arg<'t>(
     reader: &mut Reader<'t>,
     value: &Node<'t>,
     key: &KeyParts,
+    has_cost: bool,
 ) -> Option<Box<[u8]>> {
     let at = value.span().start;
     let name = reader.name(value, "reserve", "a number of cells, or the name of an arg")?;
+    if name.is_empty() {
+        // That is a mistake already.
+        return Some(Box::default());
+    }
     if let Some(what) = not_an_arg(&name, "reserve") {
         reader.wrong(at, &what);
-    }
-    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+    } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
         reader.wrong(at, &format!("reserve is a number in quotes; write reserve = {name}"));
-    }
-    if key.names().any(|arg| *arg == *name.as_bytes()) {
+    } else if key.names().any(|arg| *arg == *name.as_bytes()) {
         let what = format!(
             "key and reserve both name '{name}', so each number of cells would have a bucket of \
              its own; leave it out of key"
+        );
+        reader.wrong(at, &what);
+    } else if !has_cost {
+        let what = format!(
+            "without cost each response costs one cell, so the rest of what '{name}' reserves \
+             would always be given back; write the arg of the response that says what the \
+             request has cost, such as cost = \"tokens\""
         );
         reader.wrong(at, &what);
     }

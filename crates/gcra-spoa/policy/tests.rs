@@ -2184,6 +2184,12 @@ fn what_settle_cannot_do_is_a_mistake() {
              its own; leave it out of key",
         ),
         (
+            with("reserve = \"estimate\""),
+            "5: without cost each response costs one cell, so the rest of what 'estimate' \
+             reserves would always be given back; write the arg of the response that says what \
+             the request has cost, such as cost = \"tokens\"",
+        ),
+        (
             with("reserve = -1"),
             "5: reserve must be a whole number from 0 to 4294967295, without quotes",
         ),
