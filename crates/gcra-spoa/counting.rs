@@ -1,15 +1,16 @@
 //! Counts what came of messages, with the names of their clients.
 
 use std::mem;
+use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use gcra_table::KeyHash;
-use spop_agent::Message;
+use spop_agent::{Message, Value};
 
 use crate::in_force::InForce;
 use crate::policy::{Part, Policy};
 use crate::question::{Question, Unanswerable};
-use crate::redact::{NamedPart, write_name};
+use crate::redact::{NamedPart, printable, write_name};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::Verdict;
@@ -26,10 +27,33 @@ pub(crate) fn count<'m>(
     verdict: Verdict,
     message: impl Fn() -> Option<Message<'m>>,
 ) {
-    in_force.each[policy].stats.count(lane, verdict.outcome, key, |name| {
-        write_client(name, &in_force.policies.list[policy], key, message());
+    let stats = &in_force.each[policy].stats;
+    stats.count(lane, verdict.outcome, key, |name| {
+        let (policy, message) = (&in_force.policies.list[policy], message());
+        if let Some(message) = &message {
+            stats.note_text_address(|| text_address(policy, message));
+        }
+        write_client(name, policy, key, message);
     });
 }
+
+/// The name of an arg of the key whose value is an address written as a text, if there is one. No
+/// prefix and no override of an address applies to such a value.
+#[cold]
+fn text_address(policy: &Policy, message: &Message<'_>) -> Option<String> {
+    let is_text_address = |value: Value<'_>| {
+        let Value::String(text) = value else { return false };
+        std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<IpAddr>().is_ok())
+    };
+    let is_in_key = |name: &[u8]| {
+        policy.key.args.is_empty() || policy.key.names().any(|known| *known == *name)
+    };
+    let found = message.args().find(|arg| is_text_address(arg.value) && is_in_key(arg.name));
+    found.map(|arg| arg.name.iter().map(|byte| printable(*byte)).take(MAX_NAME).collect())
+}
+
+/// The most characters of the name of an arg that are remembered.
+const MAX_NAME: usize = 64;
 
 /// Counts a message that got no decision.
 #[cold]

@@ -598,6 +598,11 @@ impl Housekeeping {
             if let Some(never) = self.never_settled(policy, reported) {
                 log::warn!("{never}");
             }
+            if let Some(arg) = self.stats.policy(&policy.name).text_address()
+                && reported.text_addresses.insert(policy.name.clone())
+            {
+                log::warn!("{}", about_text_address(policy, arg));
+            }
         }
         let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
@@ -764,6 +769,8 @@ struct Reported {
     evictions: Evictions,
     undecided: u64,
     unsettled: u64,
+    /// The policies of which the log said that they get addresses as texts.
+    text_addresses: BTreeSet<Box<str>>,
     /// The messages of which the log said that none has come.
     never_settled: BTreeSet<String>,
     unmatched: u64,
@@ -839,6 +846,16 @@ fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
         }
     }
     abandoned
+}
+
+/// Says that an arg of the key should be an address, and is a text.
+fn about_text_address(policy: &Policy, arg: &str) -> String {
+    format!(
+        "policy '{}' got an address as a text in the arg '{arg}', so no prefix and no override of \
+         an address applies to it; let HAProxy send an address, such as src or \
+         req.hdr_ip(x-forwarded-for), and not req.hdr or req.fhdr",
+        policy.name
+    )
 }
 
 /// A sentence about the first policy whose requests other messages settle than before, or none.

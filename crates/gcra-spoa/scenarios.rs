@@ -593,6 +593,24 @@ async fn the_log_says_why_the_last_message_had_no_decision() {
     }
 }
 
+/// Prefixes and overrides are for addresses, so a text that is one is noticed.
+#[tokio::test]
+async fn an_address_that_is_sent_as_a_text_is_noticed() {
+    let text = "[policy.api]\nlimits = \"1/h\"\nkey = [\"ip\"]\n[policy.all]\nlimits = \"1/h\"\n";
+    let mut scenario = Scenario::new(text).await;
+    let noticed = |scenario: &Scenario, policy| {
+        scenario.stats.policy(policy).text_address().map(str::to_owned)
+    };
+    scenario.ask(&[("ip", address("192.0.2.1")), ("of", "192.0.2.1".into())]).await;
+    scenario.ask(&[("ip", "192.0.2.300".into())]).await;
+    assert_eq!(noticed(&scenario, "api"), None);
+    scenario.ask(&[("ip", "192.0.2.1".into())]).await;
+    assert_eq!(noticed(&scenario, "api").as_deref(), Some("ip"));
+    let args = [("of\x1b", "2001:db8::1".into())];
+    scenario.client.ask(&[("all", &args[..])]).await.unwrap();
+    assert_eq!(noticed(&scenario, "all").as_deref(), Some("of?"));
+}
+
 /// An arg that HAProxy does not send at all is a mistake in its configuration. Null is not.
 #[tokio::test]
 async fn the_log_says_what_a_request_or_its_response_lacks() {

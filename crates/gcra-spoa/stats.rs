@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_utils::CachePadded;
@@ -74,6 +74,8 @@ pub(crate) struct PolicyStats {
     /// How many messages have settled requests in each way, and how many cells. Not for each
     /// worker either, because few policies are settled.
     settled: CachePadded<([AtomicU64; Settled::NAMES.len()], [AtomicU64; Cells::NAMES.len()])>,
+    /// An arg of the key whose value was an address written as a text.
+    text_address: OnceLock<String>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -110,6 +112,7 @@ impl PolicyStats {
             delayed: CachePadded::default(),
             limit_args: CachePadded::default(),
             settled: CachePadded::default(),
+            text_address: OnceLock::new(),
             reported: Mutex::default(),
         }
     }
@@ -126,6 +129,20 @@ impl PolicyStats {
     ) {
         let (stripe, count) = self.add(lane, outcome.index());
         stripe.decided(outcome, count, client, name);
+    }
+
+    /// Remembers the arg that `find` names, unless one is remembered already.
+    pub(crate) fn note_text_address(&self, find: impl FnOnce() -> Option<String>) {
+        if self.text_address.get().is_none()
+            && let Some(arg) = find()
+        {
+            let _ = self.text_address.set(arg);
+        }
+    }
+
+    /// An arg of the key whose value was an address written as a text, if there was one.
+    pub(crate) fn text_address(&self) -> Option<&str> {
+        self.text_address.get().map(String::as_str)
     }
 
     /// Counts a message about which nothing could be decided.
