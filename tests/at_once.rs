@@ -514,6 +514,26 @@ fn machines_keep_one_queue() {
     assert!(lines.lines().filter(is_by_store).count() >= 3, "{lines}");
     let denied = asked.iter().find(|(_, _, answer)| is_blocked(answer)).unwrap();
     assert!((1..=10).contains(&number(&denied.2, "retry_after")), "{denied:?}");
+    // Its queue is full now, and has a place soon.
+    let explain = ["explain", "--ask-store", "ip=192.0.2.1"];
+    let explained = machines.run(0, &explain);
+    let blocked = explained.contains("a request now is blocked; the next one is allowed in ");
+    let delayed = explained.contains("a request now is allowed with a delay of ");
+    assert!(blocked || delayed, "{explained}");
+    let delayed =
+        || machines.run(0, &explain).contains("a request now is allowed with a delay of");
+    wait_until("there is a place in the queue", delayed);
+    let reset = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(["table", "reset", "ip=192.0.2.1", "--table"])
+        .arg(machines.each[0].directory.path().join("table"))
+        .arg("--config")
+        .arg(machines.each[0].directory.path().join("gcra-spoa.toml"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&reset.stderr);
+    assert!(
+        said.contains("a machine that has just blocked the client does so for up to 1 s more")
+    );
     assert_eq!(number(&denied.2, "delay_ms"), 0);
 }
 

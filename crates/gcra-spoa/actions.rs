@@ -50,7 +50,7 @@ use crate::output::Output;
 use crate::policy::policy_id;
 use crate::stats::lock;
 use crate::status::Watched;
-use crate::table_keys::{self, MACHINES_HOLD, Said};
+use crate::table_keys::{self, Said};
 use crate::visible::Visible;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
@@ -768,8 +768,8 @@ fn forgive(
         }
         Ok(())
     })?;
-    if cleared.has_shared && !cleared.has_failed {
-        said.push(MACHINES_HOLD.to_owned());
+    if let Some(after) = cleared.after.filter(|_| !cleared.has_failed) {
+        said.push(after.in_words().to_owned());
     }
     for (client, policy) in &cleared.clients {
         log::info!(

@@ -441,7 +441,9 @@ impl Said {
                 away: Some(away),
             };
         }
+        let delay = held.iter().map(|held| Nanos::from_millis(held.delay_ms)).max();
         let verdict = Verdict::new(question.policy, policy.observes, reason);
+        let verdict = verdict.after(delay.unwrap_or_default());
         let waits = held.iter().zip(limits).filter(|(held, _)| held.now == "blocked");
         let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
         let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
@@ -893,7 +895,8 @@ impl Decided {
                     "the store decides about a request now, if agents can reach it".to_owned()
                 }
                 _ if self.held.iter().any(|held| held.at_once) => {
-                    "a request now is allowed, by what the store has".to_owned()
+                    let delay = with_delay(self.delay_ms);
+                    format!("a request now is allowed{delay}, by what the store has")
                 }
                 _ if !self.held.is_empty() => {
                     "a request now is allowed, by cells that this machine holds".to_owned()
@@ -919,7 +922,7 @@ impl Decided {
             "oversize" => {
                 write!(words, ", because it costs more than a burst, so it can never be allowed")
             }
-            _ if !self.held.is_empty() => {
+            _ if self.held.iter().any(|held| !held.at_once) => {
                 write!(words, "; the store is asked again in {}", left(self.retry_after_ms))
             }
             _ => {

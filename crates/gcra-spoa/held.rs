@@ -36,6 +36,8 @@ pub(crate) struct Held {
     pub(crate) unreported: u32,
     /// How long this machine does not ask the store, because the store said so.
     pub(crate) blocked_ms: u64,
+    /// How long a request now would have to wait, if it is allowed with a delay.
+    pub(crate) delay_ms: u64,
     /// Whether an ask is under way.
     pub(crate) asking: bool,
     /// Whether this machine knows anything about the client.
@@ -189,26 +191,27 @@ impl Held {
         };
         // One that its response will charge needs a cell, whatever it reserves.
         let needs = cells.max(u32::from(policy.settle.is_some()));
-        let wait = match &limit.calendar {
-            _ if needs == 0 || needs <= stored.free => Nanos::ZERO,
+        let (wait, delay) = match &limit.calendar {
+            _ if needs == 0 || needs <= stored.free => (Nanos::ZERO, Nanos::ZERO),
             Some(calendar) => {
                 let now = wall_clock();
                 let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
                 let end = u64::try_from(calendar.bounds_at(second).end).unwrap_or_default();
                 let left = Duration::from_secs(end).saturating_sub(now);
-                Nanos(nanoseconds(left).max(1))
+                (Nanos(nanoseconds(left).max(1)), Nanos::ZERO)
             }
             None => {
                 let quota = limit_bucket::quota(limit, Some(message));
                 let asked = quota.emission_interval().saturating_mul(needs.into());
                 let owed = Nanos::from_millis(stored.full_after_ms).saturating_add(asked);
-                let most = quota.drain_time().saturating_add(quota.max_delay());
-                owed.saturating_sub(most)
+                let delay = owed.saturating_sub(quota.drain_time());
+                (delay.saturating_sub(quota.max_delay()), delay)
             }
         };
         let is_blocked = wait > Nanos::ZERO;
         self.now = if is_blocked { "blocked" } else { "allowed" }.to_owned();
         self.blocked_ms = wait.millis_ceil();
+        self.delay_ms = if is_blocked { 0 } else { delay.millis_ceil() };
     }
 
     /// "this machine holds 5 cells, for 1.9 s; 3 spent cells are not confirmed by the store yet".

@@ -237,7 +237,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let settings = reset.store().map_err(WrongUsage)?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
-    let (mut found, mut has_shared, mut has_failed) = (false, false, false);
+    let (mut found, mut after, mut has_failed) = (false, None, false);
     for key in keys {
         let cleared = clear(&inspected, of.policy.as_deref(), key, store.as_ref(), |said| {
             match said {
@@ -247,20 +247,39 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
             Ok(())
         })?;
         found |= !cleared.clients.is_empty();
-        has_shared |= cleared.has_shared;
+        after = after.max(cleared.after);
         has_failed |= cleared.has_failed;
     }
-    if has_shared && !has_failed {
-        print_note(MACHINES_HOLD);
+    if let Some(after) = after.filter(|_| !has_failed) {
+        print_note(after.in_words());
     }
     Ok(if found && !has_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is said when a client's debt under a shared limit was cleared.
-pub(crate) const MACHINES_HOLD: &str = "machines may still spend cells that they hold, and one \
-                                       that the store told to come back later blocks for up to \
-                                       60 s more; an exemption on each machine ('gcra-spoa \
-                                       exempt') has an effect at once";
+/// How machines may decide after a client's debt under a shared limit was cleared. What is greater
+/// takes longer.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum After {
+    /// The store is asked about each request, and a denial is remembered for a second.
+    Second,
+    /// Machines hold cells.
+    Minute,
+}
+
+impl After {
+    pub(crate) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Second => {
+                "a machine that has just blocked the client does so for up to 1 s more"
+            }
+            Self::Minute => {
+                "machines may still spend cells that they hold, and one that the store told to \
+                 come back later blocks for up to 60 s more; an exemption on each machine \
+                 ('gcra-spoa exempt') has an effect at once"
+            }
+        }
+    }
+}
 
 /// What is said while clearing what a key's clients owe.
 pub(crate) enum Said {
@@ -271,8 +290,8 @@ pub(crate) enum Said {
 /// What came of clearing what a key's clients owe.
 #[derive(Debug, Default)]
 pub(crate) struct Cleared {
-    /// Whether the store was asked.
-    pub(crate) has_shared: bool,
+    /// If the store was asked: what can happen after that.
+    pub(crate) after: Option<After>,
     /// Whether the store could not be asked about some of it.
     pub(crate) has_failed: bool,
     /// The clients of which there was anything, each by its name in logs and its policy.
@@ -309,7 +328,8 @@ pub(crate) fn clear(
         }
         if is_shared(inspected, &client) {
             let store = store.ok_or_else(no_store)?;
-            all.has_shared = true;
+            let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
+            all.after = all.after.max(Some(if at_once { After::Second } else { After::Minute }));
             match clear_in_store(inspected, store, &client, key, &shown) {
                 Ok((outputs, was_there)) => {
                     all.clients.extend(was_there.then(cleared_one));
