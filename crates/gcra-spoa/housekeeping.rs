@@ -623,9 +623,9 @@ impl Housekeeping {
             allowed >= MANY && !is_settled && reported.never_settled.insert(message.clone());
         is_new.then(|| {
             format!(
-                "policy '{}' has allowed {allowed} requests, and no message '{message}' has settled \
-                 one; if responses should have, compare the spoe-message '{message}', its event, \
-                 and the 'messages' line with the example: gcra-spoa check --print-haproxy",
+                "policy '{}' has allowed {allowed} requests, and no message '{message}' has \
+                 settled one; if responses should have, compare the spoe-message '{message}', \
+                 its event and the 'messages' line with 'gcra-spoa check --print-haproxy'",
                 policy.name
             )
         })

@@ -381,8 +381,8 @@ fn a_wrong_key_or_arg_of_a_limit_is_a_mistake() {
     // Each new number would begin without debts, and under a 'most' of its own.
     let text = "[policy.api]\nlimits = { arg = \"rl\", default = \"1/s\", most = \"2/s\" }\n";
     let mistakes = parse(text).unwrap_err();
-    let expected = "gcra-spoa.toml:2: without a key, policy 'api' counts by all args, so each value \
-                    of 'rl' would have a bucket of its own; write";
+    let expected = "gcra-spoa.toml:2: without a key, policy 'api' counts by all args, so each \
+                    value of 'rl' would have a bucket of its own; write";
     assert!(mistakes[0].starts_with(expected), "{mistakes:#?}");
     let text = "[policy.api]\nlimits = [\"1/s\", { rate = \"5/s\", key = [] }]\n";
     let mistakes = parse(text).unwrap_err();
