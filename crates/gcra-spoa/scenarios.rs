@@ -662,6 +662,20 @@ async fn the_log_says_what_a_request_or_its_response_lacks() {
             }
         }
     }
+    let args = [("key", null), tokens, reserved];
+    scenario.client.ask(&[("usage", &args[..])]).await.unwrap();
+    let sentence = scenario.undecided.about_undecided(1);
+    let expected = "the arg 'key' is null, because HAProxy does not know it any more when the \
+                    response comes; keep it with 'http-request set-var(txn.key)', and send \
+                    key=var(txn.key)";
+    assert!(sentence.ends_with(expected), "{sentence}");
+    scenario.reload(
+        "[policy.api]\nwhen = { plan = \"gold\" }\nlimits = \"9/h\"\nkey = [\"key\"]\nsettle = \
+         \"usage\"\n",
+    );
+    scenario.client.ask(&[("usage", &[key][..])]).await.unwrap();
+    let sentence = scenario.undecided.about_unmatched(1);
+    assert!(sentence.contains("; let it have the arg of 'when', as the message"), "{sentence}");
 }
 
 /// A limit that is only observed changes nothing in the answer of one that is enforced.

@@ -59,6 +59,8 @@ struct LastUndecided {
     arg: Name,
     /// The limit whose key has the arg; empty for the policy's key.
     limit: Name,
+    /// The message is one that settles requests of the policy.
+    settles: bool,
     why: Why,
 }
 
@@ -84,6 +86,8 @@ struct LastUnsettled {
 #[derive(Clone, Copy, Debug)]
 struct LastUnmatched {
     message: Name,
+    /// The message is one that settles requests.
+    settles: bool,
     /// Whether policies are for a message with this name, but only `when` an arg has a value that
     /// it did not have.
     is_known: bool,
@@ -105,9 +109,11 @@ impl Undecided {
         let cost = || Name::new(policy.cost.as_deref().unwrap_or_default());
         let found = own.chain(of_limits).find_map(lacks);
         let (limit, arg, why) = found.unwrap_or_else(|| (Name::default(), cost(), Why::Cost));
+        let settles = policy.is_settled_by(message.name);
         let message = Name::new(message.name);
         let policy = Name::new(policy.name.as_bytes());
-        remember(&self.last_undecided, LastUndecided { policy, message, arg, limit, why });
+        let last = LastUndecided { policy, message, arg, limit, settles, why };
+        remember(&self.last_undecided, last);
     }
 
     /// Counts a message that has settled a request of this policy, or was to, if it lacks an arg
@@ -156,18 +162,18 @@ impl Undecided {
     #[cold]
     pub(crate) fn count_unmatched(&self, policies: &Policies, message: &Message<'_>) {
         self.unmatched.fetch_add(1, Ordering::Relaxed);
-        let is_known = policies.list.iter().any(|policy| {
-            policy.message.as_deref() == Some(message.name) || policy.is_settled_by(message.name)
-        });
+        let mut list = policies.list.iter();
+        let settles = list.clone().any(|policy| policy.is_settled_by(message.name));
+        let is_known = list.any(|policy| policy.message.as_deref() == Some(message.name));
         let message = Name::new(message.name);
-        remember(&self.last_unmatched, LastUnmatched { message, is_known });
+        remember(&self.last_unmatched, LastUnmatched { message, settles, is_known });
     }
 
     /// A sentence about the `count` messages that got no decision although there was a policy.
     pub(crate) fn about_undecided(&self, count: u64) -> String {
         let got = Count(count, "message got", "messages got");
         let Some(last) = take(&self.last_undecided) else { return format!("{got} no decision") };
-        let LastUndecided { policy, message, arg, limit, why } = last;
+        let LastUndecided { policy, message, arg, limit, settles, why } = last;
         let (of, whose) = match &*limit.0 {
             "" => (String::new(), "policy"),
             label => (format!(" of the key of '{label}'"), "limit"),
@@ -181,6 +187,11 @@ impl Undecided {
             Why::Key(NoValue::Missing, _) => write!(
                 said,
                 "is missing; compare 'key' of the {whose} with the 'args' line of the spoe-message"
+            ),
+            Why::Key(NoValue::Null, _) if settles => write!(
+                said,
+                "is null, because HAProxy does not know it any more when the response comes; keep \
+                 it with 'http-request set-var(txn.{arg})', and send {arg}=var(txn.{arg})"
             ),
             Why::Key(NoValue::Null, false) => write!(
                 said,
@@ -228,11 +239,15 @@ impl Undecided {
         let matched = format!("{matched} no policy and got no decision");
         match take(&self.last_unmatched) {
             None => matched,
-            Some(LastUnmatched { message, is_known: true }) => format!(
+            Some(LastUnmatched { message, settles: true, .. }) => format!(
+                "{matched}; the last one was '{message}', and the 'when' of no policy that it \
+                 settles fitted; let it have the arg of 'when', as the message of the request has"
+            ),
+            Some(LastUnmatched { message, is_known: true, .. }) => format!(
                 "{matched}; the last one was '{message}', and the 'when' of no policy for it \
                  fitted; write a policy for '{message}' without 'when' below the others"
             ),
-            Some(LastUnmatched { message, is_known: false }) => format!(
+            Some(LastUnmatched { message, .. }) => format!(
                 "{matched}; the last one was '{message}'; compare the names of the spoe-messages \
                  with the policies"
             ),
