@@ -894,6 +894,21 @@ fn the_examples_of_the_manual_are_run() {
     }
 }
 
+/// An operator who tries a configuration does not wait for a minute, and perhaps stops the agent
+/// before that.
+#[test]
+fn the_first_message_without_a_decision_is_logged_at_once() {
+    let followed = Followed::start("[policy.api]\nkey = [\"ip\"]\nlimits = \"1/h\"\n");
+    followed.ask(&[("apii", &[])]);
+    wait_until("it is logged", || {
+        followed.said("1 message matched no policy and got no decision; the last one was") == 1
+    });
+    followed.ask(&[("api", &[])]);
+    wait_until("it is logged", || {
+        followed.said("1 message got no decision; of the last one") == 1
+    });
+}
+
 /// The file that operators copy for HAProxy 3.4: each field is there once, on what the application
 /// answers and on what HAProxy does. Older versions say what they need.
 #[test]

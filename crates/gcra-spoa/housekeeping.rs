@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{io, thread};
 
@@ -240,6 +240,10 @@ impl Housekeeping {
         self.check_workers(reported);
         self.follow_audit(reported);
         self.follow_leases(reported);
+        // The first one is logged at once, for an operator who tries a configuration.
+        if self.has_first_mistake(reported) {
+            self.report_mistakes(reported);
+        }
         self.manager.retry();
     }
 
@@ -583,17 +587,6 @@ impl Housekeeping {
             );
         }
         reported.evictions = Evictions { evicted_live, forgiven };
-
-        let undecided = self.undecided.undecided.load(Ordering::Relaxed);
-        if undecided > reported.undecided {
-            log::warn!("{}", self.undecided.about_undecided(undecided - reported.undecided));
-        }
-        reported.undecided = undecided;
-        let unsettled = self.undecided.unsettled.load(Ordering::Relaxed);
-        if unsettled > reported.unsettled {
-            log::warn!("{}", self.undecided.about_unsettled(unsettled - reported.unsettled));
-        }
-        reported.unsettled = unsettled;
         for policy in &self.policies.load().policies.list {
             if let Some(never) = self.never_settled(policy, reported) {
                 log::warn!("{never}");
@@ -604,6 +597,30 @@ impl Housekeeping {
                 log::warn!("{}", about_text_address(policy, arg));
             }
         }
+        self.report_mistakes(reported);
+    }
+
+    /// Whether messages could not be decided or settled, for the first time.
+    fn has_first_mistake(&self, reported: &Reported) -> bool {
+        let Undecided { undecided, unmatched, unsettled, .. } = &*self.undecided;
+        let is_first = |count: &AtomicU64, said| said == 0 && count.load(Ordering::Relaxed) > 0;
+        is_first(undecided, reported.undecided)
+            || is_first(unmatched, reported.unmatched)
+            || is_first(unsettled, reported.unsettled)
+    }
+
+    /// Logs what was wrong with messages since this was last done.
+    fn report_mistakes(&self, reported: &mut Reported) {
+        let undecided = self.undecided.undecided.load(Ordering::Relaxed);
+        if undecided > reported.undecided {
+            log::warn!("{}", self.undecided.about_undecided(undecided - reported.undecided));
+        }
+        reported.undecided = undecided;
+        let unsettled = self.undecided.unsettled.load(Ordering::Relaxed);
+        if unsettled > reported.unsettled {
+            log::warn!("{}", self.undecided.about_unsettled(unsettled - reported.unsettled));
+        }
+        reported.unsettled = unsettled;
         let unmatched = self.undecided.unmatched.load(Ordering::Relaxed);
         if unmatched > reported.unmatched {
             log::warn!("{}", self.undecided.about_unmatched(unmatched - reported.unmatched));
