@@ -133,7 +133,8 @@ fn a_message_is_charged_what_its_cost_says() {
     for cost in [0_i64, 11, 1 << 32, i64::MAX] {
         assert_eq!(spop.is_blocked(&b(cost.into())), cost > 10, "{cost}");
     }
-    for cost in [(-1_i64).into(), i32::MIN.into(), true.into(), "1".into(), ip("192.0.2.1")] {
+    assert!(spop.is_blocked(&b("11".into())), "as req.fhdr sends it");
+    for cost in [(-1_i64).into(), i32::MIN.into(), true.into(), "1 s".into(), ip("192.0.2.1")] {
         assert_eq!(spop.ask(&[("check", &b(cost))]), [], "{cost:?}");
     }
     assert!(!spop.is_blocked(&b(10_i64.into())), "nothing was charged so far");

@@ -592,7 +592,7 @@ impl Config {
                 15 => Part::Number(9),
                 16 => Part::Unsigned(u64::MAX - random.usize(..2) as u64),
                 17 => Part::Number(-1),
-                18 => Part::Text("1".to_owned()),
+                18 => Part::Text(["2", "2 s"][random.usize(..2)].to_owned()),
                 _ => Part::Null,
             };
             args.push(("cost".to_owned(), cost));

@@ -370,6 +370,7 @@ impl Model {
             None | Some(Part::Null) => 1,
             Some(Part::Number(number)) => i128::from(*number),
             Some(Part::Unsigned(number)) => i128::from(*number),
+            Some(Part::Text(digits)) => digits.parse::<u64>().ok()?.into(),
             Some(_) => return None,
         };
         // No more than this is ever charged at once, and no less than nothing asked for.
