@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -95,15 +95,19 @@ impl Machines {
         self.ask(machine, &[("api", &[("ip", address(ip))])])
     }
 
-    /// Runs a command on a machine.
+    /// Runs a command on a machine, and returns what it prints.
     fn run(&self, machine: usize, args: &[&str]) -> String {
+        let output = self.output(machine, args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn output(&self, machine: usize, args: &[&str]) -> Output {
         let folder = self.each[machine].directory.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
         command.args(args).arg("--table").arg(folder.join("table"));
         command.arg("--config").arg(folder.join("gcra-spoa.toml"));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        command.output().unwrap()
     }
 }
 
@@ -523,13 +527,7 @@ fn machines_keep_one_queue() {
     let delayed =
         || machines.run(0, &explain).contains("a request now is allowed with a delay of");
     wait_until("there is a place in the queue", delayed);
-    let reset = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-        .args(["table", "reset", "ip=192.0.2.1", "--table"])
-        .arg(machines.each[0].directory.path().join("table"))
-        .arg("--config")
-        .arg(machines.each[0].directory.path().join("gcra-spoa.toml"))
-        .output()
-        .unwrap();
+    let reset = machines.output(0, &["table", "reset", "ip=192.0.2.1"]);
     let said = String::from_utf8_lossy(&reset.stderr);
     assert!(
         said.contains("a machine that has just blocked the client does so for up to 1 s more")

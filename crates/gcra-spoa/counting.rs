@@ -10,9 +10,9 @@ use spop_agent::{Message, Value};
 use crate::in_force::InForce;
 use crate::policy::{Part, Policy};
 use crate::question::{Question, Unanswerable};
-use crate::redact::{NamedPart, printable, write_name};
+use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
-use crate::undecided::Undecided;
+use crate::undecided::{Name, Undecided};
 use crate::verdict::Verdict;
 
 /// The parts of a key that are written when a client is named. The others still make the key.
@@ -40,7 +40,7 @@ pub(crate) fn count<'m>(
 /// The name of an arg of the key whose value is an address written as a text, if there is one. No
 /// prefix and no override of an address applies to such a value.
 #[cold]
-fn text_address(policy: &Policy, message: &Message<'_>) -> Option<String> {
+fn text_address(policy: &Policy, message: &Message<'_>) -> Option<Name> {
     let is_text_address = |value: Value<'_>| {
         let Value::String(text) = value else { return false };
         std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<IpAddr>().is_ok())
@@ -49,11 +49,8 @@ fn text_address(policy: &Policy, message: &Message<'_>) -> Option<String> {
         policy.key.args.is_empty() || policy.key.names().any(|known| *known == *name)
     };
     let found = message.args().find(|arg| is_text_address(arg.value) && is_in_key(arg.name));
-    found.map(|arg| arg.name.iter().map(|byte| printable(*byte)).take(MAX_NAME).collect())
+    found.map(|arg| Name::new(arg.name))
 }
-
-/// The most characters of the name of an arg that are remembered.
-const MAX_NAME: usize = 64;
 
 /// Counts a message that got no decision.
 #[cold]

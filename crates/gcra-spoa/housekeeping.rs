@@ -38,7 +38,7 @@ use crate::stats::{PolicyStats, Stats};
 use crate::status::MAX_SILENCE;
 use crate::store_reports::{Counted, StoreReports};
 use crate::table_error::TableError;
-use crate::undecided::Undecided;
+use crate::undecided::{self, Undecided};
 use crate::verdict;
 use crate::watch::{Seen, Watch, see_all};
 
@@ -866,7 +866,7 @@ fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
 }
 
 /// Says that an arg of the key should be an address, and is a text.
-fn about_text_address(policy: &Policy, arg: &str) -> String {
+fn about_text_address(policy: &Policy, arg: undecided::Name) -> String {
     format!(
         "policy '{}' got an address as a text in the arg '{arg}', so no prefix and no override of \
          an address applies to it; let HAProxy send an address, such as src or \

@@ -599,7 +599,7 @@ async fn an_address_that_is_sent_as_a_text_is_noticed() {
     let text = "[policy.api]\nlimits = \"1/h\"\nkey = [\"ip\"]\n[policy.all]\nlimits = \"1/h\"\n";
     let mut scenario = Scenario::new(text).await;
     let noticed = |scenario: &Scenario, policy| {
-        scenario.stats.policy(policy).text_address().map(str::to_owned)
+        scenario.stats.policy(policy).text_address().map(|arg| arg.to_string())
     };
     scenario.ask(&[("ip", address("192.0.2.1")), ("of", "192.0.2.1".into())]).await;
     scenario.ask(&[("ip", "192.0.2.300".into())]).await;

@@ -22,6 +22,7 @@ use crate::history::{Counted, History, Past};
 use crate::plural::Count;
 use crate::policy::by_arg::ArgValue;
 use crate::settle::{Cells, Outcome as Settled};
+use crate::undecided::Name;
 use crate::verdict::Outcome;
 
 /// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
@@ -75,7 +76,7 @@ pub(crate) struct PolicyStats {
     /// worker either, because few policies are settled.
     settled: CachePadded<([AtomicU64; Settled::NAMES.len()], [AtomicU64; Cells::NAMES.len()])>,
     /// An arg of the key whose value was an address written as a text.
-    text_address: OnceLock<String>,
+    text_address: OnceLock<Name>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; OUTCOMES.len()]>,
 }
@@ -132,7 +133,7 @@ impl PolicyStats {
     }
 
     /// Remembers the arg that `find` names, unless one is remembered already.
-    pub(crate) fn note_text_address(&self, find: impl FnOnce() -> Option<String>) {
+    pub(crate) fn note_text_address(&self, find: impl FnOnce() -> Option<Name>) {
         if self.text_address.get().is_none()
             && let Some(arg) = find()
         {
@@ -141,8 +142,8 @@ impl PolicyStats {
     }
 
     /// An arg of the key whose value was an address written as a text, if there was one.
-    pub(crate) fn text_address(&self) -> Option<&str> {
-        self.text_address.get().map(String::as_str)
+    pub(crate) fn text_address(&self) -> Option<Name> {
+        self.text_address.get().copied()
     }
 
     /// Counts a message about which nothing could be decided.

@@ -33,10 +33,10 @@ const MAX_NAME: usize = 64;
 
 /// A name in printable characters, cut at [`MAX_NAME`] bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Name(ArrayString<MAX_NAME>);
+pub(crate) struct Name(ArrayString<MAX_NAME>);
 
 impl Name {
-    fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut name = ArrayString::new();
         // A printable character is one byte, and what does not fit is left out.
         for byte in bytes.iter().take(MAX_NAME) {
@@ -132,8 +132,9 @@ impl Undecided {
     }
 
     /// Counts a message for which this policy reserves what an arg says, if the arg is not there.
+    /// With a wrong number in it there was no decision, and nothing to reserve.
     pub(crate) fn count_unreserved(&self, policy: &Policy, message: &Message<'_>) {
-        if let Some(arg) = policy.cost.as_deref().filter(|arg| message.arg(arg).is_none()) {
+        if let Some(arg) = policy.cost.as_deref() {
             self.count_if_lacking(policy, message, arg, "nothing is reserved");
         }
     }
