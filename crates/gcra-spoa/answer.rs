@@ -412,6 +412,7 @@ mod tests {
     use super::*;
     use crate::cli;
     use crate::policy::file;
+    use crate::reserved::Reservation;
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
@@ -613,7 +614,9 @@ mod tests {
         let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
         for (place, policy) in policies.list.iter().take(4).enumerate() {
-            reserved.add(place, Some((u32::MAX, std::time::Duration::from_millis(u64::MAX))));
+            let at = std::time::Duration::from_millis(u64::MAX);
+            let marks = policy.limits().map(|_| u32::MAX).collect();
+            reserved.add(place, Some(Reservation { cells: u32::MAX, at, marks }));
             for limit in policy.limits() {
                 let (quota, window_ends) = (limit.quota, Nanos::ZERO);
                 standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);

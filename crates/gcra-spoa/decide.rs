@@ -7,7 +7,7 @@ use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Tim
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
-use crate::earlier::least_tat;
+use crate::earlier::Asked;
 use crate::in_force::{InForce, Usual};
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policy::calendar::Calendar;
@@ -24,7 +24,7 @@ pub(crate) const MOST_WINDOWS: usize = 4;
 /// `now` is the reading of the table's clock that a round shares; the table brings it forward
 /// when it had to read the clock again. What each limit said is added to `standings`, where an
 /// answer needs it. `goes_on` becomes the moment at which the message may go on by the limits, for
-/// the audit. `message` is called only while earlier policies may matter.
+/// the audit. `message` is called only while changes may matter.
 #[inline(always)]
 pub(crate) fn decide<'p, 'm>(
     table: &Table,
@@ -45,7 +45,7 @@ pub(crate) fn decide<'p, 'm>(
                 Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
                 Rule::Unlimited => (None, Nanos::ZERO),
                 Rule::Limits(limits) => {
-                    let is_read = each.reads_messages || !in_force.earlier.is_empty();
+                    let is_read = each.reads_messages || each.has_changed;
                     let message = if is_read { message() } else { None };
                     let mut charge = Charge::new(table, now, in_force, question, message);
                     let decided = charge.all(limits, standings);
@@ -155,7 +155,7 @@ struct Claim<'p> {
     /// That of the limit for this message, or a share of it.
     quota: Quota,
     key: KeyHash,
-    /// The TAT that the key has at least, by what it owed under earlier policies.
+    /// The TAT that the key has at least, by what it owes under earlier numbers.
     least_tat: Time,
     /// The windows in which the limit counts, if it does.
     calendar: Option<&'p Calendar>,
@@ -211,12 +211,13 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     }
 
     fn claim(&self, limit: &'p Limit) -> Claim<'p> {
-        let LimitBucket { key, quota } =
-            LimitBucket::of(self.table, limit, self.question.key, self.message.as_ref());
+        let Question { policy, rule, key, .. } = self.question;
+        let current = LimitBucket::of(self.table, limit, key, self.message.as_ref());
+        let LimitBucket { key, quota } = current;
         let least_tat = match &self.message {
-            Some(message) if !self.in_force.earlier.is_empty() => {
-                let Question { policy, rule, .. } = self.question;
-                least_tat(&self.in_force.earlier, self.table, policy, rule, limit, key, message)
+            Some(message) if self.in_force.each[policy].has_changed => {
+                let asked = Asked { table: self.table, rule, limit, current, message };
+                self.in_force.least_tat(policy, asked, self.now.time())
             }
             _ => Time::ZERO,
         };

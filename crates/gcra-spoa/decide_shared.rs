@@ -18,12 +18,14 @@ use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide::Charge;
 use crate::decide_shared::at_once::AtOnce;
 use crate::duration::nanoseconds;
+use crate::earlier::Asked;
 use crate::in_force::InForce;
 use crate::limit_bucket::{self, LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
 use crate::policy::sharing::{counted, lent};
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
+use crate::reserved::Reservation;
 use crate::verdict::{Reason, Verdict};
 
 pub(crate) use crate::decide_shared::at_once::{LOOK, SettledInStore, UnderWay};
@@ -79,14 +81,14 @@ pub(crate) enum Patience {
 }
 
 /// What was decided about a message.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Decided {
     /// Why it is denied, if it is.
     pub(crate) reason: Option<Reason>,
     /// How long the request has to wait, if it is allowed.
     pub(crate) delay: Nanos,
-    /// When its cells were charged, since 1970, or shortly before that; `None` if they were not.
-    pub(crate) reserved_at: Option<Duration>,
+    /// What was charged, if it was.
+    pub(crate) reserved: Option<Reservation>,
     /// When the request may go on by the clock of the store, in ns since 1970, if the store has
     /// decided about it.
     pub(crate) store_ns: Option<u64>,
@@ -294,12 +296,11 @@ impl<'p> Shared<'p, '_, '_> {
         let mut bucket = bucket_of(names, policy_of, limit, self.message, second)?;
         let lent_limit = *bucket.limit();
         // What was owed under the numbers before the latest change is carried over.
-        // Another count of the same windows finds the same record, and in other windows it begins
-        // at 0.
-        let has_rate = limit.calendar.is_none();
-        let before = self.in_force.earlier.iter().rev().filter(|_| has_rate).find_map(|earlier| {
-            earlier.bucket(self.table, policy, rule, limit, local, self.message)
-        });
+        let current = LimitBucket { key: local, quota };
+        let Self { table, message, in_force, .. } = *self;
+        let asked = Asked { table, rule, limit, current, message };
+        let changes = in_force.earlier.of(policy).filter(|_| in_force.each[policy].has_changed);
+        let before = changes.and_then(|changes| changes.buckets(asked).into_iter().next());
         if let Some(before) = before.and_then(|(_, quota)| lent(quota).ok()) {
             bucket = bucket.changed_from(before);
         }

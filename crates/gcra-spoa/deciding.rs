@@ -2,8 +2,6 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use std::time::Duration;
-
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
@@ -14,10 +12,10 @@ use crate::counting::{count, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Attempt, Decided, MustWait, Patience, Shared, UnderWay};
 use crate::in_force::InForce;
-use crate::limit_bucket::lacks_a_key;
-use crate::policy::{Policy, Rule, Sharing};
+use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::policy::{Limit, MAX_LIMITS, Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
-use crate::reserved::{Reserved, wall_clock};
+use crate::reserved::{Reservation, Reserved, wall_clock};
 use crate::settle::{SettlingInStore, settle};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
@@ -229,7 +227,7 @@ impl<'p> Asked<'p, '_, '_> {
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
         // Before anything is charged: a window may end meanwhile.
-        let mut reserved_at = policy.reserves().then(wall_clock);
+        let mut reserved = policy.reserves().then(|| self.reservation());
         let mut store_ns = None;
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
@@ -247,7 +245,7 @@ impl<'p> Asked<'p, '_, '_> {
                     }
                 };
                 let Decided { reason, delay, .. } = decided;
-                (reserved_at, store_ns) = (decided.reserved_at, decided.store_ns);
+                (reserved, store_ns) = (decided.reserved, decided.store_ns);
                 goes_on = now.time().saturating_add(delay);
                 let delays = in_force.each[question.policy].delays;
                 let verdict = Verdict::new(question.policy, policy.observes, reason);
@@ -266,13 +264,22 @@ impl<'p> Asked<'p, '_, '_> {
         let at = store_ns.map_or(Moment::Table(goes_on), Moment::Store);
         self.write(at, audit, Some(verdict));
         let has_limits = !policy.rule(question.rule).limits().is_empty();
-        let reserved_at = reserved_at.filter(|_| verdict.reason.is_none() && has_limits);
-        self.reserve(progress, reserved_at.map(|at| (question.cells, at)));
+        self.reserve(progress, reserved.filter(|_| verdict.reason.is_none() && has_limits));
         Ok(verdict)
     }
 
-    /// Notes what the message has reserved, and when, if its policy reserves anything.
-    fn reserve(&self, progress: &mut Progress, reserved: Option<(u32, Duration)>) {
+    /// What the message reserves if it is allowed now.
+    fn reservation(&self) -> Reservation {
+        let Self { question: Question { rule, key, cells, .. }, message, .. } = *self;
+        let table = self.deciding.table;
+        let mark =
+            |limit: &Limit| LimitBucket::of(table, limit, key, Some(message)).mark(table, limit);
+        let marks = self.policy().rule(rule).limits().iter().take(MAX_LIMITS).map(mark).collect();
+        Reservation { cells, at: wall_clock(), marks }
+    }
+
+    /// Notes what the message has reserved, if its policy reserves anything.
+    fn reserve(&self, progress: &mut Progress, reserved: Option<Reservation>) {
         if self.policy().reserves() {
             progress.reserved.add(self.question.policy, reserved);
             self.deciding.undecided.count_unreserved(self.policy(), self.message);

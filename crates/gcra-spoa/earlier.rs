@@ -1,326 +1,432 @@
-//! The policies that were in force before, so that a client keeps its debt when limits change.
+//! What was in force before, so that a client keeps its debt when limits change.
 //!
 //! A bucket belongs to a key and to the numbers of a limit, so after a change every key has new
-//! buckets. For a while the old ones are read beside them: a client owes at least as many cells as
-//! it owed when the change was made. After one drain time of the new limit, and its longest delay,
-//! this can make no difference any more, and the earlier policies are dropped.
+//! buckets. For a while the earlier ones are read beside them, each once. A client owes as many
+//! cells as it owed in one of them when the numbers came that are in force now; from then on these
+//! are paid off at the faster of both rates. So a client that owes nothing by earlier numbers at
+//! this moment owes nothing because of them, whatever was changed and whenever.
+//!
+//! This depends on the table and on the time of the change, and on nothing that is written down
+//! for a client. So all processes come to the same result, again and again.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{KeyHash, MAX_REGISTERED, Quota, Table, Time};
+use gcra_table::{KeyHash, MAX_REGISTERED, Nanos, Quota, Registered, Table, Time, limit_id};
 use spop_agent::Message;
 
 use crate::limit_bucket::LimitBucket;
 use crate::message_key::hash_key;
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
 
-/// Changes that are remembered at once. Debts from before the oldest one are forgotten.
-const MAX_EARLIER: usize = 8;
+/// Changes that are remembered for each policy, and earlier numbers for each limit.
+const MOST_CHANGES: usize = 8;
 
-/// Policies that were in force until others took their place.
-#[derive(Clone, Debug)]
+/// Numbers of overrides that are looked at for each limit after a restart has changed overrides.
+const MOST_OVERRIDES: usize = 64;
+
+/// The most buckets that a client had under a limit, as far as they are looked at.
+const MOST_BUCKETS: usize = 2 * MOST_CHANGES + MOST_OVERRIDES;
+
+/// Policies that are not in force any more, and whose changes are remembered.
+const MOST_GONE: usize = 512;
+
+/// What was in force before.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Earlier {
-    policies: Arc<Policies>,
-    /// When the change was made, by the table's clock.
+    /// For each policy in force.
+    each: Vec<Changes>,
+    /// For policies that are not in force now, by their names. They may come back.
+    gone: Vec<(Box<str>, Changes)>,
+}
+
+/// The changes of a policy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// What was in force, the latest first.
+    former: Vec<Former>,
+    /// From then on no client can owe anything because of them, if nothing changes again: the
+    /// longest drain time of the limits in force after the latest change, each with its longest
+    /// delay, or its largest debt if responses charge.
+    matter_until: Time,
+    /// Until when a bucket from before the latest change may owe something.
+    kept_until: Time,
+    /// Whether only this process knows in which buckets a client may owe something: the policy had
+    /// other overrides or another `key`. The table's register has nothing about these.
+    only_here: bool,
+}
+
+/// What was in force until a change.
+#[derive(Clone, Debug)]
+struct Former {
     ended: Time,
-    /// When no key can owe anything under these policies any more: the longest drain time of the
-    /// changed limits after the change, each with its longest delay, or its largest debt if
-    /// responses charge.
-    until: Time,
-    /// The same for keys that can be found only by what this process remembers: those of policies
-    /// with other overrides, or another `key`. The table's register has nothing about these.
-    remembered_until: Time,
-    /// Whether it is known which keys had an override. After a restart it is not.
-    knows_overrides: bool,
-    /// For each policy in force, the place of the earlier policy with its name, if the limits,
-    /// overrides or keys of that one were different.
-    places: Vec<Option<usize>>,
-    /// For each policy in force, whether what is owed beyond a burst stays owed: responses have
-    /// charged that.
-    keeps_debts: Vec<bool>,
+    what: What,
 }
 
-/// What a key owed under numbers that were in force.
-#[derive(Clone, Copy, Debug)]
-struct Debt {
-    quota: Quota,
-    tat: Time,
-    ended: Time,
+#[derive(Clone, Debug)]
+enum What {
+    /// A policy as this process had it.
+    Policy(Arc<Policies>, usize),
+    /// The numbers of one of the policy's own limits, as the table's register has them.
+    Numbers { limit: u64, quota: Quota },
+    /// A restart has changed the overrides. The register has the numbers of overrides and not the
+    /// clients that they are for, so a client may have a bucket under each of them.
+    Overrides(Vec<Registered>),
 }
 
-impl Debt {
-    /// The TAT that the key has at least under this quota, which took the place of the old one.
-    /// `keeps` is whether what is owed beyond a burst stays owed.
-    fn least_tat(self, quota: Quota, keeps: bool) -> Time {
-        let Self { quota: before, tat, ended } = self;
-        match keeps {
-            true => quota.carry_over_up_to_cap(before, tat, ended),
-            false => quota.carry_over(before, tat, ended),
-        }
-    }
+/// A client under a limit that is in force, for whom former buckets are looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a, 'm> {
+    pub(crate) table: &'a Table,
+    pub(crate) rule: RuleAt,
+    pub(crate) limit: &'a Limit,
+    /// The bucket that the limit has for the message now.
+    pub(crate) current: LimitBucket,
+    pub(crate) message: &'a Message<'m>,
 }
 
-/// The TAT that a key has at least under a limit in force, by what it owed under earlier policies;
-/// 0 when it owed nothing.
-///
-/// `policy` and `rule` are those in force for the message, and `key` is the limit's key for it.
-#[cold]
-pub(crate) fn least_tat(
-    all: &[Earlier],
-    table: &Table,
-    policy: usize,
-    rule: RuleAt,
-    limit: &Limit,
-    key: KeyHash,
-    message: &Message<'_>,
-) -> Time {
-    let (mut debt, mut least_tat) = (None::<Debt>, Time::ZERO);
-    if limit.calendar.is_some() {
-        // Another count of the same windows finds the same buckets. In other windows it begins
-        // at 0.
-        return least_tat;
-    }
-    for earlier in all {
-        let keeps = earlier.keeps_debts.get(policy).copied().unwrap_or_default();
-        if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message) {
-            debt = Some(earlier.debt(table, bucket, debt, keeps));
-        }
-        // Not only by the latest debt: a limit with a small burst between two with larger ones
-        // forgives nothing.
-        let carried = debt.map_or(Time::ZERO, |debt| debt.least_tat(limit.quota, keeps));
-        least_tat = least_tat.max(carried);
-    }
-    least_tat
-}
-
-/// The buckets that the key of a message had under a limit before, the latest last. The args are
-/// those of [`least_tat`].
-#[cold]
-pub(crate) fn former_buckets(
-    all: &[Earlier],
-    table: &Table,
-    policy: usize,
-    rule: RuleAt,
-    limit: &Limit,
-    key: KeyHash,
-    message: &Message<'_>,
-) -> ArrayVec<(KeyHash, Quota), MAX_EARLIER> {
-    let mut found = ArrayVec::new();
-    for earlier in all.iter().take(MAX_EARLIER) {
-        if let Some(bucket) = earlier.bucket(table, policy, rule, limit, key, message)
-            && !found.contains(&bucket)
-        {
-            found.push(bucket);
-        }
-    }
-    found
-}
+/// A bucket that a client had under a limit.
+type FormerBucket = (KeyHash, Quota);
 
 impl Earlier {
-    /// What is earlier once `new` has taken the place of `old` at `now`.
-    pub(crate) fn after(
-        before: &[Self],
-        old: &Arc<Policies>,
-        new: &Policies,
-        now: Time,
-    ) -> Vec<Self> {
-        let latest = Self::new(old.clone(), now, true);
-        // Policies that come and go several times count once, so that they do not push out others.
-        let before =
-            before.iter().filter(|earlier| earlier.policies.text_digest != old.text_digest);
-        let all = before.cloned().chain([latest]).map(|earlier| {
-            let places = earlier.places_for(new);
-            earlier.compared_with(new, places)
-        });
-        Self::recent(all, now)
-    }
-
     /// What is earlier when a process starts with these policies: the numbers that the table's
     /// register has of their limits. The limits are registered with their new numbers.
-    ///
-    /// Overrides are not followed over a restart: the register has their numbers, and does not
-    /// have the keys that they are for.
-    pub(crate) fn at_start(policies: &Policies, table: &Table) -> Vec<Self> {
-        let earlier = Self::registered(policies, table.now(), |limit| {
-            table.put_in_force(limit.id, limit.quota)
-        });
-        register_overrides(policies, table);
-        earlier
+    pub(crate) fn at_start(policies: &Policies, table: &Table) -> Self {
+        Self::default().after(None, policies, table, Register::Write)
     }
 
     /// What would be earlier if a process started now with these policies. Registers nothing.
-    pub(crate) fn if_started(policies: &Policies, table: &Table) -> Vec<Self> {
-        Self::registered(policies, table.now(), |limit| table.quotas_before(limit.id, limit.quota))
+    pub(crate) fn if_started(policies: &Policies, table: &Table) -> Self {
+        Self::default().after(None, policies, table, Register::Read)
     }
 
-    /// What is earlier if `before` says which quotas a limit had, each with the time when it had
-    /// it last.
-    fn registered(
-        policies: &Policies,
-        now: Time,
-        before: impl Fn(&Limit) -> Vec<(Quota, Time)>,
-    ) -> Vec<Self> {
-        let mut changes = BTreeMap::<Time, Vec<(usize, usize, Quota)>>::new();
-        for (place, number, limit) in registered(policies) {
-            for (quota, ended) in before(limit) {
-                changes.entry(ended).or_default().push((place, number, quota));
-            }
+    /// What is earlier once `new` has taken the place of `old`. The limits are registered with
+    /// their new numbers, so processes that start later find what is owed.
+    pub(crate) fn changed(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
+        self.clone().after(Some(old), new, table, Register::Write)
+    }
+
+    fn after(
+        self,
+        old: Option<&Arc<Policies>>,
+        new: &Policies,
+        table: &Table,
+        register: Register,
+    ) -> Self {
+        let now = table.now();
+        let mut before: HashMap<Box<str>, Vec<Former>> = HashMap::new();
+        for (name, changes) in self.gone {
+            before.insert(name, changes.former);
         }
-        let all = changes.into_iter().map(|(ended, changed)| {
-            let mut places = vec![None; policies.list.len()];
-            let mut list: Vec<Policy> = Vec::new();
-            for (place, number, quota) in changed {
-                let Rule::Limits(limits) = &policies.list[place].rule else { continue };
-                let limit = Limit { quota, ..limits[number].clone() };
-                match places[place].and_then(|old: usize| list.get_mut(old)) {
-                    Some(Policy { rule: Rule::Limits(limits), .. }) => limits.push(limit),
-                    _ => {
-                        places[place] = Some(list.len());
-                        list.push(policies.list[place].with_rule(Rule::Limits(vec![limit])));
-                    }
-                }
-            }
-            Self::new(Arc::new(policies.with_list(list)), ended, false)
-                .compared_with(policies, places)
-        });
-        Self::recent(all, now)
-    }
-
-    fn new(policies: Arc<Policies>, ended: Time, knows_overrides: bool) -> Self {
-        let (until, remembered_until) = (Time::ZERO, Time::ZERO);
-        let (places, keeps_debts) = (Vec::new(), Vec::new());
-        Self { policies, ended, until, remembered_until, knows_overrides, places, keeps_debts }
-    }
-
-    /// The same beside the policies in force, for which these places were found.
-    fn compared_with(self, in_force: &Policies, places: Vec<Option<usize>>) -> Self {
-        let (mut until, mut remembered_until) = (Time::ZERO, Time::ZERO);
-        for (policy, place) in in_force.list.iter().zip(&places) {
-            let Some(old) = place.and_then(|place| self.policies.list.get(place)) else {
-                continue;
-            };
-            let most_kept = |Limit { quota, .. }: &Limit| match policy.settle {
-                Some(_) => quota.most_owed(),
-                None => quota.drain_time().saturating_add(quota.max_delay()),
-            };
-            let drains = policy.limits().filter(|limit| limit.calendar.is_none()).map(most_kept);
-            let Some(drain) = drains.max() else { continue };
-            let drained = self.ended.saturating_add(drain);
-            until = until.max(drained);
-            let has_overrides = !(old.overrides.is_empty() && policy.overrides.is_empty());
-            if old.key != policy.key
-                || !old.has_keys_of_limits(policy)
-                || (has_overrides && self.knows_overrides)
+        let list = old.map(|old| &old.list[..]).unwrap_or_default();
+        for (place, (policy, changes)) in list.iter().zip(self.each).enumerate() {
+            let mut former = changes.former;
+            let next = new.list.iter().find(|next| next.name == policy.name);
+            if let Some(old) = old
+                && !next.is_some_and(|next| policy.has_buckets_of(next))
             {
-                remembered_until = remembered_until.max(drained);
+                former.insert(0, Former { ended: now, what: What::Policy(old.clone(), place) });
             }
+            before.insert(policy.name.clone(), former);
         }
-        let keeps_debts = in_force.list.iter().map(|policy| policy.settle.is_some()).collect();
-        Self { until, remembered_until, places, keeps_debts, ..self }
+        let registered = register.put(new, table);
+        let each = new.list.iter().zip(registered).map(|(policy, registered)| {
+            let mut former = before.remove(&policy.name).unwrap_or_default();
+            // The register says the numbers again. Which clients had which overrides, this process
+            // knows better since it was started.
+            former.retain(|former| !matches!(former.what, What::Numbers { .. }));
+            let is_news =
+                |former: &Former| old.is_none() || matches!(former.what, What::Numbers { .. });
+            former.extend(registered.into_iter().filter(is_news));
+            Changes::new(former, Some(policy), now)
+        });
+        let each = each.collect();
+        let gone =
+            before.into_iter().map(|(name, former)| (name, Changes::new(former, None, now)));
+        let mut gone: Vec<_> = gone.filter(|(_, changes)| !changes.former.is_empty()).collect();
+        gone.sort_by_key(|(_, changes)| changes.kept_until);
+        gone.drain(..gone.len().saturating_sub(MOST_GONE));
+        Self { each, gone }
+    }
+
+    /// The changes of the policy in force at this place.
+    pub(crate) fn of(&self, policy: usize) -> Option<&Changes> {
+        self.each.get(policy)
     }
 
     /// Until when a client may owe something that only this process knows of.
-    pub(crate) fn remembered_until(all: &[Self]) -> Time {
-        all.iter().map(|earlier| earlier.remembered_until).max().unwrap_or_default()
+    pub(crate) fn remembered_until(&self) -> Time {
+        let each = self.each.iter().filter(|changes| changes.only_here);
+        each.map(|changes| changes.matter_until).max().unwrap_or_default()
     }
 
-    /// Those that may still matter, and at most [`MAX_EARLIER`] of them.
-    fn recent(all: impl Iterator<Item = Self>, now: Time) -> Vec<Self> {
-        let mut all: Vec<_> = all.filter(|earlier| earlier.may_matter(now)).collect();
-        all.drain(..all.len().saturating_sub(MAX_EARLIER));
-        all
+    /// The places of the policies whose changes matter at this time.
+    pub(crate) fn mattering(&self, now: Time) -> impl Iterator<Item = usize> {
+        let matters = move |changes: &Changes| now < changes.matter_until;
+        self.each.iter().enumerate().filter(move |(_, it)| matters(it)).map(|(place, _)| place)
     }
 
-    /// For each policy in force, the place of the one with its name here, if that one has
-    /// different limits, overrides or keys.
-    fn places_for(&self, in_force: &Policies) -> Vec<Option<usize>> {
-        let places: AHashMap<_, _> = self
-            .policies
-            .list
-            .iter()
-            .enumerate()
-            .map(|(place, old)| (&*old.name, place))
-            .collect();
-        let place_for = |policy: &Policy| {
-            let place = *places.get(&*policy.name)?;
-            let old = &self.policies.list[place];
-            (!old.has_buckets_of(policy)).then_some(place)
+    /// Forgets the changes from before which nobody can owe anything any more.
+    pub(crate) fn forget_old(&mut self, now: Time) {
+        for changes in self.each.iter_mut().filter(|changes| changes.kept_until <= now) {
+            *changes = Changes::default();
+        }
+        self.gone.retain(|(_, changes)| now < changes.kept_until);
+    }
+}
+
+impl Changes {
+    /// The changes after which this policy is in force, or none with its name.
+    fn new(mut former: Vec<Former>, policy: Option<&Policy>, now: Time) -> Self {
+        former.sort_by_key(|former| std::cmp::Reverse(former.ended));
+        // Policies that come and go several times count once, so that they do not push out
+        // others.
+        let mut seen: Vec<Former> = Vec::new();
+        former.retain(|former| {
+            let Some(old) = former.policy() else { return true };
+            let is_in_force = policy.is_some_and(|policy| policy.has_buckets_of(old));
+            let mut others = seen.iter().filter_map(Former::policy);
+            let is_new = !is_in_force && !others.any(|other| other.has_buckets_of(old));
+            let keeps = is_new && seen.len() < MOST_CHANGES;
+            if keeps {
+                seen.push(former.clone());
+            }
+            keeps
+        });
+        let Some(latest) = former.first().map(|former| former.ended) else {
+            return Self::default();
         };
-        in_force.list.iter().map(place_for).collect()
+        let most_owed = policy.map(most_owed).unwrap_or_default();
+        let kept = former.iter().map(Former::most_owed).max().unwrap_or_default();
+        let (matter_until, kept_until) =
+            (latest.saturating_add(most_owed), latest.saturating_add(kept.max(most_owed)));
+        if kept_until <= now {
+            return Self::default();
+        }
+        let is_known = |former: &Former| {
+            former.policy().zip(policy).is_none_or(|(old, policy)| {
+                old.key == policy.key
+                    && old.has_keys_of_limits(policy)
+                    && old.overrides.is_empty()
+                    && policy.overrides.is_empty()
+            })
+        };
+        let only_here = !former.iter().all(is_known);
+        Self { former, matter_until, kept_until, only_here }
     }
 
-    /// Whether a key may still owe something under these policies.
-    pub(crate) fn may_matter(&self, now: Time) -> bool {
-        now < self.until
+    /// The TAT that a key has at least under a limit in force, by what it owes under earlier
+    /// numbers; 0 if it owes nothing by them. `keeps_debts` is whether what is owed beyond a burst
+    /// stays owed: responses have charged that.
+    #[cold]
+    pub(crate) fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
+        let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
+        let (mut least_tat, mut since) = (Time::ZERO, None);
+        self.for_each_bucket(asked, |(key, before), ended| {
+            // The latest change of what counts for this client.
+            let since = *since.get_or_insert(ended);
+            let tat = table.tat(key, before);
+            let carried = match keeps_debts {
+                true => quota.carry_over_up_to_cap(before, tat, since, now),
+                false => quota.carry_over(before, tat, since, now),
+            };
+            least_tat = least_tat.max(carried);
+        });
+        least_tat
     }
 
-    /// The bucket that the key of a message had then under the limit with this name. `None` when
-    /// nothing was limited then, or nothing has changed.
+    /// The buckets that the key of a message had under a limit before, the latest first.
+    #[cold]
+    pub(crate) fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
+        let mut found = ArrayVec::new();
+        self.for_each_bucket(asked, |bucket, _| {
+            let _ = found.try_push(bucket);
+        });
+        found
+    }
+
+    /// Calls `take` for each bucket that the key of a message had under a limit before, with the
+    /// time when it was in force last, the latest first.
     ///
-    /// The `current` bucket is never one of them, even where numbers have come back: what is
-    /// charged to it now was not owed when those numbers ended, and each charge would carry it
-    /// over again.
-    pub(crate) fn bucket(
-        &self,
-        table: &Table,
-        policy: usize,
-        rule: RuleAt,
-        limit: &Limit,
-        current: KeyHash,
-        message: &Message<'_>,
-    ) -> Option<(KeyHash, Quota)> {
-        if rule.is_override() && !self.knows_overrides {
-            return None;
+    /// The current bucket is never one of them, even where numbers have come back: what is charged
+    /// to it counts by itself.
+    fn for_each_bucket(&self, asked: Asked<'_, '_>, mut take: impl FnMut(FormerBucket, Time)) {
+        let Asked { table, rule, limit, current, message, .. } = asked;
+        let current = (current.key, current.quota);
+        // Another count of the same windows finds the same buckets, and in other windows it begins
+        // at 0. A limit whose numbers messages say has buckets for each of them, and had them
+        // before.
+        if limit.calendar.is_some() || limit.by_arg.is_some() {
+            return;
         }
-        let policy = &self.policies.list[(*self.places.get(policy)?)?];
-        let (key, overridden) = hash_key(table.hasher(), policy, message)?;
-        let rule = policy.rule(RuleAt::new(overridden));
-        let is_it = |old: &&Limit| old.id == limit.id && old.calendar.is_none();
-        let old = rule.limits().iter().find(is_it)?;
-        // A limit whose numbers messages say has buckets for each of them, and had them before.
-        if old.by_arg.is_some() || limit.by_arg.is_some() {
-            return None;
+        let mut seen = ArrayVec::<_, MOST_BUCKETS>::new();
+        let mut found = |bucket: FormerBucket, ended: Time| {
+            if bucket != current && !seen.contains(&bucket) && seen.try_push(bucket).is_ok() {
+                take(bucket, ended);
+            }
+        };
+        for Former { ended, what } in &self.former {
+            match what {
+                What::Policy(policies, place) => {
+                    let bucket = bucket_under(&policies.list[*place], table, limit, message);
+                    bucket.into_iter().for_each(|bucket| found(bucket, *ended));
+                }
+                What::Numbers { limit: id, quota } => {
+                    if *id == limit.id && !rule.is_override() {
+                        found((current.0, *quota), *ended);
+                    }
+                }
+                What::Overrides(registered) => {
+                    let ours = |of: &&Registered| {
+                        of.limit == limit.id && (of.is_override || rule.is_override())
+                    };
+                    for Registered { quota, .. } in registered.iter().filter(ours) {
+                        // Without a debt at the change there was no such override for the client.
+                        if table.tat(current.0, *quota) > *ended {
+                            found((current.0, *quota), *ended);
+                        }
+                    }
+                }
+            }
         }
-        let LimitBucket { key, quota } = LimitBucket::of(table, old, key, Some(message));
-        ((key, quota) != (current, limit.quota)).then_some((key, quota))
-    }
-
-    /// What was owed in this bucket, or under the numbers `before` those, whichever is more.
-    fn debt(
-        &self,
-        table: &Table,
-        (key, quota): (KeyHash, Quota),
-        before: Option<Debt>,
-        keeps: bool,
-    ) -> Debt {
-        let least_tat = before.map_or(Time::ZERO, |debt| debt.least_tat(quota, keeps));
-        let tat = table.tat(key, quota).max(least_tat);
-        Debt { quota, tat, ended: self.ended }
     }
 }
 
-/// The limits that have an entry in the table's register, as many as it has space for: the places
-/// of the policy and of the limit, and the limit.
-fn registered(policies: &Policies) -> impl Iterator<Item = (usize, usize, &Limit)> {
-    let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
-        policy.rule.limits().iter().enumerate().map(move |(number, limit)| (place, number, limit))
-    });
-    // Where messages say the numbers, nothing is known of them here. What is counted in windows is
-    // found without the register.
-    let is_known = |limit: &Limit| limit.by_arg.is_none() && limit.calendar.is_none();
-    limits.filter(move |(.., limit)| is_known(limit)).take(MAX_REGISTERED)
+impl Former {
+    fn policy(&self) -> Option<&Policy> {
+        match &self.what {
+            What::Policy(policies, place) => policies.list.get(*place),
+            What::Numbers { .. } | What::Overrides(_) => None,
+        }
+    }
+
+    /// The most that a bucket can owe by these numbers.
+    fn most_owed(&self) -> Nanos {
+        match &self.what {
+            What::Policy(..) => self.policy().map(most_owed).unwrap_or_default(),
+            What::Numbers { quota, .. } => quota.most_owed(),
+            What::Overrides(registered) => {
+                registered.iter().map(|it| it.quota.most_owed()).max().unwrap_or_default()
+            }
+        }
+    }
 }
 
-/// Writes the numbers of all limits, and of those of overrides, to the table's register. So a key
-/// can be reset under all of them, and processes that start later find what is owed.
-pub(crate) fn register(policies: &Policies, table: &Table) {
-    for (_, _, limit) in registered(policies) {
-        let _ = table.put_in_force(limit.id, limit.quota);
+/// The most that a client can owe under the limits of a policy that have a rate.
+fn most_owed(policy: &Policy) -> Nanos {
+    let most = |Limit { quota, .. }: &Limit| match policy.settle {
+        Some(_) => quota.most_owed(),
+        None => quota.drain_time().saturating_add(quota.max_delay()),
+    };
+    let limits = policy.limits().filter(|limit| limit.calendar.is_none());
+    limits.map(most).max().unwrap_or_default()
+}
+
+/// The bucket that the key of a message has under the limit of this policy with the same name as
+/// `limit`.
+fn bucket_under(
+    policy: &Policy,
+    table: &Table,
+    limit: &Limit,
+    message: &Message<'_>,
+) -> Option<FormerBucket> {
+    let (key, overridden) = hash_key(table.hasher(), policy, message)?;
+    let limits = policy.rule(RuleAt::new(overridden)).limits();
+    let is_it =
+        |old: &&Limit| old.id == limit.id && old.calendar.is_none() && old.by_arg.is_none();
+    let old = limits.iter().find(is_it)?;
+    let LimitBucket { key, quota } = LimitBucket::of(table, old, key, Some(message));
+    Some((key, quota))
+}
+
+/// What is done with the table's register.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Register {
+    Read,
+    Write,
+}
+
+impl Register {
+    /// Puts the numbers of all limits in force, and those of overrides. So a key can be reset
+    /// under all of them, and processes that start later find what is owed. Returns what was in
+    /// force before, for each policy.
+    fn put(self, policies: &Policies, table: &Table) -> Vec<Vec<Former>> {
+        let before = |id: u64, quota: Quota| match self {
+            Self::Read => table.quotas_before(id, quota),
+            Self::Write => table.put_in_force(id, quota),
+        };
+        let mut former: Vec<Vec<Former>> = policies.list.iter().map(|_| Vec::new()).collect();
+        for (place, Limit { id, quota, .. }) in registered(policies) {
+            let all = before(*id, *quota);
+            for (quota, ended) in all.into_iter().rev().take(MOST_CHANGES) {
+                former[place].push(Former { ended, what: What::Numbers { limit: *id, quota } });
+            }
+        }
+        let mut space = MAX_REGISTERED - registered(policies).count();
+        let mut all = table.registered();
+        all.sort_by_key(|registered| std::cmp::Reverse(registered.since));
+        for (policy, former) in policies.list.iter().zip(&mut former) {
+            let id = overrides_id(policy);
+            let is_new = !all.iter().any(|registered| registered.limit == id);
+            if (policy.overrides.is_empty() && is_new) || space == 0 {
+                continue;
+            }
+            space -= 1;
+            let Some(version) = version_of_overrides(policy) else { continue };
+            if let Some((_, ended)) = before(id, version).last() {
+                let numbers = numbers_of(policy, &all);
+                former.push(Former { ended: *ended, what: What::Overrides(numbers) });
+            }
+        }
+        if self == Self::Write {
+            let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
+            let limits = overrides.flat_map(Rule::limits).filter(|limit| is_known(limit));
+            for limit in limits.take(space) {
+                table.add_override(limit.id, limit.quota);
+            }
+        }
+        former
     }
-    register_overrides(policies, table);
+}
+
+/// The numbers that the limits of a policy have and had, also for overrides.
+fn numbers_of(policy: &Policy, all: &[Registered]) -> Vec<Registered> {
+    let mut ids: Vec<u64> = policy.limits().filter(|it| is_known(it)).map(|it| it.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let of_one = |id: u64| {
+        let ours = all.iter().filter(move |registered| registered.limit == id);
+        ours.take(MOST_OVERRIDES).copied()
+    };
+    ids.into_iter().flat_map(of_one).collect()
+}
+
+/// By which the overrides of a policy are found in the register.
+fn overrides_id(policy: &Policy) -> u64 {
+    limit_id(&[b"overrides", policy.name.as_bytes()])
+}
+
+/// What tells overrides apart in the register, which has space for quotas: one whose emission
+/// interval is a digest.
+fn version_of_overrides(policy: &Policy) -> Option<Quota> {
+    // At most 2^56 ns, which are 834 days: less than the longest drain time.
+    Quota::new(Nanos((policy.digest_of_overrides() >> 8) + 1), 1).ok()
+}
+
+/// The limits that have an entry in the table's register, as many as it has space for: the place
+/// of the policy, and the limit.
+fn registered(policies: &Policies) -> impl Iterator<Item = (usize, &Limit)> {
+    let limits = policies.list.iter().enumerate();
+    let limits = limits
+        .flat_map(|(place, policy)| policy.rule.limits().iter().map(move |limit| (place, limit)));
+    limits.filter(|(_, limit)| is_known(limit)).take(MAX_REGISTERED)
+}
+
+/// Where messages say the numbers, nothing is known of them here. What is counted in windows is
+/// found without the register.
+fn is_known(limit: &Limit) -> bool {
+    limit.by_arg.is_none() && limit.calendar.is_none()
 }
 
 /// Writes down the numbers that messages have said so far, so that a key can be reset under them.
@@ -328,15 +434,5 @@ pub(crate) fn register_said(policies: &Policies, table: &Table) {
     for limit in policies.list.iter().flat_map(Policy::limits) {
         let said = limit.by_arg.iter().flat_map(|by_arg| by_arg.quotas(limit.quota));
         said.for_each(|quota| table.add_override(limit.id, quota));
-    }
-}
-
-fn register_overrides(policies: &Policies, table: &Table) {
-    let space = MAX_REGISTERED - registered(policies).count();
-    let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
-    let is_known = |limit: &&Limit| limit.by_arg.is_none() && limit.calendar.is_none();
-    let limits = overrides.flat_map(Rule::limits).filter(is_known);
-    for limit in limits.take(space) {
-        table.add_override(limit.id, limit.quota);
     }
 }

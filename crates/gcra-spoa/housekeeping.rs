@@ -25,7 +25,7 @@ use crate::agreement::{self, Agreement};
 use crate::audit::Audit;
 use crate::borrower::{Background, Borrower};
 use crate::duration::{Left, Utc};
-use crate::earlier::{self, Earlier};
+use crate::earlier;
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::sharing::{
@@ -409,7 +409,7 @@ impl Housekeeping {
             limits: in_force.policies.limits_digest,
             has_file: self.file.is_some(),
             admin: self.admin,
-            remembers_until: Earlier::remembered_until(&in_force.earlier),
+            remembers_until: in_force.earlier.remembered_until(),
         });
     }
 
@@ -497,7 +497,7 @@ impl Housekeeping {
         let table = self.table.load();
         let (exemptions, now) = (table.exemptions(), table.now());
         let in_force = self.policies.load();
-        if let Some(next) = in_force.with_exemptions(&exemptions, &self.stats) {
+        if let Some(next) = in_force.with_exemptions(&exemptions, &self.stats, now) {
             self.policies.store(Arc::new(next));
         }
         if exemptions == reported.exemptions {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gcra_table::{Exemption, KeyHash, Nanos, Quota, Table, Time};
 use spop_agent::Actions;
 
-use crate::earlier::{self, Earlier};
+use crate::earlier::{Asked, Earlier};
 use crate::policy::key_args::KeyArg;
 use crate::policy::variables::Answers;
 use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, key_for};
@@ -17,8 +17,8 @@ use crate::stats::{PolicyStats, Stats};
 #[derive(Debug)]
 pub(crate) struct InForce {
     pub(crate) policies: Arc<Policies>,
-    /// What was in force before, as long as a key may owe something under it; the latest last.
-    pub(crate) earlier: Vec<Earlier>,
+    /// What was in force before, as long as a key may owe something under it.
+    pub(crate) earlier: Earlier,
     /// The clients that are not limited for a while, as the table has them.
     pub(crate) exemptions: Vec<Exemption>,
     /// What belongs to each policy.
@@ -36,6 +36,8 @@ pub(crate) struct Each {
     pub(crate) hashing: Hashing,
     /// Whether a limit of the policy has a key or numbers of its own, which each message says.
     pub(crate) reads_messages: bool,
+    /// Whether a key may owe something because of changes of the policy.
+    pub(crate) has_changed: bool,
     pub(crate) usual: Option<Usual>,
     /// The same for a policy that is shared: then a decision is the spending of a cell.
     pub(crate) usual_shared: Option<Usual>,
@@ -101,7 +103,7 @@ impl Hashing {
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no request is delayed, no client is exempt, no key owes anything under earlier policies,
+/// it, no request is delayed, no client is exempt, no key owes anything because of a change,
 /// and only `blocked` is answered. Then a decision is one charge, and its answer is prepared.
 ///
 /// `make guard` shows what this saves.
@@ -115,7 +117,7 @@ impl Usual {
     fn of(
         policy: &Policy,
         is_shared: bool,
-        earlier: &[Earlier],
+        has_changed: bool,
         answers: &Answers,
         exempt: &[(KeyHash, Time)],
     ) -> Option<Self> {
@@ -155,7 +157,7 @@ impl Usual {
             && shared.is_some() == is_shared
             && !shared.is_some_and(|shared| shared.at_once)
             && trial.is_none()
-            && earlier.is_empty()
+            && !has_changed
             && others.is_empty()
             && exempt.is_empty();
         is_usual.then_some(Self { limit_id: *id, quota: *quota })
@@ -172,19 +174,23 @@ impl InForce {
     /// A policy goes on with the counters that exist under its name.
     fn new(
         policies: Arc<Policies>,
-        earlier: Vec<Earlier>,
+        earlier: Earlier,
         exemptions: Vec<Exemption>,
         stats: &Stats,
+        now: Time,
     ) -> Self {
-        let each = policies.list.iter().map(|policy| {
+        let changed: Vec<_> = earlier.mattering(now).collect();
+        let each = policies.list.iter().enumerate().map(|(place, policy)| {
             let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
             let exempt: Vec<_> =
                 exempt.map(|Exemption { key, until, .. }| (*key, *until)).collect();
+            let has_changed = changed.contains(&place);
             let usual =
-                |is_shared| Usual::of(policy, is_shared, &earlier, &policies.answers, &exempt);
+                |is_shared| Usual::of(policy, is_shared, has_changed, &policies.answers, &exempt);
             Each {
                 hashing: Hashing::of(policy),
                 reads_messages: policy.limits().any(Limit::reads_messages),
+                has_changed,
                 usual: usual(false),
                 usual_shared: usual(true),
                 stats: stats.policy(&policy.name),
@@ -211,7 +217,7 @@ impl InForce {
     /// The policies that a process starts with.
     pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
         let earlier = Earlier::at_start(&policies, table);
-        Self::new(Arc::new(policies), earlier, table.exemptions(), stats)
+        Self::new(Arc::new(policies), earlier, table.exemptions(), stats, table.now())
     }
 
     /// What would be in force if a process started now with these policies. It changes nothing in
@@ -219,34 +225,49 @@ impl InForce {
     pub(crate) fn if_started(policies: Policies, table: &Table) -> Self {
         let earlier = Earlier::if_started(&policies, table);
         let stats = Stats::new(NonZeroUsize::MIN);
-        Self::new(Arc::new(policies), earlier, table.exemptions(), &stats)
+        Self::new(Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.
     pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
         let policies = Arc::new(policies);
-        let earlier = Earlier::after(&self.earlier, &self.policies, &policies, table.now());
-        earlier::register(&policies, table);
-        Self::new(policies, earlier, table.exemptions(), stats)
+        let earlier = self.earlier.changed(&self.policies, &policies, table);
+        Self::new(policies, earlier, table.exemptions(), stats, table.now())
     }
 
-    /// The same without the earlier policies that no key can owe anything under any more; `None`
-    /// when there are none to leave out.
+    /// The TAT that a key has at least under a limit of the policy at this place, because of
+    /// changes.
+    #[cold]
+    pub(crate) fn least_tat(&self, policy: usize, asked: Asked<'_, '_>, now: Time) -> Time {
+        let keeps_debts =
+            self.policies.list.get(policy).is_some_and(|policy| policy.settle.is_some());
+        let changes = self.earlier.of(policy);
+        changes.map_or(Time::ZERO, |changes| changes.least_tat(asked, keeps_debts, now))
+    }
+
+    /// The same after the last key has paid off what it owed because of changes of a policy;
+    /// `None` if that is so for none.
     pub(crate) fn without_old(&self, stats: &Stats, now: Time) -> Option<Self> {
         // This is asked once a second, and there is seldom anything to leave out.
-        if self.earlier.iter().all(|earlier| earlier.may_matter(now)) {
+        let before = self.each.iter().filter(|each| each.has_changed).count();
+        if self.earlier.mattering(now).count() == before {
             return None;
         }
-        let earlier =
-            self.earlier.iter().filter(|earlier| earlier.may_matter(now)).cloned().collect();
-        Some(Self::new(self.policies.clone(), earlier, self.exemptions.clone(), stats))
+        let mut earlier = self.earlier.clone();
+        earlier.forget_old(now);
+        Some(Self::new(self.policies.clone(), earlier, self.exemptions.clone(), stats, now))
     }
 
     /// The same with the exemptions that the table has now; `None` when they are the same.
-    pub(crate) fn with_exemptions(&self, exemptions: &[Exemption], stats: &Stats) -> Option<Self> {
+    pub(crate) fn with_exemptions(
+        &self,
+        exemptions: &[Exemption],
+        stats: &Stats,
+        now: Time,
+    ) -> Option<Self> {
         (self.exemptions != exemptions).then(|| {
             let (policies, earlier) = (self.policies.clone(), self.earlier.clone());
-            Self::new(policies, earlier, exemptions.to_vec(), stats)
+            Self::new(policies, earlier, exemptions.to_vec(), stats, now)
         })
     }
 }

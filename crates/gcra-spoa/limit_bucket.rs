@@ -34,6 +34,15 @@ impl LimitBucket {
         Self { key: key_for(limit.id, table, key), quota: quota(limit, message) }
     }
 
+    /// What stands for this bucket of a limit; of a limit that counts in windows, for that of the
+    /// window of this moment.
+    pub(crate) fn mark(self, table: &Table, limit: &Limit) -> u32 {
+        match &limit.calendar {
+            None => self.key.mark(self.quota),
+            Some(calendar) => calendar.window(table.wall_reading()).mark(self.key),
+        }
+    }
+
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
     #[inline]
     pub(crate) fn prefetch(self, table: &Table, limit: &Limit) {

@@ -1,42 +1,58 @@
 //! The variable `reserved`: what a request has reserved, for its response to bring back.
 //!
-//! Each entry is the name of the policy, the number of cells, and when they were reserved, in
-//! milliseconds since 1970: `llm 500 1795408000123`. If several policies have reserved cells for
-//! one request, a comma stands between their entries. HAProxy sends the text back as it is.
+//! Each entry is the name of the policy, the number of cells, when they were reserved, in
+//! milliseconds since 1970, and a mark for the bucket of each limit that was charged, in
+//! hexadecimal: `llm 500 1795408000123 5f0c9a7e`. Between several marks stands a full stop. If
+//! several policies have reserved cells for one request, a comma stands between their entries.
+//! HAProxy sends the text back as it is.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
 
-use crate::policy::Policies;
+use crate::policy::{MAX_LIMITS, Policies};
 
 /// The most policies that reserve cells for one request. What a further one reserves is not
 /// brought back.
 pub(crate) const MOST: usize = 4;
 
-/// The bytes of an entry besides the name: two numbers, and what stands between entries.
-pub(crate) const LONGEST_NUMBERS: usize = " 4294967295 18446744073709551615, ".len();
+/// The bytes of an entry besides the name: numbers, and what stands between entries.
+pub(crate) const LONGEST_NUMBERS: usize =
+    " 4294967295 18446744073709551615, ".len() + MAX_LIMITS * " ffffffff".len();
 
 /// The longest text of the variable. The name of a policy has at most 64 bytes.
 const LONGEST: usize = MOST * (64 + LONGEST_NUMBERS);
+
+/// What stands for the buckets that were charged, one for each limit.
+pub(crate) type Marks = ArrayVec<u32, MAX_LIMITS>;
+
+/// What a message has reserved.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reservation {
+    pub(crate) cells: u32,
+    /// When, since 1970.
+    pub(crate) at: Duration,
+    /// A response gives cells back in these buckets, and in no others: agents may have different
+    /// numbers while a change is under way.
+    pub(crate) marks: Marks,
+}
 
 /// What the messages of a request have reserved.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reserved {
     /// Whether a policy was asked that reserves cells.
     was_asked: bool,
-    /// The places of policies, how many cells each has reserved, and when, since 1970.
-    each: ArrayVec<(usize, u32, Duration), MOST>,
+    /// The places of policies, and what each has reserved.
+    each: ArrayVec<(usize, Reservation), MOST>,
 }
 
 impl Reserved {
-    /// Notes that the policy at this place has reserved so many cells at this time since 1970,
-    /// which may be none.
-    pub(crate) fn add(&mut self, policy: usize, reserved: Option<(u32, Duration)>) {
+    /// Notes what the policy at this place has reserved, which may be nothing.
+    pub(crate) fn add(&mut self, policy: usize, reserved: Option<Reservation>) {
         self.was_asked = true;
-        if let Some((cells, at)) = reserved.filter(|(cells, _)| *cells > 0) {
-            let _ = self.each.try_push((policy, cells, at));
+        if let Some(reserved) = reserved.filter(|reserved| reserved.cells > 0) {
+            let _ = self.each.try_push((policy, reserved));
         }
     }
 
@@ -48,25 +64,33 @@ impl Reserved {
     /// The text of the variable; `None` if nothing is reserved.
     pub(crate) fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
         let mut text = ArrayString::new();
-        for (policy, cells, at) in &self.each {
+        for (policy, Reservation { cells, at, marks }) in &self.each {
             let comma = if text.is_empty() { "" } else { ", " };
             let name = &policies.list.get(*policy)?.name;
             // There is space for the longest names.
             write!(text, "{comma}{name} {cells} {}", at.as_millis()).ok()?;
+            for (place, mark) in marks.iter().enumerate() {
+                let between = if place == 0 { ' ' } else { '.' };
+                write!(text, "{between}{mark:08x}").ok()?;
+            }
         }
         (!text.is_empty()).then_some(text)
     }
 }
 
-/// How many cells were reserved under the policy with this name, according to the text, and when,
-/// since 1970; `None` if the text does not say that.
-pub(crate) fn read(text: &[u8], policy: &str) -> Option<(u32, Duration)> {
+/// What was reserved under the policy with this name, according to the text; `None` if the text
+/// does not say that.
+pub(crate) fn read(text: &[u8], policy: &str) -> Option<Reservation> {
     let entries = std::str::from_utf8(text).ok()?.split(", ");
     let read = |entry: &str| {
         let mut words = entry.split(' ');
         let (name, cells, at) = (words.next()?, words.next()?, words.next()?);
+        let marks = words.next().into_iter().flat_map(|marks| marks.split('.'));
+        let marks = marks.take(MAX_LIMITS).map(|mark| u32::from_str_radix(mark, 16).ok());
+        let marks = marks.collect::<Option<_>>()?;
         let is_whole = name == policy && words.next().is_none();
-        is_whole.then_some((cells.parse().ok()?, Duration::from_millis(at.parse().ok()?)))
+        let (cells, at) = (cells.parse().ok()?, Duration::from_millis(at.parse().ok()?));
+        is_whole.then_some(Reservation { cells, at, marks })
     };
     entries.into_iter().find_map(read)
 }

@@ -87,7 +87,7 @@ impl Scenario {
             self.policies.store(Arc::new(next));
         }
         let exemptions = self.table.load().exemptions();
-        if let Some(next) = self.policies.load().with_exemptions(&exemptions, &self.stats) {
+        if let Some(next) = self.policies.load().with_exemptions(&exemptions, &self.stats, now) {
             self.policies.store(Arc::new(next));
         }
     }
@@ -1485,6 +1485,14 @@ impl Scenario {
         Some(String::from_utf8(reserved.as_bytes()?.to_vec()).unwrap())
     }
 
+    /// The same, as if it had been reserved so many milliseconds after 1970.
+    fn reserved_at(answer: &Answer, ms: u128) -> String {
+        let reserved = Self::reserved(answer).unwrap();
+        let words: Vec<_> = reserved.split(' ').collect();
+        let [policy, cells, _, marks] = words[..] else { panic!("{reserved}") };
+        format!("{policy} {cells} {ms} {marks}")
+    }
+
     async fn estimate(&mut self, key: &str, estimate: Value<'_>) -> Answer {
         self.ask(&[("key", key.into()), ("estimate", estimate)]).await
     }
@@ -1495,7 +1503,7 @@ impl Scenario {
         self.client.ask(&[("usage", &args)]).await.unwrap()
     }
 
-    fn settled(&self, policy: &str) -> ([u64; 6], [u64; 4]) {
+    fn settled(&self, policy: &str) -> ([u64; 7], [u64; 4]) {
         let stats = self.stats.policy(policy);
         (stats.settled().map(|(_, count)| count), stats.settled_cells().map(|(_, count)| count))
     }
@@ -1537,7 +1545,7 @@ async fn only_responses_charge_and_a_request_needs_a_cell() {
     assert!(Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
     scenario.advance_ms(1);
     assert!(!Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
-    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0, 0], [5, 0, 2, 0]));
+    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0, 0, 0], [5, 0, 2, 0]));
     // A response without a key settles nothing.
     scenario.client.ask(&[("failed", &[("ip", Value::Null)])]).await.unwrap();
     assert_eq!(scenario.counts("api")[3], 1);
@@ -1557,14 +1565,14 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
     // It has cost less: the rest is given back, and can be spent.
     let answer = scenario.settle("a", "10".into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
-    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0], [0, 50, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 50, 0, 0]));
     // It has cost more: beyond the burst, and up to the largest debt, which are 50 cells.
     let answer = scenario.estimate("a", 90_i32.into()).await;
     let reserved = Scenario::reserved(&answer).unwrap();
     let answer = scenario.settle("a", 130_i64.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
     scenario.settle("a", 110_i32.into(), None).await;
-    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0, 0], [50, 50, 50, 100]));
+    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0, 0, 0], [50, 50, 50, 100]));
     // The debt is 150 cells now.
     let answer = scenario.estimate("a", Value::Null).await;
     assert!(Scenario::is_blocked(&answer), "a request needs a cell, whatever it reserves");
@@ -1585,22 +1593,22 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
         assert_eq!(Scenario::integer(&answer, "remaining"), Some(30), "{cost:?}");
     }
     let (outcomes, _) = scenario.settled("api");
-    assert_eq!(outcomes[2..], [1, 0, 3, 0]);
+    assert_eq!(outcomes[2..], [1, 0, 0, 3, 0]);
 }
 
 #[tokio::test]
 async fn a_late_response_gives_nothing_back_and_still_charges() {
     let mut scenario = Scenario::new(TOKENS).await;
-    scenario.estimate("a", 70_i32.into()).await;
+    let asked = scenario.estimate("a", 70_i32.into()).await;
     let now = crate::reserved::wall_clock().as_millis();
-    let late = format!("api 70 {}", now - 601_000);
+    let late = Scenario::reserved_at(&asked, now - 601_000);
     let answer = scenario.settle("a", 10_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(30));
-    assert_eq!(scenario.settled("api").0, [0, 0, 0, 1, 0, 0]);
+    assert_eq!(scenario.settled("api").0, [0, 0, 0, 1, 0, 0, 0]);
     let answer = scenario.settle("a", 80_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(20));
     // A clock that is ahead, on another machine.
-    let early = format!("api 70 {}", now + 3_600_000);
+    let early = Scenario::reserved_at(&asked, now + 3_600_000);
     let answer = scenario.settle("a", 60_i32.into(), Some(&early)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(30));
 }
@@ -1617,8 +1625,11 @@ async fn each_policy_and_each_limit_is_settled_for_itself() {
     let (key, tenant) = (("key", "a".into()), ("tenant", "t".into()));
     let answer = scenario.client.ask(&[("api", &[key]), ("tenant", &[tenant])]).await.unwrap();
     let reserved = Scenario::reserved(&answer).unwrap();
-    let entries: Vec<_> = reserved.split(", ").map(|it| it.rsplit_once(' ').unwrap().0).collect();
-    assert_eq!(entries, ["api 5", "tenant 7"]);
+    let entries: Vec<Vec<_>> = reserved.split(", ").map(|it| it.split(' ').collect()).collect();
+    let [api, tenants] = &entries[..] else { panic!("{reserved}") };
+    assert_eq!((&api[..2], &tenants[..2]), (&["api", "5"][..], &["tenant", "7"][..]));
+    let marks = [api, tenants].map(|entry| entry[3].split('.').count());
+    assert_eq!(marks, [2, 1], "one for each limit");
     let text = |answer: &Answer| {
         let value = answer.var(Scope::Transaction, "ratelimit").unwrap();
         let text = String::from_utf8(value.as_bytes().unwrap().to_vec()).unwrap();
@@ -1635,8 +1646,8 @@ async fn each_policy_and_each_limit_is_settled_for_itself() {
     let answer = scenario.client.ask(&both).await.unwrap();
     let left: Vec<String> = text(&answer);
     assert_eq!(left[..3], ["\"api.few\";r=0", "\"api.many\";r=80", "\"tenant\";r=48"]);
-    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0, 0], [15, 0, 2, 8]));
-    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0, 0], [0, 5, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0, 0, 0], [15, 0, 2, 8]));
+    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0, 0, 0], [0, 5, 0, 0]));
     // One of the two limits has no cell.
     assert!(Scenario::is_blocked(&scenario.ask(&[key]).await));
 }
@@ -1678,9 +1689,10 @@ async fn what_responses_charged_and_what_is_reserved_survive_a_reload() {
     let answer = scenario.estimate("a", 90_i32.into()).await;
     let reserved = Scenario::reserved(&answer).unwrap();
     scenario.reload(&TOKENS.replace("10/s burst 100", "20/s burst 200"));
-    let answer = scenario.estimate("a", 20_i32.into()).await;
-    assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
+    // 80 of the 90 come back.
     let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(190));
+    let answer = scenario.estimate("a", 20_i32.into()).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(170));
     // 30 cells are owed. 40 beyond the burst of 200 are 2 s at this rate, and 40 cells later.
     scenario.settle("a", 210_i32.into(), None).await;
@@ -1691,6 +1703,74 @@ async fn what_responses_charged_and_what_is_reserved_survive_a_reload() {
     assert!(Scenario::is_blocked(&scenario.estimate("a", Value::Null).await));
     scenario.advance_ms(1);
     assert!(!Scenario::is_blocked(&scenario.estimate("a", Value::Null).await));
+}
+
+/// What another request has carried into the bucket of the new numbers stays there: of what is in
+/// it nobody knows any more where it was charged.
+#[tokio::test]
+async fn what_was_carried_over_is_not_given_back() {
+    let mut scenario = Scenario::new(TOKENS).await;
+    let answer = scenario.estimate("a", 90_i32.into()).await;
+    let reserved = Scenario::reserved(&answer).unwrap();
+    scenario.reload(&TOKENS.replace("10/s burst 100", "20/s burst 200"));
+    let answer = scenario.estimate("a", 20_i32.into()).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
+    let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
+    assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
+    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 80, 0, 0]));
+}
+
+/// Two agents with different numbers: a response frees nothing in a bucket that its request was
+/// not charged in, whichever of them has started last.
+#[tokio::test]
+async fn a_response_gives_cells_back_only_where_they_were_charged() {
+    let group = |prefix: u8| format!("{TOKENS}ipv4_prefix = {prefix}\n");
+    for (first, second, ip) in [
+        (TOKENS.to_owned(), TOKENS.replace("10/s", "20/s"), "a"),
+        (TOKENS.replace("10/s", "20/s"), TOKENS.to_owned(), "a"),
+        (TOKENS.to_owned(), TOKENS.replace("burst 100", "burst 120"), "a"),
+        (TOKENS.to_owned(), TOKENS.replace("5s", "6s"), "a"),
+        (group(24), group(32), "192.0.2.200"),
+        (
+            TOKENS.to_owned(),
+            format!("{TOKENS}[policy.api.overrides]\n\"a\" = \"10/s burst 90\"\n"),
+            "a",
+        ),
+    ] {
+        let key = ip.parse().map_or(Value::String(ip.as_bytes()), |ip: IpAddr| ip.into());
+        for changes_by_reload in [false, true] {
+            let mut a = Scenario::new(&first).await;
+            let mut b = match changes_by_reload {
+                false => a.another(&second).await,
+                true => {
+                    let b = a.another(&first).await;
+                    b.reload(&second);
+                    b
+                }
+            };
+            let (mut spent, mut reserved_at_b) = (0, Vec::new());
+            for _ in 0..40 {
+                // At the first one, all is spent that was reserved.
+                let request = [("key", key), ("estimate", 10_i32.into())];
+                spent += 10 * i32::from(!Scenario::is_blocked(&a.ask(&request).await));
+                // At the second one, nothing is, and all of it is given back, at either.
+                let answer = b.ask(&request).await;
+                if let Some(reserved) = Scenario::reserved(&answer) {
+                    reserved_at_b.push(reserved);
+                }
+                let Some(reserved) = reserved_at_b.pop() else { continue };
+                let response = [
+                    ("key", key),
+                    ("tokens", 0_i32.into()),
+                    ("reserved", reserved.as_str().into()),
+                ];
+                let agent = if spent % 20 == 0 { &mut a } else { &mut b };
+                agent.client.ask(&[("usage", &response)]).await.unwrap();
+            }
+            let burst = if first.contains("burst 120") { 120 } else { 100 };
+            assert_eq!(spent, burst, "{second}, by a reload: {changes_by_reload}");
+        }
+    }
 }
 
 /// A cell of 3/s takes a third of a second, which is no whole number of nanoseconds.
@@ -1878,7 +1958,7 @@ async fn responses_settle_what_is_counted_in_a_window() {
     set(&scenario, today + 86_399);
     let answer = scenario.estimate("a", 60_i32.into()).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(40));
-    let reserved = format!("api 60 {}", (today + 43_200) * 1000);
+    let reserved = Scenario::reserved_at(&answer, u128::from(today + 43_200) * 1000);
     let within = text.replace("settle =", "settle_within = \"1d\"\nsettle =");
     scenario.reload(&within);
     let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
@@ -1886,7 +1966,7 @@ async fn responses_settle_what_is_counted_in_a_window() {
     // More than the count: no further request in this window.
     let answer = scenario.settle("a", 95_i32.into(), None).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
-    assert_eq!(scenario.settled("api"), ([1, 1, 0, 0, 0, 0], [95, 50, 5, 0]));
+    assert_eq!(scenario.settled("api"), ([1, 1, 0, 0, 0, 0, 0], [95, 50, 5, 0]));
     let answer = scenario.estimate("a", Value::Null).await;
     assert!(Scenario::is_blocked(&answer));
     assert_eq!(Scenario::integer(&answer, "retry_after"), Some(1));
@@ -1896,7 +1976,7 @@ async fn responses_settle_what_is_counted_in_a_window() {
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(70));
     let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(70));
-    assert_eq!(scenario.settled("api").1, [95, 50, 5, 0]);
+    assert_eq!(scenario.settled("api"), ([1, 1, 0, 1, 0, 0, 0], [95, 50, 5, 0]), "late");
 }
 
 /// The largest number that a window holds is never passed, and nothing that came near it is lost.
@@ -1909,17 +1989,18 @@ async fn responses_fill_a_window_up_to_the_largest_number() {
     )
     .await;
     let remaining = |answer: &Answer| Scenario::integer(answer, "remaining");
-    let answer = scenario.settle("a", 3_900_000_000_i64.into(), None).await;
+    let reserved = Scenario::reserved(&scenario.estimate("a", 1_i32.into()).await).unwrap();
+    let answer = scenario.settle("a", 3_899_999_999_i64.into(), None).await;
     assert_eq!(remaining(&answer), Some(100_000_000));
     let answer = scenario.settle("a", 500_000_000_i64.into(), None).await;
     assert_eq!(remaining(&answer), Some(0));
     // 2^32 - 1 are counted, and the rest is not.
     let most = u64::from(u32::MAX);
     let forgiven = 4_400_000_000 - most;
-    assert_eq!(scenario.settled("api").1, [most, 0, most - 4_000_000_000, forgiven]);
+    assert_eq!(scenario.settled("api").1, [most - 1, 0, most - 4_000_000_000, forgiven]);
     assert!(Scenario::is_blocked(&scenario.estimate("a", 1_i32.into()).await));
     // How much there was beyond it is not known, so nothing of it comes back.
-    let reserved = format!("api 1000000000 {}", crate::reserved::wall_clock().as_millis());
+    let reserved = reserved.replace("api 1 ", "api 1000000000 ");
     let answer = scenario.settle("a", 0_i32.into(), Some(&reserved)).await;
     assert_eq!(remaining(&answer), Some(0));
     assert!(Scenario::is_blocked(&scenario.estimate("a", 1_i32.into()).await));

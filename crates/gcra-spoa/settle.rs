@@ -1,10 +1,8 @@
 //! From the message of a response to what the client owes: charges what the request has cost more
 //! than was reserved for it, or gives back the rest.
 
-use std::time::Duration;
-
 use gcra_lease::Charge as StoreCharge;
-use gcra_table::{KeyHash, Leases, Nanos, Reading, Settled, Table, Time, WallReading, WindowOver};
+use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -12,15 +10,15 @@ use crate::borrower::Borrower;
 use crate::cost::cells;
 use crate::decide::{MOST_WINDOWS, in_window};
 use crate::decide_shared::{Attempt, LOOK, MustWait, Patience, SettledInStore, Shared};
-use crate::earlier::{former_buckets, least_tat};
+use crate::earlier::Asked;
 use crate::in_force::InForce;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::message_key::hash_key;
-use crate::policy::calendar::{Bounds, Calendar};
+use crate::policy::calendar::Calendar;
 use crate::policy::settle::RESERVED;
 use crate::policy::{Limit, RuleAt, Settle, Sharing};
 use crate::question::Question;
-use crate::reserved::{read, wall_clock};
+use crate::reserved::{Marks, Reservation, read, wall_clock};
 
 /// How a message has settled what its request had reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,8 +29,11 @@ pub(crate) enum Outcome {
     GivenBack,
     /// It has cost what was reserved.
     Equal,
-    /// It has cost less, and it is too late to give the rest back.
+    /// It has cost less, and it is too late to give the rest back, or its window is over.
     Late,
+    /// It has cost less, and this agent does not know the buckets that were charged: another one
+    /// has reserved the cells by other numbers. They stay charged there.
+    Unknown,
     /// The message does not say what it has cost. What was reserved stays charged.
     NoCost,
     /// The limits are shared, and the store has not answered. What was reserved stays charged,
@@ -42,8 +43,8 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Their names, in this order.
-    pub(crate) const NAMES: [&str; 6] =
-        ["charged", "given_back", "equal", "late", "no_cost", "no_store"];
+    pub(crate) const NAMES: [&str; 7] =
+        ["charged", "given_back", "equal", "late", "unknown", "no_cost", "no_store"];
 }
 
 /// The cells that a message has settled. With several limits, those of the limit with the most.
@@ -86,19 +87,26 @@ pub(crate) fn settle<'p>(
     if each.is_exempt(key, now.time()) {
         return Some((0, 0));
     }
-    let Difference { outcome, more, less, reserved_at } =
-        difference(settle, &policy.name, message);
+    let difference = difference(settle, &policy.name, message);
+    let Difference { mut outcome, more, less, .. } = difference;
+    let marks = &difference.reserved.marks;
     let mut cells = Cells::default();
     let limits = policy.rule(rule).limits();
     if each.reads_messages && lacks_a_key(limits, message) {
         return None;
     }
+    let mut is_known = false;
     for limit in limits {
-        let LimitBucket { key: id, quota } = LimitBucket::of(table, limit, key, Some(message));
+        let current = LimitBucket::of(table, limit, key, Some(message));
+        let LimitBucket { key: id, quota } = current;
         if let Some(calendar) = &limit.calendar {
             let counted = InWindow { table, calendar, key: id, most: quota.burst() };
             let (used, ends_in) = match (more, less) {
-                (0, less) => counted.give_back(less, reserved_at, &mut cells),
+                (0, less) => {
+                    let (is_ours, used, ends_in) = counted.give_back(less, marks, &mut cells);
+                    is_known |= is_ours;
+                    (used, ends_in)
+                }
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(standings) = &mut standings {
@@ -106,47 +114,50 @@ pub(crate) fn settle<'p>(
             }
             continue;
         }
-        let earlier = &in_force.earlier;
-        let settled = match (more, less) {
-            (0, 0) => Settled { owed: table.owed(id, quota, now.time()), ..Settled::default() },
-            (0, _) => {
-                // What was reserved before a reload is carried over from where it was charged.
-                for (id, quota) in former_buckets(earlier, table, index, rule, limit, id, message)
-                {
-                    let _ = table.give_back(id, quota, less, now);
-                }
-                let settled = table.give_back(id, quota, less, now);
-                cells.given_back = cells.given_back.max(settled.cells);
-                settled
-            }
-            (_, _) => {
-                let least_tat = match earlier.is_empty() {
-                    true => Time::ZERO,
-                    false => least_tat(earlier, table, index, rule, limit, id, message),
-                };
-                let settled = table.charge_up_to_cap(id, quota, more, now, least_tat);
-                cells.charged = cells.charged.max(settled.cells);
-                cells.overdrawn = cells.overdrawn.max(settled.beyond_burst);
-                cells.forgiven = cells.forgiven.max(more - settled.cells);
-                settled
-            }
+        let asked = Asked { table, rule, limit, current, message };
+        if less > 0
+            && let Some((id, quota)) = charged_bucket(in_force, index, asked, marks)
+        {
+            is_known = true;
+            let settled = table.give_back(id, quota, less, now);
+            cells.given_back = cells.given_back.max(settled.cells);
+        }
+        let least_tat = match each.has_changed {
+            true => in_force.least_tat(index, asked, now.time()),
+            false => Time::ZERO,
         };
+        if more > 0 {
+            let settled = table.charge_up_to_cap(id, quota, more, now, least_tat);
+            cells.charged = cells.charged.max(settled.cells);
+            cells.overdrawn = cells.overdrawn.max(settled.beyond_burst);
+            cells.forgiven = cells.forgiven.max(more - settled.cells);
+        }
         if let Some(standings) = &mut standings {
-            let Settled { owed, .. } = settled;
+            let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
             let (wait, window_ends) = (Nanos::ZERO, Nanos::ZERO);
             let standing = Standing { limit, quota, owed, wait, window_ends };
             standings.add(standing, policy);
         }
     }
+    if less > 0 && !is_known {
+        outcome = difference.not_given_back(limits, table.wall_reading());
+    }
     each.stats.count_settled(outcome, cells);
     Some((cells.charged, less))
 }
 
-/// Whether something that happened at this time since 1970 was in the window of this moment. The
-/// wall clock of the machine where it happened may be ahead of ours.
-fn is_within(calendar: &Calendar, window: WallReading, at: Duration) -> bool {
-    let Bounds { start, end } = calendar.bounds(window);
-    i64::try_from(at.as_secs()).is_ok_and(|second| (start..end).contains(&second))
+/// The bucket of the limit in which the request was charged: that of the numbers in force, or of
+/// earlier ones. `None` if it is not known here.
+fn charged_bucket(
+    in_force: &InForce,
+    policy: usize,
+    asked: Asked<'_, '_>,
+    marks: &Marks,
+) -> Option<(KeyHash, Quota)> {
+    let LimitBucket { key, quota } = asked.current;
+    let is_it = |(key, quota): &(KeyHash, Quota)| marks.contains(&key.mark(*quota));
+    let former = || in_force.earlier.of(policy)?.buckets(asked).into_iter().find(is_it);
+    Some((key, quota)).filter(is_it).or_else(former)
 }
 
 /// How often it is tried to count cells in a window.
@@ -192,18 +203,19 @@ impl InWindow<'_> {
     }
 
     /// Gives back what a request has cost less, if it was reserved in the window of this moment.
-    /// What was counted in an earlier one is over.
-    fn give_back(&self, less: u32, reserved_at: Duration, cells: &mut Cells) -> (u32, Nanos) {
+    /// What was counted in an earlier one is over. Returns whether it was, how many cells are
+    /// counted then, and how long the window lasts yet.
+    fn give_back(&self, less: u32, marks: &Marks, cells: &mut Cells) -> (bool, u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
         let window = calendar.window(at);
-        let is_ours = is_within(calendar, at, reserved_at);
+        let is_ours = marks.contains(&window.mark(key));
         // After a reset there may be less than was reserved.
         let less = less.min(table.counted_in(key, window).unwrap_or(0));
         if less > 0 && is_ours && table.uncount(key, window, less) {
             cells.given_back = cells.given_back.max(less);
         }
-        (table.counted_in(key, window).unwrap_or(0), calendar.ends_in(at))
+        (is_ours, table.counted_in(key, window).unwrap_or(0), calendar.ends_in(at))
     }
 }
 
@@ -245,23 +257,19 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         if each.reads_messages && lacks_a_key(limits, message) {
             return Ok(None);
         }
-        let Difference { outcome, more, less, reserved_at } =
-            difference(settle, &asked.name, message);
+        let difference = difference(settle, &asked.name, message);
+        let Difference { mut outcome, more, less, .. } = difference;
+        let marks = &difference.reserved.marks;
         let no_store = || {
             each.stats.count_settled(Outcome::NoStore, Cells::default());
             Ok(Some((0, 0, None)))
         };
         let Some((borrower, leases)) = borrowing else { return no_store() };
         let wants = standings.is_some();
-        let charge = |limit: &Limit, now: WallReading| {
-            // What was counted in another window is not given back in this one.
-            let calendar = limit.calendar.as_deref();
-            let is_ours = calendar.is_none_or(|calendar| is_within(calendar, now, reserved_at));
-            match (more, less) {
-                (0, 1..) if is_ours => Some(StoreCharge::Less { cells: less }),
-                (0, _) => wants.then_some(LOOK),
-                (_, _) => Some(StoreCharge::More { cells: more }),
-            }
+        let charge = |mark: u32| match (more, less) {
+            (0, 1..) if marks.contains(&mark) => Some(StoreCharge::Less { cells: less }),
+            (0, _) => wants.then_some(LOOK),
+            (_, _) => Some(StoreCharge::More { cells: more }),
         };
         let question = Question { policy, rule, cells: 0, key };
         let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
@@ -269,6 +277,9 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             return no_store();
         };
         let (mut cells, mut store_ns) = (Cells::default(), None);
+        if less > 0 && !all.iter().any(|it| matches!(it.charge, StoreCharge::Less { .. })) {
+            outcome = difference.not_given_back(limits, table.wall_reading());
+        }
         for SettledInStore { standing, charge, charged } in all {
             let done = charged.cells;
             store_ns = store_ns.max(Some(charged.now.0.saturating_mul(1_000)));
@@ -295,8 +306,19 @@ struct Difference {
     outcome: Outcome,
     more: u32,
     less: u32,
-    /// When cells were reserved, since 1970.
-    reserved_at: Duration,
+    reserved: Reservation,
+}
+
+impl Difference {
+    /// Why no limit has a bucket in which cells were reserved.
+    fn not_given_back(&self, limits: &[Limit], now: WallReading) -> Outcome {
+        let is_over = |calendar: &Calendar| {
+            let began = calendar.bounds(now).start;
+            i64::try_from(self.reserved.at.as_secs()).is_ok_and(|at| at < began)
+        };
+        let mut windows = limits.iter().filter_map(|limit| limit.calendar.as_deref());
+        if windows.any(is_over) { Outcome::Late } else { Outcome::Unknown }
+    }
 }
 
 fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Difference {
@@ -306,37 +328,15 @@ fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Differenc
     };
     let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
     let reserved = reserved.and_then(|text| read(text, policy));
-    let (reserved, reserved_at) = reserved.unwrap_or_default();
-    let settled = |outcome, more, less| Difference { outcome, more, less, reserved_at };
+    let reserved = reserved.unwrap_or_default();
+    let Reservation { cells, at, .. } = reserved;
+    let settled = |outcome, more, less| Difference { outcome, more, less, reserved };
     let Some(cost) = cost else { return settled(Outcome::NoCost, 0, 0) };
-    let (more, less) = (cost.saturating_sub(reserved), reserved.saturating_sub(cost));
+    let (more, less) = (cost.saturating_sub(cells), cells.saturating_sub(cost));
     match (more, less) {
         (0, 0) => settled(Outcome::Equal, 0, 0),
-        (0, _) if wall_clock().saturating_sub(reserved_at) > settle.within => {
-            settled(Outcome::Late, 0, 0)
-        }
+        (0, _) if wall_clock().saturating_sub(at) > settle.within => settled(Outcome::Late, 0, 0),
         (0, _) => settled(Outcome::GivenBack, 0, less),
         (_, _) => settled(Outcome::Charged, more, 0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use gcra_table::Slots;
-
-    use super::*;
-
-    /// The machine that reserved may have had another time by its wall clock.
-    #[test]
-    fn only_what_was_reserved_in_a_window_is_given_back_in_it() {
-        let (table, clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
-        let at = |ms: u64| Duration::from_millis(1_800_000_000_000 + ms);
-        clock.set_wall(u64::try_from(at(60_000).as_nanos()).unwrap());
-        let calendar = Calendar::parse("hour").unwrap();
-        let is_ours = |ms: u64| is_within(&calendar, table.wall_reading(), at(ms));
-        assert!(is_ours(0) && is_ours(3_599_999) && !is_ours(3_600_000));
-        let before = at(0).checked_sub(Duration::from_millis(1)).unwrap();
-        assert!(!is_within(&calendar, table.wall_reading(), before));
-        assert!(!is_within(&calendar, table.wall_reading(), Duration::MAX));
     }
 }

@@ -18,6 +18,7 @@ use crate::borrower::Loan;
 use crate::decide::in_window;
 use crate::decide_shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
 use crate::policy::{Limit, MAX_LIMITS, Policy};
+use crate::reserved::Reservation;
 use crate::verdict::{Reason, Verdict};
 
 /// The most charges of one message: a look at each limit, and a charge.
@@ -260,12 +261,16 @@ impl<'p> Shared<'p, '_, '_> {
         let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
         let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
         let store_ns = first.take(1).chain(has_cells).max();
-        let reserved_at = Some(at_once.began_at());
-        Ok(Decided { reason: None, delay, reserved_at, store_ns })
+        let reserved = Some(Reservation {
+            cells: self.question.cells,
+            at: at_once.began_at(),
+            marks: at_once.loans.iter().map(|loan| loan.bucket.mark()).collect(),
+        });
+        Ok(Decided { reason: None, delay, reserved, store_ns })
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done
-    /// for a limit in the windows of a moment, if anything is. All limits are settled at the same
+    /// for a limit whose record has this mark, if anything is. All limits are settled at the same
     /// time. `None` if the store has answered about none of them.
     ///
     /// # Errors
@@ -274,17 +279,17 @@ impl<'p> Shared<'p, '_, '_> {
     pub(crate) fn settle_at_once(
         &self,
         limits: &'p [Limit],
-        charge: impl Fn(&'p Limit, WallReading) -> Option<StoreCharge>,
+        charge: impl Fn(u32) -> Option<StoreCharge>,
         attempt: &mut Attempt,
         patience: Patience,
     ) -> Result<Option<AllSettled<'p>>, MustWait> {
         let claims = self.claims_at_once(limits);
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(None) };
         let began = at_once.began;
-        let step = |(place, claim): (usize, &Claim<'p>)| {
-            Some(Step { place, charge: charge(claim.limit, began)? })
+        let step = |(place, loan): (usize, &Loan)| {
+            Some(Step { place, charge: charge(loan.bucket.mark())? })
         };
-        let steps: Steps = claims.iter().enumerate().filter_map(step).collect();
+        let steps: Steps = at_once.loans.iter().enumerate().filter_map(step).collect();
         self.charge_all(&claims, &steps, attempt, patience)?;
         let all_done = attempt.at_once.take().map(|at_once| at_once.done).unwrap_or_default();
         let mut said = ArrayVec::new();

@@ -33,6 +33,15 @@ impl Policies {
     }
 }
 
+impl Policy {
+    /// A digest of which clients have which other limits.
+    pub(crate) fn digest_of_overrides(&self) -> u64 {
+        let mut digest = Digest(0);
+        digest.overrides(&self.overrides);
+        digest.0
+    }
+}
+
 /// A digest of all that was added so far, in order.
 struct Digest(u64);
 

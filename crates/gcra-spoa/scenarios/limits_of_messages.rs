@@ -349,8 +349,6 @@ async fn the_numbers_of_a_message_are_explained() {
 /// A restart with a limit by another key is no change of keys.
 #[tokio::test]
 async fn keys_of_limits_that_did_not_change_are_known_after_a_restart() {
-    use crate::earlier::Earlier;
-
     let text = |rate: &str, key: &str| {
         format!(
             "[policy.api]\nkey = [\"ip\"]\nlimits = [\"{rate}\", {{ name = \"net\", rate = \
@@ -361,10 +359,9 @@ async fn keys_of_limits_that_did_not_change_are_known_after_a_restart() {
     let mut scenario = Scenario::new(&text("100/h", net)).await;
     assert!(scenario.passes("192.0.2.1").await);
     scenario.advance_ms(1);
-    let remembers =
-        |scenario: &Scenario| Earlier::remembered_until(&scenario.policies.load().earlier);
+    let remembers = |scenario: &Scenario| scenario.policies.load().earlier.remembered_until();
     let started = scenario.another(&text("50/h", net)).await;
-    assert!(!started.policies.load().earlier.is_empty());
+    assert!(started.policies.load().each[0].has_changed);
     assert_eq!(remembers(&started), gcra_table::Time::ZERO);
     // A reload that changes the key is one.
     started.reload(&text("50/h", "ipv4_prefix = 16"));

@@ -111,6 +111,14 @@ impl Bucket {
         self.name_under(&self.limit)
     }
 
+    /// 32 bits that stand for the record. Those of another one differ, except by a chance of
+    /// 2^-32.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        let hash = Sha256::digest(self.name());
+        hash.first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
+    }
+
     /// NNN.
     #[must_use]
     pub(crate) fn tag(&self) -> u16 {

@@ -41,6 +41,19 @@ impl KeyHash {
     pub(crate) fn fingerprint(self, quota: Quota) -> u64 {
         (self.0 ^ quota.salt()).max(1)
     }
+
+    /// 32 bits that stand for the bucket of this key under a quota. Those of another bucket of the
+    /// same table differ, except by a chance of 2^-32.
+    #[must_use]
+    pub fn mark(self, quota: Quota) -> u32 {
+        mark(self.fingerprint(quota))
+    }
+}
+
+/// The upper half of a fingerprint.
+pub(crate) const fn mark(fingerprint: u64) -> u32 {
+    let [a, b, c, d, ..] = fingerprint.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// A number that stands for the name of a limit, which may have several parts. It is the same in

@@ -186,22 +186,31 @@ impl Quota {
     }
 
     /// The TAT that a key has at least under this quota, if at `changed` this quota took the place
-    /// of `before`, under which the key has the TAT `tat`. All are times of one table.
+    /// of `before`, under which the key has the TAT `tat`. All are times of one table, and
+    /// [`Time::ZERO`] means that nothing is owed.
     ///
     /// What the key owed at the change counts in cells: 15 cells of a burst of 20 are 15 cells of
-    /// a burst of 40. They drain at the new rate, and are never more than the new burst and what
-    /// drains in the new [longest delay](Self::with_max_delay).
+    /// a burst of 40. From then on they are paid off at the faster of both rates: by this quota,
+    /// and never more is carried over than the key owes at `now` under the quota before. They are
+    /// never more than the new burst and what drains in the new
+    /// [longest delay](Self::with_max_delay).
     #[must_use]
-    pub const fn carry_over(self, before: Self, tat: Time, changed: Time) -> Time {
-        self.carry_over_up_to(self.admits_up_to, before, tat, changed)
+    pub const fn carry_over(self, before: Self, tat: Time, changed: Time, now: Time) -> Time {
+        self.carry_over_up_to(self.admits_up_to, before, tat, changed, now)
     }
 
     /// As [`carry_over`](Self::carry_over), also for what lies beyond the burst, up to the [cap on
     /// the debt](Self::with_most_owed): for keys that are
     /// [charged up to the cap](crate::Table::charge_up_to_cap).
     #[must_use]
-    pub const fn carry_over_up_to_cap(self, before: Self, tat: Time, changed: Time) -> Time {
-        self.carry_over_up_to(self.most_owed, before, tat, changed)
+    pub const fn carry_over_up_to_cap(
+        self,
+        before: Self,
+        tat: Time,
+        changed: Time,
+        now: Time,
+    ) -> Time {
+        self.carry_over_up_to(self.most_owed, before, tat, changed, now)
     }
 
     const fn carry_over_up_to(
@@ -210,22 +219,30 @@ impl Quota {
         before: Self,
         tat: Time,
         changed: Time,
+        now: Time,
     ) -> Time {
-        let owed = tat.saturating_since(changed).0;
-        // A process that still uses the quota before may have charged the key since. At the change
-        // it owed no more than this.
-        let most = before.most_owed.0;
-        let owed = if owed < most { owed } else { most } as u128;
-        // Rounded up, so that a change never forgives a part of a cell.
-        let owed = (owed * self.emission_interval.get() as u128)
-            .div_ceil(before.emission_interval.get() as u128);
-        if owed == 0 {
+        let owed_now = self.converted(before, tat.saturating_since(now)).0;
+        if owed_now == 0 {
             return Time::ZERO;
         }
-        let most = most_owed.0;
+        let owed_then = self.converted(before, tat.saturating_since(changed)).0;
+        let owed_then = if owed_then < most_owed.0 { owed_then } else { most_owed.0 };
+        let by_this = changed.saturating_add(Nanos(owed_then));
+        let by_before = now.saturating_add(Nanos(owed_now));
+        if by_this.0 < by_before.0 { by_this } else { by_before }
+    }
+
+    /// What a debt under the quota `before` is under this one, cell for cell. It is rounded up, so
+    /// that a change never forgives a part of a cell.
+    const fn converted(self, before: Self, owed: Nanos) -> Nanos {
+        // A process that still uses the quota before may have charged the key since the change.
+        // The key never owes more than this.
+        let owed = if owed.0 < before.most_owed.0 { owed.0 } else { before.most_owed.0 } as u128;
+        let owed = (owed * self.emission_interval.get() as u128)
+            .div_ceil(before.emission_interval.get() as u128);
         #[expect(clippy::cast_possible_truncation, reason = "compared before")]
-        let owed = if owed < most as u128 { owed as u64 } else { most };
-        changed.saturating_add(Nanos(owed))
+        let owed = if owed < u64::MAX as u128 { owed as u64 } else { u64::MAX };
+        Nanos(owed)
     }
 
     /// The time for a cell, T.
@@ -511,7 +528,7 @@ mod tests {
         let (changed, owed) = (at_ms(1_000), at_ms(1_000 + 200 + 500));
         let delaying = |max_delay| quota().with_max_delay(max_delay).unwrap();
         let carried = |new: Quota| {
-            new.carry_over(delaying(ms(900)), owed, changed).saturating_since(changed)
+            new.carry_over(delaying(ms(900)), owed, changed, changed).saturating_since(changed)
         };
         assert_eq!(carried(delaying(ms(600))), ms(700));
         assert_eq!(carried(delaying(ms(400))), ms(600));
@@ -523,7 +540,7 @@ mod tests {
         let every_ms = |interval: u64, burst: u32| every(ms(interval), burst);
         let changed = at_ms(1_000);
         let owed = |new: Quota, cells: u64| {
-            new.carry_over(quota(), changed.saturating_add(ms(10 * cells)), changed)
+            new.carry_over(quota(), changed.saturating_add(ms(10 * cells)), changed, changed)
         };
         let later = |milliseconds: u64| changed.saturating_add(ms(milliseconds));
         assert_eq!(owed(every_ms(5, 40), 20), later(20 * 5), "20 of 40 are left at once");
@@ -531,21 +548,47 @@ mod tests {
         assert_eq!(owed(every_ms(10, 5), 15), later(5 * 10), "and never more than the burst");
         assert_eq!(owed(quota(), 15), later(15 * 10));
         assert_eq!(owed(quota(), 0), Time::ZERO);
-        let none = quota().carry_over(quota(), Time::ZERO, changed);
+        let none = quota().carry_over(quota(), Time::ZERO, changed, changed);
         assert_eq!(none, Time::ZERO, "there was no bucket");
         let part = changed.saturating_add(Nanos(1));
         assert_eq!(
-            every_ms(3, 40).carry_over(every_ms(2, 40), part, changed),
+            every_ms(3, 40).carry_over(every_ms(2, 40), part, changed, changed),
             changed.saturating_add(Nanos(2)),
             "rounded up"
         );
         let (longest, end) = (every(MAX_DRAIN, 1), Time(u64::MAX));
-        assert_eq!(longest.carry_over(longest, end, Time::ZERO), Time(MAX_DRAIN.0));
-        let one_cell = longest.carry_over(every_ms(1, 1), end, Time::ZERO);
+        assert_eq!(longest.carry_over(longest, end, Time::ZERO, Time::ZERO), Time(MAX_DRAIN.0));
+        let one_cell = longest.carry_over(every_ms(1, 1), end, Time::ZERO, Time::ZERO);
         assert_eq!(one_cell, Time(MAX_DRAIN.0));
         // A process with the quota before has gone on charging. At the change no more than its
         // burst was owed.
-        assert_eq!(every_ms(20, 100).carry_over(quota(), later(900), changed), later(20 * 20));
+        let slower = every_ms(20, 100);
+        assert_eq!(slower.carry_over(quota(), later(900), changed, changed), later(20 * 20));
+    }
+
+    #[test]
+    fn a_debt_is_paid_off_at_the_faster_of_both_rates() {
+        let changed = at_ms(1_000);
+        let later = |milliseconds: u64| changed.saturating_add(ms(milliseconds));
+        // 20 cells every 10 ms. By the rate before they are paid off in 200 ms, whatever the rate
+        // is now.
+        let (slow, tat) = (every(ms(100), 20), later(200));
+        let owed = |new: Quota, now: Time| {
+            new.carry_over(quota(), tat, changed, now).saturating_since(now)
+        };
+        assert_eq!(owed(slow, changed), ms(2_000));
+        assert_eq!(owed(slow, later(50)), ms(1_500), "15 cells, as under the rate before");
+        assert_eq!(owed(slow, later(199)), ms(10), "a tenth of a cell");
+        assert_eq!(owed(slow, later(200)), Nanos::ZERO);
+        // At twice the rate they take half the time.
+        let fast = every(ms(5), 20);
+        assert_eq!(owed(fast, changed), ms(100));
+        assert_eq!(owed(fast, later(60)), ms(40));
+        assert_eq!(owed(fast, later(100)), Nanos::ZERO);
+        // What was charged under the quota before after the change does not count from the change.
+        let charged_later = |now: Time| slow.carry_over(quota(), later(900), changed, now);
+        assert_eq!(charged_later(later(900)), Time::ZERO);
+        assert_eq!(charged_later(later(890)), later(990));
     }
 
     #[test]

@@ -35,7 +35,7 @@
 
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::context::{Context, Moved};
-use crate::key::KeyHash;
+use crate::key::{KeyHash, mark};
 use crate::mutation::{Mutation, broken};
 use crate::opening::Opening;
 use crate::quota::scramble;
@@ -79,6 +79,12 @@ impl Window {
     #[inline]
     pub(crate) fn fingerprint(self, key: KeyHash) -> u64 {
         (key.0 ^ self.salt).max(1)
+    }
+
+    /// 32 bits that stand for the bucket of a key in this window, as [`KeyHash::mark`].
+    #[must_use]
+    pub fn mark(self, key: KeyHash) -> u32 {
+        mark(self.fingerprint(key))
     }
 
     /// The moment from which the bucket may be forgotten.

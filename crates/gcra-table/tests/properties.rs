@@ -225,7 +225,7 @@ fn a_debt_goes_up_to_its_cap() {
 
     let _ = table.charge(key, capped.up_to_cap(), 100, &mut now);
     // The cap is taken away: a full burst is owed, and nothing beyond it.
-    let least_tat = plain.carry_over(capped, table.tat(key, capped), now.time());
+    let least_tat = plain.carry_over(capped, table.tat(key, capped), now.time(), now.time());
     assert_eq!(least_tat, now.time().saturating_add(plain.drain_time()));
     assert!(!table.charge_owing(key, plain, 1, &mut now, least_tat).is_allowed());
     clock.advance(ms(100));
@@ -286,10 +286,10 @@ proptest! {
         prop_assert!(table.check().is_empty());
     }
 
-    /// After a change of the quota a key is decided about as if it had sent, at the moment of the
-    /// change, as many cells as it owed, but at most the new burst. (What is left of a cell counts
-    /// as a part. So there are two models: one in which it counts as nothing, and one in which it
-    /// counts as a whole cell.)
+    /// After a change of the quota a key owes the cells that it owed at the change, which are paid
+    /// off at the faster of both rates, or what it has sent since then, whichever is more. (What is
+    /// left of a cell counts as a part. So there are two ledgers: one in which it counts as
+    /// nothing, and one in which it counts as a whole cell.)
     #[test]
     fn a_debt_survives_a_change_of_the_quota(
         before in quotas(),
@@ -308,24 +308,34 @@ proptest! {
         clock.advance(Nanos(idle % (quota_before.drain_time().0 + 2)));
         let changed = table.now();
         let owed_ns = table.owed(key, quota_before, changed).0;
-        let [mut fewer, mut more] = [owed_ns / before.0, owed_ns.div_ceil(before.0)].map(|cells| {
-            let mut model = Naive::new(after);
-            model.allowed.push((changed.0, u32::try_from(cells).unwrap().min(after.1)));
-            model
-        });
+        // What was sent since the change, in nanoseconds of the new quota.
+        let (mut fewer, mut more, mut last) = (0_u64, 0_u64, changed.0);
         for (kind, random, cells) in steps {
             clock.advance(step(kind, random, quota_after));
             let mut reading = table.reading();
             let tat = table.tat(key, quota_before);
-            let least_tat = quota_after.carry_over(quota_before, tat, changed);
+            let least_tat = quota_after.carry_over(quota_before, tat, changed, reading.time());
             let decision = table.charge_owing(key, quota_after, cells, &mut reading, least_tat);
             let now = reading.time().0;
+            let passed = now - changed.0;
+            // In nanoseconds of the new quota: cell for cell, by each of the rates.
+            let carried = |cells: u64, cells_now: u64| {
+                let by_new = (cells.min(after.1.into()) * after.0).saturating_sub(passed);
+                by_new.min(cells_now * after.0)
+            };
+            let owed_now = owed_ns.saturating_sub(passed);
+            let least = carried(owed_ns / before.0, owed_now / before.0);
+            let most = carried(owed_ns.div_ceil(before.0), owed_now.div_ceil(before.0));
+            (fewer, more) = (fewer.saturating_sub(now - last), more.saturating_sub(now - last));
+            last = now;
+            let (cost, burst) = (u64::from(cells) * after.0, u64::from(after.1) * after.0);
             if decision.is_allowed() {
-                prop_assert!(cells == 0 || fewer.conforms(now, cells));
-                fewer.allowed.push((now, cells));
-                more.allowed.push((now, cells));
+                prop_assert!(cells == 0 || fewer.max(least) + cost <= burst);
+                if cells > 0 {
+                    (fewer, more) = (fewer.max(least) + cost, more.max(most) + cost);
+                }
             } else {
-                prop_assert!(!more.conforms(now, cells));
+                prop_assert!(more.max(most) + cost > burst);
             }
         }
     }
