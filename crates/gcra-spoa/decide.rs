@@ -366,7 +366,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
                 // and never too generous.
                 let _ = match charged {
                     Charged::Bucket(decision) => self.table.refund(key, quota, cells, decision),
-                    Charged::Window(window) => self.table.uncount(key, *window, cells),
+                    Charged::Window(window) => self.table.uncount(key, *window, cells, self.now),
                 };
                 standings[place] = self.look(*claim).0;
             }

@@ -301,7 +301,7 @@ impl<'p> Shared<'p, '_, '_> {
         let asked = Asked { table, rule, limit, current, message };
         let changes = in_force.earlier.of(policy).filter(|_| in_force.each[policy].has_changed);
         let before = changes.and_then(|changes| changes.buckets(asked).into_iter().next());
-        if let Some(before) = before.and_then(|(_, quota)| lent(quota).ok()) {
+        if let Some(before) = before.and_then(|before| lent(before.quota).ok()) {
             bucket = bucket.changed_from(before);
         }
         let shares_after = match self.sharing.without_store {

@@ -18,9 +18,10 @@ use spop_agent::Message;
 
 use crate::limit_bucket::LimitBucket;
 use crate::message_key::hash_key;
-use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
+use crate::policy::{Limit, Overrides, Policies, Policy, Rule, RuleAt};
 
-/// Changes that are remembered for each policy, and earlier numbers for each limit.
+/// Changes that are remembered for each policy, and earlier numbers that the table's register has
+/// of each limit.
 const MOST_CHANGES: usize = 8;
 
 /// Numbers of overrides that are looked at for each limit after a restart has changed overrides.
@@ -87,7 +88,13 @@ pub(crate) struct Asked<'a, 'm> {
 }
 
 /// A bucket that a client had under a limit.
-type FormerBucket = (KeyHash, Quota);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FormerBucket {
+    pub(crate) key: KeyHash,
+    pub(crate) quota: Quota,
+    /// When others took the place of these numbers for this client, as far as that is known.
+    changed: Option<Time>,
+}
 
 impl Earlier {
     /// What is earlier when a process starts with these policies: the numbers that the table's
@@ -116,8 +123,10 @@ impl Earlier {
     ) -> Self {
         let now = table.now();
         let mut before: HashMap<Box<str>, Vec<Former>> = HashMap::new();
-        for (name, changes) in self.gone {
-            before.insert(name, changes.former);
+        for (name, Changes { mut former, .. }) in self.gone {
+            // If the policy comes back, its numbers are in force from now on, and not before.
+            former.iter_mut().take(1).for_each(|former| former.ended = now);
+            before.insert(name, former);
         }
         let list = old.map(|old| &old.list[..]).unwrap_or_default();
         for (place, (policy, changes)) in list.iter().zip(self.each).enumerate() {
@@ -222,74 +231,71 @@ impl Changes {
     #[cold]
     pub(crate) fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
         let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
-        let (mut least_tat, mut since) = (Time::ZERO, None);
-        self.for_each_bucket(asked, |(key, before), ended| {
-            // The latest change of what counts for this client.
-            let since = *since.get_or_insert(ended);
-            let tat = table.tat(key, before);
-            let carried = match keeps_debts {
-                true => quota.carry_over_up_to_cap(before, tat, since, now),
-                false => quota.carry_over(before, tat, since, now),
-            };
-            least_tat = least_tat.max(carried);
+        let found = self.buckets(asked);
+        let Some(since) = found.iter().filter_map(|found| found.changed).max() else {
+            return Time::ZERO;
+        };
+        let carried = found.iter().map(|FormerBucket { key, quota: before, .. }| {
+            let tat = table.tat(*key, *before);
+            match keeps_debts {
+                true => quota.carry_over_up_to_cap(*before, tat, since, now),
+                false => quota.carry_over(*before, tat, since, now),
+            }
         });
-        least_tat
+        carried.max().unwrap_or_default()
     }
 
-    /// The buckets that the key of a message had under a limit before, the latest first.
-    #[cold]
-    pub(crate) fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
-        let mut found = ArrayVec::new();
-        self.for_each_bucket(asked, |bucket, _| {
-            let _ = found.try_push(bucket);
-        });
-        found
-    }
-
-    /// Calls `take` for each bucket that the key of a message had under a limit before, with the
-    /// time when it was in force last, the latest first.
+    /// The buckets that the key of a message had under a limit before, the latest first, each
+    /// once.
     ///
     /// The current bucket is never one of them, even where numbers have come back: what is charged
     /// to it counts by itself.
-    fn for_each_bucket(&self, asked: Asked<'_, '_>, mut take: impl FnMut(FormerBucket, Time)) {
+    #[cold]
+    pub(crate) fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
         let Asked { table, rule, limit, current, message, .. } = asked;
-        let current = (current.key, current.quota);
+        let mut found = ArrayVec::<FormerBucket, MOST_BUCKETS>::new();
         // Another count of the same windows finds the same buckets, and in other windows it begins
         // at 0. A limit whose numbers messages say has buckets for each of them, and had them
         // before.
         if limit.calendar.is_some() || limit.by_arg.is_some() {
-            return;
+            return found;
         }
-        let mut seen = ArrayVec::<_, MOST_BUCKETS>::new();
-        let mut found = |bucket: FormerBucket, ended: Time| {
-            if bucket != current && !seen.contains(&bucket) && seen.try_push(bucket).is_ok() {
-                take(bucket, ended);
+        let mut add = |key: KeyHash, quota: Quota, changed: Option<Time>| {
+            if (key, quota) == (current.key, current.quota) {
+                return;
+            }
+            match found.iter_mut().find(|it| (it.key, it.quota) == (key, quota)) {
+                Some(known) => known.changed = known.changed.max(changed),
+                None => drop(found.try_push(FormerBucket { key, quota, changed })),
             }
         };
         for Former { ended, what } in &self.former {
             match what {
                 What::Policy(policies, place) => {
-                    let bucket = bucket_under(&policies.list[*place], table, limit, message);
-                    bucket.into_iter().for_each(|bucket| found(bucket, *ended));
-                }
-                What::Numbers { limit: id, quota } => {
-                    if *id == limit.id && !rule.is_override() {
-                        found((current.0, *quota), *ended);
+                    let old = &policies.list[*place];
+                    if let Some(LimitBucket { key, quota }) = under(old, table, limit, message) {
+                        add(key, quota, Some(*ended));
                     }
                 }
+                What::Numbers { limit: id, quota } if *id == limit.id => {
+                    // A client with an override may have had it before these numbers ended.
+                    add(current.key, *quota, (!rule.is_override()).then_some(*ended));
+                }
+                What::Numbers { .. } => {}
                 What::Overrides(registered) => {
                     let ours = |of: &&Registered| {
                         of.limit == limit.id && (of.is_override || rule.is_override())
                     };
                     for Registered { quota, .. } in registered.iter().filter(ours) {
                         // Without a debt at the change there was no such override for the client.
-                        if table.tat(current.0, *quota) > *ended {
-                            found((current.0, *quota), *ended);
+                        if table.tat(current.key, *quota) > *ended {
+                            add(current.key, *quota, Some(*ended));
                         }
                     }
                 }
             }
         }
+        found
     }
 }
 
@@ -325,19 +331,18 @@ fn most_owed(policy: &Policy) -> Nanos {
 
 /// The bucket that the key of a message has under the limit of this policy with the same name as
 /// `limit`.
-fn bucket_under(
+fn under(
     policy: &Policy,
     table: &Table,
     limit: &Limit,
     message: &Message<'_>,
-) -> Option<FormerBucket> {
+) -> Option<LimitBucket> {
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
     let limits = policy.rule(RuleAt::new(overridden)).limits();
     let is_it =
         |old: &&Limit| old.id == limit.id && old.calendar.is_none() && old.by_arg.is_none();
     let old = limits.iter().find(is_it)?;
-    let LimitBucket { key, quota } = LimitBucket::of(table, old, key, Some(message));
-    Some((key, quota))
+    Some(LimitBucket::of(table, old, key, Some(message)))
 }
 
 /// What is done with the table's register.
@@ -356,27 +361,32 @@ impl Register {
             Self::Read => table.quotas_before(id, quota),
             Self::Write => table.put_in_force(id, quota),
         };
+        let mut all = table.registered();
+        all.sort_by_key(|registered| std::cmp::Reverse(registered.since));
         let mut former: Vec<Vec<Former>> = policies.list.iter().map(|_| Vec::new()).collect();
         for (place, Limit { id, quota, .. }) in registered(policies) {
-            let all = before(*id, *quota);
-            for (quota, ended) in all.into_iter().rev().take(MOST_CHANGES) {
+            for (quota, ended) in before(*id, *quota) {
                 former[place].push(Former { ended, what: What::Numbers { limit: *id, quota } });
             }
         }
         let mut space = MAX_REGISTERED - registered(policies).count();
-        let mut all = table.registered();
-        all.sort_by_key(|registered| std::cmp::Reverse(registered.since));
         for (policy, former) in policies.list.iter().zip(&mut former) {
+            let is_known = |id: u64| all.iter().any(|registered| registered.limit == id);
             let id = overrides_id(policy);
-            let is_new = !all.iter().any(|registered| registered.limit == id);
-            if (policy.overrides.is_empty() && is_new) || space == 0 {
+            // As long as a policy has none, nothing is written about them.
+            if (policy.overrides.is_empty() && !is_known(id)) || space == 0 {
                 continue;
             }
             space -= 1;
-            let Some(version) = version_of_overrides(policy) else { continue };
-            if let Some((_, ended)) = before(id, version).last() {
-                let numbers = numbers_of(policy, &all);
-                former.push(Former { ended: *ended, what: What::Overrides(numbers) });
+            let versions = [&Overrides::default(), &policy.overrides].map(version_of);
+            let [Some(none), Some(version)] = versions else { continue };
+            let had_none = !is_known(id) && policy.limits().any(|limit| is_known(limit.id));
+            if had_none {
+                let _ = before(id, none);
+            }
+            let earlier = before(id, version).last().map(|(_, ended)| *ended);
+            if let Some(ended) = earlier.or_else(|| had_none.then(|| table.now())) {
+                former.push(Former { ended, what: What::Overrides(numbers_of(policy, &all)) });
             }
         }
         if self == Self::Write {
@@ -409,9 +419,9 @@ fn overrides_id(policy: &Policy) -> u64 {
 
 /// What tells overrides apart in the register, which has space for quotas: one whose emission
 /// interval is a digest.
-fn version_of_overrides(policy: &Policy) -> Option<Quota> {
+fn version_of(overrides: &Overrides) -> Option<Quota> {
     // At most 2^56 ns, which are 834 days: less than the longest drain time.
-    Quota::new(Nanos((policy.digest_of_overrides() >> 8) + 1), 1).ok()
+    Quota::new(Nanos((overrides.digest() >> 8) + 1), 1).ok()
 }
 
 /// The limits that have an entry in the table's register, as many as it has space for: the place

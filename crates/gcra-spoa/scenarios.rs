@@ -1,6 +1,8 @@
 //! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a
 //! socket, reloaded at will.
 
+mod changes;
+mod fleet;
 mod limits_of_messages;
 
 use std::net::IpAddr;

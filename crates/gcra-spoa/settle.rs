@@ -103,7 +103,7 @@ pub(crate) fn settle<'p>(
             let counted = InWindow { table, calendar, key: id, most: quota.burst() };
             let (used, ends_in) = match (more, less) {
                 (0, less) => {
-                    let (is_ours, used, ends_in) = counted.give_back(less, marks, &mut cells);
+                    let (is_ours, used, ends_in) = counted.give_back(less, marks, now, &mut cells);
                     is_known |= is_ours;
                     (used, ends_in)
                 }
@@ -154,10 +154,12 @@ fn charged_bucket(
     asked: Asked<'_, '_>,
     marks: &Marks,
 ) -> Option<(KeyHash, Quota)> {
+    let is_it =
+        |key: KeyHash, quota: Quota| marks.contains(&key.mark(quota)).then_some((key, quota));
     let LimitBucket { key, quota } = asked.current;
-    let is_it = |(key, quota): &(KeyHash, Quota)| marks.contains(&key.mark(*quota));
-    let former = || in_force.earlier.of(policy)?.buckets(asked).into_iter().find(is_it);
-    Some((key, quota)).filter(is_it).or_else(former)
+    let changes = in_force.earlier.of(policy);
+    let mut former = changes.iter().flat_map(|changes| changes.buckets(asked));
+    is_it(key, quota).or_else(|| former.find_map(|former| is_it(former.key, former.quota)))
 }
 
 /// How often it is tried to count cells in a window.
@@ -205,14 +207,14 @@ impl InWindow<'_> {
     /// Gives back what a request has cost less, if it was reserved in the window of this moment.
     /// What was counted in an earlier one is over. Returns whether it was, how many cells are
     /// counted then, and how long the window lasts yet.
-    fn give_back(&self, less: u32, marks: &Marks, cells: &mut Cells) -> (bool, u32, Nanos) {
+    fn give_back(&self, less: u32, marks: &Marks, now: &mut Reading, cells: &mut Cells) -> (bool, u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
         let window = calendar.window(at);
         let is_ours = marks.contains(&window.mark(key));
         // After a reset there may be less than was reserved.
         let less = less.min(table.counted_in(key, window).unwrap_or(0));
-        if less > 0 && is_ours && table.uncount(key, window, less) {
+        if less > 0 && is_ours && table.uncount(key, window, less, now) {
             cells.given_back = cells.given_back.max(less);
         }
         (is_ours, table.counted_in(key, window).unwrap_or(0), calendar.ends_in(at))

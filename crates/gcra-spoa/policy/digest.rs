@@ -33,11 +33,11 @@ impl Policies {
     }
 }
 
-impl Policy {
+impl Overrides {
     /// A digest of which clients have which other limits.
-    pub(crate) fn digest_of_overrides(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         let mut digest = Digest(0);
-        digest.overrides(&self.overrides);
+        digest.overrides(self);
         digest.0
     }
 }

@@ -1,7 +1,8 @@
 //! Which quotas a limit has had. The header keeps them, so that a process that starts with another
 //! quota than the one before it finds what its keys owe.
 //!
-//! An entry is written once and then stays until its place is needed for another. No decision
+//! A limit has one entry for each quota, with the time when it got it last: for the one that it
+//! has, and at most [`MOST_BEFORE`] others. An entry stays until its place is needed for another. No decision
 //! depends on an entry that is missing: then a debt is forgiven when the quota changes.
 
 use core::sync::atomic::AtomicU64;
@@ -17,6 +18,10 @@ pub(crate) const ENTRIES: usize = 1024;
 
 /// How many limits of its configuration a process should [register](crate::Table::put_in_force).
 pub const MAX_REGISTERED: usize = ENTRIES / 2;
+
+/// How many quotas are kept that a limit had before, without those of overrides. A limit whose
+/// quota changes again and again does not push out what other limits had.
+const MOST_BEFORE: usize = 8;
 
 /// How often an entry is written again if another process wrote to the same place.
 const ATTEMPTS: usize = 8;
@@ -152,11 +157,28 @@ impl<'a> Register<'a> {
 
     fn write(self, registered: Registered) {
         for _ in 0..ATTEMPTS {
-            let Some(entry) = self.free_entry() else { return };
+            let Some(entry) = self.own_entry(registered).or_else(|| self.free_entry()) else {
+                return;
+            };
             if entry.words.write(self.checksum, registered.to_words()) {
                 return;
             }
         }
+    }
+
+    /// The entry that one about the same limit takes the place of: that of the same quota; or the
+    /// earliest of all, if the limit has as many as it may.
+    fn own_entry(self, new: Registered) -> Option<&'a Entry> {
+        if new.is_override {
+            return None;
+        }
+        let known = self.entries.iter().filter_map(|entry| Some((entry, self.read(entry)?)));
+        let ours = known.filter(|(_, old)| old.limit == new.limit && !old.is_override);
+        let mut ours: Vec<_> = ours.collect();
+        ours.sort_by_key(|(_, old)| old.since);
+        let same = ours.iter().find(|(_, old)| old.quota == new.quota);
+        let earliest = ours.first().filter(|_| ours.len() > MOST_BEFORE);
+        same.or(earliest).map(|(entry, _)| *entry)
     }
 
     /// The entry to write to: one that holds nothing; else the earliest quota that is no longer in
@@ -194,6 +216,7 @@ fn earlier(mut history: Vec<(Quota, Time)>, quota: Quota, now: Time) -> Vec<(Quo
         earlier.push((pair[0].0, pair[1].1));
     }
     earlier.retain(|(before, _)| *before != quota);
+    earlier.drain(..earlier.len().saturating_sub(MOST_BEFORE));
     earlier
 }
 
@@ -264,6 +287,30 @@ mod tests {
         }
         assert_eq!(put(&entries, 200, 8, quota(6)), [(quota(5), 200)]);
         assert_eq!(put(&entries, 201, 7, quota(1)).last(), Some(&(quota(200), 201)));
+    }
+
+    /// Of a limit whose quota changes all the time, only the latest are kept, each once. Those of
+    /// other limits stay.
+    #[test]
+    fn a_limit_pushes_out_nothing_of_others() {
+        let entries = entries(32);
+        for (limit, burst) in [(1, 1), (2, 1), (1, 2), (2, 2)] {
+            put(&entries, 10 * u64::from(burst), limit, quota(burst));
+        }
+        for now in 100..400 {
+            let burst = u32::try_from(now % 13).unwrap() + 1;
+            let earlier = put(&entries, now, 7, quota(burst));
+            assert_eq!(earlier.len(), usize::try_from(now - 100).unwrap().min(8));
+            assert_eq!(earlier.last().map(|last| last.1), (now > 100).then_some(now));
+        }
+        for limit in [1, 2] {
+            assert_eq!(put(&entries, 500, limit, quota(3)), [(quota(1), 20), (quota(2), 500)]);
+        }
+        for flip in 0..200_u32 {
+            put(&entries, 600 + u64::from(flip), 9, quota(1 + flip % 2));
+        }
+        assert_eq!(put(&entries, 900, 9, quota(3)), [(quota(1), 799), (quota(2), 900)]);
+        assert_eq!(at(&entries, 900).all().count(), 3 + 3 + 9 + 3);
     }
 
     #[test]

@@ -446,22 +446,25 @@ impl Table {
     /// Takes back cells that [`count`](Self::count) has counted in this window, for example
     /// because another limit denies the same cells.
     ///
-    /// False if it was too late: the bucket was reset or evicted, is on its way to another table,
-    /// or is gone with its window. Then the cells stay counted, if anything does.
-    pub fn uncount(&self, key: KeyHash, window: Window, cells: u32) -> bool {
+    /// False if it was too late: the bucket was reset or evicted, or is gone with its window. Then
+    /// the cells stay counted, if anything does. Also false if the table is being resized and the
+    /// other one cannot be opened.
+    pub fn uncount(&self, key: KeyHash, window: Window, cells: u32, now: &mut Reading) -> bool {
         let fingerprint = window.fingerprint(key);
         let mut table = self;
+        let mut done = table.bucket(fingerprint).uncount(cells, now, &table.context(None));
         for _ in 0..MAX_MOVES {
-            if table.bucket(fingerprint).uncount(cells) {
-                return true;
+            if done.is_ok() {
+                break;
             }
-            // It may have been counted there, because the table is being resized.
-            let Some(next) = table.successor.get() else {
+            let Some(next) = table.opened_successor() else {
                 break;
             };
+            let context = next.context(Some(table.bucket(fingerprint)));
+            done = next.bucket(fingerprint).uncount(cells, now, &context);
             table = next;
         }
-        false
+        done.unwrap_or(false)
     }
 
     /// How many cells of `key` are counted in this window; `None` if there is no bucket. Counts
@@ -487,12 +490,13 @@ impl Table {
 
     fn tat_of(&self, fingerprint: u64) -> Time {
         let mut table = self;
-        // The least that it can be, while the bucket is on its way to another table.
+        // What it is until the bucket is opened in another table.
         let mut last = Time::ZERO;
         for _ in 0..=MAX_MOVES {
             let bucket = table.bucket(fingerprint);
             match bucket.tat(&table.context(None)) {
-                Ok(tat) => return tat.max(last),
+                Ok(Time::ZERO) => return last,
+                Ok(tat) => return tat,
                 Err(Moved) => {
                     last = bucket.seal();
                     let Some(next) = table.opened_successor() else {
@@ -548,7 +552,7 @@ impl Table {
     /// [carried over](Quota::carry_over).
     ///
     /// There is space for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
-    /// quotas. If there are more, the earliest are forgotten.
+    /// quotas, eight for each limit. If there are more, the earliest are forgotten.
     #[must_use]
     pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         self.register().put_in_force(limit, quota)

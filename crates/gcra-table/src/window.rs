@@ -39,6 +39,7 @@ use crate::key::{KeyHash, mark};
 use crate::mutation::{Mutation, broken};
 use crate::opening::Opening;
 use crate::quota::scramble;
+use crate::sync::{Ordering, fence};
 use crate::time::{Nanos, Reading, Time};
 
 /// How long after its end the count of a window is kept, at least.
@@ -278,25 +279,60 @@ impl Bucket<'_> {
     /// Takes back cells that were counted. Cells of a window do not drain, so it makes no
     /// difference what other processes have counted since. False if the bucket is gone or was
     /// reset, or if it is full: how much there was that it could not hold is not known.
-    pub(crate) fn uncount(&self, cells: u32) -> bool {
-        for _ in 0..MAX_ATTEMPTS {
-            let Some((slot, word, value)) = self.find() else { return false };
+    ///
+    /// A count that is sealed in the table before this one is opened here, less these cells, as
+    /// `give_back.rs` does it.
+    pub(crate) fn uncount<C: Fn() -> Time>(
+        &self,
+        cells: u32,
+        now: &mut Reading,
+        context: &Context<'_, C>,
+    ) -> Result<bool, Moved> {
+        let less = |value: Time| {
             let used = value.0 & COUNT;
-            if used < u64::from(cells) || used >= u64::from(u32::MAX) {
-                return false;
+            let has_them = used >= u64::from(cells) && used < u64::from(u32::MAX);
+            has_them.then(|| value.saturating_sub(Nanos(cells.into())))
+        };
+        for _ in 0..MAX_ATTEMPTS {
+            let look = self.look();
+            if let Some((position, value)) = look.bucket() {
+                let Some(left) = less(value) else { return Ok(false) };
+                if self.slot(position).exchange(look.word(position), self.confirmed(left)) {
+                    return Ok(true);
+                }
+                continue;
             }
-            let before = self.confirmed(value.saturating_sub(Nanos(cells.into())));
-            if self.exchange(slot, word, before) {
-                return true;
+            let opening = self.open(look, now, context, |now| {
+                let value = context.moving_from().map_or(Time::ZERO, Bucket::seal);
+                less(value).filter(|_| value > now).ok_or(())
+            });
+            match opening {
+                Opening::Opened(_) => return Ok(true),
+                Opening::Decided(()) => {
+                    // The bucket may have been carried over after the look. Pairs with the release
+                    // in which the move is written down as complete, if that was seen.
+                    fence(Ordering::Acquire);
+                    if self.find().is_none() {
+                        return Ok(false);
+                    }
+                }
+                Opening::Exists => {}
+                Opening::Moved => return Err(Moved),
+                Opening::GaveUp => break,
             }
         }
-        false
+        context.counters.gave_up();
+        Ok(false)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open;
+    use crate::seal::seal;
+    use crate::slots::Slots;
+    use crate::table::Table;
 
     #[test]
     fn the_expiry_is_after_the_end_and_leaves_space_for_the_count() {
@@ -328,5 +364,34 @@ mod tests {
         assert_eq!(reading.time_at(100), Time(6_500_000_000));
         assert_eq!(reading.time_at(i64::MIN), Time::ZERO);
         assert_eq!(reading.time_at(i64::MAX), Time(1 << 61));
+    }
+
+    #[test]
+    fn a_count_that_a_resize_has_sealed_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("table");
+        let (table, _) = Table::open_or_create(&path, Some(Slots::new(64).unwrap())).unwrap();
+        let window = Window::new(1, 0, table.now().saturating_add(Nanos::from_secs(3600)));
+        let keys = [1, 2, 3].map(KeyHash);
+        for key in keys {
+            let counted = table.count(key, window, 10, 7, &mut table.reading());
+            assert!(counted.unwrap().is_allowed());
+        }
+        // As if the process that resizes the table was stopped here.
+        let file = open::inspect(&path).unwrap();
+        open::create_successor(&path, &file, Slots::new(256).unwrap()).unwrap();
+        drop(file);
+        table.shared().successor.store(1, std::sync::atomic::Ordering::Release);
+        table.each_slot().for_each(|slot| drop(seal(slot)));
+
+        assert!(table.uncount(keys[0], window, 3, &mut table.reading()));
+        assert!(table.uncount(keys[1], window, 7, &mut table.reading()));
+        assert!(!table.uncount(keys[2], window, 8, &mut table.reading()), "more than was counted");
+        assert!(!table.uncount(KeyHash(4), window, 1, &mut table.reading()), "was not counted");
+        let counted = |table: &Table| keys.map(|key| table.counted_in(key, window));
+        assert_eq!(counted(&table), [Some(4), Some(0), Some(7)]);
+        Table::resize(&path, Slots::new(256).unwrap(), std::time::Duration::ZERO).unwrap();
+        assert_eq!(counted(&table), [Some(4), Some(0), Some(7)]);
+        assert_eq!(counted(&Table::inspect(&path).unwrap()), [Some(4), Some(0), Some(7)]);
     }
 }

@@ -1,0 +1,188 @@
+//! Limits that change while clients owe something: reloads, restarts, agents that are killed and
+//! agents that differ for a while, beside a naive ledger.
+
+use super::*;
+
+pub(super) fn policy(name: &str, limits: &str, more: &str) -> String {
+    format!("[policy.{name}]\nmessage = \"{name}\"\nkey = [\"ip\"]\nlimits = {limits}\n{more}")
+}
+
+fn overrides(policy: &str, entries: &[(&str, &str)]) -> String {
+    let entries = entries.iter().map(|(ip, limit)| format!("\"{ip}\" = \"{limit}\"\n"));
+    format!("[policy.{policy}.overrides]\n{}", entries.collect::<String>())
+}
+
+const ANSWER: &str = "answer = [\"remaining\", \"retry_after\"]\n";
+
+impl Scenario {
+    /// How many cells are left of a limit after a request, or `None` if it was blocked.
+    async fn left(&mut self, message: &str, ip: &str) -> Option<i64> {
+        let args = [("ip", address(ip))];
+        let answer = self.client.ask(&[(message, &args)]).await.unwrap();
+        let left = Self::integer(&answer, "remaining");
+        if Self::is_blocked(&answer) { None } else { left }
+    }
+
+    async fn spend(&mut self, message: &str, ip: &str, requests: u32) -> u32 {
+        let mut passed = 0;
+        for _ in 0..requests {
+            passed += u32::from(self.left(message, ip).await.is_some());
+        }
+        passed
+    }
+}
+
+/// A client that owes nothing now has its whole burst, whatever was changed before, and whenever
+/// something else was changed.
+#[tokio::test]
+async fn a_client_that_owes_nothing_is_never_blocked_by_a_change() {
+    let ip = "192.0.2.1";
+    for (fast, slow, others) in [
+        ("\"100/s burst 200\"", "\"1000/h burst 100\"", ["\"50/h\"", "\"60/h\""]),
+        ("\"1000/s burst 200\"", "\"10/h burst 100\"", ["\"1/h\"", "\"2/h\""]),
+    ] {
+        for restarts in [false, true] {
+            let file = |login: &str, api: &str| {
+                format!("{ANSWER}{}{}", policy("login", login, ""), policy("api", api, ""))
+            };
+            let mut agent = Scenario::new(&file(others[0], fast)).await;
+            assert_eq!(agent.left("api", ip).await, Some(199));
+            for next in [file(others[1], fast), file(others[1], slow)] {
+                agent.advance_ms(4_000);
+                if restarts {
+                    agent = agent.another(&next).await;
+                } else {
+                    agent.reload(&next);
+                }
+                if next.contains(fast) {
+                    assert_eq!(agent.spend("api", ip, 1).await, 1);
+                    agent.advance_ms(1_200);
+                }
+            }
+            assert_eq!(agent.left("api", ip).await, Some(99), "{fast}, {restarts}");
+        }
+    }
+    // The override of the client is taken away, long after the default was changed.
+    let file = |default: &str, entries: &[(&str, &str)]| {
+        let entries = if entries.is_empty() { String::new() } else { overrides("api", entries) };
+        format!("{ANSWER}{}", policy("api", &format!("\"{default}\""), &entries))
+    };
+    let mine = (ip, "500/s burst 1000");
+    let mut agent = Scenario::new(&file("1000/h", &[mine])).await;
+    agent.reload(&file("1200/h", &[mine]));
+    agent.advance_ms(3_000);
+    assert_eq!(agent.spend("api", ip, 1000).await, 1000);
+    agent.advance_ms(2_000);
+    agent.reload(&file("1200/h", &[]));
+    assert_eq!(agent.left("api", ip).await, Some(1199));
+    // Another client gets one; later that of this client is changed.
+    let (mine, other) = ((ip, "10/s burst 100"), ("192.0.2.9", "1/h"));
+    let mut agent = Scenario::new(&file("1000/h", &[mine])).await;
+    agent.reload(&file("1000/h", &[mine, other]));
+    agent.advance_ms(12_000);
+    assert_eq!(agent.spend("api", ip, 3).await, 3);
+    agent.advance_ms(1_500);
+    agent.reload(&file("1000/h", &[(ip, "2000/d burst 100"), other]));
+    assert_eq!(agent.left("api", ip).await, Some(99));
+    // A rolling restart, from fast to slow.
+    for (fast, slow) in
+        [("50/s burst 40", "600/h burst 40"), ("1000/s burst 200", "10/h burst 100")]
+    {
+        let mut old = Scenario::new(&file(fast, &[])).await;
+        let mut new = old.another(&file(slow, &[])).await;
+        new.advance_ms(2_000);
+        assert_eq!(old.spend("api", ip, 1).await, 1);
+        new.advance_ms(1_200);
+        let burst = if slow.contains("600") { 40 } else { 100 };
+        assert_eq!(new.left("api", ip).await, Some(burst - 1), "{fast}");
+        let mut restarted = new.another(&file(slow, &[])).await;
+        assert_eq!(restarted.left("api", ip).await, Some(burst - 2), "{fast}");
+    }
+}
+
+/// However many limits a change is about: a restart and a crash forget none of them.
+#[tokio::test]
+async fn a_restart_forgets_no_debt_of_any_policy() {
+    for policies in [1, 3, 9, 40] {
+        let file = |burst: u32| -> String {
+            let limits = format!("\"500/d burst {burst}\"");
+            let each = |number| policy(&format!("p{number}"), &limits, "");
+            ANSWER.to_owned() + &(0..policies).map(each).collect::<String>()
+        };
+        for kind in ["reload", "restart", "reload, and a crash", "restarts in turn"] {
+            let mut agent = Scenario::new(&file(50)).await;
+            for number in 0..policies {
+                assert_eq!(agent.spend(&format!("p{number}"), "192.0.2.1", 60).await, 50);
+            }
+            agent.advance_ms(1);
+            agent = match kind {
+                "reload" => {
+                    agent.reload(&file(60));
+                    agent
+                }
+                "restart" => agent.another(&file(60)).await,
+                "restarts in turn" => {
+                    for burst in [51, 52, 53, 54, 55, 56] {
+                        agent = agent.another(&file(burst)).await;
+                        agent.advance_ms(1);
+                    }
+                    agent.another(&file(60)).await
+                }
+                _ => {
+                    agent.reload(&file(60));
+                    agent.advance_ms(1);
+                    agent.another(&file(60)).await
+                }
+            };
+            for number in 0..policies {
+                let passed = agent.spend(&format!("p{number}"), "192.0.2.1", 80).await;
+                assert_eq!(passed, 10, "p{number} of {policies}, {kind}");
+            }
+        }
+    }
+}
+
+/// The table's register has the numbers of overrides, and when overrides were changed.
+#[tokio::test]
+async fn a_restart_keeps_debts_under_overrides() {
+    let with = |entries: &[(&str, &str)]| {
+        let entries = if entries.is_empty() { String::new() } else { overrides("api", entries) };
+        format!("{ANSWER}{}", policy("api", "\"100/d burst 50\"", &entries))
+    };
+    let (ip, other) = ("192.0.2.1", "192.0.2.2");
+    let files = [
+        with(&[]),
+        with(&[(ip, "100/d burst 60")]),
+        with(&[(ip, "100/d burst 70")]),
+        with(&[(ip, "100/d burst 60"), (other, "100/d burst 10")]),
+        with(&[]),
+    ];
+    for by_reload in [false, true] {
+        let mut agent = Scenario::new(&files[0]).await;
+        assert_eq!(agent.spend("api", ip, 30).await, 30);
+        let mut used = 30;
+        for (file, burst) in files[1..].iter().zip([60, 70, 60, 50]) {
+            agent.advance_ms(1);
+            if by_reload {
+                agent.reload(file);
+                agent.advance_ms(1);
+            }
+            // After a reload, a crash.
+            agent = agent.another(file).await;
+            used = (used + 1).min(burst);
+            let (left, is_blocked) = (burst - used, used == burst);
+            let answer = agent.left("api", ip).await;
+            assert_eq!(answer, (!is_blocked).then_some(left), "{file}, {by_reload}");
+            // The others are not concerned.
+            assert!(agent.left("api", "192.0.2.3").await.is_some());
+        }
+        let mut agent = agent.another(&files[1]).await;
+        assert_eq!(agent.spend("api", ip, 60).await, u32::try_from(60 - used).unwrap());
+        for (file, left) in files[1..].iter().zip([0, 10, 0, 0]) {
+            agent.advance_ms(1);
+            agent = agent.another(file).await;
+            assert_eq!(agent.spend("api", ip, 80).await, left, "{file}, {by_reload}");
+        }
+        assert_eq!(agent.left("api", other).await, Some(49));
+    }
+}
