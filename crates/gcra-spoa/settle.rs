@@ -207,7 +207,13 @@ impl InWindow<'_> {
     /// Gives back what a request has cost less, if it was reserved in the window of this moment.
     /// What was counted in an earlier one is over. Returns whether it was, how many cells are
     /// counted then, and how long the window lasts yet.
-    fn give_back(&self, less: u32, marks: &Marks, now: &mut Reading, cells: &mut Cells) -> (bool, u32, Nanos) {
+    fn give_back(
+        &self,
+        less: u32,
+        marks: &Marks,
+        now: &mut Reading,
+        cells: &mut Cells,
+    ) -> (bool, u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
         let window = calendar.window(at);

@@ -116,14 +116,6 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// Whether the other one has the same keys, and the same buckets for them.
-    pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        let ceiling = |policy: &Self| policy.penalty.map(|(_, ceiling_ns)| ceiling_ns);
-        self.all_overrides().eq(other.all_overrides())
-            && (&self.rule, &self.key, self.prefixes, self.lowercase, ceiling(self))
-                == (&other.rule, &other.key, other.prefixes, other.lowercase, ceiling(other))
-    }
-
     /// All overrides, those of lists too. Of several for the same values the last one counts.
     pub(crate) fn all_overrides(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
         let listed = self.listed.iter().map(|(whom, list)| (whom, &self.list_rules[*list]));

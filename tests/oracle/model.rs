@@ -88,9 +88,8 @@ type Bucket = String;
 type Tats = HashMap<Bucket, Span>;
 
 pub(crate) struct Model {
-    /// What was in force, between which moments it began, and the TATs then; the last one is in
-    /// force.
-    configs: Vec<(Config, Span, Tats)>,
+    /// What was in force, and between which moments it began; the last one is in force.
+    configs: Vec<(Config, Span)>,
     tats: Tats,
     /// The model's intervals as parts of a thousand of the true ones.
     per_mille: i128,
@@ -159,7 +158,7 @@ impl Model {
     pub(crate) fn follow(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Config(config, since) => {
-                self.configs.push((config.clone(), *since, self.tats.clone()));
+                self.configs.push((config.clone(), *since));
                 self.summary.configurations += 1;
                 Ok(())
             }
@@ -190,8 +189,10 @@ impl Model {
 
     /// Whether the moment of a request and the TATs of its keys are known well.
     fn is_quick(&self, asked: &Answered) -> bool {
-        let questions =
-            asked.messages.iter().flat_map(|message| self.questions(&self.tats, message));
+        let questions = asked
+            .messages
+            .iter()
+            .flat_map(|message| self.questions(&self.tats, message, asked.window));
         let mut claims = questions.flat_map(|(_, _, claims, _)| claims);
         let known = |claim: Claim<'_>| {
             claim.tat.1 <= asked.window.0 || claim.tat.1 - claim.tat.0 < 20 * MS
@@ -244,8 +245,10 @@ impl Model {
     /// each was decided in one step or they have no bucket in common.
     fn entangled(&self, asked: [&Answered; 2]) -> Option<Tats> {
         let claims = asked.map(|asked| {
-            let claims =
-                asked.messages.iter().flat_map(|message| self.questions(&self.tats, message));
+            let claims = asked
+                .messages
+                .iter()
+                .flat_map(|message| self.questions(&self.tats, message, asked.window));
             claims.filter(|(_, cells, _, _)| *cells > 0).collect::<Vec<_>>()
         });
         let mut tats = self.tats.clone();
@@ -283,7 +286,7 @@ impl Model {
 
     fn complaint(&self, asked: &[&Answered]) -> String {
         let mut text = "No moment explains the last answer.\n".to_owned();
-        for (config, since, _) in &self.configs {
+        for (config, since) in &self.configs {
             text += &format!("in force since {since:?}:\n{}\n", config.text());
         }
         for asked in asked {
@@ -295,7 +298,8 @@ impl Model {
                 to - from
             );
             for message in &asked.messages {
-                for (policy, cells, claims, _) in self.questions(&self.tats, message) {
+                for (policy, cells, claims, _) in self.questions(&self.tats, message, asked.window)
+                {
                     text += &format!("policy {}, {cells} cells\n", policy.name);
                     for Claim { bucket, tat, .. } in claims {
                         let owes = [tat.0 - to, tat.1 - from].map(|ns| ns as f64 / 1e6);
@@ -342,19 +346,21 @@ impl Model {
         self.drain(limit) + limit.max_delay_ns
     }
 
-    /// What is decided about a message: by its policy and by the policy's trial, if it has one and
+    /// What is decided about a message in this window: by its policy and by the policy's trial, if it has one and
     /// the key has no override.
-    fn questions<'m>(&'m self, tats: &Tats, message: &Message) -> Vec<Question<'m>> {
+    fn questions<'m>(&'m self, tats: &Tats, message: &Message, window: Span) -> Vec<Question<'m>> {
         let now = self.configs.len() - 1;
         let policies = &self.configs[now].0.policies;
         let policy = policies.iter().find(|policy| is_for(policy, message));
-        let Some(question) = policy.and_then(|policy| self.question(tats, policy, message)) else {
+        let Some(question) =
+            policy.and_then(|policy| self.question(tats, policy, message, window))
+        else {
             return Vec::new();
         };
         let policy = question.0;
         let is_own = placed(policy, message).is_some_and(|(rule, _)| ptr::eq(rule, &policy.rule));
         let trial = policy.trial.as_ref().filter(|_| is_own);
-        let trial = trial.and_then(|trial| self.question(tats, trial, message));
+        let trial = trial.and_then(|trial| self.question(tats, trial, message, window));
         [question].into_iter().chain(trial).collect()
     }
 
@@ -365,6 +371,7 @@ impl Model {
         tats: &Tats,
         policy: &'m Policy,
         message: &Message,
+        now: Span,
     ) -> Option<Question<'m>> {
         let cells = match policy.cost.as_ref().and_then(|cost| message.arg(cost)) {
             None | Some(Part::Null) => 1,
@@ -378,7 +385,7 @@ impl Model {
         let (rule, key) = placed(policy, message)?;
         let claims = (0..).zip(rule.limits()).map(|(place, limit)| {
             let name = identity(rule, place);
-            let tat = self.tat(tats, policy, limit, &key, &name, message);
+            let tat = self.tat(tats, (policy, limit), &key, &name, message, now);
             let bucket = bucket(policy, limit, &key, &name);
             let is_own = tats.get(&bucket).copied().unwrap_or((0, 0)) == tat;
             let label = match (&limit.name, rule.limits().len()) {
@@ -391,104 +398,82 @@ impl Model {
         Some((policy, cells, claims.collect(), *rule == Rule::Deny))
     }
 
-    /// The TAT of a key under a limit of the configuration in force: of its own bucket, or what it
-    /// owed by the numbers before, if that is more.
+    /// The TAT of a key under a limit of the configuration in force, between these moments: of its
+    /// own bucket, or what it owes by earlier numbers, if that is more.
     ///
-    /// At least that is what it owed when the last change was made, but that a policy which comes
-    /// back goes on as if there had been none in between, and so does a limit. At most each
-    /// earlier change counts by itself as well, with what was charged under those numbers since,
-    /// where they were in force again.
+    /// The key has a bucket for each of the numbers that it had before. What it owed in one of
+    /// them when it got those that it has now counts in cells, and is paid off at the faster of
+    /// both rates.
     fn tat(
         &self,
         tats: &Tats,
-        policy: &Policy,
-        limit: &Limit,
+        (policy, limit): (&Policy, &Limit),
         key: &str,
         name: &str,
         message: &Message,
+        now: Span,
     ) -> Span {
-        let own = |tats: &Tats, bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
+        let own = |bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
         let mine = bucket(policy, limit, key, name);
-        let mut tat = own(tats, &mine);
-        let mut before = None::<(&Limit, Span, Span)>;
-        // What is owed by the last change before the one that is looked at, under the numbers that
-        // it ended.
-        let mut last = None::<(&Limit, Span, Span, Bucket)>;
-        for (number, (earlier, next)) in self.configs.iter().zip(&self.configs[1..]).enumerate() {
-            let found = || {
-                let old = earlier.0.named(&policy.name)?;
-                let (rule, key) = placed(old, message)?;
-                let place =
-                    (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
-                Some((&rule.limits()[place], bucket(old, &rule.limits()[place], &key, name)))
-            };
-            let Some((old_limit, old_bucket)) = found() else {
-                last = None;
+        let found = |(config, _): &(Config, Span)| {
+            let old = config.named(&policy.name)?;
+            let (rule, key) = placed(old, message)?;
+            let place = (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
+            let limit = &rule.limits()[place];
+            Some((limit.clone(), bucket(old, limit, &key, name)))
+        };
+        let mut former = Vec::new();
+        let mut since = (0, 0);
+        for (number, earlier) in self.configs.iter().enumerate() {
+            let Some((old, bucket)) = found(earlier).filter(|(_, bucket)| *bucket != mine) else {
                 continue;
             };
-            let comes_back = self.configs[number + 1..].iter().any(|(later, ..)| {
-                let (old, later) = (earlier.0.named(&policy.name), later.named(&policy.name));
-                old.zip(later).is_some_and(|(old, later)| old.counts_like(later))
-            });
-            let then = own(&next.2, &old_bucket);
-            let carried = last.as_ref().map(|last| self.followed(last, old_limit, &old_bucket));
-            let owed = carried.map_or(then, |carried| later(then, carried));
-            if !comes_back && old_bucket != mine {
-                last = Some((old_limit, owed, next.1, old_bucket.clone()));
-            }
-
-            if old_bucket == mine {
-                continue;
-            }
-            let mut owed = own(tats, &old_bucket);
-            if let Some((limit, tat, changed)) = before {
-                owed = later(owed, self.carried(limit, tat, changed, old_limit));
-            }
-            before = Some((old_limit, owed, next.1));
-            tat.1 = tat.1.max(self.carried(old_limit, owed, next.1, limit).1);
+            // A policy that is not there for a while ends when it comes back, and a limit of it at
+            // the latest then.
+            let next = &self.configs[number + 1..];
+            let has_policy = next.iter().find(|(it, _)| it.named(&policy.name).is_some());
+            let has_limit = next.iter().find(|it| found(it).is_some());
+            let (Some((_, least)), Some((_, most))) = (has_policy, has_limit) else { continue };
+            since = later(since, (least.0, most.1));
+            former.push((old, own(&bucket)));
         }
-        let carried = last.map_or((0, 0), |last| self.followed(&last, limit, &mine));
-        (tat.0.max(carried.0), tat.1.max(carried.1))
+        let carried = former.iter().map(|(old, tat)| self.carried(old, *tat, since, now, limit));
+        carried.fold(own(&mine), later)
     }
 
-    /// As [`carried`](Self::carried), or as it was where the numbers are the same.
-    fn followed(
-        &self,
-        (old, tat, changed, was): &(&Limit, Span, Span, Bucket),
-        new: &Limit,
-        is: &str,
-    ) -> Span {
-        if was == is { *tat } else { self.carried(old, *tat, *changed, new) }
-    }
-
-    /// The TAT under new numbers of a key that had this one under the `old`, when they changed at
-    /// such a moment. What it owed then is counted in cells: so many cells of the new numbers, and
-    /// no more than their burst.
-    fn carried(&self, old: &Limit, tat: Span, changed: Span, new: &Limit) -> Span {
+    /// The TAT under new numbers of a key that has this one under the `old`, when the new ones came
+    /// `since` such a moment: so many cells of the new numbers as were owed then, and no more than
+    /// their burst; but no more than are owed now.
+    fn carried(&self, old: &Limit, tat: Span, since: Span, now: Span, new: &Limit) -> Span {
         let (new_t, old_t) = (self.interval(new), self.interval(old));
-        let carried = |tat: i128, changed: i128| match tat - changed {
+        let most_owed = self.admits_up_to(new);
+        let at = |tat: i128, moment: i128| match tat - moment {
             // Rounded up.
-            owed @ 1.. => {
-                changed + (-(-owed * new_t).div_euclid(old_t)).min(self.admits_up_to(new))
-            }
+            owed @ 1.. => moment + (-(-owed * new_t).div_euclid(old_t)).min(most_owed),
             _ => 0,
         };
-        let corners =
-            [(tat.0, changed.0), (tat.0, changed.1), (tat.1, changed.0), (tat.1, changed.1)];
-        let corners = corners.map(|(tat, changed)| carried(tat, changed));
-        let (least, most) =
-            (corners.into_iter().min().unwrap_or(0), corners.into_iter().max().unwrap_or(0));
-        // Where the new interval is longer it rises with the moment while the burst is all that is
-        // carried over, and then falls.
-        let most = if new_t > old_t && most > 0 { most + (changed.1 - changed.0) } else { most };
-        (least, most)
+        let within = |moment: Span| {
+            // Just before the debt is paid off, it is as large as at its ends.
+            let last = moment.1.min(tat.1 - 1).max(moment.0);
+            let corners = [(tat.0, moment.0), (tat.0, moment.1), (tat.1, moment.0)];
+            let corners = corners.into_iter().chain([(tat.1, moment.1), (tat.1, last)]);
+            let corners: Vec<i128> = corners.map(|(tat, moment)| at(tat, moment)).collect();
+            let most = corners.iter().max().copied().unwrap_or(0);
+            // Where the new interval is longer it rises with the moment while the burst is all
+            // that is carried over, and then falls.
+            let more = if new_t > old_t && most > 0 { moment.1 - moment.0 } else { 0 };
+            (corners.iter().min().copied().unwrap_or(0), most + more)
+        };
+        let (by_the_new, by_the_old) = (within(since), within(now));
+        (by_the_new.0.min(by_the_old.0), by_the_new.1.min(by_the_old.1))
     }
 
     /// All ways in which a message may have been decided after `before`.
     fn outcomes(&self, before: &Outcome, window: Span, message: &Message) -> Vec<Outcome> {
         let mut ways = vec![before.clone()];
+        let now = (before.moment.0.max(window.0), window.1);
         // No policy has a bucket in common with its trial.
-        for (place, question) in self.questions(&before.tats, message).iter().enumerate() {
+        for (place, question) in self.questions(&before.tats, message, now).iter().enumerate() {
             let after = |way: &Outcome| {
                 let shown = way.standings.len();
                 let mut ways = self.answers(way, window, question);

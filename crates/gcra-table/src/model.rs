@@ -668,7 +668,7 @@ fn two_counts() {
             |table, actor| actor.count(table, K, 3) + actor.count(table, K, 3),
             |table, actor| {
                 let first = actor.count(table, K, 3);
-                first - first * actor.uncount(&[table, table], K)
+                if first == 0 { 0 } else { first - actor.uncount(&[table, table], K) }
             },
         ],
     );

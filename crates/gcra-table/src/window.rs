@@ -382,7 +382,7 @@ mod tests {
         open::create_successor(&path, &file, Slots::new(256).unwrap()).unwrap();
         drop(file);
         table.shared().successor.store(1, std::sync::atomic::Ordering::Release);
-        table.each_slot().for_each(|slot| drop(seal(slot)));
+        assert!(table.each_slot().all(|slot| seal(slot).sealed_tat().is_some()));
 
         assert!(table.uncount(keys[0], window, 3, &mut table.reading()));
         assert!(table.uncount(keys[1], window, 7, &mut table.reading()));
