@@ -4,6 +4,7 @@
 mod changes;
 mod fleet;
 mod limits_of_messages;
+mod settled;
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
