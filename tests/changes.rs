@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use spop_agent::Value;
 use support::spop::Spop;
 use support::{Agent, directory, wait_until};
@@ -193,4 +194,101 @@ fn every_override_within_every_group_has_a_bucket_of_its_own() {
         assert_eq!(allowed, expected);
         agent.stop();
     }
+}
+
+/// Writes the file of an agent that has these policies.
+fn write(file: &Path, policies: &[(&str, &str)]) {
+    let policy = |(name, limit): &(&str, &str)| {
+        format!("[policy.{name}]\nmessage = \"{name}\"\nkey = [\"ip\"]\nlimits = \"{limit}\"\n")
+    };
+    fs::write(file, policies.iter().map(policy).collect::<String>()).unwrap();
+}
+
+fn allowed(peer: &mut Spop, message: &str, requests: usize) -> usize {
+    let args = [("ip", ip("192.0.2.1"))];
+    let answers = peer.ask_all(&vec![&[(message, &args[..])][..]; requests]);
+    answers.iter().filter(|variables| matches!(&variables[..], [(_, _, false)])).count()
+}
+
+/// The agent reads its file again.
+fn reload(agent: &Agent) {
+    let read = || {
+        let lines = agent.process.lines();
+        lines.iter().filter(|line| line.contains("was read again, and is in force")).count()
+    };
+    let before = read();
+    agent.process.signal(Signal::HUP);
+    wait_until("the file is in force", || read() > before);
+}
+
+/// All debts of a client survive a change, however many policies are changed at once, and also
+/// that the agent is killed after it.
+#[test]
+fn a_crash_after_a_change_forgets_no_debt_of_any_policy() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let names: Vec<String> = (0..20).map(|number| format!("p{number}")).collect();
+    let with = |limit| {
+        let policies: Vec<_> = names.iter().map(|name| (name.as_str(), limit)).collect();
+        write(&file, &policies);
+    };
+    for reloads in [false, true] {
+        let table = directory.path().join(format!("table-{reloads}"));
+        with("500/d burst 50");
+        let mut agent = configured(&table, &file, &[]);
+        let mut peer = Spop::connect(&agent.address);
+        for name in &names {
+            assert!(allowed(&mut peer, name, 60) >= 50);
+        }
+        with("500/d burst 60");
+        if reloads {
+            reload(&agent);
+        }
+        agent.process.kill();
+        let agent = configured(&table, &file, &[]);
+        let mut peer = Spop::connect(&agent.address);
+        for name in &names {
+            let more = allowed(&mut peer, name, 80);
+            assert!((10..15).contains(&more), "{name}: {more}, with a reload: {reloads}");
+        }
+    }
+}
+
+/// A client that owes nothing has its whole burst after a change, whatever was changed before.
+#[test]
+fn a_client_that_owes_nothing_has_its_burst_after_a_change() {
+    let directory = directory();
+    let (table, file) = (directory.path().join("table"), directory.path().join("gcra-spoa.toml"));
+    let (fast, slow) = ("1000/s burst 200", "10/h burst 100");
+    write(&file, &[("login", "1/h"), ("api", fast)]);
+    let agent = configured(&table, &file, &[]);
+    write(&file, &[("login", "2/h"), ("api", fast)]);
+    reload(&agent);
+    thread::sleep(Duration::from_millis(500));
+    let mut peer = Spop::connect(&agent.address);
+    assert_eq!(allowed(&mut peer, "api", 1), 1);
+    // It owes nothing after 1 ms.
+    thread::sleep(Duration::from_millis(100));
+    write(&file, &[("login", "2/h"), ("api", slow)]);
+    reload(&agent);
+    assert!(allowed(&mut peer, "api", 110) >= 100);
+}
+
+/// The same during a rolling restart, at the agents that have been restarted.
+#[test]
+fn a_client_that_owes_nothing_has_its_burst_during_a_rolling_restart() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agents = [limited(&table, "1000/s", "200"), limited(&table, "10/h", "100")];
+    let mut peers = agents.each_ref().map(|agent| Spop::connect(&agent.address));
+    thread::sleep(Duration::from_millis(500));
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(peers[0].allowed(&client, 1), 1);
+    thread::sleep(Duration::from_millis(100));
+    assert!(peers[1].allowed(&client, 110) >= 100);
+    // The first one is restarted as well. By now the client has used up its burst.
+    let [first, _second] = agents;
+    first.stop();
+    let first = limited(&table, "10/h", "100");
+    assert!(Spop::connect(&first.address).allowed(&client, 110) < 10);
 }

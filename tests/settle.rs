@@ -8,8 +8,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+use spop_agent::{Scope, testing};
 use support::valkey::{Server, valkey};
-use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, two_agents};
+use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, two_agents, wait_until};
 
 const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -141,4 +143,67 @@ fn tokens_are_settled(store: Option<&Server>) {
     is_left(ask("bob", "many"), 1_000);
     is_left(ask("bob", "99500"), 100_000);
     assert_eq!(ask("bob", "1").0, 429);
+}
+
+/// Requests and responses of one client that come to two agents whose numbers differ, because only
+/// one of them has read a change, or because their files differ: a response gives nothing back
+/// where its request was not charged.
+#[test]
+fn agents_whose_numbers_differ_spend_no_more_than_their_limits() {
+    let file = |limit: &str, prefix: u8| {
+        format!(
+            "[policy.api]\nlimits = \"{limit}\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\nreserve = \
+             \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n"
+        )
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (first, second) in [
+        (file("500/d burst 100", 32), file("1000/d burst 100", 32)),
+        (file("1000/d burst 100", 32), file("500/d burst 100", 32)),
+        (file("1000/d burst 100", 32), file("1000/d burst 120", 32)),
+        (file("1000/d burst 100", 24), file("1000/d burst 100", 32)),
+    ] {
+        for reloads in [false, true] {
+            let directory = directory();
+            let files = ["first", "second"].map(|name| directory.path().join(name));
+            let agent = |file: &Path, text: &str| {
+                std::fs::write(file, text).unwrap();
+                let args = ["--config", file.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+                Agent::start_with(&directory.path().join("table"), &args)
+            };
+            let begins = if reloads { &first } else { &second };
+            let agents = [agent(&files[0], &first), agent(&files[1], begins)];
+            if reloads {
+                std::fs::write(&files[1], &second).unwrap();
+                agents[1].process.signal(Signal::HUP);
+                let is_in_force = |line: &String| line.contains("was read again, and is in force");
+                wait_until("the file is in force", || {
+                    agents[1].process.lines().iter().any(is_in_force)
+                });
+            }
+            let spent = runtime.block_on(spend_at_the_first(&agents));
+            assert_eq!(spent, 100, "{first}and\n{second}by a reload: {reloads}");
+        }
+    }
+}
+
+/// Sends requests of 10 cells to both agents. Those to the first one cost 10, and the others
+/// nothing, whichever agent learns it. Returns what the first one has let through.
+async fn spend_at_the_first([first, second]: &[Agent; 2]) -> u32 {
+    let mut first = testing::Client::connect(&first.address).await.unwrap();
+    let mut second = testing::Client::connect(&second.address).await.unwrap();
+    let ip = ("ip", OTHER.into());
+    let (request, mut spent) = ([ip, ("estimate", 10_u32.into())], 0);
+    for round in 0..100 {
+        let answer = first.ask(&[("api", &request)]).await.unwrap();
+        if answer.var(Scope::Transaction, "blocked") == Some(false.into()) {
+            spent += 10;
+        }
+        let answer = second.ask(&[("api", &request)]).await.unwrap();
+        let Some(reserved) = answer.var(Scope::Transaction, "reserved") else { continue };
+        let response = [ip, ("tokens", 0_u32.into()), ("reserved", reserved)];
+        let agent = if round % 3 == 0 { &mut first } else { &mut second };
+        agent.ask(&[("usage", &response)]).await.unwrap();
+    }
+    spent
 }
