@@ -152,8 +152,8 @@ fn tokens_are_settled(store: Option<&Server>) {
 fn agents_whose_numbers_differ_spend_no_more_than_their_limits() {
     let file = |limit: &str, prefix: u8| {
         format!(
-            "[policy.api]\nlimits = \"{limit}\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\nreserve = \
-             \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n"
+            "[policy.api]\nlimits = \"{limit}\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n\
+             reserve = \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n"
         )
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

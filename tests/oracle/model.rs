@@ -346,8 +346,8 @@ impl Model {
         self.drain(limit) + limit.max_delay_ns
     }
 
-    /// What is decided about a message in this window: by its policy and by the policy's trial, if it has one and
-    /// the key has no override.
+    /// What is decided about a message in this window: by its policy and by the policy's trial, if
+    /// it has one and the key has no override.
     fn questions<'m>(&'m self, tats: &Tats, message: &Message, window: Span) -> Vec<Question<'m>> {
         let now = self.configs.len() - 1;
         let policies = &self.configs[now].0.policies;
@@ -441,9 +441,9 @@ impl Model {
         carried.fold(own(&mine), later)
     }
 
-    /// The TAT under new numbers of a key that has this one under the `old`, when the new ones came
-    /// `since` such a moment: so many cells of the new numbers as were owed then, and no more than
-    /// their burst; but no more than are owed now.
+    /// The TAT under new numbers of a key that has this one under the `old`, when the new ones
+    /// came `since` such a moment: so many cells of the new numbers as were owed then, and no more
+    /// than their burst; but no more than are owed now.
     fn carried(&self, old: &Limit, tat: Span, since: Span, now: Span, new: &Limit) -> Span {
         let (new_t, old_t) = (self.interval(new), self.interval(old));
         let most_owed = self.admits_up_to(new);

@@ -182,7 +182,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let ledger = runtime.block_on(run(&versions, &steps));
         for ((limit, client, numbers), changes) in &ledger {
-            prop_assert!(keeps_to(*numbers, changes), "limit {limit}, client {client}, {numbers:?}");
+            let keeps = keeps_to(*numbers, changes);
+            prop_assert!(keeps, "limit {limit}, client {client}, {numbers:?}");
         }
     }
 }

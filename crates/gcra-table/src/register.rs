@@ -2,8 +2,8 @@
 //! quota than the one before it finds what its keys owe.
 //!
 //! A limit has one entry for each quota, with the time when it got it last: for the one that it
-//! has, and at most [`MOST_BEFORE`] others. An entry stays until its place is needed for another. No decision
-//! depends on an entry that is missing: then a debt is forgiven when the quota changes.
+//! has, and at most [`MOST_BEFORE`] others. An entry stays until its place is needed for another.
+//! No decision depends on a missing entry: then a debt is forgiven when the quota changes.
 
 use core::sync::atomic::AtomicU64;
 use std::collections::HashMap;

@@ -287,8 +287,8 @@ proptest! {
     }
 
     /// After a change of the quota a key owes the cells that it owed at the change, which are paid
-    /// off at the faster of both rates, or what it has sent since then, whichever is more. (What is
-    /// left of a cell counts as a part. So there are two ledgers: one in which it counts as
+    /// off at the faster of both rates, or what it has sent since then, whichever is more. (What
+    /// is left of a cell counts as a part. So there are two ledgers: one in which it counts as
     /// nothing, and one in which it counts as a whole cell.)
     #[test]
     fn a_debt_survives_a_change_of_the_quota(
