@@ -27,7 +27,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Limit, Look, MOST_CELLS, Micros, Reply, Sent, StoreTime, Wish};
-use gcra_table::{LeaseKey, Leases, Nanos, Quota, Slots, Table};
+use gcra_table::{LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Slots, Table};
 use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
@@ -286,13 +286,13 @@ fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
     let patience = Micros::from_millis(50);
     let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
     let (leases, _) = Leases::open_or_create(&table, Slots::new(1 << 20).unwrap()).unwrap();
-    let quota = Quota::new(Nanos::from_millis(10), GENEROUS).unwrap();
     let limit = Limit::new(Duration::from_millis(10), 100_000).unwrap();
+    let numbers = LeaseNumbers::new(&[u64::from(limit.burst())]);
     let wish = Wish { want: MOST_CELLS, least: 1, validity: Micros::from_millis(2_000) };
     let now = table.reading();
     for _ in 0..count {
         // As for a local decision: the key is hashed, and the reading is there.
-        let key = LeaseKey::new(table.hash(&0_usize.to_le_bytes()), quota);
+        let key = LeaseKey::new(table.hash(&0_usize.to_le_bytes()), numbers);
         let now = HostTime::from(now.time());
         if black_box(leases.take(key, now, 1, patience)) == Err(Look::Lacking) {
             let sent = leases.ask(key, &limit, now, patience, wish).unwrap();

@@ -128,6 +128,26 @@ fn overrides_have_limits_of_their_own() {
     assert_eq!(shared.allowed(Ipv4Addr::new(203, 0, 113, 2), &[1; 9]), [true; 9]);
 }
 
+/// A limit is the same whether it is alone in its list or the first of several, so it has one
+/// record in the store.
+#[test]
+fn a_limit_without_a_name_is_one_limit_in_every_list() {
+    needs!(valkey());
+    for (own_key, ending) in
+        [("key = []", ""), ("ipv4_prefix = 16", "without_store = \"closed\"\n")]
+    {
+        let for_all = format!("{{ rate = \"20/d\", burst = 20, {own_key} }}");
+        let shared = Shared::start(&format!(
+            "[policy.api]\nshared = true\nkey = [\"ip\"]\n{ending}limits = {for_all}\n\
+             [policy.api.overrides]\n\"192.0.2.0/24\" = [{for_all}, \"900/s burst 900\"]\n"
+        ));
+        // Clients with the override and clients without it, by turns.
+        let clients = (1..=60).flat_map(|last| [2, 3].map(|net| Ipv4Addr::new(192, 0, net, last)));
+        let allowed = clients.filter(|ip| shared.allowed(*ip, &[1]) == [true]).count();
+        assert!((10..=20).contains(&allowed), "{allowed} of 20, with {own_key}");
+    }
+}
+
 #[test]
 fn what_only_observes_and_trials_block_nobody() {
     needs!(valkey());

@@ -411,7 +411,7 @@ mod tests {
 
     use super::*;
     use crate::cli;
-    use crate::policy::file;
+    use crate::policy::{LimitIdentity, file};
     use crate::reserved::Reservation;
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
@@ -500,7 +500,7 @@ mod tests {
                 .map(|(label, burst, owed, wait, observes)| {
                     let quota = Quota::new(Nanos(1_000), burst).unwrap();
                     let rate = "1/s".parse().unwrap();
-                    let limit = Limit::new(label, 1, &rate, quota);
+                    let limit = Limit::new(label, LimitIdentity::of_flags(), &rate, quota);
                     // A wait of some seconds is as likely as one of centuries, and as none.
                     let [owed, wait] = [owed, wait].map(|ns| Nanos(ns >> (ns % 65).min(63)));
                     (limit, owed, wait, observes)

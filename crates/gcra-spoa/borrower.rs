@@ -20,8 +20,8 @@ use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
-use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store};
-use gcra_table::{LeaseCounts, LeaseKey, Leases, Nanos, Quota, Table, Time};
+use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store, numbers};
+use gcra_table::{LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Table, Time};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
@@ -580,7 +580,7 @@ impl Borrower {
         };
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
         let loan = Loan {
-            key: LeaseKey::new(table.hash(HOSTS.as_bytes()), quota),
+            key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&numbers(&limit))),
             limit,
             bucket: self.names.bucket(HOSTS, b"", limit),
             quota,

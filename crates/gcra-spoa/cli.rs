@@ -29,7 +29,7 @@ use crate::policy::meant::Meant;
 use crate::policy::sharing::{self, Sharing, WithoutStore};
 use crate::policy::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 use crate::policy::variables::Answers;
-use crate::policy::{self, KeyParts, Limit, Overrides, Policies, Policy, Rule};
+use crate::policy::{self, KeyParts, Limit, LimitIdentity, Overrides, Policies, Policy, Rule};
 use crate::rate_flags::RateFlags;
 use crate::replay::{Target, WantedArg, WantedMessage};
 use crate::table_error;
@@ -1297,7 +1297,12 @@ fn policies_of_flags(
     let rule = match (rate, args.burst) {
         (RateArg::Rate(rate), burst) => {
             let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
-            Rule::Limits(vec![Limit::new("default".to_owned(), 0, rate, quota)])
+            Rule::Limits(vec![Limit::new(
+                "default".to_owned(),
+                LimitIdentity::of_flags(),
+                rate,
+                quota,
+            )])
         }
         (RateArg::Deny, None) => Rule::Deny,
         (RateArg::Unlimited, None) => Rule::Unlimited,

@@ -278,9 +278,9 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     fn claim(&self, limit: &'p Limit) -> Claim<'p> {
-        let LimitBucket { key: local, quota } =
-            LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
-        Claim { limit, quota, local, key: LeaseKey::new(local, quota) }
+        let bucket = LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
+        let LimitBucket { key: local, quota } = bucket;
+        Claim { limit, quota, local, key: bucket.lease_key(limit) }
     }
 
     /// What the borrower has to know about a key.
@@ -462,5 +462,5 @@ pub(crate) fn bucket_of(
         None => lent(limit_bucket::quota(limit, Some(message))),
         Some(calendar) => counted(limit.quota, calendar.bounds_at(second)),
     };
-    Some(names.bucket(limit.label.clone(), &key, limit_in_store.ok()?))
+    Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gcra_lease::{HostTime, Look, Micros};
 use gcra_store::Standing;
-use gcra_table::{LeaseKey, Leases, Nanos, Table};
+use gcra_table::{Leases, Nanos, Table};
 use serde::{Deserialize, Serialize};
 use spop_agent::Message;
 
@@ -134,8 +134,8 @@ impl Held {
         message: &Message<'_>,
         limit: &Limit,
     ) -> Self {
-        let LimitBucket { key, quota } = LimitBucket::of(table, limit, key, Some(message));
-        let (text, burst) = (limit.in_words_for(message), quota.burst());
+        let bucket = LimitBucket::of(table, limit, key, Some(message));
+        let (text, burst) = (limit.in_words_for(message), bucket.quota.burst());
         let label = limit.label.to_string();
         let (now_asks, counts) = ("asks".to_owned(), limit.calendar.is_some());
         let nothing =
@@ -145,7 +145,7 @@ impl Held {
             false => nothing,
         };
         let Some(leases) = leases.filter(|_| !at_once) else { return nothing };
-        let key = LeaseKey::new(key, quota);
+        let key = bucket.lease_key(limit);
         // What agents have is not known here. An ask of this age is lost in any case.
         let longest = u64::try_from(WAITS.end().as_micros()).unwrap_or(u64::MAX);
         let (holding, patience) = (leases.holding(key, now), Micros(longest));

@@ -4,10 +4,11 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use gcra_table::{Exemption, KeyHash, Nanos, Quota, Table, Time};
+use gcra_table::{Exemption, KeyHash, LeaseKey, LeaseNumbers, Nanos, Quota, Table, Time};
 use spop_agent::Actions;
 
 use crate::earlier::{Asked, Earlier};
+use crate::limit_bucket::lease_numbers;
 use crate::policy::key_args::KeyArg;
 use crate::policy::variables::Answers;
 use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, key_for};
@@ -111,6 +112,8 @@ impl Hashing {
 pub(crate) struct Usual {
     limit_id: u64,
     pub(crate) quota: Quota,
+    /// Those of its leases, if the policy is shared.
+    numbers: LeaseNumbers,
 }
 
 impl Usual {
@@ -145,9 +148,8 @@ impl Usual {
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
-        let [Limit { id, quota, calendar: None, key: None, by_arg: None, label: _, words: _ }] =
-            &limits[..]
-        else {
+        let [limit] = &limits[..] else { return None };
+        let Limit { id, quota, calendar: None, key: None, by_arg: None, .. } = limit else {
             return None;
         };
         let is_usual = overrides.is_empty()
@@ -160,13 +162,20 @@ impl Usual {
             && !has_changed
             && others.is_empty()
             && exempt.is_empty();
-        is_usual.then_some(Self { limit_id: *id, quota: *quota })
+        let numbers = lease_numbers(limit, *quota);
+        is_usual.then_some(Self { limit_id: *id, quota: *quota, numbers })
     }
 
     /// The key by which the limit counts, for a key of its policy.
     #[inline]
     pub(crate) fn key(&self, table: &Table, key: KeyHash) -> KeyHash {
         key_for(self.limit_id, table, key)
+    }
+
+    /// The key of what is lent, for a key of its policy.
+    #[inline]
+    pub(crate) fn lease_key(&self, table: &Table, key: KeyHash) -> LeaseKey {
+        LeaseKey::new(self.key(table, key), self.numbers)
     }
 }
 

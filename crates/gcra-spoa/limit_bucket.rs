@@ -1,12 +1,14 @@
 //! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
 //! hashed once. But a limit can have a key of its own, and numbers that the message says.
 
-use gcra_table::{KeyHash, Quota, Table};
+use gcra_store::numbers;
+use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Quota, Table};
 use spop_agent::{Message, Value};
 
 use crate::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, write_part};
 use crate::message_key::write;
 use crate::policy::by_arg::ArgValue;
+use crate::policy::sharing::lent;
 use crate::policy::{KeyParts, Limit, key_for};
 
 /// The bucket of a limit, as the table knows it.
@@ -43,6 +45,13 @@ impl LimitBucket {
         }
     }
 
+    /// By which this machine finds what the store has lent it of this bucket. One record in the
+    /// store has one lease: both follow from the key, the identity of the limit, and the numbers
+    /// of the record.
+    pub(crate) fn lease_key(self, limit: &Limit) -> LeaseKey {
+        LeaseKey::new(self.key, lease_numbers(limit, self.quota))
+    }
+
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
     #[inline]
     pub(crate) fn prefetch(self, table: &Table, limit: &Limit) {
@@ -52,6 +61,16 @@ impl LimitBucket {
                 table.prefetch_count(self.key, calendar.window(table.wall_reading()));
             }
         }
+    }
+}
+
+/// By what the leases of a limit differ that has these numbers.
+pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
+    match &limit.calendar {
+        // Counts are not lent.
+        Some(_) => LeaseNumbers::new(&[]),
+        // What the store cannot compute, it does not lend.
+        None => LeaseNumbers::new(&lent(quota).map_or([0; 5], |limit| numbers(&limit))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{HostTime, Look};
-use gcra_table::{LeaseKey, Leases, Reading, Table};
+use gcra_table::{Leases, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::answer::{self, Standings};
@@ -113,7 +113,7 @@ impl Handler for Limiter {
         if let Some(leases) = &round.leases
             && let Some(usual) = round.in_force.each[question.policy].usual_shared
         {
-            leases.prefetch(LeaseKey::new(usual.key(table, question.key), usual.quota));
+            leases.prefetch(usual.lease_key(table, question.key));
             return Ok(question);
         }
         // A copy is lent, so that the usual path keeps the message in registers.
@@ -183,7 +183,7 @@ impl Limiter {
             return None;
         }
         let policy = &in_force.policies.list[place];
-        let lease_key = LeaseKey::new(usual.key(table, key), usual.quota);
+        let lease_key = usual.lease_key(table, key);
         let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.patience());
         let reason = match taken {
             Ok(spent) => {

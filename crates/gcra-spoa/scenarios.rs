@@ -4,6 +4,7 @@
 mod changes;
 mod fleet;
 mod limits_of_messages;
+mod same_limit;
 mod settled;
 
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 //! their keys is known.
 
 use gcra_lease::{HostTime, Look, Micros};
-use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Table};
+use gcra_table::{KeyHash, Leases, Nanos, Table};
 
 use crate::borrower::Borrower;
 use crate::in_force::InForce;
@@ -122,8 +122,7 @@ impl Of<'_> {
     ) -> Waiting {
         let now = HostTime::from(self.table.now());
         let look = |limit: &Limit| {
-            let LimitBucket { key, quota } = LimitBucket::of(self.table, limit, key, None);
-            let key = LeaseKey::new(key, quota);
+            let key = LimitBucket::of(self.table, limit, key, None).lease_key(limit);
             // Whether an ask is under way makes no difference.
             leases.holding(key, now).look(now, 1, Micros(0))
         };

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;
-use gcra_lease::{Charge, Charged, HostTime, Limit, Micros};
+use gcra_lease::{Charge, Charged, HostTime, Limit, Micros, Window};
 use gcra_table::LeaseKey;
 
 /// How long a denial is used. What another process gives back by then, or a reset, has an effect
@@ -29,8 +29,8 @@ struct All {
     swept: HostTime,
 }
 
-/// A key under the numbers of a limit, and when its window begins, if it counts in windows.
-type Key = (LeaseKey, Option<u64>);
+/// A key under the numbers of a limit, and the window, if it counts in windows.
+type Key = (LeaseKey, Option<Window>);
 
 /// What the store has said.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl Denials {
 }
 
 fn key_of(key: LeaseKey, limit: &Limit) -> Key {
-    (key, limit.window().map(|window| window.begin))
+    (key, limit.window())
 }
 
 /// The cells that must be free. `None` if none must.
@@ -109,15 +109,14 @@ mod tests {
     use core::time::Duration;
 
     use gcra_lease::{StoreTime, Units, Window};
-    use gcra_table::{Nanos, Quota, Slots, Table};
+    use gcra_table::{LeaseNumbers, Slots, Table};
 
     use super::*;
 
     #[test]
     fn a_denial_is_used_until_the_cells_are_free_and_not_for_long() {
         let table = Table::in_memory(Slots::new(64).unwrap()).unwrap();
-        let quota = Quota::new(Nanos::from_millis(100), 5).unwrap();
-        let key = LeaseKey::new(table.hash(b"a"), quota);
+        let key = LeaseKey::new(table.hash(b"a"), LeaseNumbers::new(&[5]));
         let limit = Limit::new(Duration::from_millis(100), 5).unwrap();
         let take = |cells| Charge::Take { cells, needs: 0, max_delay: Micros::ZERO };
         let denied = |taken| Charged {

@@ -8,6 +8,7 @@ use spop_agent::{Message, Value};
 
 use crate::policy::limits::rate_and_burst;
 use crate::policy::settle::with_max_debt;
+use crate::policy::sharing::in_whole_cells;
 
 /// How many values are remembered with the quotas that they stand for. They are as many as there
 /// are plans; of more than that, each is parsed again for each message.
@@ -24,6 +25,8 @@ pub(crate) struct ByArg {
     pub(crate) default: Quota,
     /// How long a debt beyond the burst may take to be paid off, in a policy that is settled.
     pub(crate) max_debt: Nanos,
+    /// Whether the policy is shared.
+    pub(crate) is_shared: bool,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
     parsed: [OnceLock<(Box<[u8]>, Read)>; REMEMBERED],
 }
@@ -68,6 +71,7 @@ impl ByArg {
             arg: arg.as_bytes().into(),
             default,
             max_debt: Nanos::ZERO,
+            is_shared: false,
             parsed: [const { OnceLock::new() }; REMEMBERED],
         }
     }
@@ -115,6 +119,11 @@ impl ByArg {
 
     /// The same quota, with the longest delay of the highest, and as much that may be owed beyond.
     fn like(&self, quota: Quota, most: Quota) -> Quota {
+        let like = self.owing_as(quota, most);
+        if self.is_shared { in_whole_cells(like) } else { like }
+    }
+
+    fn owing_as(&self, quota: Quota, most: Quota) -> Quota {
         if self.max_debt > Nanos::ZERO {
             return with_max_debt(quota, self.max_debt).unwrap_or(quota);
         }
@@ -143,8 +152,9 @@ pub(super) fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
 /// What was parsed is no part of it.
 impl PartialEq for ByArg {
     fn eq(&self, other: &Self) -> bool {
-        let Self { arg, default, max_debt, parsed: _ } = self;
-        (arg, default, max_debt) == (&other.arg, &other.default, &other.max_debt)
+        let Self { arg, default, max_debt, is_shared, parsed: _ } = self;
+        let others = (&other.arg, &other.default, &other.max_debt, &other.is_shared);
+        (arg, default, max_debt, is_shared) == others
     }
 }
 
@@ -152,7 +162,7 @@ impl Eq for ByArg {}
 
 impl Hash for ByArg {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { arg, default, max_debt, parsed: _ } = self;
-        (arg, default, max_debt).hash(state);
+        let Self { arg, default, max_debt, is_shared, parsed: _ } = self;
+        (arg, default, max_debt, is_shared).hash(state);
     }
 }

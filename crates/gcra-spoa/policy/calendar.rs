@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use gcra_table::{Nanos, WallReading, Window, limit_id};
+use gcra_table::{Nanos, WallReading, Window};
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -76,8 +76,6 @@ pub(crate) struct Calendar {
     zone: TimeZone,
     /// The name in the database of time zones.
     zone_name: Box<str>,
-    /// A number for unit and zone, by which the table knows the calendar.
-    id: u64,
     /// The bounds that were worked out last: 40 bits for the start, in seconds after 1970, and 24
     /// for the length in seconds. With the length 0 it holds none.
     ///
@@ -116,8 +114,7 @@ impl Bounds {
 impl Calendar {
     fn new(unit: Unit, zone: TimeZone, zone_name: &str) -> Self {
         let zone_name: Box<str> = zone.iana_name().unwrap_or(zone_name).into();
-        let id = limit_id(&[b"window", unit.name().as_bytes(), zone_name.as_bytes()]);
-        Self { unit, zone, zone_name, id, latest: AtomicI64::new(0) }
+        Self { unit, zone, zone_name, latest: AtomicI64::new(0) }
     }
 
     /// `UNIT` or `UNIT ZONE`. The error is a sentence.
@@ -184,7 +181,7 @@ impl Calendar {
     #[inline]
     pub(crate) fn window(&self, now: WallReading) -> Window {
         let Bounds { start, end } = self.bounds(now);
-        Window::new(self.id, start, now.time_at(end))
+        Window::new(end.abs_diff(start), start, now.time_at(end))
     }
 
     /// How long it is until the window of a moment ends.
@@ -746,8 +743,8 @@ mod tests {
     fn calendars_are_equal_where_unit_and_zone_are() {
         assert_eq!(calendar("day"), calendar("day UTC"));
         assert_eq!(calendar("day europe/berlin"), calendar("day Europe/Berlin"));
-        assert_ne!(calendar("day Europe/Berlin").id, calendar("day Europe/Paris").id);
-        assert_ne!(calendar("day").id, calendar("hour").id);
+        assert_ne!(calendar("day Europe/Berlin"), calendar("day Europe/Paris"));
+        assert_ne!(calendar("day"), calendar("hour"));
     }
 
     #[test]

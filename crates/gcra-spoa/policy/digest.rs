@@ -132,7 +132,17 @@ impl Digest {
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
-                for Limit { label: _, id, quota, calendar, key, by_arg, words: _ } in limits {
+                for Limit {
+                    label: _,
+                    id,
+                    record_name: _,
+                    quota,
+                    calendar,
+                    key,
+                    by_arg,
+                    words: _,
+                } in limits
+                {
                     if let Some(calendar) = calendar {
                         self.add(b"window");
                         self.add(calendar.as_written().as_bytes());

@@ -444,6 +444,10 @@ impl<'t> File<'t> {
             let rules = &mut overrides.rules;
             settle::apply(&mut self.reader, name, written, rule.as_mut(), rules);
         }
+        if shared.is_some() {
+            let rules = rule.iter_mut().chain(&mut overrides.rules).flat_map(Rule::limits_mut);
+            sharing::apply(rules.chain(trial.iter_mut().flatten()));
+        }
         let costs = cost.as_deref().zip(cost_at);
         let costs = costs.map(|(arg, value)| ("cost", arg, value.span().start));
         let reserve = settle.as_ref();
@@ -490,14 +494,12 @@ impl<'t> File<'t> {
             sharing::check(&mut self.reader, at, &policy, trial);
         }
         let of_trial = trial_name(name);
-        if let Some(value) = observe
-            && policy.limits().any(|limit| *limit.label == of_trial)
-        {
+        if policy.limits().any(|limit| *limit.record_name == of_trial) {
             let what = format!(
                 "a limit of policy '{name}' is called 'observe', and '{of_trial}' is the name \
                  of the trial; give the limit another name"
             );
-            self.reader.wrong(value.span().start, &what);
+            self.reader.wrong(observe.map_or(at, |value| value.span().start), &what);
         }
         Some((policy, trial))
     }

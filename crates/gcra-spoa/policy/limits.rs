@@ -1,6 +1,6 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
-use gcra_table::{MAX_BURST, Quota, Rate, RateError, limit_id};
+use gcra_table::{MAX_BURST, Quota, Rate, RateError};
 use toml::de::DeValue;
 
 use crate::policy::by_arg::{self, ByArg};
@@ -8,7 +8,7 @@ use crate::policy::calendar::Calendar;
 use crate::policy::key_args::{key_parts, not_an_arg};
 use crate::policy::meant::Meant;
 use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::{KeyParts, Limit, LimitWords, MAX_LIMITS, Rule, trial_name};
+use crate::policy::{KeyParts, Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule, trial_name};
 use crate::table_error;
 
 const LIKE_RATE: &str = "such as \"10/s\"";
@@ -283,13 +283,14 @@ fn limit<'t>(
             return None;
         }
     };
-    let (label, id) = identity(policy.name, written.name.as_deref(), position);
+    let (label, own) = names(policy.name, written.name.as_deref(), position);
+    let identity = LimitIdentity::new(policy.name, &own);
     if let Some((count, calendar)) = written.counts {
-        return Some(vec![Limit::counting(label, id, count, calendar)?.by_key(key)]);
+        return Some(vec![Limit::counting(label, identity, count, calendar)?.by_key(key)]);
     }
     let no_burst = written.burst.is_none();
     let (rate, quota) = numbers(reader, at, &written)?;
-    let mut limit = Limit::new(label, id, &rate, quota);
+    let mut limit = Limit::new(label, identity, &rate, quota);
     if no_burst {
         let (bound, burst) = (&mut limit.words.bound, quota.burst());
         *bound = format!("{bound} (no burst given: {burst}, the count)").into();
@@ -317,16 +318,15 @@ fn numbers(reader: &mut Reader<'_>, at: usize, written: &Written) -> Option<(Rat
         .ok()
 }
 
-/// The name of a limit in header fields and logs, and its identity in the table, by its own name
-/// or its position.
-fn identity(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, u64) {
-    let own = name.map_or_else(|| position.unwrap_or(1).to_string(), str::to_owned);
+/// The name of a limit in header fields and logs, and what it is by itself: its own name or its
+/// position.
+fn names(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, String) {
     let label = match (name, position) {
         (Some(name), _) => format!("{policy}.{name}"),
         (None, Some(position)) => format!("{policy}.{position}"),
         (None, None) => policy.to_owned(),
     };
-    (label, limit_id(&[policy.as_bytes(), own.as_bytes()]))
+    (label, name.map_or_else(|| position.unwrap_or(1).to_string(), str::to_owned))
 }
 
 /// The key of a limit, if it has one of its own: `key`, or the policy's key with other prefix
@@ -457,14 +457,11 @@ fn limit_by_arg<'t>(
                     raise most";
         reader.wrong(default.map_or(at, |value| value.span().start), what);
     }
-    let (label, id) = identity(policy.name, name.as_deref(), position);
-    let (most_label, most_id) = {
-        let own = name.unwrap_or_else(|| position.unwrap_or(1).to_string());
-        let own = format!("{own}.most");
-        (format!("{label}.most"), limit_id(&[policy.name.as_bytes(), own.as_bytes()]))
-    };
-    let mut limit = Limit::new(label, id, &rate, quota);
-    let mut within = Limit::new(most_label, most_id, &most_rate, most_quota);
+    let (label, own) = names(policy.name, name.as_deref(), position);
+    let identity = |own: &str| LimitIdentity::new(policy.name, own);
+    let (most_label, of_most) = (format!("{label}.most"), identity(&format!("{own}.most")));
+    let mut limit = Limit::new(label, identity(&own), &rate, quota);
+    let mut within = Limit::new(most_label, of_most, &most_rate, most_quota);
     let otherwise = limit.words.text;
     let no_burst_of = |name: &str, quota: Quota| match no_burst.iter().any(|it| it == name) {
         true => format!(" (no burst given: {}, the count)", quota.burst()),

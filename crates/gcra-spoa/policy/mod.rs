@@ -264,10 +264,10 @@ pub(crate) struct LimitPlace {
 pub(crate) struct Limit {
     /// The name in header fields and in logs.
     pub(crate) label: Arc<str>,
-    /// Separates the buckets of this limit from those of other limits with the same key. It is
-    /// made from the names of the policy and the limit; it is 0 for the limit of the flags. (The
-    /// table itself separates the buckets of different quotas.)
+    /// Separates its buckets in the table from those of other limits with the same key.
     pub(crate) id: u64,
+    /// The same for its records in the store.
+    pub(crate) record_name: Arc<str>,
     /// If each message says the numbers, the highest that count. If it counts in windows of a
     /// calendar, a burst of the count, and nothing else.
     pub(crate) quota: Quota,
@@ -281,6 +281,29 @@ pub(crate) struct Limit {
     pub(crate) words: Box<LimitWords>,
 }
 
+/// What makes a limit the same one: for the table, for what is lent, and for the store. (All three
+/// separate limits with different numbers or keys besides.)
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct LimitIdentity {
+    id: u64,
+    /// The name of the policy, and its own or its position, as in `api.hourly` and `api.1`. It is
+    /// no matter whether it is alone in its list.
+    record_name: Arc<str>,
+}
+
+impl LimitIdentity {
+    /// That of a limit of a policy, by the limit's own name or position.
+    fn new(policy: &str, own: &str) -> Self {
+        let id = limit_id(&[policy.as_bytes(), own.as_bytes()]);
+        Self { id, record_name: format!("{policy}.{own}").into() }
+    }
+
+    /// That of the limit of the flags.
+    pub(crate) fn of_flags() -> Self {
+        Self { id: 0, record_name: "default".into() }
+    }
+}
+
 /// A limit in words.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct LimitWords {
@@ -291,16 +314,18 @@ pub(crate) struct LimitWords {
 }
 
 impl Limit {
-    /// The limit with this label and id, `quota` being that of the rate and a burst.
-    pub(crate) fn new(label: String, id: u64, rate: &Rate, quota: Quota) -> Self {
+    /// The limit with this label, `quota` being that of the rate and a burst.
+    pub(crate) fn new(label: String, identity: LimitIdentity, rate: &Rate, quota: Quota) -> Self {
         let (burst, period) = (quota.burst(), rate.period());
         let words = LimitWords {
             text: format!("{rate}, up to {burst} at once").into(),
             bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
         };
+        let LimitIdentity { id, record_name } = identity;
         Self {
             label: label.into(),
             id,
+            record_name,
             quota,
             calendar: None,
             key: None,
@@ -310,7 +335,12 @@ impl Limit {
     }
 
     /// The limit of so many cells in each window of a calendar; `None` if the count is 0.
-    fn counting(label: String, id: u64, count: u32, calendar: Calendar) -> Option<Self> {
+    fn counting(
+        label: String,
+        identity: LimitIdentity,
+        count: u32,
+        calendar: Calendar,
+    ) -> Option<Self> {
         // A debt stands for what is counted: a nanosecond for a cell.
         let quota = Quota::new(Nanos(1), count).ok()?;
         let words = LimitWords {
@@ -319,7 +349,9 @@ impl Limit {
         };
         let calendar = Some(Arc::new(calendar));
         let (key, by_arg) = (None, None);
-        Some(Self { label: label.into(), id, quota, calendar, key, by_arg, words: words.into() })
+        let LimitIdentity { id, record_name } = identity;
+        let (label, words) = (label.into(), words.into());
+        Some(Self { label, id, record_name, quota, calendar, key, by_arg, words })
     }
 
     /// The same with a key of its own, if there is one.

@@ -1,6 +1,7 @@
 //! Whether machines share a policy: `shared`, `without_store` and `open_for`.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_lease::{LimitError, MOST_CELLS};
@@ -181,6 +182,26 @@ pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
     let has_delay = quota.max_delay() > Nanos::ZERO;
     let ceiling = if has_delay { most.div_ceil(interval) } else { most / interval };
     limit.with_most_owed(u32::try_from(ceiling).unwrap_or(u32::MAX))
+}
+
+/// The same quota with a largest debt of whole cells, as the store has it, so that two limits are
+/// the same in the store where they are the same in the table. A penalty loses a part of a cell,
+/// and what is delayed loses none.
+pub(crate) fn in_whole_cells(quota: Quota) -> Quota {
+    let most = lent(quota).map(|limit| u64::from(limit.ceiling()));
+    let most = most.map(|cells| Nanos(quota.emission_interval().0.saturating_mul(cells)));
+    most.ok().and_then(|most| quota.with_most_owed(most).ok()).unwrap_or(quota)
+}
+
+/// Lets the limits of a shared policy, its overrides and its trial owe whole cells.
+pub(super) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
+    for limit in limits.filter(|limit| limit.calendar.is_none()) {
+        limit.quota = in_whole_cells(limit.quota);
+        // It was made for this limit just now, so that nothing else has it.
+        if let Some(by_arg) = limit.by_arg.as_mut().and_then(Arc::get_mut) {
+            by_arg.is_shared = true;
+        }
+    }
 }
 
 /// A limit that counts in windows, as the store computes it for the window with these bounds.

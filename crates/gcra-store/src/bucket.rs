@@ -158,8 +158,10 @@ pub(crate) fn tag_text(tag: u16) -> String {
     format!("{{gcra:{tag:03}}}")
 }
 
-/// What two limits with one record have in common.
-fn numbers(limit: &Limit) -> [u64; 5] {
+/// By what the records of one key under one name differ: two limits have the same numbers if they
+/// have the same record.
+#[must_use]
+pub fn numbers(limit: &Limit) -> [u64; 5] {
     if let Some(Window { begin, end }) = limit.window() {
         // No burst is 0.
         return [0, begin, end, 0, 0];

@@ -28,7 +28,7 @@ use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::open::Opened;
 use crate::open_error::{OpenError, OpenErrorKind};
-use crate::quota::Quota;
+use crate::quota::scramble;
 use crate::region::Region;
 use crate::slots::Slots;
 use crate::table::Table;
@@ -48,17 +48,30 @@ pub struct Leases {
     file: Option<(FileId, Header)>,
 }
 
-/// A key under one quota, as leases find it.
+/// A key under the numbers of one limit, as leases find it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LeaseKey(u64);
 
+/// The numbers of a limit, by which its leases differ from those of other numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaseNumbers(u64);
+
+impl LeaseNumbers {
+    /// These numbers: all that the store tells its records apart by, and nothing else. So what is
+    /// lent from one record belongs to one lease.
+    #[must_use]
+    pub fn new(numbers: &[u64]) -> Self {
+        Self(numbers.iter().fold(0, |salt, number| scramble(salt ^ number)))
+    }
+}
+
 impl LeaseKey {
-    /// The key with this hash under this quota. Keys under quotas with different numbers have
-    /// nothing to do with each other.
+    /// The key with this hash under these numbers. Keys under different numbers have nothing to do
+    /// with each other.
     #[inline]
     #[must_use]
-    pub fn new(key: KeyHash, quota: Quota) -> Self {
-        Self(key.fingerprint(quota))
+    pub fn new(key: KeyHash, numbers: LeaseNumbers) -> Self {
+        Self((key.0 ^ numbers.0).max(1))
     }
 }
 

@@ -46,7 +46,7 @@
 //! let now = table.wall_reading();
 //! let second = i64::try_from(now.wall_ns() / 1_000_000_000)?;
 //! let (start, end) = (second - second % 86_400, second - second % 86_400 + 86_400);
-//! let today = Window::new(1, start, now.time_at(end));
+//! let today = Window::new(86_400, start, now.time_at(end));
 //! // Five a day. (An error would mean that the day has ended since.)
 //! if let Ok(tally) = table.count(key, today, 5, 3, &mut table.reading()) {
 //!     assert!(tally.is_allowed() && tally.used() == 3);
@@ -134,7 +134,7 @@ pub use decision::Decision;
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, limit_id};
-pub use leases::{LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, Leases, Spent};
+pub use leases::{LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Spent};
 pub use open::Opened;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};

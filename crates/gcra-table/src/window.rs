@@ -60,13 +60,13 @@ impl Window {
     /// The window of a calendar that begins `start` seconds after 1970 and ends at `end`, which is
     /// a moment of the table's clock: see [`WallReading::time_at`].
     ///
-    /// `calendar` is a number that stands for the unit and the time zone, such as a
-    /// [`limit_id`](crate::limit_id). Windows of different calendars never share a bucket.
+    /// `length` tells it from other windows that begin at the same moment: how long it is by the
+    /// calendar, in seconds. Windows that differ in one of both never share a bucket.
     #[inline]
     #[must_use]
-    pub const fn new(calendar: u64, start: i64, end: Time) -> Self {
+    pub const fn new(length: u64, start: i64, end: Time) -> Self {
         // The third step tells it from the salt of any quota.
-        let salt = scramble(scramble(calendar) ^ start.cast_unsigned());
+        let salt = scramble(scramble(length) ^ start.cast_unsigned());
         Self { salt: scramble(salt ^ 0x7769_6e64_6f77), end }
     }
 

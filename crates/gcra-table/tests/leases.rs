@@ -14,7 +14,9 @@ use std::time::Duration;
 use gcra_lease::{
     Ask, AskNumber, HostId, HostTime, Limit, Look, Micros, Record, Reply, Step, StoreTime, Wish,
 };
-use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, OpenErrorKind, Opened, Quota, Slots, Table};
+use gcra_table::{
+    LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenErrorKind, Opened, Slots, Table,
+};
 use tempfile::TempDir;
 
 const PATIENCE: Micros = Micros::from_millis(50);
@@ -40,8 +42,7 @@ fn open(table: &Table) -> (Leases, Opened) {
 }
 
 fn key(table: &Table, name: &str) -> LeaseKey {
-    let quota = Quota::new(Nanos::from_secs(3_600), BURST).unwrap();
-    LeaseKey::new(table.hash(name.as_bytes()), quota)
+    LeaseKey::new(table.hash(name.as_bytes()), LeaseNumbers::new(&[BURST.into()]))
 }
 
 const BURST: u32 = 400;
