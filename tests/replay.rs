@@ -468,6 +468,54 @@ fn flags_group_addresses_as_the_shipped_configuration_does() {
     assert_eq!(report["configuration"]["new"], "--rate 10/s --burst 5");
 }
 
+/// Each `log-format` of the shipped configurations is found by its lines.
+#[test]
+fn the_formats_of_all_shipped_configurations_are_known() {
+    let directory = directory();
+    let files = fs::read_dir("haproxy").unwrap().map(|entry| entry.unwrap().path());
+    let mut known = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "cfg")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let formats = text.lines().filter_map(|line| line.trim().strip_prefix("log-format \""));
+        for format in formats.filter_map(|rest| rest.strip_suffix('"')) {
+            let log = directory.path().join(format!("{known}.log"));
+            fs::write(&log, format!("{}\n", filled(format)).repeat(3)).unwrap();
+            let report = report(&["--rate", "1/s", "--burst", "1", log.to_str().unwrap()]);
+            assert_eq!(report["total"]["blocked"], 2, "{}: {report}", file.display());
+            known += 1;
+        }
+    }
+    assert!(known >= 15, "{known} formats");
+}
+
+/// A line that has this format.
+fn filled(format: &str) -> String {
+    let mut line = String::new();
+    let mut rest = format;
+    while let Some((before, tag)) = rest.split_once('%') {
+        line += before;
+        if let Some(expression) = tag.strip_prefix('[') {
+            rest = expression.split_once(']').unwrap().1;
+            line.push('-');
+            continue;
+        }
+        let tag = tag.strip_prefix("{+Q}").unwrap_or(tag);
+        let end = tag.find(|byte: char| !byte.is_ascii_alphabetic()).unwrap_or(tag.len());
+        line += match &tag[..end] {
+            "ci" => "192.0.2.1",
+            "t" | "tr" => "21/Nov/2026:00:00:00.000",
+            "ft" | "b" | "s" => "web",
+            "ST" => "200",
+            "ts" => "--",
+            "tsc" => "----",
+            "r" => "\"GET / HTTP/1.1\"",
+            _ => "1",
+        };
+        rest = &tag[end..];
+    }
+    line + rest
+}
+
 /// The shipped configuration writes a log, and a real agent decides. What it has blocked is what
 /// replay says.
 ///

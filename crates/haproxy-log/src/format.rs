@@ -62,15 +62,20 @@ const CLF: &str = "%{+Q}o %{-Q}ci - - [%trg] %r %ST %B \"\" \"\" %cp %ms %ft %b 
                    %Tr %Ta %tsc %ac %fc %bc %sc %rc %sq %bq %CC %CS %hrl %hsl";
 const TCP_CLF: &str = "%{+Q}o %{-Q}ci - - [%T] \"TCP \" 000 %B \"\" \"\" %cp %ms %ft %b %s %Th \
                        %Tw %Tc %Tt %U %ts-- %ac %fc %bc %sc %rc %sq %bq \"\" \"\" ";
-const SHIPPED: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
-                       %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r blocked=%[var(txn.gcra.blocked)] \
-                       policy=%[var(txn.gcra.policy)] reason=%[var(txn.gcra.reason)] \
-                       retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
-const SHIPPED_COST: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
-                            %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r cost=%[var(txn.cost)] \
-                            blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
-                            reason=%[var(txn.gcra.reason)] \
-                            retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
+/// The beginning of the log-format of gcra-spoa's configurations for HTTP.
+const SHIPPED_BEGIN: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
+                             %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r ";
+/// What some of them have behind that, and how these are called.
+const SHIPPED_MORE: [(&str, &str); 4] = [
+    ("", ""),
+    (" with costs", "cost=%[var(txn.cost)] "),
+    (" with estimates", "estimate=%[var(txn.estimate)] "),
+    (" with delays", "delay_ms=%[var(txn.gcra.delay_ms)] "),
+];
+/// And their end.
+const SHIPPED_END: &str = "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
+                           reason=%[var(txn.gcra.reason)] \
+                           retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
 const SHIPPED_TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq \
                            blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
                            reason=%[var(sess.gcra.reason)] \
@@ -240,10 +245,11 @@ impl Format {
     fn known() -> &'static [Self] {
         static KNOWN: OnceLock<Vec<Format>> = OnceLock::new();
         KNOWN.get_or_init(|| {
-            vec![
-                Self::http(),
-                Self::constant("the log-format of gcra-spoa", SHIPPED),
-                Self::constant("the log-format of gcra-spoa with costs", SHIPPED_COST),
+            let shipped = SHIPPED_MORE.map(|(with, more)| {
+                let format = format!("{SHIPPED_BEGIN}{more}{SHIPPED_END}");
+                Self::constant(&format!("the log-format of gcra-spoa{with}"), &format)
+            });
+            let others = [
                 Self::https(),
                 Self::tcp(),
                 Self::constant("the log-format of gcra-spoa for TCP", SHIPPED_TCP),
@@ -252,7 +258,8 @@ impl Format {
                 Self::constant("the HTTP format with more at its end", MORE),
                 Self::constant("the TCP format with more at its end", MORE_TCP),
                 Self::json(),
-            ]
+            ];
+            [Self::http()].into_iter().chain(shipped).chain(others).collect()
         })
     }
 
