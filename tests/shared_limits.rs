@@ -422,6 +422,13 @@ fn the_store_of_flags_is_asked_and_cleared() {
     assert!(text.contains("what clients owe is in the store; add the --store URL"), "{text}");
     assert_eq!(code, Some(2));
     let (url, rate) = (server.url(), ["--rate", "10/h"]);
+    let (text, code) = said(&table, &["explain", "--ask-store", "ip=192.0.2.1"]);
+    assert!(text.contains("--ask-store does not know the store; write --store URL"), "{text}");
+    assert_eq!(code, Some(2));
+    let asked = ["explain", "--ask-store", "--store", &url, "ip=192.0.2.1"];
+    let (text, code) = said(&table, &asked);
+    assert!(text.contains("in the store: nothing is owed or lent"), "{text}");
+    assert_eq!(code, Some(0));
     let explain = [&["explain", "--store", &url, "ip=192.0.2.1"], &rate[..]].concat();
     let reset = ["table", "reset", "--store", &url, "192.0.2.1"];
     asks_and_clears(&table, &agent, &address, &explain, &reset);

@@ -589,8 +589,8 @@ pub(crate) struct Explain {
     pub(crate) message: Option<String>,
     #[command(flatten)]
     pub(crate) limit: LimitFlags,
-    /// Ask the store of the file what it has about the client
-    #[arg(long, requires = "config")]
+    /// Ask the store of the file, or of --store, what it has about the client
+    #[arg(long)]
     pub(crate) ask_store: bool,
     #[command(flatten)]
     store: StoreFlags,

@@ -31,11 +31,17 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         "gcra-spoa explain",
     )?;
     let Inspected { table, in_force, leases, .. } = &inspected;
-    let settings = match command.ask_store {
-        true => Some(in_force.policies.store.clone().ok_or_else(|| {
-            WrongUsage("the file has no store, so --ask-store has no effect; leave it out".into())
+    let settings = match command.store().map_err(WrongUsage)? {
+        None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
+            let what = match config {
+                Some(_) => "the file has no store, so --ask-store has no effect; leave it out",
+                None => {
+                    "--ask-store does not know the store; write --store URL, as for the agents"
+                }
+            };
+            WrongUsage(what.into())
         })?),
-        false => command.store().map_err(WrongUsage)?,
+        store => store,
     };
     let store = settings.map(InStore::new).transpose()?;
     let shared =
