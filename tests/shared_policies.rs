@@ -128,6 +128,21 @@ fn overrides_have_limits_of_their_own() {
     assert_eq!(shared.allowed(Ipv4Addr::new(203, 0, 113, 2), &[1; 9]), [true; 9]);
 }
 
+/// A request that has waited for the store once for each limit knows what is free under each.
+#[test]
+fn what_is_left_under_several_limits_is_known_from_the_first_request_on() {
+    needs!(valkey());
+    let shared = Shared::start(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\n\
+         limits = [\"1000/d\", \"30/d burst 20\", \"5000/d\"]\n",
+    );
+    for client in 1..=5 {
+        let args = [("ip", Value::from(Ipv4Addr::new(192, 0, 2, client)))];
+        let answer = shared.ask(&[("api", &args)]);
+        assert_eq!(answer.var(Scope::Transaction, "remaining"), Some(19_u32.into()));
+    }
+}
+
 /// A limit is the same whether it is alone in its list or the first of several, so it has one
 /// record in the store.
 #[test]

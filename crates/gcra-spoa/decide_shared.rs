@@ -63,6 +63,8 @@ pub(crate) struct Attempt {
     asked: [bool; MAX_LIMITS],
     /// What it waits for.
     waits: Option<Waits>,
+    /// What it waited for before that, and the cells that were free in the store then.
+    free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
     /// What the store has said so far, if it is asked about each request.
     at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
@@ -144,6 +146,15 @@ impl Attempt {
         self.waits.as_ref()
     }
 
+    /// The cells of a key that were free in the store when it answered last, as far as the request
+    /// has waited for that.
+    fn free_of(&self, key: LeaseKey) -> u32 {
+        match self.waits.as_ref().filter(|waits| waits.key() == key) {
+            Some(waits) => waits.free(),
+            None => self.free.iter().rfind(|(of, _)| *of == key).map_or(0, |(_, free)| *free),
+        }
+    }
+
     /// How the policy is shared for which the request waits.
     pub(crate) fn sharing(&self) -> Option<Sharing> {
         self.sharing
@@ -223,7 +234,11 @@ impl<'p> Shared<'p, '_, '_> {
                 if self.may_wait(&loan, attempt, patience) {
                     attempt.sharing = Some(self.sharing);
                     if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.key) {
-                        attempt.waits = Some(self.borrower.join(claim.key, cells));
+                        let waits = self.borrower.join(claim.key, cells);
+                        if let Some(before) = attempt.waits.replace(waits) {
+                            // When there is no space, it has waited for one of them twice.
+                            let _ = attempt.free.try_push((before.key(), before.free()));
+                        }
                     }
                     let asks = patience == Patience::Asks;
                     let asking = match step {
@@ -373,8 +388,7 @@ impl<'p> Shared<'p, '_, '_> {
         let standing = |(place, claim): (usize, &Claim<'p>)| {
             let Claim { limit, quota, key, .. } = *claim;
             let wait = denied.filter(|(limit, _)| *limit == place).map(|(_, wait)| wait);
-            let free = attempt.waits.as_ref().filter(|waits| waits.key() == key);
-            let free = free.map_or(0, Waits::free);
+            let free = attempt.free_of(key);
             let held = self.leases.holding(key, now).held(now);
             let remaining = match wait {
                 Some(_) => 0,
