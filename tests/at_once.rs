@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
 use spop_agent::{Scope, Value};
+use support::proxy::Proxy;
 use support::server_groups::{cluster, cluster_url};
 use support::valkey::{Server, valkey};
 use support::{Agent, admin, directory, needs, wait_until};
@@ -42,9 +43,13 @@ fn config(servers: &[Server], policies: &str) -> String {
     // No policy has one, or no answer.
     let bandwidth = if policies.contains("bandwidth") { ", \"bandwidth\"" } else { "" };
     let url = if servers.len() > 1 { cluster_url(servers) } else { servers[0].url() };
+    config_at(&url, bandwidth, policies)
+}
+
+fn config_at(url: &str, more_answers: &str, policies: &str) -> String {
     // A machine for tests may stand still for longer than a request should wait.
     format!(
-        "answer = [{ANSWER}{bandwidth}]\n[store]\nurl = \"{url}\"\nleast_replicas = 0\n\
+        "answer = [{ANSWER}{more_answers}]\n[store]\nurl = \"{url}\"\nleast_replicas = 0\n\
          wait = \"10s\"\n{policies}"
     )
 }
@@ -56,16 +61,11 @@ impl Machines {
     }
 
     fn start_with(servers: Vec<Server>, count: usize, policies: &str) -> Self {
-        let machine = |_| {
-            let directory = directory();
-            let file = directory.path().join("gcra-spoa.toml");
-            fs::write(&file, config(&servers, policies)).unwrap();
-            let audit = directory.path().join("audit");
-            let args = ["--config", file.to_str().unwrap(), "--audit", audit.to_str().unwrap()];
-            let (agent, admin) = admin::start(&directory.path().join("table"), &args);
-            Machine { directory, agent, admin }
-        };
-        let each = (0..count).map(machine).collect();
+        let each = (0..count).map(|_| Machine::start(&config(&servers, policies))).collect();
+        Self::of(each, servers)
+    }
+
+    fn of(each: Vec<Machine>, servers: Vec<Server>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let machines = Self { each, servers, runtime };
         for machine in &machines.each {
@@ -112,6 +112,16 @@ impl Machines {
 }
 
 impl Machine {
+    fn start(config: &str) -> Self {
+        let directory = directory();
+        let file = directory.path().join("gcra-spoa.toml");
+        fs::write(&file, config).unwrap();
+        let audit = directory.path().join("audit");
+        let args = ["--config", file.to_str().unwrap(), "--audit", audit.to_str().unwrap()];
+        let (agent, admin) = admin::start(&directory.path().join("table"), &args);
+        Self { directory, agent, admin }
+    }
+
     fn wait_for(&self, said: &str) {
         wait_until(said, || self.agent.process.lines().iter().any(|line| line.contains(said)));
     }
@@ -659,6 +669,34 @@ fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
 }
 
 /// The limits of a request may be on different servers of a cluster.
+/// A request that one limit denies has its cells back from the others when it is answered, also on
+/// other machines.
+#[test]
+fn cells_of_a_denied_request_are_free_when_it_is_answered() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let policies = "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
+                    bandwidth = { full = \"10m\", least = \"50k\" }\nlimits = [\
+                    { name = \"each\", rate = \"2/d\", burst = 2 }, \
+                    { name = \"group\", rate = \"1/d\", burst = 1, key = [\"group\"] }]\n";
+    let far = Proxy::start(server.address());
+    let urls = [format!("redis://{}", far.address()), server.url()];
+    let each = urls.map(|url| Machine::start(&config_at(&url, "", policies)));
+    let machines = Machines::of(each.into(), vec![server]);
+    let ask = |machine: usize, ip: &str, group: &str| {
+        machines.ask(machine, &[("api", &[("ip", address(ip)), ("group", group.into())])])
+    };
+    far.delay(Duration::from_millis(100));
+    assert!(!is_blocked(&ask(0, "192.0.2.99", "used-up")));
+    for client in 1..=3 {
+        let ip = format!("192.0.2.{client}");
+        assert!(!is_blocked(&ask(1, &ip, &ip)));
+        // Whichever of its limits is charged first.
+        assert!(is_blocked(&ask(0, &ip, "used-up")));
+        assert!(!is_blocked(&ask(1, &ip, &format!("other-{ip}"))), "client {client}");
+    }
+}
+
 #[test]
 fn what_one_server_has_charged_is_given_back_if_another_is_away() {
     needs!(valkey());

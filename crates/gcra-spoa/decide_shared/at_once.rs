@@ -35,6 +35,8 @@ pub(crate) struct AtOnce {
     done: ArrayVec<Done, MOST_STEPS>,
     /// What it has not said yet.
     under_way: ArrayVec<UnderWay, MAX_LIMITS>,
+    /// Whether the message is denied, and what it was charged is being given back.
+    is_undone: bool,
 }
 
 /// A charge that is to be made to the limit at this place among the claims.
@@ -203,6 +205,9 @@ impl<'p> Shared<'p, '_, '_> {
         if outcome == Err(Stop::Wait) {
             return Err(MustWait);
         }
+        if outcome.is_ok() {
+            self.undo_and_wait(&claims, attempt, patience)?;
+        }
         let Some(at_once) = attempt.at_once.take() else { return Ok(denied(Reason::Store)) };
         let stats = &self.in_force.each[self.question.policy].stats;
         if outcome.is_err() {
@@ -213,7 +218,7 @@ impl<'p> Shared<'p, '_, '_> {
                 None => Some(Reason::Store),
             };
             // Also if it is allowed: nothing is reserved then.
-            self.undo(&claims, &at_once);
+            drop(self.undo(&claims, &at_once));
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
             stats.count_without_store(verdict.outcome);
             return Ok(Decided { reason, ..Decided::default() });
@@ -247,7 +252,6 @@ impl<'p> Shared<'p, '_, '_> {
         }
         add(standings, policy, said);
         if is_denied || is_oversize {
-            self.undo(&claims, &at_once);
             return Ok(denied(if is_oversize { Reason::Oversize } else { Reason::Limit }));
         }
         let goes_on = at_once.done.iter().filter_map(Done::goes_on).max();
@@ -316,7 +320,8 @@ impl<'p> Shared<'p, '_, '_> {
             let loan = |claim: &Claim<'p>| self.loan_at(*claim, began.second());
             let loans = claims.iter().map(loan).collect::<Option<_>>()?;
             let (done, under_way) = (ArrayVec::new(), ArrayVec::new());
-            attempt.at_once = Some(Box::new(AtOnce { began, loans, done, under_way }));
+            attempt.at_once =
+                Some(Box::new(AtOnce { began, loans, done, under_way, is_undone: false }));
         }
         attempt.at_once.as_deref_mut()
     }
@@ -486,17 +491,41 @@ impl<'p> Shared<'p, '_, '_> {
         }
     }
 
+    /// After one limit has denied the request: gives back what others have charged, and waits until
+    /// the store has done so. The client may ask another machine as soon as it has its answer.
+    fn undo_and_wait(
+        &self,
+        claims: &[Claim<'p>],
+        attempt: &mut Attempt,
+        patience: Patience,
+    ) -> Result<(), MustWait> {
+        let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(()) };
+        if at_once.done.last().is_none_or(|done| done.charged.allowed) {
+            return Ok(());
+        }
+        if !at_once.is_undone {
+            at_once.is_undone = true;
+            at_once.under_way = self.undo(claims, at_once);
+        }
+        let waits = at_once.under_way.iter_mut().any(|under_way| under_way.look().is_none());
+        if waits && patience != Patience::Over { Err(MustWait) } else { Ok(()) }
+    }
+
     /// Gives back what was charged for a request that is denied all the same.
-    fn undo(&self, claims: &[Claim<'p>], at_once: &AtOnce) {
+    fn undo(&self, claims: &[Claim<'p>], at_once: &AtOnce) -> ArrayVec<UnderWay, MAX_LIMITS> {
+        let mut all = ArrayVec::new();
         for done in &at_once.done {
-            let cells = done.cells_to_undo();
-            let there = claims.get(done.place).zip(at_once.loans.get(done.place));
-            if let Some((claim, loan)) = there.filter(|_| cells > 0) {
+            let (place, charge) = (done.place, StoreCharge::Less { cells: done.cells_to_undo() });
+            let there = claims.get(place).zip(at_once.loans.get(place));
+            if let Some((claim, loan)) = there.filter(|_| done.cells_to_undo() > 0) {
                 // If it cannot be sent, the limit is too strict by these cells.
-                let _ = self.borrower.charge(self.table, loan, StoreCharge::Less { cells });
+                if let Ok(charging) = self.borrower.charge(self.table, loan, charge) {
+                    let _ = all.try_push(UnderWay { place, charge, charging, outcome: None });
+                }
                 self.borrower.denials.forget(claim.key, &done.limit);
             }
         }
+        all
     }
 
     /// Charges the penalty of a request that is denied by a limit, as for limits of this machine.
