@@ -491,8 +491,9 @@ impl<'p> Shared<'p, '_, '_> {
         }
     }
 
-    /// After one limit has denied the request: gives back what others have charged, and waits until
-    /// the store has done so. The client may ask another machine as soon as it has its answer.
+    /// After one limit has denied the request: gives back what others have charged, and waits
+    /// until the store has done so. The client may ask another machine as soon as it has its
+    /// answer.
     fn undo_and_wait(
         &self,
         claims: &[Claim<'p>],
