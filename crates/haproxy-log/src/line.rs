@@ -136,7 +136,7 @@ impl<'a> Lines<'a> {
             // A file that was cut to nothing under its writer begins with NULs.
             line = &line[line.iter().position(|&byte| byte != 0).unwrap_or(line.len())..];
         }
-        line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+        line = line.strip_prefix(prefix::MARK).unwrap_or(line);
         if line.is_empty() {
             return Parsed::Empty;
         }
@@ -158,7 +158,10 @@ impl<'a> Lines<'a> {
             self.from = prefix::length(line);
         }
         let from = self.from;
-        if (from == 0 || line.get(from - 1) == Some(&b' ') || reader.scanner.is_weak())
+        // The last byte of a byte order mark is one of the two.
+        if (from == 0
+            || matches!(line.get(from - 1), Some(b' ' | 0xbf))
+            || reader.scanner.is_weak())
             && from <= line.len()
             && let Ok(whole) = reader.scanner.scan(line, from, &mut self.spans)
         {
@@ -359,7 +362,8 @@ pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<Strin
     counts.into_iter().map(|(name, ..)| name).collect()
 }
 
-/// Where a message can begin: at the first words of a line.
+/// Where a message can begin: at the first words of a line. A byte order mark in front of one is
+/// not a part of it: in RFC 5424 it is how a message says that it is UTF-8.
 fn word_starts(line: &[u8]) -> impl Iterator<Item = usize> {
     let mut next = Some(0);
     let starts = std::iter::from_fn(move || {
@@ -368,7 +372,11 @@ fn word_starts(line: &[u8]) -> impl Iterator<Item = usize> {
             let spaces = line[start + space..].iter().take_while(|&&byte| byte == b' ');
             start + space + spaces.count()
         });
-        Some(start)
+        Some(if line[start..].starts_with(prefix::MARK) {
+            start + prefix::MARK.len()
+        } else {
+            start
+        })
     });
     starts.take(PREFIX_WORDS + 1)
 }

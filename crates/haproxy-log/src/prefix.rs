@@ -2,6 +2,9 @@
 
 use memchr::memchr;
 
+/// The byte order mark, with which a message begins that says that it is UTF-8 (RFC 5424, 6.4).
+pub(crate) const MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// The length of a syslog priority, `<134>`.
 pub(crate) fn priority(line: &[u8]) -> usize {
     let Some(rest) = line.strip_prefix(b"<") else { return 0 };
@@ -89,7 +92,7 @@ fn rfc5424(line: &[u8], from: usize) -> Option<usize> {
         at += memchr(b' ', line.get(at..)?)? + 1;
     }
     if line.get(at) == Some(&b'-') {
-        return Some(skip_spaces(line, at + 1));
+        at += 1;
     }
     while line.get(at) == Some(&b'[') {
         let mut quoted = false;
@@ -104,7 +107,9 @@ fn rfc5424(line: &[u8], from: usize) -> Option<usize> {
         }
         at += 1;
     }
-    Some(skip_spaces(line, at))
+    at = skip_spaces(line, at);
+    let has_mark = line.get(at..).is_some_and(|message| message.starts_with(MARK));
+    Some(if has_mark { at + MARK.len() } else { at })
 }
 
 #[cfg(test)]
@@ -123,6 +128,8 @@ mod tests {
             "2026-11-22T21:39:33.123456+01:00 host haproxy[12]: ",
             "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - - ",
             "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - [a b=\"c\\\"] d\"][e f=\"\"] ",
+            "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - - \u{feff}",
+            "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - [a b=\"c\"] \u{feff}",
             "2026-11-22T21:39:33.123456789Z stdout F ",
             "2026-11-22T21:39:33.123456789Z ",
             "[pod/haproxy-7/haproxy] ",

@@ -20,6 +20,8 @@ fn a_prefix_of_any_kind() {
         "Nov  2 21:39:33 10.0.0.1 haproxy[12]: ",
         "<134>1 2026-11-22T21:39:33.123+01:00 host haproxy 12 - - ",
         "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 ID47 [a@1 b=\"c d\"][g@2 h=\"i\"] ",
+        "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - - \u{FEFF}",
+        "<134>1 2026-11-22T21:39:33.123Z host haproxy 12 - [a@1 b=\"c d\"] \u{FEFF}",
         "2026-11-22T21:39:33+0100 host haproxy[12]: ",
         "2026-11-22T21:39:33.123456789Z stdout F ",
         "[pod/haproxy-7d/haproxy] ",
