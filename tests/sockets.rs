@@ -19,12 +19,9 @@ use std::time::Instant;
 use socket2::{Domain, Socket, Type};
 use spop_codec::Value;
 use support::spop::Spop;
-use support::{Agent, PATIENCE, Process, directory, needs, wait_until};
+use support::{Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until};
 
 const HOURLY: [&str; 2] = ["--rate", "10/h"];
-
-/// The user and group without rights.
-const NOBODY: u32 = 65534;
 
 fn agent_at(table: &Path, listen: &str) -> Command {
     let mut command = Command::new(support::agent_binary());
@@ -227,29 +224,22 @@ fn a_group_that_the_user_may_not_give_is_one_sentence() {
     let table = directory.path().join("table");
     let socket = directory.path().join("agent.sock");
     let unix = format!("unix:{}", socket.display());
-    let agent = |args: &[&str]| {
-        let mut command = Command::new(support::agent_binary());
-        if rustix::process::geteuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
-        }
-        command.args(args).env_remove("RUST_LOG");
-        command
-    };
-    needs!(match agent(&["--version"]).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err("the user nobody cannot start the agent from the target directory".to_owned()),
-    });
-    let is_member = !rustix::process::geteuid().is_root()
-        && rustix::process::getgroups().unwrap_or_default().iter().any(|group| group.is_root());
-    needs!(if is_member {
-        Err("this user is a member of the group 0".to_owned())
-    } else {
-        Ok(())
-    });
+    let program = CopiedAgent::new();
+    let mut command = Command::new(program.path());
     if rustix::process::geteuid().is_root() {
+        needs!(program.as_nobody());
         chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        command.uid(NOBODY).gid(NOBODY);
+    } else {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let is_member = groups.iter().any(|group| group.is_root());
+        needs!(if is_member {
+            Err("this user is a member of the group 0".to_owned())
+        } else {
+            Ok(())
+        });
     }
-    let mut command = agent(&[&HOURLY[..], &["--slots", "64", "--listen", &unix]].concat());
+    command.env_remove("RUST_LOG").args(HOURLY).args(["--slots", "64", "--listen", &unix]);
     let said = refusal(command.args(["--socket-group", "0", "--table"]).arg(&table));
     assert!(
         said.contains("could not give it to the group 0") && said.contains("a member"),

@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 use support::spop::Spop;
-use support::{Agent, PATIENCE, Process, directory, needs, wait_until};
+use support::{Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until};
 use tempfile::TempDir;
 
 /// What `systemd-analyze security` may say at most about the units, times 10. It says 0.9.
 const EXPOSURE: &str = "10";
 
-/// A user and a group without rights, and a group that stands for HAProxy's.
-const NOBODY: u32 = 65534;
+/// A group that stands for HAProxy's.
 const HAPROXY: u32 = 4242;
 
 /// The service manager's end of the notifications.
@@ -346,9 +345,10 @@ fn setting(name: &str, files: &[&str]) -> Option<String> {
     value
 }
 
-/// What systemd would provide for an agent: the directories and the configuration.
+/// What systemd would find and provide for an agent: program, directories and configuration.
 struct Machine {
     directory: TempDir,
+    program: CopiedAgent,
     port: u16,
 }
 
@@ -368,7 +368,8 @@ impl Machine {
         let ports =
             std::iter::repeat_with(|| support::free_port(Ipv4Addr::LOCALHOST.into()).port());
         let port = ports.take(20_000).map(|port| 1024 + port % 8976).find(both);
-        Self { directory, port: port.expect("two free ports") }
+        let port = port.expect("two free ports");
+        Self { directory, program: CopiedAgent::new(), port }
     }
 
     fn run(&self) -> PathBuf {
@@ -380,7 +381,7 @@ impl Machine {
         let line = setting(name, files).unwrap();
         let config = self.directory.path().join("gcra-spoa.toml");
         let line = line
-            .replace("/usr/local/bin/gcra-spoa", support::agent_binary().to_str().unwrap())
+            .replace("/usr/local/bin/gcra-spoa", self.program.path().to_str().unwrap())
             .replace("/etc/gcra-spoa/gcra-spoa.toml", config.to_str().unwrap())
             .replace("/run/gcra-spoa", self.run().to_str().unwrap())
             .replace("%i", &self.port.to_string());
@@ -400,16 +401,12 @@ impl Machine {
     }
 }
 
-/// Whether the agent can be started as another user, who must be able to read its program.
-fn unprivileged() -> Result<(), String> {
+/// Whether the agents run as another user here, as they do under systemd.
+fn unprivileged(machine: &Machine) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root can start processes of other users".to_owned());
     }
-    let mut command = Command::new(support::agent_binary());
-    match command.arg("--version").uid(NOBODY).gid(NOBODY).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err("the user nobody cannot start the agent from the target directory".to_owned()),
-    }
+    machine.program.as_nobody()
 }
 
 #[test]
@@ -437,8 +434,8 @@ fn the_units_start_and_reload_agents_with_the_shipped_file() {
 /// HAProxy's group, and no others, may connect to the socket.
 #[test]
 fn haproxys_group_may_connect_to_the_units_unix_socket() {
-    needs!(unprivileged());
     let machine = Machine::new();
+    needs!(unprivileged(&machine));
     let files = ["gcra-spoa@.service", "unix-socket.conf"];
     let agent = Agent::start_command(machine.command("ExecStart", &files).args(["--drain", "0"]));
     let socket = machine.run().join(format!("agent-{}.sock", machine.port));

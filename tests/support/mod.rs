@@ -27,7 +27,9 @@ use std::env;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -302,6 +304,44 @@ pub fn agent_binary() -> PathBuf {
     match option_env!("CARGO_BIN_EXE_gcra-spoa") {
         Some(path) => path.into(),
         None => env::current_exe().expect("this program").with_file_name("../gcra-spoa"),
+    }
+}
+
+/// The user and group without rights.
+pub const NOBODY: u32 = 65534;
+
+/// A copy of the agent's program that every user can start. The target directory may be in a
+/// folder that only its owner may enter.
+#[derive(Debug)]
+pub struct CopiedAgent {
+    directory: TempDir,
+}
+
+impl CopiedAgent {
+    pub fn new() -> Self {
+        // Not in /dev/shm, where containers often allow no programs.
+        let directory = tempfile::tempdir().expect("$TMPDIR can be written to");
+        fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        // By a process of its own: a program that is open for writing cannot be started, and a
+        // child of another test may have what this process has open.
+        let mut copy = Command::new("cp");
+        assert!(copy.arg(agent_binary()).arg(directory.path()).status().unwrap().success());
+        Self { directory }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("gcra-spoa")
+    }
+
+    /// Whether it can be started as the user [`NOBODY`], which only root can try.
+    pub fn as_nobody(&self) -> Result<(), String> {
+        let mut command = Command::new(self.path());
+        match command.arg("--version").uid(NOBODY).gid(NOBODY).output() {
+            Ok(output) if output.status.success() => Ok(()),
+            _ => Err("the user nobody cannot start a program in the directory for temporary \
+                      files"
+                .to_owned()),
+        }
     }
 }
 
