@@ -6,8 +6,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
 	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script store-faults \
-	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-cluster bench-haproxy bench-peers \
-	bench-replay guard haproxy promtool strace valkey static reproduce packages image site release \
+	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick bench-cluster bench-haproxy \
+	bench-peers bench-replay guard haproxy promtool strace valkey static reproduce packages image site release \
 	packages-test image-test chart-test site-test page-test
 
 help: ## this list
@@ -78,8 +78,7 @@ store-faults: valkey ## hosts on real servers that fail, for SECONDS (600), and 
 		--test servers -- policed:: --include-ignored --nocapture
 
 bench-store: valkey ## what an ask costs the store, beside a script that counts each request
-	$(CARGO) test --release --locked -p gcra-store --test servers what_a_call_costs \
-		-- --include-ignored --nocapture
+	$(CARGO) bench --locked -p gcra-store --bench cost
 
 # GCRA_CLUSTER_SEED repeats what was chosen at random.
 cluster-faults: haproxy valkey ## agents, HAProxys and stores that fail, for SECONDS (600), policed
@@ -134,19 +133,27 @@ bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.
 	$(CARGO) bench --locked --bench stats
 	$(MAKE) bench-peers
 
-bench-cluster: valkey ## leases beside a script call per request; CLUSTER_ARGS=--quick for a look
+# The agents that ours is compared with are only compiled.
+bench-quick: haproxy valkey ## each bench for some seconds: that it works, not what it says
+	@tests/install.sh wrk wrk
+	$(CARGO) test --locked --workspace --bench '*' -- --quick
+	benches/replay.sh --quick
+	$(CARGO) check --locked --manifest-path benches/peers/rust/Cargo.toml \
+		--target-dir $(TARGET)/peers
+
+bench-cluster: valkey ## leases beside a script call per request; with CLUSTER_ARGS
 	$(CARGO) bench --locked --bench cluster -- $(CLUSTER_ARGS)
 
 bench-replay: ## replay of a log beside awk and GoAccess, as whole programs
 	benches/replay.sh
 
-bench-peers: ## the agent beside published ones; PEERS_ARGS=--quick for a short look
+bench-peers: ## the agent beside published ones; with PEERS_ARGS
 	benches/peers/build
 	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
 
 # GCRA_GO_PEER=/path is another agent to compare with.
 BENCH_ARGS ?= --write
-bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS=--quick writes nothing
+bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes nothing
 	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)

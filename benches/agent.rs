@@ -1,11 +1,11 @@
 //! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with
 //! every ACK checked.
 //!
-//! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME]`. Three loads: bursts of 8192 NOTIFYs,
-//! windows of 64, and one at a time; each on a million and on 100 000 keys in random order, and on
-//! one hot key, with the default table. `AGENT_ARGS` replaces the agent's `--rate 100/s --burst
-//! 20`. Throughput is of agent and generator together and moves with the machine; CPU per NOTIFY
-//! is steadier.
+//! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME] [--quick]`. Three loads: bursts of 8192
+//! NOTIFYs, windows of 64, and one at a time; each on a million and on 100 000 keys in random
+//! order, and on one hot key, with the default table. `AGENT_ARGS` replaces the agent's `--rate
+//! 100/s --burst 20`. Throughput is of agent and generator together and moves with the machine;
+//! CPU per NOTIFY is steadier. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,6 +13,8 @@
     reason = "a bench may end with a message"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/limit.rs"]
 mod limit;
 #[path = "support/notifies.rs"]
@@ -58,16 +60,19 @@ fn main() {
         "{:<16} {:<16} {:>14} {:>8} {:>8} {:>14}",
         "load", "keys", "CPU ns/NOTIFY", "user", "kernel", "NOTIFYs/s"
     );
-    // Cargo adds an argument of its own.
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
-    for load in LOADS {
+    let (wanted, quick) = (asked::wanted(), asked::quick());
+    let (rounds, repeats) = if quick { (1, 1) } else { (ROUNDS, REPEATS) };
+    for mut load in LOADS {
+        if quick {
+            load.notifies /= 100;
+        }
         for (keys, name) in KEYS {
             if !format!("{} {name}", load.name).contains(&wanted) {
                 continue;
             }
-            let mut rounds: Vec<_> = (0..ROUNDS).map(|_| run(load, keys)).collect();
-            rounds.sort_by(|a, b| a.cpu_ns.total_cmp(&b.cpu_ns));
-            let Round { cpu_ns, user_share, per_second } = rounds[ROUNDS / 2];
+            let mut done: Vec<_> = (0..rounds).map(|_| run(load, keys, repeats)).collect();
+            done.sort_by(|a, b| a.cpu_ns.total_cmp(&b.cpu_ns));
+            let Round { cpu_ns, user_share, per_second } = done[rounds / 2];
             let user_ns = cpu_ns * user_share;
             println!(
                 "{:<16} {name:<16} {cpu_ns:>14.1} {user_ns:>8.1} {:>8.1} {per_second:>14.0}",
@@ -86,7 +91,7 @@ struct Round {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few million")]
-fn run(load: Load, keys: u32) -> Round {
+fn run(load: Load, keys: u32, repeats: usize) -> Round {
     let directory = support::directory();
     let limit = limit::args();
     let args: Vec<_> =
@@ -99,13 +104,13 @@ fn run(load: Load, keys: u32) -> Round {
     notifies.exchange(&mut stream, 8192);
     let (start, cpu_before, ticks_before) =
         (Instant::now(), cpu_time(agent.process.id()), ticks(&agent));
-    for _ in 0..REPEATS {
+    for _ in 0..repeats {
         notifies.exchange(&mut stream, load.window);
     }
     let (elapsed, cpu, ticks) =
         (start.elapsed(), cpu_time(agent.process.id()) - cpu_before, ticks(&agent));
     let (user, system) = (ticks.0 - ticks_before.0, ticks.1 - ticks_before.1);
-    let notifies = (load.notifies * REPEATS) as f64;
+    let notifies = (load.notifies * repeats) as f64;
     Round {
         cpu_ns: cpu.as_secs_f64() * 1e9 / notifies,
         user_share: user as f64 / (user + system).max(1) as f64,

@@ -4,7 +4,7 @@
 //!
 //! `cargo bench --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU of the
 //! store and of the agents, and latency, each under the same steady load, medians of interleaved
-//! rounds. `--quick` is one short round.
+//! rounds. `--quick` only tries it out.
 //!
 //! What it costs to decide by shares while the store is away is too little to be seen between
 //! agents that were started one after the other: it is measured in short rounds on the same ones.
@@ -16,6 +16,8 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/host.rs"]
 mod host;
 #[path = "support/machine.rs"]
@@ -78,6 +80,9 @@ const LOADS: [Load; 4] = [
     load("10 000 keys, each seen first, 6000/s", 2_000, false),
 ];
 
+/// The argument that makes this program the agent that calls a script.
+const SCRIPT_AGENT: &str = "script-agent";
+
 /// The load while the store is away.
 const WHILE_AWAY: Load = load("the store is away, a hot key above its limit, 6000/s", 2_000, true);
 
@@ -97,55 +102,61 @@ struct Figures {
 }
 
 fn main() {
-    // Cargo adds an argument of its own.
-    let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<_> = std::env::args().skip(1).collect();
     if let [agent, store] = &args[..]
-        && agent == "script-agent"
+        && agent == SCRIPT_AGENT
     {
         return script_agent::serve(store, PER_SECOND, BURST);
     }
     support::valkey::valkey().expect("make valkey fetches a server");
-    let quick = args.iter().any(|arg| arg == "--quick");
-    let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
-    let (rounds, seconds) = if quick { (1, 1) } else { (5, 5) };
+    let (wanted, quick) = (asked::wanted(), asked::quick());
+    let (rounds, milliseconds) = if quick { (1, 200) } else { (5, 5_000) };
 
-    if WHILE_AWAY.name.contains(wanted) {
-        while_away(if quick { 1 } else { 41 });
+    if WHILE_AWAY.name.contains(&wanted) {
+        while_away(quick);
     }
     let since = machine::Since::now();
     let mut runs = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (load, runs) in LOADS.iter().zip(&mut runs) {
-            if !load.name.contains(wanted) {
+            // One that is hot, and the one that is not.
+            let is_tried = !quick || load.per_second == 2_000;
+            if !is_tried || !load.name.contains(&wanted) {
                 continue;
             }
             for ((way, _), runs) in WAYS.iter().zip(runs) {
-                runs.push(measure(&Hosts::start(*way), load, seconds));
+                runs.push(measure(&Hosts::start(*way), load, milliseconds));
             }
         }
     }
     if runs.iter().flatten().any(|runs| !runs.is_empty()) {
         // All agents and stores have ended by now.
-        print(&runs, rounds, seconds, since.others(0.0));
+        print(&runs, rounds, milliseconds / 1000, since.others(0.0));
     }
 }
 
 /// Hosts that decide alone beside hosts that decide by shares, both started once.
-fn while_away(rounds: usize) {
+fn while_away(quick: bool) {
+    let (rounds, milliseconds) = if quick { (1, 200) } else { (41, 1_000) };
+    let wait = |seconds| {
+        if !quick {
+            thread::sleep(Duration::from_secs(seconds));
+        }
+    };
     let since = machine::Since::now();
     let [mut alone, mut away] = [Vec::new(), Vec::new()];
     {
         let of_alone = Hosts::start(Way::Alone);
         let mut of_away = Hosts::start(Way::Leases);
         // Hosts are counted only after a while, and shares begin some time after the loss.
-        thread::sleep(Duration::from_secs(9));
+        wait(9);
         // Its end kills it.
         of_away.store = None;
-        thread::sleep(Duration::from_secs(5));
+        wait(5);
         for _ in 0..rounds {
-            alone.push(measure(&of_alone, &WHILE_AWAY, 1));
-            away.push(measure(&of_away, &WHILE_AWAY, 1));
+            alone.push(measure(&of_alone, &WHILE_AWAY, milliseconds));
+            away.push(measure(&of_away, &WHILE_AWAY, milliseconds));
         }
     }
     println!(
@@ -187,13 +198,14 @@ impl Hosts {
         let agents: Vec<_> =
             directories.iter().map(|directory| start(way, directory.path(), &store)).collect();
         // What the load does not ask about, so that connections and scripts are there.
-        run(&agents, |host| vec![1_000_000 + host; 50], 100);
+        let first = if asked::quick() { 5 } else { 50 };
+        run(&agents, |host| vec![1_000_000 + host; first], 100);
         Self { agents, store: Some(store), _directories: directories }
     }
 }
 
 /// What one load shows.
-fn measure(hosts: &Hosts, load: &Load, seconds: u32) -> Figures {
+fn measure(hosts: &Hosts, load: &Load, milliseconds: u32) -> Figures {
     let agents = &hosts.agents;
     let store = hosts.store.as_ref();
     let used = || {
@@ -202,14 +214,14 @@ fn measure(hosts: &Hosts, load: &Load, seconds: u32) -> Figures {
         [store, agents].map(|time| time.as_secs_f64())
     };
     let calls = || store.map_or(0, calls);
-    let idle = Duration::from_millis(400) * seconds;
+    let idle = Duration::from_millis(milliseconds.into()) * 2 / 5;
     let before = used();
     thread::sleep(idle);
     let after = used();
     let idle = [0, 1].map(|of| (after[of] - before[of]) / idle.as_secs_f64());
 
     let (asks_before, before, start) = (calls(), used(), Instant::now());
-    let count = (load.per_second * seconds) as usize;
+    let count = (load.per_second * milliseconds / 1000) as usize;
     let outcome = run(agents, |host| keys(load, host, count), load.per_second);
     let (elapsed, after) = (start.elapsed().as_secs_f64(), used());
     let requests = outcome.requests as f64;
@@ -255,7 +267,7 @@ fn keys(load: &Load, host: u32, count: usize) -> Vec<u32> {
 fn start(way: Way, directory: &Path, store: &Server) -> Agent {
     if way == Way::Script {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        return Agent::start_command(command.args(["script-agent", &store.url()]));
+        return Agent::start_command(command.args([SCRIPT_AGENT, &store.url()]));
     }
     let table = directory.join("table");
     if way == Way::AtOnce {

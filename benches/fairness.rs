@@ -1,7 +1,7 @@
 //! How long a well-behaved connection waits beside others that send as fast as they can: the real
 //! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS]`. A probe sends one NOTIFY a millisecond and waits
+//! `cargo bench --bench fairness [-- FLOODS] [--quick]`. A probe sends one NOTIFY a millisecond and waits
 //! for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections whose peers write NOTIFYs
 //! without a pause and read every answer. One thread drives all of them, so floods, probe and
 //! agent share the machine's cores. Then further connections are opened, one after another, and
@@ -10,7 +10,7 @@
 //!
 //! `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and
 //! prints the ratio of the floods' answers. `AGENT_ARGS` replaces the agent's
-//! `--rate 100/s --burst 20`.
+//! `--rate 100/s --burst 20`. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,6 +19,8 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/limit.rs"]
 mod limit;
 #[path = "support/notifies.rs"]
@@ -59,23 +61,24 @@ struct Round {
 }
 
 fn main() {
-    let args: Vec<_> = std::env::args().skip(1).collect();
-    let wanted = args.iter().find_map(|arg| arg.parse::<usize>().ok());
+    let wanted = asked::wanted().parse::<usize>().ok();
+    let quick = asked::quick();
+    let (rounds, scale, most) = if quick { (1, 20, 8) } else { (ROUNDS, 1, usize::MAX) };
     let mut programs = vec![support::agent_binary()];
     programs.extend(std::env::var_os("BESIDE").map(PathBuf::from));
     println!("{HEAD}");
-    for floods in FLOODS.into_iter().filter(|floods| wanted.is_none_or(|wanted| wanted == *floods))
-    {
-        let mut rounds: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
-        for _ in 0..ROUNDS {
-            for (program, rounds) in programs.iter().zip(&mut rounds) {
-                rounds.push(round(program, floods));
+    let is_wanted = |floods: &usize| wanted.map_or(*floods <= most, |wanted| wanted == *floods);
+    for floods in FLOODS.into_iter().filter(is_wanted) {
+        let mut done: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
+        for _ in 0..rounds {
+            for (program, done) in programs.iter().zip(&mut done) {
+                done.push(round(program, floods, scale));
             }
         }
-        for rounds in &rounds {
+        for rounds in &done {
             println!("{}", row(floods, rounds));
         }
-        if let [this, other] = &rounds[..] {
+        if let [this, other] = &done[..] {
             let ratios = this.iter().zip(other).map(|(this, other)| this.flooded / other.flooded);
             println!(
                 "    the floods' answers, this / beside: {:.3}",
@@ -116,7 +119,8 @@ fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.get(place.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-fn round(program: &PathBuf, floods: usize) -> Round {
+/// All times are divided by `scale`.
+fn round(program: &PathBuf, floods: usize, scale: u32) -> Round {
     let directory = support::directory();
     let mut command = Command::new(program);
     command.arg("--table").arg(directory.path().join("table")).args([
@@ -140,12 +144,12 @@ fn round(program: &PathBuf, floods: usize) -> Round {
         });
         // Ends the flood also when the probe fails.
         let _ended = End(&ended);
-        thread::sleep(WARMING);
+        thread::sleep(WARMING / scale);
         let (began, before) = (Instant::now(), acks.load(Ordering::Relaxed));
         let mut round = Round::default();
         for number in 0.. {
             let due = PERIOD * number;
-            if began.elapsed() > PROBING {
+            if began.elapsed() > PROBING / scale {
                 break;
             }
             thread::sleep(due.saturating_sub(began.elapsed()));
@@ -156,7 +160,7 @@ fn round(program: &PathBuf, floods: usize) -> Round {
         round.flooded =
             (acks.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
         let began = Instant::now();
-        while began.elapsed() < OPENING {
+        while began.elapsed() < OPENING / scale {
             let sent = Instant::now();
             let address = agent.address.clone();
             let asked = thread::spawn(move || {

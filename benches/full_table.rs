@@ -3,7 +3,8 @@
 //! Two million requests of a million clients (Zipf, s = 1) in ten seconds of simulated time,
 //! decided by our table, by the same table with least-recently-used eviction, and by an exact map.
 //! A cell is allowed wrongly when the exact map denies it. Then the attack: one client at a
-//! hundred times its limit, and a spray of keys that are never seen again.
+//! hundred times its limit, and a spray of keys that are never seen again. `--quick` only tries it
+//! out.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -11,6 +12,9 @@
     clippy::cast_sign_loss,
     reason = "a bench may end with a message, and its numbers are small"
 )]
+
+#[path = "support/asked.rs"]
+mod asked;
 
 use std::collections::HashMap;
 
@@ -23,6 +27,8 @@ const CLIENTS: u32 = 1_000_000;
 const PER_SECOND: u64 = 200_000;
 
 fn main() {
+    // Of the requests and of the attack's steps, one in so many, and all sizes or two.
+    let (scale, sizes) = if asked::quick() { (1_000, 2) } else { (1, usize::MAX) };
     println!(
         "{:<18} {:>9} {:>9} | {:>10} {:>10} {:>10} | {:>10}",
         "limit", "active", "slots", "min-TAT", "forgiven", "LRU", "denied"
@@ -31,8 +37,9 @@ fn main() {
         [("100/s burst 20", 10_000_000, 20, 10), ("10/m burst 10", 6_000_000_000, 10, 60)]
     {
         let quota = quota(interval_ns, burst);
-        let requests = draw(PER_SECOND * seconds);
-        for slots in [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21] {
+        let requests = draw(PER_SECOND * seconds / scale);
+        let all = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21];
+        for slots in all.into_iter().take(sizes) {
             let row = simulate(&requests, quota, slots);
             let share = |wrong: u64| format!("{:.4} %", 100.0 * wrong as f64 / row.denied as f64);
             println!(
@@ -48,7 +55,7 @@ fn main() {
     println!();
     println!("one client at 10 000/s, limit 100/s burst 20, 65 536 slots, 5 s; it may have 519");
     for fresh_per_second in [1_000_000, 5_000_000] {
-        let (ours, lru, random) = attack(fresh_per_second);
+        let (ours, lru, random) = attack(fresh_per_second, scale);
         println!("{fresh_per_second} fresh keys/s: min-TAT {ours}, LRU {lru}, random {random}");
     }
 }
@@ -95,7 +102,7 @@ fn simulate(requests: &[u32], quota: Quota, slots: u64) -> Row {
     Row { active, denied, ours: ours_wrong, forgiven_cells, lru: lru_wrong }
 }
 
-fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
+fn attack(fresh_per_second: u64, scale: u64) -> (u32, u32, u32) {
     const SECONDS: u64 = 5;
     const SLOTS: u64 = 65_536;
     let quota = quota(10_000_000, 20);
@@ -105,7 +112,7 @@ fn attack(fresh_per_second: u64) -> (u32, u32, u32) {
         (Forgetful::new(SLOTS, Victim::Oldest), Forgetful::new(SLOTS, Victim::Random));
     let mut allowed = (0, 0, 0);
     let mut fresh = 0_u32;
-    for _ in 0..SECONDS * 10_000 {
+    for _ in 0..SECONDS * 10_000 / scale {
         let mut now = table.reading();
         allowed.0 +=
             u32::from(table.charge(table.hash(b"client"), quota, 1, &mut now).is_allowed());

@@ -1,9 +1,10 @@
 //! What the data path costs in instructions, against bounds: `make guard`.
 //!
-//! `cargo bench --bench guard [-- --write]`. Valgrind counts instructions of user space, so the
+//! `cargo bench --bench guard [-- --write | --quick]`. Valgrind counts instructions of user space, so the
 //! figures do not depend on how busy the machine is. Each load runs twice, the second time with
 //! twice as much, and the difference is shown: start and end cancel out. `--write` writes the
-//! figures into docs/BENCHMARKS.md.
+//! figures into docs/BENCHMARKS.md. `--quick` does each load once without Valgrind, and judges
+//! nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,6 +12,8 @@
     reason = "a bench may end with a message"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/host.rs"]
 mod host;
 #[path = "support/notifies.rs"]
@@ -160,6 +163,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
 
+    if asked::quick() {
+        for (number, row) in ROWS.iter().enumerate() {
+            row.work.run(number, row.count / 100, &[]);
+            println!("{}: done", row.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+
     let mut section = format!(
         "## Instructions\n\nInstructions of user space, counted by Valgrind: `make guard`, \
          which fails above the bounds\n({}):\n\n{TABLE_HEAD}",
@@ -184,7 +195,7 @@ fn main() -> ExitCode {
         }
     }
     section += LEGEND;
-    if args.iter().any(|arg| arg == "--write") {
+    if asked::flag("--write") {
         page::write("guard", &section);
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -193,10 +204,24 @@ fn main() -> ExitCode {
 impl Work {
     /// The instructions of a process that does it `count` times.
     fn instructions(self, row: usize, count: usize, profile: &Path) -> usize {
-        let mut valgrind = Command::new("valgrind");
-        valgrind
-            .arg("--tool=callgrind")
-            .arg(format!("--callgrind-out-file={}", profile.display()));
+        let out = format!("--callgrind-out-file={}", profile.display());
+        self.run(row, count, &["valgrind", "--tool=callgrind", &out]);
+        let profile = fs::read_to_string(profile).expect("callgrind wrote a profile");
+        let totals =
+            profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("it has totals");
+        totals.parse().expect("a number")
+    }
+
+    /// Does it `count` times, in a process that other words may stand in front of.
+    fn run(self, row: usize, count: usize, words: &[&str]) {
+        let start = |program: &Path| match words {
+            [] => Command::new(program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+        };
         let store = match self {
             Self::AnswerShared { .. } => {
                 support::valkey::valkey().expect("a server: 'make valkey'");
@@ -207,28 +232,29 @@ impl Work {
         if let Self::Answer { .. } | Self::AnswerShared { .. } = self {
             let directory = support::directory();
             let path = |name: &str| directory.path().join(name);
-            valgrind.arg(env!("CARGO_BIN_EXE_gcra-spoa")).arg("--table").arg(path("table"));
-            valgrind.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
+            let mut command = start(&support::agent_binary());
+            command.arg("--table").arg(path("table"));
+            command.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
             let mut all_together = 32;
             match self {
                 Self::Answer { together, config: Some(config) } => {
                     all_together = together;
                     fs::write(path("gcra-spoa.toml"), config).unwrap();
-                    valgrind.arg("--config").arg(path("gcra-spoa.toml"));
+                    command.arg("--config").arg(path("gcra-spoa.toml"));
                 }
                 Self::AnswerShared { burst } => {
                     let url = store.as_ref().map(Server::url).unwrap();
                     let rate = if burst > 1_000 { "1000000000/s" } else { "20/h" };
-                    valgrind.args(["--rate", rate, "--burst", &burst.to_string()]);
-                    valgrind.args(["--store", &url, "--store-wait", "10s"]);
+                    command.args(["--rate", rate, "--burst", &burst.to_string()]);
+                    command.args(["--store", &url, "--store-wait", "10s"]);
                 }
                 Self::Answer { together, .. } => {
                     all_together = together;
-                    valgrind.args(["--rate", "100/s", "--burst", "20"]);
+                    command.args(["--rate", "100/s", "--burst", "20"]);
                 }
                 _ => {}
             }
-            let agent = Agent::start_command(&mut valgrind);
+            let agent = Agent::start_command(&mut command);
             let mut stream = Spop::connect(&agent.address).into_stream();
             let notifies = Notifies::new(count, 1);
             match store {
@@ -238,20 +264,13 @@ impl Work {
             drop(stream);
             agent.stop();
         } else {
-            valgrind.arg(std::env::current_exe().unwrap()).args([
-                "--run",
-                &row.to_string(),
-                &count.to_string(),
-            ]);
-            let output = valgrind
+            let mut command = start(&std::env::current_exe().unwrap());
+            let output = command
+                .args(["--run", &row.to_string(), &count.to_string()])
                 .output()
                 .expect("valgrind is installed: 'tests/install.sh valgrind valgrind'");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        let profile = fs::read_to_string(profile).expect("callgrind wrote a profile");
-        let totals =
-            profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("it has totals");
-        totals.parse().expect("a number")
     }
 
     fn do_here(self, count: usize) {

@@ -2,7 +2,7 @@
 //! others first.
 //!
 //! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick]`. Throughput, latency, CPU and
-//! memory, medians of interleaved rounds. `--quick` is one short round. `AGENT_ARGS` replaces the
+//! memory, medians of interleaved rounds. `--quick` only tries it out. `AGENT_ARGS` replaces the
 //! agent's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +13,8 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/host.rs"]
 mod host;
 #[path = "support/limit.rs"]
@@ -69,11 +71,8 @@ const NEGASUS_BURST: usize = 200_000;
 type Samples = [[Vec<Figures>; PEERS.len()]; LOADS.len()];
 
 fn main() {
-    // Cargo adds an argument of its own.
-    let args: Vec<_> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let quick = args.iter().any(|arg| arg == "--quick");
-    let wanted = args.iter().find(|arg| !arg.starts_with("--")).map_or("", String::as_str);
-    let (rounds, seconds) = if quick { (1, 0.2) } else { (3, 1.0) };
+    let (wanted, quick) = (asked::wanted(), asked::quick());
+    let (rounds, seconds) = if quick { (1, 0.05) } else { (3, 1.0) };
 
     let mut left_out = Vec::new();
     let peers: Vec<_> = (0..PEERS.len()).filter(|peer| is_built(*peer, &mut left_out)).collect();
@@ -83,15 +82,19 @@ fn main() {
         eprintln!("round {round} of {rounds}");
         for (socket, samples) in ["TCP", "Unix socket"].iter().zip(&mut samples) {
             for (load, row) in
-                LOADS.iter().zip(samples).filter(|(load, _)| load.name.contains(wanted))
+                LOADS.iter().zip(samples).filter(|(load, _)| load.name.contains(&wanted))
             {
                 for peer in &peers {
                     if *peer == ONE_BY_ONE && !matches!(load.offer, Offer::Window(1)) {
                         continue;
                     }
+                    let mut load = *load;
+                    if let (true, Offer::Burst(notifies)) = (quick, &mut load.offer) {
+                        *notifies /= 100;
+                    }
                     match measure(
                         *peer,
-                        *load,
+                        load,
                         *socket == "Unix socket",
                         Duration::from_secs_f64(seconds),
                     ) {

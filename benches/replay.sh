@@ -1,19 +1,28 @@
 #!/bin/sh
-# replay.sh [REQUESTS [ROUNDS]]: `gcra-spoa replay` beside awk and GoAccess on the same log, each
+# replay.sh [REQUESTS [ROUNDS]] | --quick: `gcra-spoa replay` beside awk and GoAccess on the same log, each
 # as a whole program: processor time and time in all, as medians of interleaved rounds. awk only
 # counts the requests of each client. What is not installed is left out, and the output says so.
+# --quick only tries it out, with the programs that the tests are made of.
 set -eu
 cd "$(dirname "$0")/.."
-requests=${1:-1000000}
-rounds=${2:-5}
 target=${CARGO_TARGET_DIR:-target}
-cargo build --release --locked --quiet --bin gcra-spoa
-cargo build --release --locked --quiet -p haproxy-log --example generate
+if [ "${1:-}" = --quick ]; then
+    requests=5000
+    rounds=1
+    built=$target/debug
+    "${CARGO:-cargo}" build --locked --quiet --workspace --bin gcra-spoa --example generate
+else
+    requests=${1:-1000000}
+    rounds=${2:-5}
+    built=$target/release
+    "${CARGO:-cargo}" build --release --locked --quiet --bin gcra-spoa
+    "${CARGO:-cargo}" build --release --locked --quiet -p haproxy-log --example generate
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' HUP INT TERM
 log=$work/haproxy.log
-"$target/release/examples/generate" --requests "$requests" --seed 1 --format http \
+"$built/examples/generate" --requests "$requests" --seed 1 --format http \
     --log "$log" --truth "$work/truth" >/dev/null
 echo "$requests requests, $(wc -c <"$log") bytes, $rounds rounds, $(nproc) cores"
 
@@ -22,8 +31,8 @@ count='{ split($1, a, ":"); n[a[1]]++ } END { for (k in n) c++; print c }'
 goaccess_format='%h:%^ [%d:%t.%^] %^ %^/%^ %^/%^/%^/%^/%L %s %b %^ %^ %^ %^ %^ "%r"'
 run() {
     case $1 in
-    replay) "$target/release/gcra-spoa" replay --rate 10/s --burst 20 "$log" ;;
-    suggest) "$target/release/gcra-spoa" replay --suggest key=ip "$log" ;;
+    replay) "$built/gcra-spoa" replay --rate 10/s --burst 20 "$log" ;;
+    suggest) "$built/gcra-spoa" replay --suggest key=ip "$log" ;;
     mawk | gawk) "$1" "$count" "$log" ;;
     goaccess)
         goaccess --no-global-config --log-format="$goaccess_format" --date-format=%d/%b/%Y \
@@ -63,5 +72,5 @@ for tool in $tools; do
         awk -v tool="$tool" -v column="$column" '$1 == tool { print $column }' "$work/figures" |
             sort -n | awk '{ n[NR] = $1 } END { print n[int((NR + 1) / 2)] }'
     done | paste -s -d' ' | awk -v tool="$tool" -v requests="$requests" \
-        '{ printf "%-14s %8.2f s %6.2f s %12d\n", tool, $1, $2, requests / $2 }'
+        '{ printf "%-14s %8.2f s %6.2f s %12d\n", tool, $1, $2, requests / ($2 > 0 ? $2 : 0.01) }'
 done

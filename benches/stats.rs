@@ -1,13 +1,16 @@
 //! What counting a decision costs: nanoseconds more than the same loop without counting.
 //!
-//! `cargo bench --bench stats`. Keys are hashed before the loop, and names are addresses, as in
-//! the daemon.
+//! `cargo bench --bench stats [-- --quick]`. Keys are hashed before the loop, and names are
+//! addresses, as in the daemon. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     reason = "a bench may end with a message"
 )]
+
+#[path = "support/asked.rs"]
+mod asked;
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -22,6 +25,7 @@ const ROUNDS: usize = 9;
 const DECISIONS: u32 = 20_000_000;
 
 fn main() {
+    let (rounds, decisions) = if asked::quick() { (1, 6_400) } else { (ROUNDS, DECISIONS) };
     let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
     println!(
         "{:<44} {:>8} {:>8} {:>8}",
@@ -33,16 +37,16 @@ fn main() {
                 .map(|key| (table.hash(&key.to_le_bytes()), Ipv4Addr::from(key)))
                 .collect();
             let (mut bare, mut counted) = (Vec::new(), Vec::new());
-            for _ in 0..ROUNDS {
-                bare.push(on(threads, &|| round(&clients, |_, _, _| {})));
+            for _ in 0..rounds {
+                bare.push(on(threads, &|| round(&clients, decisions, |_, _, _| {})));
                 // A new minute for each, which is when most is sampled.
                 let stats = Stats::new(NonZeroUsize::new(4096).unwrap());
                 counted.push(on(threads, &|| {
-                    round(&clients, |lane, is_blocked, (key, ip)| {
+                    round(&clients, decisions, |lane, is_blocked, (key, ip)| {
                         stats.count(lane, is_blocked, key, ip);
                     })
                 }));
-                assert_eq!(stats.total(), u64::from(DECISIONS) * threads as u64);
+                assert_eq!(stats.total(), u64::from(decisions) * threads as u64);
             }
             let (bare, counted) = (median(bare), median(counted));
             let name = format!("{threads} thread(s), {keys} client(s)");
@@ -59,10 +63,14 @@ fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
     })
 }
 
-fn round(clients: &[(KeyHash, Ipv4Addr)], each: impl Fn(Lane, bool, (KeyHash, Ipv4Addr))) -> f64 {
+fn round(
+    clients: &[(KeyHash, Ipv4Addr)],
+    decisions: u32,
+    each: impl Fn(Lane, bool, (KeyHash, Ipv4Addr)),
+) -> f64 {
     let mut random = 1_u64;
     let start = Instant::now();
-    for read in 0..DECISIONS / 32 {
+    for read in 0..decisions / 32 {
         // Once a read, as the daemon does.
         let lane = Lane::of_this_thread();
         for _ in 0..32 {
@@ -73,7 +81,7 @@ fn round(clients: &[(KeyHash, Ipv4Addr)], each: impl Fn(Lane, bool, (KeyHash, Ip
             each(lane, read & 3 == 0, black_box(clients[place]));
         }
     }
-    start.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS)
+    start.elapsed().as_secs_f64() * 1e9 / f64::from(decisions)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,15 +1,24 @@
 //! How fast logs are read: `cargo bench -p haproxy-log --bench read -- LOG...`
 //!
-//! For each number of threads and some selections of fields it prints lines and bytes per second.
+//! With `--quick` it is only tried out, with a small log of its own. For each number of threads and some selections of fields it prints lines and bytes per second.
 //! README.md of this crate says what other tools need for the same file.
 
 use std::time::Instant;
 
 use haproxy_log::{Format, Input, Options, Progress, read};
 
+const LINE: &str = "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe be/s1 0/0/1/2/3 200 512 - - ---- \
+                    1/1/0/0/0 0/0 \"GET /a/b?q=1 HTTP/1.1\"\n";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let paths: Vec<String> =
+    let mut paths: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let folder = tempfile::tempdir()?;
+    if std::env::args().any(|argument| argument == "--quick") {
+        let log = folder.path().join("haproxy.log");
+        std::fs::write(&log, LINE.repeat(10_000))?;
+        paths = vec![log.display().to_string()];
+    }
     let Some(first) = paths.first() else {
         println!("no log given; see examples/generate.rs");
         return Ok(());
@@ -31,6 +40,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
             })?;
             let worked = processor_seconds() - worked;
+            if outcome.entries == 0 {
+                return Err("no line was a request".into());
+            }
             let took = begin.elapsed().as_secs_f64();
             #[allow(clippy::cast_precision_loss, reason = "for people")]
             let (lines, bytes) = (outcome.lines as f64, progress.bytes() as f64);

@@ -12,7 +12,6 @@
 mod charges;
 mod check;
 mod cluster;
-mod cost;
 mod failing;
 mod fake;
 mod flooding;

@@ -1,5 +1,23 @@
 //! What a call costs the server: an ask by the number of leases, and a charge, beside a script
 //! that counts each request.
+//!
+//! `cargo bench -p gcra-store --bench cost [-- --quick]`. `--quick` only tries it out.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_precision_loss,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    unused_imports,
+    unused_macros,
+    reason = "a bench may end with a message, its numbers are small, and tests use the rest of the \
+              module that it shares with them"
+)]
+
+#[path = "../tests/servers/support.rs"]
+mod support;
 
 use std::time::Duration;
 
@@ -7,7 +25,7 @@ use gcra_lease::{Ask, AskNumber, Charge, HostId, Limit, Micros};
 use gcra_store::{Names, script};
 use redis::{Cmd, Connection, Pipeline};
 
-use crate::support::{Server, needs, programs, valkey};
+use support::{Server, programs, valkey};
 
 /// The usual way: GCRA in a script that is called for each request.
 const PLAIN: &str = "
@@ -29,6 +47,10 @@ return { 1, math.floor(-wait / interval), 0 }
 const CALLS: u64 = 10_000;
 const ROUNDS: u32 = 7;
 
+fn is_quick() -> bool {
+    std::env::args().any(|arg| arg == "--quick")
+}
+
 /// Calls `command` again and again, `at_once` in a pipeline. Returns how many µs a call took the
 /// server: the script alone, as `INFO commandstats` says, and all of its CPU time.
 fn cost(
@@ -37,18 +59,19 @@ fn cost(
     at_once: u64,
     mut command: impl FnMut() -> Cmd,
 ) -> (f64, f64) {
+    let (calls, rounds) = if is_quick() { (200, 1) } else { (CALLS, ROUNDS) };
     let mut least = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         server.say(&["CONFIG", "RESETSTAT"]);
         let before = cpu(server);
-        for _ in 0..CALLS / at_once {
+        for _ in 0..calls / at_once {
             let mut pipeline = Pipeline::new();
             for _ in 0..at_once {
                 pipeline.add_command(command());
             }
             pipeline.exec(connection).unwrap();
         }
-        let all = (cpu(server) - before) * 1e6 / CALLS as f64;
+        let all = (cpu(server) - before) * 1e6 / calls as f64;
         let stats = server.say(&["INFO", "commandstats"]);
         let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
         let script = line.split(',').find_map(|it| it.strip_prefix("usec_per_call=")).unwrap();
@@ -70,10 +93,8 @@ fn number(text: &str) -> f64 {
     text.trim().parse().unwrap()
 }
 
-#[test]
-#[ignore = "a measurement: make bench-store"]
-fn what_a_call_costs() {
-    needs!(valkey());
+fn main() {
+    valkey().expect("'make valkey' fetches a server");
     // Nothing is ever denied.
     let (interval_us, burst) = (1_000, 1_000_000);
     let limit = Limit::new(Duration::from_micros(interval_us), burst).unwrap();
