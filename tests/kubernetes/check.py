@@ -31,7 +31,8 @@ VALUES = sorted(Path("tests/kubernetes/values").glob("*.yaml"))
 # The oldest version that Chart.yaml names and has a schema, and the newest.
 VERSIONS = ["1.25.0", "1.37.0"]
 # A helm that was compiled here takes an old version for granted.
-KUBERNETES = ["--kube-version", VERSIONS[-1]]
+# What every use of the chart needs.
+KUBERNETES = ["--kube-version", VERSIONS[-1], "--set", "image.repository=registry.example/agent"]
 # A rate that gives nothing back during a test, so that the counts are exact.
 SLOW = "20/d burst 20"
 # How long anything may take on a busy machine.
@@ -172,6 +173,7 @@ def wrong_values():
         (["table.slots=4"], "/table/slots"),
         (["drainSeconds=3s"], "/drainSeconds"),
         (["image.digest=latest"], "64 hexadecimal digits"),
+        (["image.repository="], "'image.repository' is not set"),
     ]:
         arguments = [word for value in values for word in ("--set", value)]
         said = run(HELM, "template", CHART, *KUBERNETES, *arguments, fails=True)

@@ -146,6 +146,9 @@ shared = true
 {{- define "gcra-spoa.validate" -}}
 {{- $config := .Values.config | default "" }}
 {{- $config = regexReplaceAll "^\\x{FEFF}" $config "" }}
+{{- if not .Values.image.repository }}
+{{- fail "\n\n'image.repository' is not set. There is no public image: build it (deploy/container), push it to a registry that your nodes reach, and name it there, as in registry.example/gcra-spoa.\n" }}
+{{- end }}
 {{- include "gcra-spoa.validateNames" . }}
 {{- include "gcra-spoa.validateKeys" . }}
 {{- include "gcra-spoa.validateRate" . }}
