@@ -30,6 +30,15 @@
 //! # }
 //! ```
 //!
+//! It takes these lines in its `Cargo.toml`. The features of tokio are those that this program uses
+//! itself:
+//!
+//! ```text
+//! [dependencies]
+//! spop-agent = "0.1"
+//! tokio = { version = "1", features = ["macros", "rt", "signal"] }
+//! ```
+//!
 //! A program that has no tokio runtime calls [`Agent::run`], which starts one or several worker
 //! threads with a runtime each.
 //!
