@@ -1,7 +1,6 @@
 //! Writes the man pages and the completions of shells: `cargo run --example manual -- DIR`.
 //! `MANUAL_DATE=2026-11-22` is the date in the pages.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::{env, fs};
@@ -43,7 +42,7 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
         .date(date)
         .source(concat!("gcra-spoa ", env!("CARGO_PKG_VERSION")))
         .manual("gcra-spoa manual");
-    let mut out = File::create(directory.join(page.get_filename()))?;
+    let mut out = Vec::new();
     page.render_title(&mut out)?;
     page.render_name_section(&mut out)?;
     page.render_synopsis_section(&mut out)?;
@@ -55,7 +54,17 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     if let Some(notes) = command.get_after_long_help().or(command.get_after_help()) {
         write_notes(&notes.to_string(), &mut out)?;
     }
+    fs::write(directory.join(page.get_filename()), escaped(&String::from_utf8_lossy(&out)))?;
     command.get_subcommands().try_for_each(|command| write_pages(command, directory))
+}
+
+/// Other characters than those of ASCII by their names: not every reader of such pages knows UTF-8.
+fn escaped(page: &str) -> String {
+    let escape = |char: char| match u32::from(char) {
+        0..128 => char.to_string(),
+        number => format!("\\[u{number:04X}]"),
+    };
+    page.chars().map(escape).collect()
 }
 
 /// What the help ends with. It has examples and tables in it, so its lines stay as they are.

@@ -1,4 +1,5 @@
-//! The library's examples, each with its own configuration behind a real HAProxy.
+//! The library's examples, each with its own configuration behind a real HAProxy, and the man pages
+//! that an example of the agent writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
@@ -22,23 +23,28 @@ struct Example {
     haproxy: Haproxy,
 }
 
+/// Builds all examples, the first time.
+fn build() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        // What Cargo says to this test about its package would be a reason to build some
+        // dependencies again.
+        for (name, _) in std::env::vars_os() {
+            let about_it = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+            if about_it.iter().any(|it| name.to_string_lossy().starts_with(it)) {
+                build.env_remove(name);
+            }
+        }
+        let status =
+            build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
+        assert!(status.success(), "the examples can't be built");
+    });
+}
+
 impl Example {
     fn start(name: &str, environment: &[(&str, &str)]) -> Self {
-        static BUILT: Once = Once::new();
-        BUILT.call_once(|| {
-            let mut build = Command::new(env!("CARGO"));
-            // What Cargo says to this test about its package would be a reason to build some
-            // dependencies again.
-            for (name, _) in std::env::vars_os() {
-                let about_it = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-                if about_it.iter().any(|it| name.to_string_lossy().starts_with(it)) {
-                    build.env_remove(name);
-                }
-            }
-            let status =
-                build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
-            assert!(status.success(), "the examples can't be built");
-        });
+        build();
         let address = free_port(Ipv4Addr::LOCALHOST.into()).to_string();
         let mut command = Command::new(binary(name));
         command.env("SPOE_ADDR", &address).envs(environment.iter().copied());
@@ -67,6 +73,25 @@ fn binary(name: &str) -> PathBuf {
 fn get(client: &mut Client, headers: &[(&str, &str)]) -> (u16, String) {
     let response = client.get_with("/", headers).unwrap();
     (response.status, response.body.trim_end().to_owned())
+}
+
+/// Bare groff and other readers of man pages print rubbish for anything but ASCII.
+#[test]
+fn man_pages_are_in_ascii() {
+    build();
+    let folder = directory();
+    let status = Command::new(binary("manual")).arg(folder.path()).status().unwrap();
+    assert!(status.success());
+    let mut pages = 0;
+    for page in fs::read_dir(folder.path().join("man")).unwrap() {
+        let path = page.unwrap().path();
+        let text = fs::read(&path).unwrap();
+        let other = text.split(|byte| *byte == b'\n').find(|line| !line.is_ascii());
+        let other = other.map(String::from_utf8_lossy);
+        assert!(other.is_none(), "{}: {other:?}", path.display());
+        pages += 1;
+    }
+    assert!(pages > 10, "{pages}");
 }
 
 #[test]
