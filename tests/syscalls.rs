@@ -26,6 +26,26 @@ const WAKE_UP: &str = r#""\1\0\0\0\0\0\0\0", 8)"#;
 
 const ROUNDS: usize = 100;
 
+/// As a strict seccomp filter would refuse it. The runtime below would panic without it.
+#[test]
+fn a_refused_pair_of_sockets_is_one_sentence() {
+    needs!(strace());
+    let directory = support::directory();
+    let table = directory.path().join("table");
+    let admin = ["--admin", "127.0.0.1:0"];
+    let store = ["--store", "redis://127.0.0.1:1"];
+    for more in [&[][..], &admin, &store, &["--watch"]] {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-e", "inject=socketpair:error=EPERM", "-o", "/dev/null"]);
+        command.arg(env!("CARGO_BIN_EXE_gcra-spoa")).args(["--rate", "100/s", "--slots", "64"]);
+        command.args(["--listen", "127.0.0.1:0", "--table"]).arg(&table);
+        let output = command.args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{more:?}: {said}");
+        assert!(said.contains("socketpair") && !said.contains("panicked"), "{more:?}: {said}");
+    }
+}
+
 #[test]
 fn what_comes_together_takes_one_read_and_one_write() {
     needs!(strace());
