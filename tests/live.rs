@@ -335,7 +335,8 @@ fn large_answers_wedge_no_connection() {
     needs!(support::haproxy());
     const NAME: VarName<'static> = VarName::from_static("blocked");
     for (answer_bytes, max_ack_size) in [(700, 815), (1200, 2000), (16_000, 16_379)] {
-        let limits = Limits { max_ack_size, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.max_ack_size = max_ack_size;
         let agent = spop_agent::Agent::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
             // Long enough for HAProxy to send all that it may.
             thread::sleep(Duration::from_micros(300));

@@ -329,6 +329,7 @@ pub(crate) fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Res
         Err(ExemptError::BeingResized) => {
             bail!(table_error::being_resized(&inspected.path, table))
         }
+        Err(other) => bail!("table {path}: {other}"),
     }
 }
 

@@ -566,10 +566,10 @@ impl Housekeeping {
     /// Logs which clients were blocked and what went wrong since the last report.
     fn report(&self, reported: &mut Reported) {
         self.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
-        let Evictions { evicted_live, forgiven } = self.table.load().evictions();
-        let evicted = evicted_live.saturating_sub(reported.evictions.evicted_live);
+        let evictions = self.table.load().evictions();
+        let evicted = evictions.evicted_live.saturating_sub(reported.evictions.evicted_live);
         if evicted > 0 {
-            let forgiven = forgiven.saturating_sub(reported.evictions.forgiven);
+            let forgiven = evictions.forgiven.saturating_sub(reported.evictions.forgiven);
             // By the limit that gives the highest possible number.
             let policies = self.policies.load();
             let limits = policies.policies.without_trials().flat_map(Policy::limits);
@@ -586,7 +586,7 @@ impl Housekeeping {
                 Count(cells, "request", "requests")
             );
         }
-        reported.evictions = Evictions { evicted_live, forgiven };
+        reported.evictions = evictions;
         for policy in &self.policies.load().policies.list {
             if let Some(never) = self.never_settled(policy, reported) {
                 log::warn!("{never}");

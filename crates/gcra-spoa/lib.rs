@@ -187,12 +187,12 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         );
     }
 
-    let limits = match &file {
+    let mut limits = match &file {
         None => Limiter::limits_for_blocked_only(&policies.answers),
         // A reload can bring more variables.
         Some(_) => Limits::default(),
     };
-    let limits = Limits { max_frame_size: config.max_frame_size, ..limits };
+    limits.max_frame_size = config.max_frame_size;
     let stats = Arc::new(Stats::new(config.threads));
     let store = policies.store.clone();
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));

@@ -73,10 +73,11 @@ impl Limiter {
     /// small then, so HAProxy may keep 20 NOTIFYs in flight whatever its buffers are.
     pub(crate) fn limits_for_blocked_only(answers: &Answers) -> Limits {
         let action = AckWriter::set_var_size(answers.blocked, &Value::Bool(true));
-        match u32::try_from(AckWriter::max_length(action)) {
-            Ok(max_ack_size) => Limits { max_ack_size, ..Limits::default() },
-            Err(_) => Limits::default(),
+        let mut limits = Limits::default();
+        if let Ok(max_ack_size) = u32::try_from(AckWriter::max_length(action)) {
+            limits.max_ack_size = max_ack_size;
         }
+        limits
     }
 
     /// The counters of messages that got no decision.

@@ -1253,7 +1253,8 @@ async fn the_delay_is_in_the_smallest_answer() {
         assert!(policies(&text).about_frames(16_380).is_none());
         let said = policies(&text).about_frames(256).unwrap();
         assert!(said.starts_with("with --max-frame-size 256 some answers may be too "), "{said}");
-        let limits = spop_agent::Limits { max_frame_size: 256, ..Default::default() };
+        let mut limits = spop_agent::Limits::default();
+        limits.max_frame_size = 256;
         let limiter = Limiter::new(small.table.clone(), small.policies.clone());
         small.client = Client::of(Agent::new(limiter).limits(limits)).await.unwrap();
         let both = [("api", &ip[..]), ("more", &ip)];

@@ -387,11 +387,11 @@ impl Watched {
 
     fn table_status(&self, scan: Option<Scan>) -> TableStatus {
         let table = self.table.load();
-        let Evictions { evicted_live, forgiven } = table.evictions();
+        let Evictions { evicted_live, forgiven, .. } = table.evictions();
         let processes = table.processes();
         let me = processes.iter().find(|process| is_this_process(process));
         let own_limits = me.and_then(|me| me.profile).map(|profile| profile.limits);
-        let states = |Occupancy { live, idle, pending, sealed }| {
+        let states = |Occupancy { live, idle, pending, sealed, .. }| {
             named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)])
         };
         TableStatus {

@@ -181,8 +181,9 @@ impl LeasesStatus {
     fn of(borrower: &Borrower, now: Time, counts: Option<LeaseCounts>) -> Self {
         let leases = borrower.leases();
         let states = counts.map(|counts| {
-            let LeaseCounts { in_use, blocked, free, over, announced, held: _, unreported: _ } =
-                counts;
+            let LeaseCounts {
+                in_use, blocked, free, over, announced, held: _, unreported: _, ..
+            } = counts;
             [
                 ("in_use", in_use),
                 ("blocked", blocked),

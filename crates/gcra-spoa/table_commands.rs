@@ -86,7 +86,7 @@ fn info(path: &Path, table: &Table) -> Output {
 
 /// The size of the table, and what its slots hold.
 fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<String> {
-    let Occupancy { live, idle, pending, sealed } = occupancy;
+    let Occupancy { live, idle, pending, sealed, .. } = occupancy;
     let slots = table.slots().get();
     let row = |state: &str, count: u64, meaning: &str| {
         let per_mille = count * 1000 / u64::from(slots);
@@ -216,7 +216,8 @@ fn leases_in_words(
         Err(error) => return vec![format!("fault: {error}")],
     };
     let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
-    let LeaseCounts { in_use, blocked, free: _, over, announced: _, held, unreported } = counts;
+    let LeaseCounts { in_use, blocked, free: _, over, announced: _, held, unreported, .. } =
+        counts;
     let machines = match leases.hosts() {
         0 => "the store has not answered yet".to_owned(),
         machines => format!("{} seen", Count(machines, "machine was", "machines were")),
@@ -250,7 +251,7 @@ fn leases_in_words(
 
 fn leases_as_json(path: &Path, table: &Table, leases: &Leases) -> Value {
     let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
-    let LeaseCounts { in_use, blocked, free, over, announced, held, unreported } = counts;
+    let LeaseCounts { in_use, blocked, free, over, announced, held, unreported, .. } = counts;
     json!({
         "file": leases_path(path).display().to_string(),
         "bytes": leases.bytes(),
@@ -283,8 +284,8 @@ fn info_as_json(
     unlisted: u64,
     interrupted: Option<Slots>,
 ) -> Value {
-    let Occupancy { live, idle, pending, sealed } = occupancy;
-    let Evictions { evicted_live, forgiven } = table.evictions();
+    let Occupancy { live, idle, pending, sealed, .. } = occupancy;
+    let Evictions { evicted_live, forgiven, .. } = table.evictions();
     let process = |process: &Process| {
         json!({
             "pid": process.pid,

@@ -261,7 +261,8 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     }
     let sent = script.bytes.len();
     let mut stream = CutStream::new(std::mem::take(&mut script.bytes), cuts, ending == 1);
-    let limits = Limits { max_ack_size, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_ack_size = max_ack_size;
     let agent = Agent::new(Echo).limits(limits).deadline(DEADLINE).max_in_flight(max_in_flight);
     let counters = agent.counters();
     let agent = Streams::new(agent);

@@ -59,11 +59,9 @@ struct Script {
 impl Script {
     fn read(u: &mut Unstructured<'_>) -> Result<Self> {
         let choice = usize::from(u.arbitrary::<u8>()?);
-        let limits = Limits {
-            max_frame_size: [1 << 20, 0, 256, 1000, 16380][choice % 5],
-            max_ack_size: [815, 0, 100, u32::MAX][choice / 5 % 4],
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.max_frame_size = [1 << 20, 0, 256, 1000, 16380][choice % 5];
+        limits.max_ack_size = [815, 0, 100, u32::MAX][choice / 5 % 4];
         let mut script =
             Self { limits, bytes: Vec::new(), cuts: Vec::new(), good: 0, notifies: Vec::new() };
         let mut out = vec![0; LONGEST];

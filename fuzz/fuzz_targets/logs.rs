@@ -15,7 +15,8 @@ fuzz_target!(|input: &[u8]| {
         let names: Vec<&str> = format.fields().iter().map(|field| field.name()).collect();
         // A format of more fields than a selection can have is refused.
         let Ok(selection) = format.select(&names) else { continue };
-        let options = Options { threads: 1, max_line: 4096, ..Options::default() };
+        let mut options = Options::default();
+        (options.threads, options.max_line) = (1, 4096);
         let (mut bytes, mut last) = (0, i64::MIN);
         let log = log.to_vec();
         let size = log.len();

@@ -104,7 +104,7 @@ impl StoreSettings {
     pub(crate) fn remarks(&self) -> Vec<String> {
         let password = match &self.password {
             Password::File(path) => Content::Password.remark(path),
-            Password::None | Password::Variable(_) => None,
+            _ => None,
         };
         let authorities = self.authorities.as_ref();
         let authorities = authorities.and_then(|path| Content::Certificates.remark(path));

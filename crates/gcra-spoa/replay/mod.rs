@@ -92,7 +92,8 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     // Before the work, so that a wrong path costs no time.
     let page = command.html.as_deref().map(|file| open_page(file, &real_files)).transpose()?;
     let progress = Progress::new();
-    let mut options = Options { utc_offset: command.utc_offset, ..Options::default() };
+    let mut options = Options::default();
+    options.utc_offset = command.utc_offset;
     options.window = command.window.unwrap_or(options.window);
     let mut has_fractions = false;
     let outcome = shown_while(&progress, || {

@@ -15,6 +15,7 @@ use crate::script::{self, By};
 
 /// One thing that [`check`] has found out.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Finding {
     /// How good or bad it is.
     pub kind: Kind,

@@ -7,6 +7,7 @@ use std::{env, fs, io};
 
 /// Where the store is, and how it is asked.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Where it is.
     pub url: Url,
@@ -75,6 +76,7 @@ pub struct Certificate {
 /// Where a password comes from. It is never a part of a configuration, so it is in no log and no
 /// list of processes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Password {
     /// There is none.
     #[default]

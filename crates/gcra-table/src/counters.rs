@@ -6,6 +6,7 @@ use crate::time::Nanos;
 
 /// What it has cost that a table was too small: see [`Table::evictions`](crate::Table::evictions).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Evictions {
     /// Buckets that were forgotten while their keys owed something.
     pub evicted_live: u64,

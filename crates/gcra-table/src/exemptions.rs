@@ -43,12 +43,24 @@ pub struct Exemption {
 
 /// Why an exemption could not be written down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum ExemptError {
     /// There are 128 exemptions already.
     Full,
     /// The table is being resized, and the exemption could be lost in the move.
     BeingResized,
 }
+
+impl core::fmt::Display for ExemptError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Full => f.write_str("there are 128 exemptions already"),
+            Self::BeingResized => f.write_str("the table is being resized; try again"),
+        }
+    }
+}
+
+impl core::error::Error for ExemptError {}
 
 /// A place for an exemption in the header.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use crate::time::{Nanos, Time};
 /// What the slots of a table hold. They are counted one after another, so in a busy table the
 /// numbers are exact to a few slots.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Occupancy {
     /// Buckets that owe something.
     pub live: u64,

@@ -89,6 +89,7 @@ pub struct LeaseNeed {
 /// What the entries of [`Leases`] hold. They are counted one after another, so in use the numbers
 /// are exact to a few entries.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct LeaseCounts {
     /// Entries with cells that may be spent, or with an ask under way.
     pub in_use: u64,

@@ -37,6 +37,7 @@ pub(crate) struct Attachment {
 /// All of this is what the process wrote itself, or what another process of the same user wrote in
 /// its place.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Process {
     /// Its place in the list.
     pub place: usize,

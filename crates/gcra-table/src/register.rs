@@ -46,6 +46,7 @@ const OVERRIDE: u64 = 1 << 32;
 
 /// A quota that a limit has, or has had.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Registered {
     /// The limit's [id](crate::limit_id), or 0.
     pub limit: u64,

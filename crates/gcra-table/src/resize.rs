@@ -28,6 +28,7 @@ use crate::table::Table;
 
 /// What [`Table::resize`] did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Resized {
     /// The slots before.
     pub from: Slots,

@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let Ok(selection) = format.select(fields) else { continue };
         for threads in [1, 0] {
             let inputs: Vec<Input> = paths.iter().map(Input::file).collect();
-            let options = Options { threads, ..Options::default() };
+            let mut options = Options::default();
+            options.threads = threads;
             let progress = Progress::new();
             let mut sum = 0_u64;
             let (begin, worked) = (Instant::now(), processor_seconds());

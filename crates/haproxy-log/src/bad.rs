@@ -47,6 +47,7 @@ impl fmt::Display for BadKind {
 
 /// The bad lines of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BadLine {
     /// What is wrong.
     pub kind: BadKind,

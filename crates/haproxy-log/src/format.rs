@@ -544,6 +544,7 @@ impl std::error::Error for FormatError {}
 
 /// A format does not have a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnknownField {
     /// The name that was asked for.
     pub name: String,

@@ -30,6 +30,7 @@ pub struct Entry<'a> {
 
 /// How logs are read.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// How far a line may lie behind later ones (default 1 hour). HAProxy writes a line when the
     /// request is done, so this is the longest request that is put back into its place.

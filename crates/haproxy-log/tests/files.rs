@@ -10,6 +10,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use haproxy_log::{BadKind, Format, Input, Options, Outcome, Progress, Selection, read};
 
+/// The usual options with a change.
+fn with(change: impl FnOnce(&mut Options)) -> Options {
+    let mut options = Options::default();
+    change(&mut options);
+    options
+}
+
 /// A line of a request this many milliseconds after the start of a day.
 fn line(milliseconds: u32, client: &str) -> String {
     let (hour, minute) = (milliseconds / 3_600_000, milliseconds / 60_000 % 60);
@@ -105,7 +112,7 @@ fn any_number_of_threads_gives_what_one_by_one_gives() {
     let text = log(1, 3000, 2000);
     let expected = naive(&[&text]);
     for threads in [1, 2, 7] {
-        let options = Options { threads, ..Options::default() };
+        let options = with(|it| it.threads = threads);
         let (requests, outcome) = run(&[stream(&text)], &options);
         assert!(requests == expected);
         assert_eq!((outcome.entries, outcome.late), (3000, 0));
@@ -122,7 +129,10 @@ fn what_comes_depends_on_the_text_alone() {
     let text = log(2, 30_000, 60_000);
     let mut all = Vec::new();
     for (threads, drips) in [(1, false), (2, true), (5, false), (3, true)] {
-        let options = Options { threads, memory: 1 << 20, ..Options::default() };
+        let options = with(|it| {
+            it.threads = threads;
+            it.memory = 1 << 20;
+        });
         let input = match drips {
             true => {
                 let rng = fastrand::Rng::with_seed(threads as u64);
@@ -150,14 +160,14 @@ fn lines_beyond_the_window_are_late() {
     }
     text += &line(70_000, "10.0.0.2");
     text += &line(159_000, "10.0.0.3");
-    let options = Options { window: Duration::from_secs(20), ..Options::default() };
+    let options = with(|it| it.window = Duration::from_secs(20));
     let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
     assert_eq!((outcome.entries, outcome.late, outcome.lines), (6001, 1, 6002));
     assert!(requests.is_sorted_by_key(|request| request.0));
     // A window of what the outcome says is enough.
     let window = outcome.behind.unwrap();
     assert!(window > Duration::from_secs(50), "{outcome:?}");
-    let options = Options { window, ..Options::default() };
+    let options = with(|it| it.window = window);
     assert_eq!(run(&[stream(text.as_bytes())], &options).1.late, 0);
     let (_, outcome) = run(&[stream(text.as_bytes())], &Options::default());
     assert_eq!((outcome.late, outcome.behind), (0, None));
@@ -172,7 +182,7 @@ fn requests_that_lie_far_ahead_are_kept() {
         let ahead = if at % 50 == 0 { 3_600_000 } else { rng.u32(0..100) };
         text += &line(at * 10 + ahead, &format!("10.0.{}.1", at % 256));
     }
-    let options = Options { window: Duration::from_secs(2), ..Options::default() };
+    let options = with(|it| it.window = Duration::from_secs(2));
     let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
     assert_eq!((outcome.entries, outcome.late), (30_000, 0));
     assert!(requests == naive(&[text.as_bytes()]));
@@ -187,7 +197,7 @@ fn a_wrong_date_does_not_make_the_others_late() {
             text += &line(5_000, "10.0.0.9").replace("2026", "2036");
         }
     }
-    let options = Options { window: Duration::from_secs(20), ..Options::default() };
+    let options = with(|it| it.window = Duration::from_secs(20));
     let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
     assert_eq!((outcome.entries, outcome.late), (20_001, 0));
     assert!(requests.last().unwrap().1.starts_with("10.0.0.9"));
@@ -213,7 +223,10 @@ fn several_files_are_merged_by_time() {
     std::fs::write(&paths[2], gzip(parts[2])).unwrap();
     let inputs = paths.map(Input::file);
     for memory in [1 << 16, 64 << 20] {
-        let options = Options { memory, window: Duration::from_secs(5), ..Options::default() };
+        let options = with(|it| {
+            it.memory = memory;
+            it.window = Duration::from_secs(5);
+        });
         let (requests, outcome) = run(&inputs, &options);
         let expected = naive(&parts);
         assert_eq!(outcome.late, 0);
@@ -306,7 +319,7 @@ fn a_stream_can_be_sampled_first() {
 #[test]
 fn ends_of_lines_and_long_lines() {
     let good = line(1000, "10.0.0.1");
-    let short = Options { max_line: 300, ..Options::default() };
+    let short = with(|it| it.max_line = 300);
     for (text, lines, entries, too_long) in [
         (String::new(), 0, 0, 0),
         ("\n".to_owned(), 1, 0, 0),
@@ -320,7 +333,13 @@ fn ends_of_lines_and_long_lines() {
         (format!("{good}{}\n", "x".repeat(262_144)), 2, 1, 1),
         (format!("{}\n{}\n{good}", "x".repeat(600_000), "y".repeat(600_000)), 3, 1, 2),
     ] {
-        for options in [&short, &Options { threads: 1, ..short.clone() }] {
+        for options in [
+            &short,
+            &with(|it| {
+                it.max_line = 300;
+                it.threads = 1;
+            }),
+        ] {
             let (_, outcome) = run(&[stream(text.as_bytes())], options);
             let found = outcome.bad.iter().find(|bad| bad.kind == BadKind::TooLong);
             let found = found.map_or(0, |bad| bad.count);
@@ -362,7 +381,7 @@ fn files_that_cannot_be_read() {
 fn a_panic_of_the_caller_ends_the_threads() {
     let selection = Format::http().select(&[]).unwrap();
     let input = stream(&log(12, 20_000, 0));
-    let options = Options { window: Duration::ZERO, ..Options::default() };
+    let options = with(|it| it.window = Duration::ZERO);
     let _ = read(&[input], &selection, &options, &Progress::new(), &mut |_| {
         panic!("the caller's own");
     });

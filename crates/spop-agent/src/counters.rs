@@ -47,6 +47,7 @@ struct LatencyCounters {
 
 /// How long the agent took, from the read of a NOTIFY to the write of its ACK.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Latency {
     /// How many ACKs took at most 1 µs; then, of the others, at most 2 µs, 4 µs, and so on up to
     /// 1.05 s; and last, how many took longer. See [`upper_bound`](Self::upper_bound).

@@ -16,8 +16,9 @@ const LIMIT: usize = 1 << 20;
 
 /// An agent that waits for the rest of a frame longer than a test takes.
 fn patient() -> Agent<impl Handler> {
-    Agent::new(measure)
-        .limits(Limits { frame_timeout: Duration::from_secs(600), ..Limits::default() })
+    let mut limits = Limits::default();
+    limits.frame_timeout = Duration::from_secs(600);
+    Agent::new(measure).limits(limits)
 }
 
 /// Waits until the agent has read this much. Returns whether it keeps it; if not, it ends the
@@ -221,7 +222,8 @@ async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_s
 
 #[tokio::test]
 async fn frames_have_16_kib_unless_more_is_configured() {
-    let large = Limits { max_frame_size: 1 << 20, ..Limits::default() };
+    let mut large = Limits::default();
+    large.max_frame_size = 1 << 20;
     let (usual, large) =
         (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(large)).await);
     for (served, offered, agreed) in [

@@ -110,7 +110,8 @@ async fn a_hello_is_read_in_any_order_with_anything_unknown_in_it() {
 
 #[tokio::test]
 async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
-    let limits = Limits { max_ack_size: 2000, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_ack_size = 2000;
     let (small, large) =
         (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
     for (served, offered, size, pipelining) in [
@@ -296,7 +297,8 @@ async fn an_end_between_frames_is_ordinary_and_one_inside_is_counted() {
 /// One byte a second counts as silence.
 #[tokio::test]
 async fn a_frame_has_a_deadline_however_steadily_it_comes() {
-    let limits = Limits { frame_timeout: Duration::from_millis(300), ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.frame_timeout = Duration::from_millis(300);
     let served = serve(Agent::new(measure).limits(limits)).await;
     let mut peer = Peer::greeted(&served).await;
     let mut other = Peer::greeted(&served).await;

@@ -184,8 +184,8 @@ async fn so_many_wait_and_no_more() {
 #[tokio::test]
 async fn a_full_connection_stays_open_however_long_it_waits() {
     let gate = Gate::new();
-    let limits =
-        spop_agent::Limits { frame_timeout: Duration::from_millis(50), ..Default::default() };
+    let mut limits = spop_agent::Limits::default();
+    limits.frame_timeout = Duration::from_millis(50);
     let agent = Agent::new(gate.handler()).max_in_flight(NonZeroUsize::MIN).limits(limits);
     let served = serve(agent.deadline(Duration::from_secs(60))).await;
     let mut peer = Peer::greeted(&served).await;

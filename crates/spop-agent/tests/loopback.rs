@@ -314,7 +314,8 @@ async fn after_a_drain_goodbye_comes_with_the_last_ack() {
 
 #[tokio::test]
 async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
-    let limits = Limits { max_frame_size: 1 << 20, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_frame_size = 1 << 20;
     let served = serve(Agent::new(measure).limits(limits)).await;
     let mut peer = Peer::connect(&served).await;
     peer.send(&hello(400_000, None)).await;
@@ -394,7 +395,8 @@ async fn a_peer_that_never_reads_is_not_read_for_ever() {
 #[tokio::test]
 async fn who_says_nothing_or_half_a_frame_is_sent_away() {
     let short = Duration::from_secs(1);
-    let limits = Limits { hello_timeout: short, frame_timeout: short, ..Limits::default() };
+    let mut limits = Limits::default();
+    (limits.hello_timeout, limits.frame_timeout) = (short, short);
     let served = serve(Agent::new(measure).limits(limits)).await;
     let mut silent = Peer::connect(&served).await;
     let mut slow = Peer::connect(&served).await;

@@ -46,6 +46,7 @@ const fn length(bytes: usize) -> u32 {
 
 /// The limits that an agent sets for a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Limits {
     /// The largest LENGTH that the agent accepts, 256 or more. HAProxy offers `tune.bufsize` - 4,
     /// which is 16380 unless it is configured, and the smaller of the two values is in force.

@@ -44,7 +44,8 @@
 //!     Ok((used, send))
 //! }
 //!
-//! let limits = Limits { max_payload_size: 0, ..Limits::default() };
+//! let mut limits = Limits::default();
+//! limits.max_payload_size = 0;
 //! let mut connection = Connection::new(limits, Duration::ZERO);
 //! # let mut hello = [0; 256];
 //! # let fields = spop_codec::haproxy::HelloFields::default();

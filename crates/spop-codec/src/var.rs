@@ -136,6 +136,7 @@ impl<'a> VarName<'a> {
 
 /// Why HAProxy does not accept a name for a variable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum NameError {
     /// It has this many bytes; 1 to 56 are allowed.
     Length(usize),

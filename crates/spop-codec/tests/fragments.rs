@@ -164,7 +164,7 @@ fn pieces_are_bounded_in_number_and_size() {
     assert!(converse(&mut connection(Limits::default(), 16380), &most).is_ok());
     assert_eq!(ended(&pieces(1, &payload(6_400), 100)), Status::TOO_BIG);
 
-    let limits = Limits { max_payload_size: 1_000, ..Limits::default() };
+    let limits = payloads_up_to(1_000);
     let ended = |bytes: usize| {
         converse(&mut connection(limits, 16380), &pieces(1, &payload(bytes), 300)).err()
     };
@@ -181,7 +181,7 @@ fn a_payload_that_is_no_notify_ends_the_connection() {
 
 #[test]
 fn without_reassembly_a_piece_ends_the_connection() {
-    let limits = Limits { max_payload_size: 0, ..Limits::default() };
+    let limits = payloads_up_to(0);
     let mut connection = connection(limits, 16380);
     assert_eq!(
         converse(&mut connection, &pieces(1, &payload(500), 100)),
@@ -221,10 +221,16 @@ fn a_payload_has_no_longer_than_the_frame_that_begins_it() {
 
 #[test]
 fn a_piece_that_is_refused_sets_no_deadline() {
-    let limits = Limits { max_payload_size: 99, ..Limits::default() };
+    let limits = payloads_up_to(99);
     let mut connection = connection(limits, 16380);
     let frames = pieces(1, &payload(500), 100);
     let error = connection.receive(&frames[0], Duration::from_secs(1)).unwrap_err();
     assert_eq!(error, ProtocolError::PayloadTooBig { max: 99 });
     assert_eq!(connection.deadline(), None, "the connection ends, and waits for nothing");
+}
+
+fn payloads_up_to(max_payload_size: u32) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_payload_size = max_payload_size;
+    limits
 }

@@ -464,10 +464,11 @@ fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool
 
 #[test]
 fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
-    let limits = |max_frame_size, max_ack_size| Limits {
-        max_frame_size,
-        max_ack_size,
-        ..Limits::default()
+    let limits = |max_frame_size, max_ack_size| {
+        let mut limits = Limits::default();
+        limits.max_frame_size = max_frame_size;
+        limits.max_ack_size = max_ack_size;
+        limits
     };
     assert_eq!(agreed(16380, "pipelining", Limits::default()), (16380, true, 815));
     assert_eq!(agreed(16380, "pipelining,async", Limits::default()), (16380, true, 815));

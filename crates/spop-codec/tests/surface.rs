@@ -268,7 +268,8 @@ fn each_protocol_error_has_a_sentence_and_a_status() {
 
 #[test]
 fn a_connection_counts_what_it_skips_and_agrees_to_nothing_it_was_not_offered() {
-    let limits = Limits { max_payload_size: 0, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_payload_size = 0;
     let mut connection = Connection::new(limits, Duration::ZERO);
     assert!(connection.awaits_hello());
     let mut hello = [0; 256];

@@ -361,7 +361,9 @@ fn streams_give_the_same_events_however_they_are_split() {
 
 /// The vectors are for an agent that accepts no pieces.
 fn without_fragments() -> Limits {
-    Limits { max_payload_size: 0, ..Limits::default() }
+    let mut limits = Limits::default();
+    limits.max_payload_size = 0;
+    limits
 }
 
 #[test]

@@ -184,7 +184,9 @@ fn strict_under(config: Config, limit: Limit, fault: impl FnMut(&mut Rng)) {
 }
 
 fn config(url: &str) -> Config {
-    Config { look_every: Duration::from_millis(100), ..Config::new(url_of(url)) }
+    let mut config = Config::new(url_of(url));
+    config.look_every = Duration::from_millis(100);
+    config
 }
 
 fn url_of(url: &str) -> gcra_store::Url {

@@ -16,7 +16,8 @@ pub type Values = Vec<Option<String>>;
 
 /// The requests of a log and the values of some fields.
 pub fn all(format: &Format, log: &[u8], names: &[&str]) -> (Vec<(i64, Values)>, Outcome) {
-    let options = Options { threads: 2, ..Options::default() };
+    let mut options = Options::default();
+    options.threads = 2;
     with(format, log, names, &options)
 }
 
