@@ -5,10 +5,11 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
-	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script store-faults \
-	bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick bench-cluster bench-haproxy \
-	bench-peers bench-replay guard haproxy promtool strace valkey static reproduce packages image site release \
-	packages-test image-test chart-test site-test page-test
+	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
+	store-faults bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick \
+	bench-cluster bench-haproxy bench-peers bench-replay guard haproxy promtool strace \
+	valkey static reproduce packages image site release packages-test image-test chart-test \
+	site-test page-test
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile

@@ -1,12 +1,12 @@
 //! How long a well-behaved connection waits beside others that send as fast as they can: the real
 //! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS] [--quick]`. A probe sends one NOTIFY a millisecond and waits
-//! for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections whose peers write NOTIFYs
-//! without a pause and read every answer. One thread drives all of them, so floods, probe and
-//! agent share the machine's cores. Then further connections are opened, one after another, and
-//! timed from connecting to the ACK of their first NOTIFY. Figures are quantiles of a round, and
-//! medians of the rounds, each with an agent of its own.
+//! `cargo bench --bench fairness [-- FLOODS] [--quick]`. A probe sends one NOTIFY a millisecond
+//! and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections whose peers
+//! write NOTIFYs without a pause and read every answer. One thread drives all of them, so floods,
+//! probe and agent share the machine's cores. Then further connections are opened, one after
+//! another, and timed from connecting to the ACK of their first NOTIFY. Figures are quantiles of a
+//! round, and medians of the rounds, each with an agent of its own.
 //!
 //! `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and
 //! prints the ratio of the floods' answers. `AGENT_ARGS` replaces the agent's

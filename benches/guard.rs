@@ -1,8 +1,8 @@
 //! What the data path costs in instructions, against bounds: `make guard`.
 //!
-//! `cargo bench --bench guard [-- --write | --quick]`. Valgrind counts instructions of user space, so the
-//! figures do not depend on how busy the machine is. Each load runs twice, the second time with
-//! twice as much, and the difference is shown: start and end cancel out. `--write` writes the
+//! `cargo bench --bench guard [-- --write | --quick]`. Valgrind counts instructions of user space,
+//! so the figures do not depend on how busy the machine is. Each load runs twice, the second time
+//! with twice as much, and the difference is shown: start and end cancel out. `--write` writes the
 //! figures into docs/BENCHMARKS.md. `--quick` does each load once without Valgrind, and judges
 //! nothing.
 #![allow(

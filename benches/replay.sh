@@ -1,8 +1,8 @@
 #!/bin/sh
-# replay.sh [REQUESTS [ROUNDS]] | --quick: `gcra-spoa replay` beside awk and GoAccess on the same log, each
-# as a whole program: processor time and time in all, as medians of interleaved rounds. awk only
-# counts the requests of each client. What is not installed is left out, and the output says so.
-# --quick only tries it out, with the programs that the tests are made of.
+# replay.sh [REQUESTS [ROUNDS]] | --quick: `gcra-spoa replay` beside awk and GoAccess on
+# the same log, each as a whole program: processor time and time in all, as medians of interleaved
+# rounds. awk only counts the requests of each client. What is not installed is left out, and the
+# output says so. --quick only tries it out, with the programs that the tests are made of.
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}

@@ -58,7 +58,8 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     command.get_subcommands().try_for_each(|command| write_pages(command, directory))
 }
 
-/// Other characters than those of ASCII by their names: not every reader of such pages knows UTF-8.
+/// Other characters than those of ASCII by their names: not every reader of such pages knows
+/// UTF-8.
 fn escaped(page: &str) -> String {
     let escape = |char: char| match u32::from(char) {
         0..128 => char.to_string(),

@@ -1,5 +1,5 @@
-//! The library's examples, each with its own configuration behind a real HAProxy, and the man pages
-//! that an example of the agent writes.
+//! The library's examples, each with its own configuration behind a real HAProxy, and the man
+//! pages that an example of the agent writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;

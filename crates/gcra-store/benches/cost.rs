@@ -12,8 +12,8 @@
     unreachable_pub,
     unused_imports,
     unused_macros,
-    reason = "a bench may end with a message, its numbers are small, and tests use the rest of the \
-              module that it shares with them"
+    reason = "a bench may end with a message, its numbers are small, and tests use the rest of \
+              the module that it shares with them"
 )]
 
 #[path = "../tests/servers/support.rs"]

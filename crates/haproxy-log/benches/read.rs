@@ -1,7 +1,8 @@
 //! How fast logs are read: `cargo bench -p haproxy-log --bench read -- LOG...`
 //!
-//! With `--quick` it is only tried out, with a small log of its own. For each number of threads and some selections of fields it prints lines and bytes per second.
-//! README.md of this crate says what other tools need for the same file.
+//! With `--quick` it is only tried out, with a small log of its own. For each number of threads
+//! and some selections of fields it prints lines and bytes per second. README.md of this crate
+//! says what other tools need for the same file.
 
 use std::time::Instant;
 

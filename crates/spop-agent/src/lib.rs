@@ -30,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! It takes these lines in its `Cargo.toml`. The features of tokio are those that this program uses
-//! itself:
+//! It takes these lines in its `Cargo.toml`. The features of tokio are those that this program
+//! uses itself:
 //!
 //! ```text
 //! [dependencies]
