@@ -34,7 +34,7 @@ fn a_refused_pair_of_sockets_is_one_sentence() {
     let table = directory.path().join("table");
     let admin = ["--admin", "127.0.0.1:0"];
     let store = ["--store", "redis://127.0.0.1:1"];
-    for more in [&[][..], &admin, &store, &["--watch"]] {
+    for more in [&[][..], &admin, &store] {
         let mut command = Command::new("strace");
         command.args(["-f", "-qq", "-e", "inject=socketpair:error=EPERM", "-o", "/dev/null"]);
         command.arg(env!("CARGO_BIN_EXE_gcra-spoa")).args(["--rate", "100/s", "--slots", "64"]);
