@@ -436,6 +436,8 @@ fn what_changes_against_another_file_is_counted_request_by_request() {
         let against = &report["against"];
         assert_eq!(against["newly_blocked"], newly_blocked);
         assert_eq!(against["newly_allowed"], newly_allowed);
+        // Both files read the same args, which have values.
+        assert!(!notes(&report).contains("no value in any"), "{}", notes(&report));
         assert_eq!(against["total"]["blocked"], old.blocked);
         assert_eq!(report["total"]["blocked"], new.blocked);
         let before = report["timeline"]["blocked_before"].as_array().unwrap();

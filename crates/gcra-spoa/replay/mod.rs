@@ -115,8 +115,8 @@ pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     if outcome.entries == 0 {
         return Err(no_requests(command, &outcome, &format, &inputs));
     }
-    for side in replaying.iter().flat_map(Replaying::sides) {
-        side.mapping.notes(&fields).into_iter().for_each(|note| described.note(note));
+    for mapping in replaying.iter().flat_map(Replaying::mappings) {
+        mapping.notes(&fields).into_iter().for_each(|note| described.note(note));
     }
     if replaying.is_some() && !has_fractions && outcome.entries > 1 {
         described.note(

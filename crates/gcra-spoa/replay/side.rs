@@ -146,6 +146,13 @@ impl Replaying {
         [Some(&self.new), self.old.as_ref()].into_iter().flatten()
     }
 
+    /// The mappings that write messages. If both configurations have the same messages, it is that
+    /// of the new one only.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        let old = self.old.as_ref().filter(|_| !self.shares_messages);
+        [Some(&self.new), old].into_iter().flatten().map(|side| &side.mapping)
+    }
+
     /// Adds the request of a line, with its time in microseconds since 1970. It is decided with
     /// others.
     #[inline]
