@@ -363,7 +363,7 @@ impl<'t> File<'t> {
         let table = reader.table(value, &what)?;
         let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
         let message = match entries.take("message") {
-            Some(value) => self.message(value, "message")?,
+            Some(value) => self.message(value, "message").unwrap_or_else(|| name.to_owned()),
             None => name.to_owned(),
         };
         let when = entries.take("when");
@@ -679,9 +679,10 @@ impl<'t> File<'t> {
         for (policy, at) in list.iter().zip(places) {
             let name = &policy.name;
             if let Some(hiding) = every.get(&policy.message) {
+                let and_when = if policy.when.is_some() { "" } else { ", and give it a 'when'" };
                 let what = format!(
                     "policy '{name}' never applies, because policy '{}' above it is for the same \
-                     message; put '{name}' first, and give it a 'when'",
+                     message; put '{name}' first{and_when}",
                     hiding.name
                 );
                 self.reader.wrong(*at, &what);

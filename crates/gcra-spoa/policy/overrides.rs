@@ -201,27 +201,27 @@ impl<'p> Collector<'p> {
             });
             let of = OfPolicy { name: self.policy, key: self.parts };
             let rule = rule.and_then(|value| limits::rule(reader, of, "limits", value));
-            match (file, rule) {
-                (Some(file), Some(rule)) => {
-                    let place = self.place(rule, Some(&file));
-                    let (path, text) = sources.read_list(&file);
-                    match text {
-                        Ok(text) => {
-                            self.list(reader, at, &path, &text, place);
-                            self.overrides.files.push(path);
-                        }
-                        Err(error) => {
-                            let path = path.display();
-                            reader.wrong(at, &format!("cannot read the list {path}: {error}"));
-                        }
+            if let Some(file) = file {
+                // The mistakes of the file are named beside that of its limits.
+                let place = self.place(rule.unwrap_or(Rule::Unlimited), Some(&file));
+                let (path, text) = sources.read_list(&file);
+                match text {
+                    Ok(text) => {
+                        self.list(reader, at, &path, &text, place);
+                        self.overrides.files.push(path);
+                    }
+                    Err(error) => {
+                        let path = path.display();
+                        reader.wrong(at, &format!("cannot read the list {path}: {error}"));
                     }
                 }
-                _ if is_complete => {}
-                _ => reader.wrong(
+            }
+            if !is_complete {
+                reader.wrong(
                     at,
                     "a list needs file and limits, such as file = \"partners.txt\" and limits = \
                      \"unlimited\"",
-                ),
+                );
             }
             reader.no_more_but(entries, |name, _| {
                 is_setting(name).then(|| {

@@ -243,11 +243,15 @@ pub(super) fn sharing<'t>(
 ) -> Option<(usize, Sharing)> {
     let [shared, without, open_for] = SETTINGS.map(|name| entries.take(name));
     let is_shared = shared.and_then(|value| reader.boolean(value, "shared"));
+    if shared.is_some() && is_shared.is_none() {
+        // It is wrong, and may have been meant.
+        let _ = without.map(|value| word(reader, value));
+        let _ = open_for.map(|value| reader.time(value, "open_for", OPEN_FOR, "10s"));
+        return None;
+    }
     if is_shared != Some(true) {
-        // If `shared` is wrong, it may have been meant.
         let needs = [("without_store", without), ("open_for", open_for)];
-        let needs = needs.iter().filter(|_| shared.is_none() || is_shared.is_some());
-        for (name, value) in needs.filter_map(|(name, value)| Some((name, (*value)?))) {
+        for (name, value) in needs.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             let what = format!("{name} has no effect without shared = true; leave it out");
             reader.wrong(value.span().start, &what);
         }
@@ -464,6 +468,21 @@ mod tests {
             let expected = format!("x.toml:{sentence}");
             assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:#?}");
         }
+    }
+
+    #[test]
+    fn what_stands_beside_a_wrong_shared_is_read() {
+        let text = "[policy.api]\nlimits = \"1/s\"\nshared = \"yes\"\nwithout_store = \
+                    \"fail-open\"\nopen_for = \"2h\"\n";
+        let mistakes = read(&(STORE.to_owned() + text)).unwrap_err();
+        let begins = |(mistake, begin): (&String, &str)| mistake.starts_with(begin);
+        let expected = [
+            "x.toml:5: shared must be true or false",
+            "x.toml:6: 'fail-open' is not a way to do without the store",
+            "x.toml:7: '2h' in open_for is not a time",
+        ];
+        assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
+        assert!(mistakes.iter().zip(expected).all(begins), "{mistakes:#?}");
     }
 
     #[test]

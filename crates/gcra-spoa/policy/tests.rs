@@ -585,8 +585,12 @@ fn a_policy_that_never_applies_is_a_mistake() {
     assert_eq!(
         mistakes,
         ["gcra-spoa.toml:4: policy 'b' never applies, because policy 'a' above it is for the \
-             same message; put 'b' first, and give it a 'when'"]
+             same message; put 'b' first"]
     );
+    let mistakes = parse(
+        "[policy.a]\nmessage=\"m\"\nlimits=\"1/s\"\n[policy.b]\nmessage=\"m\"\nlimits=\"1/s\"\n",
+    );
+    assert!(mistakes.unwrap_err()[0].ends_with("; put 'b' first, and give it a 'when'"));
     // The other way round it is right.
     good(
         "[policy.b]\nmessage=\"m\"\nwhen={x=\"1\"}\nlimits=\"1/s\"\n[policy.a]\nmessage=\"m\"\n\
@@ -2383,4 +2387,27 @@ fn a_count_is_refused_where_it_cannot_be() {
     ] {
         assert_eq!(parse(&text).unwrap_err(), [format!("gcra-spoa.toml:{says}")]);
     }
+}
+
+/// A mistake hides no other one in the same policy.
+#[test]
+fn a_missing_list_and_wrong_limits_are_named_together() {
+    let mistakes = parse(
+        "[policy.api]\nmessage = 5\nlimits = \"1/s\"\nmode = \"none\"\n\
+         [[policy.api.lists]]\nfile = \"nowhere.txt\"\nlimits = \"unlimitted\"\n\
+         [[policy.api.lists]]\nfile = \"nowhere-either.txt\"\n",
+    )
+    .unwrap_err();
+    for said in [
+        "2: message must be a string",
+        "4: 'none' is not a mode",
+        "5: cannot read the list ",
+        "7: ",
+        "8: cannot read the list ",
+        "8: a list needs file and limits",
+    ] {
+        let begin = format!("gcra-spoa.toml:{said}");
+        assert!(mistakes.iter().any(|it| it.starts_with(&begin)), "{said}: {mistakes:#?}");
+    }
+    assert_eq!(mistakes.len(), 6, "{mistakes:#?}");
 }
