@@ -857,6 +857,53 @@ fn a_key_that_is_nearly_an_address_is_refused() {
     }
 }
 
+/// HAProxy may send a hash of what an operator writes. It would be "allowed" without this note.
+#[test]
+fn of_a_string_that_is_not_known_a_hash_may_be() {
+    let mut scene = Scene::new(
+        "[policy.check]\nlimits = \"2/d\"\nkey = [\"key\"]\n[policy.check.overrides]\n\
+         partner = \"unlimited\"\n[policy.web]\nlimits = \"2/d\"\nkey = [\"ip\"]\n",
+    );
+    let note = |arg: &str| {
+        let output = scene.run(&["explain"], &[arg]);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = "nothing is known about key=cust-1; if HAProxy sends a hash of this value";
+    assert!(note("key=cust-1").contains(said), "{}", note("key=cust-1"));
+    // Not about an address, nor where nothing has to be known.
+    for arg in ["ip=192.0.2.1", "key=partner"] {
+        assert!(!note(arg).contains("hash"), "{}", note(arg));
+    }
+    let hash = "9F86D081884C7D659A2FEAA0C55AD015A3BF4F1B2B0B822CD15D6C15B0F00A08";
+    assert_eq!(scene.exhaust("check", &[("key", hash.into())]), 2);
+    let output = scene.run(&["explain"], &[&format!("key={hash}")]);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(!notes.contains("hash"), "{notes}");
+}
+
+/// An entry is one of a few, and most policies may never see such a client.
+#[test]
+fn an_exemption_without_a_policy_names_those_that_it_is_for() {
+    let mut scene = Scene::new(
+        "[policy.login]\nlimits = \"2/d\"\nkey = [\"ip\"]\n[policy.pro]\nlimits = \
+         \"9/d\"\nkey = [\"key\"]\n[policy.free]\nlimits = \"3/d\"\nkey = [\"key\"]\n",
+    );
+    scene.exhaust("login", &[("ip", ip("192.0.2.4"))]);
+    let notes = |args: &[&str]| {
+        let output = scene.run(&["exempt", "--for", "1h"], args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = "without --policy, 192.0.2.4 is exempt from each policy whose key it can be: \
+                login, pro, free, which takes 3 entries; the table knows this key under 'login' \
+                only, for which --policy login is enough";
+    let found = notes(&["192.0.2.4"]);
+    assert!(found.contains(said), "{found}");
+    let found = notes(&["192.0.2.5"]);
+    assert!(found.contains("; for only one of these, add --policy NAME"), "{found}");
+    assert!(!notes(&["--policy", "login", "192.0.2.4"]).contains("entries"));
+}
+
 #[test]
 fn a_key_without_names_means_an_arg_and_its_fallbacks() {
     let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"key\", \"else ip\"]\n");

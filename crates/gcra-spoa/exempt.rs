@@ -16,6 +16,7 @@ use crate::key::{Key, Part};
 use crate::message_key::hash_all_groups;
 use crate::named_parts;
 use crate::output::{Output, WrongUsage, print, print_note};
+use crate::plural::Count;
 use crate::policy::{KeyParts, Policy, policy_id};
 use crate::table_error::{self, TableError};
 use crate::table_keys::has_bucket;
@@ -63,6 +64,11 @@ fn begin(
         .clients(of.policy.as_deref(), key, Wanted::All, is_known)
         .map_err(|error| about_network(key, error))?;
     if let Some(note) = check(inspected, key, &clients)? {
+        print_note(&note);
+    }
+    if of.policy.is_none()
+        && let Some(note) = about_policies(inspected, key, &clients, is_known)
+    {
         print_note(&note);
     }
     if inspected.file.is_none() && !clients.iter().any(is_known) {
@@ -115,6 +121,38 @@ fn begin(
         print(at.json, [Output { words, json }])?;
     }
     Ok(is_used)
+}
+
+/// Says from which policies a key is exempt, if these are several.
+fn about_policies(
+    inspected: &Inspected,
+    key: &Key,
+    clients: &[Client],
+    is_known: impl Fn(&Client) -> bool,
+) -> Option<String> {
+    let names = |clients: &mut dyn Iterator<Item = &Client>| {
+        let mut names: Vec<_> = clients.map(|client| &*inspected.policy(client).name).collect();
+        names.dedup();
+        names
+    };
+    let all = names(&mut clients.iter());
+    let known = names(&mut clients.iter().filter(|client| is_known(client)));
+    if all.len() < 2 {
+        return None;
+    }
+    let one = match &known[..] {
+        [only] => format!(
+            "the table knows this key under '{only}' only, for which --policy {only} is enough"
+        ),
+        _ => "for only one of these, add --policy NAME".to_owned(),
+    };
+    Some(format!(
+        "without --policy, {} is exempt from each policy whose key it can be: {}, which takes {}; \
+         {one}",
+        Visible(&key.text),
+        all.join(", "),
+        Count(clients.len(), "entry", "entries")
+    ))
 }
 
 /// The value of a key with one part, without the name of its arg.

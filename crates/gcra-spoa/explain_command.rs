@@ -57,6 +57,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     }
     let (of_networks, mut networks) = cut_to_networks(command, &explanations, explain_with);
     notes.extend(of_networks);
+    notes.extend(unknown_strings(args, &explanations));
     networks.iter_mut().for_each(|it| add_list(it, &in_force.policies.list));
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies.list);
@@ -178,6 +179,28 @@ fn known_otherwise(
         }
     }
     notes
+}
+
+/// Says of which strings nothing is known although a policy counts by them: HAProxy may send a
+/// hash of what an operator writes.
+fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<String> {
+    let decided = || explanations.iter().filter_map(|it| it.decided.as_ref());
+    if decided().any(Decided::is_known) {
+        return Vec::new();
+    }
+    let is_in_key = |name: &str| {
+        let mut parts = decided().filter(|it| it.rule == "limits").flat_map(|it| &it.key);
+        parts.any(|part| part.arg.as_deref() == Some(name))
+    };
+    let is_meant =
+        |arg: &&NamedValue| matches!(arg.value, Part::String(_)) && is_in_key(&arg.name);
+    let note = |NamedValue { name, value }: &NamedValue| {
+        format!(
+            "nothing is known about {name}={value}; if HAProxy sends a hash of this value, as \
+             haproxy/api-key.cfg does, write the hash, as haproxy/README.md says"
+        )
+    };
+    args.iter().filter(is_meant).map(note).collect()
 }
 
 /// The policies that a command is about.
