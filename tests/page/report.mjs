@@ -194,7 +194,10 @@ async function numbersAgree(url, report) {
 
   // The table behind the plot has each request once.
   await page.locator('summary').first().click();
-  const rows = await page.locator('details table').first().locator('tbody tr').allInnerTexts();
+  // A browser says later that something was opened.
+  const filled = page.locator('details table').first().locator('tbody tr');
+  await filled.first().waitFor();
+  const rows = await filled.allInnerTexts();
   const column = (at) =>
     rows.reduce((sum, row) => sum + Number(plain(row).split('\t').at(at)), 0);
   assert.equal(column(1), total.allowed);
