@@ -240,6 +240,165 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(reloads("ok"), 1.0);
 }
 
+/// What a trial would block of what has passed, and nothing that its policy has blocked.
+#[test]
+#[expect(clippy::float_cmp, reason = "they are counts")]
+fn what_a_trial_would_block_in_addition_is_told_everywhere() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let text = "answer = [\"would_block\"]\n[policy.check]\nlimits = \"5/h\"\nkey = [\"ip\"]\n\
+                observe = [\"2/h\"]\npenalty = { ceiling = \"1h\" }\n[policy.check.overrides]\n\
+                \"192.0.2.8\" = \"deny\"\n\"192.0.2.9\" = \"3/h\"\n";
+    fs::write(&file, text).unwrap();
+    let table = directory.path().join("table");
+    let args = ["--config", file.to_str().unwrap()];
+    let agents = [start(&table, &args), start(&table, &args)];
+    let mut links = agents.each_ref().map(|(agent, _)| Spop::connect(&agent.address));
+    // Answers by `blocked` and `would_block`.
+    let mut answers = BTreeMap::new();
+    for request in 0..20 {
+        for client in ["192.0.2.1", "192.0.2.8", "192.0.2.9"] {
+            let args = [("ip", ip(client))];
+            let answer = links[request % 2].ask(&[("check", &args)]);
+            let is = |name| answer.iter().any(|(_, var, is)| var == name && *is);
+            *answers.entry((is("blocked"), is("would_block"))).or_default() += 1;
+        }
+    }
+    let passed_all = 2 + 3;
+    let both = 15 + 20 + 17;
+    assert_eq!(
+        answers,
+        BTreeMap::from([((false, false), passed_all), ((false, true), 3), ((true, true), both)])
+    );
+
+    let admins = agents.each_ref().map(|(_, admin)| &**admin);
+    let metric = |series: &str| admins.map(|admin| scrape(admin)[series]).iter().sum::<f64>();
+    assert_eq!(metric("gcra_newly_blocked_total{policy=\"check.observe\"}"), 3.0);
+    assert!(!scrape(admins[0]).contains_key("gcra_newly_blocked_total{policy=\"check\"}"));
+    let outcomes = |policy: &str| {
+        ["allowed", "blocked", "would_block", "undecided"].map(|outcome| {
+            metric(&format!("gcra_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}"))
+        })
+    };
+    assert_eq!(outcomes("check"), [8.0, 52.0, 0.0, 0.0]);
+    assert_eq!(outcomes("check.observe"), [2.0, 0.0, 18.0, 0.0], "all that the trial denies");
+
+    let together = || status(admins[0])["together"]["policies"].clone();
+    // The other agent was asked a moment ago at most.
+    wait_until("both are in the sum", || together()[1]["decisions"]["would_block"] == 18);
+    let [check, trial] = [together()[0].clone(), together()[1].clone()];
+    assert_eq!((&check["newly_blocked"], &trial["newly_blocked"]), (&Json::Null, &3.into()));
+    let list = |policy: &Json, which: &str| -> Vec<_> {
+        let clients = policy[which].as_array().unwrap().iter();
+        clients
+            .map(|it| (it["client"].as_str().unwrap().to_owned(), it["requests"].clone()))
+            .collect()
+    };
+    assert_eq!(list(&trial, "top_would_block"), [("192.0.2.1".to_owned(), 3.into())]);
+    let blocked = [("192.0.2.8", 20), ("192.0.2.9", 17), ("192.0.2.1", 15)];
+    let blocked = blocked.map(|(client, requests)| (client.to_owned(), Json::from(requests)));
+    assert_eq!(list(&check, "top_blocked"), blocked);
+
+    // The page draws from this.
+    let past = |policy: &str, which: &str| {
+        let history: Json = serde_json::from_str(&get(admins[0], "/history").body).unwrap();
+        let policies = history["policies"].as_array().unwrap();
+        let found = policies.iter().find(|it| it["name"] == policy);
+        found.map_or(0, |it| it[which].as_array().unwrap().iter().filter_map(Json::as_u64).sum())
+    };
+    // The slot in which an agent was started has no numbers, so these requests may have none.
+    let later = || {
+        links[0].ask(&[("check", &[("ip", ip("192.0.2.2"))])]);
+        links[0].ask(&[("check", &[("ip", ip("192.0.2.1"))])]);
+        past("check.observe", "would_block") > 0
+    };
+    wait_until("the history has some", later);
+}
+
+/// Whatever else the policy has, and after each reload.
+#[test]
+fn a_client_that_an_override_denies_is_shown_as_denied() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let policies = [
+        ("plain", ""),
+        ("tried", "observe = \"2/h\"\n"),
+        ("punished", "penalty = { ceiling = \"1h\" }\n"),
+        ("grouped", "ipv4_prefix = 30\n"),
+        ("watched", "mode = \"observe\"\n"),
+    ];
+    let write = |denied: &str, others: &str| {
+        let policy = |(name, more): (&str, &str)| {
+            format!(
+                "[policy.{name}]\nmessage = \"{name}\"\nkey = [\"ip\"]\nlimits = \"5/h\"\n{more}\
+                 [policy.{name}.overrides]\n{denied}\"198.51.100.0/24\" = \"deny\"\n{others}"
+            )
+        };
+        fs::write(&file, policies.map(policy).concat()).unwrap();
+    };
+    write("\"192.0.2.0/29\" = \"deny\"\n", "\"203.0.113.0/24\" = \"unlimited\"\n");
+    let table = directory.path().join("table");
+    let (agent, admin) = start(&table, &["--config", file.to_str().unwrap()]);
+    let mut spop = Spop::connect(&agent.address);
+    let mut ask = |client: &str, times: usize| {
+        for (name, _) in policies {
+            for _ in 0..times {
+                spop.ask(&[(name, &[("ip", ip(client))])]);
+            }
+        }
+    };
+    ask("192.0.2.6", 7);
+    ask("192.0.2.100", 7);
+    ask("203.0.113.1", 7);
+    // Each client with why it is blocked, and whether it has to wait.
+    let shown = || {
+        let all = status(&admin)["policies"].clone();
+        policies.map(|(name, _)| {
+            let policy = all.as_array().unwrap().iter().find(|it| it["name"] == name).unwrap();
+            let list = if name == "watched" { "top_would_block" } else { "top_blocked" };
+            let client = |it: &Json| {
+                let reason = it["reason"].as_str().unwrap_or("none").to_owned();
+                let address = it["client"].as_str().unwrap().split('/').next().unwrap();
+                (address.to_owned(), reason, it["wait_ms"].as_u64().is_some_and(|wait| wait > 0))
+            };
+            let mut clients: Vec<_> =
+                policy[list].as_array().unwrap().iter().map(client).collect();
+            // A group of four addresses.
+            clients.iter_mut().for_each(|(address, ..)| {
+                *address = address.replace("2.4", "2.6").replace("100.8", "100.9");
+            });
+            clients.sort();
+            clients
+        })
+    };
+    let client =
+        |address: &str, reason: &str| (address.to_owned(), reason.to_owned(), reason == "limit");
+    // An answer can be half a second old.
+    let wait_for = |clients: &[(String, String, bool)]| {
+        wait_until(&format!("it shows {clients:?}"), || shown().iter().all(|it| it == clients));
+    };
+    let first = [client("192.0.2.100", "limit"), client("192.0.2.6", "denied")];
+    wait_for(&first);
+
+    let reloaded = || {
+        let count = |it: &Json| it["config_reloads"]["ok"].as_u64().unwrap();
+        let before = count(&status(&admin));
+        agent.process.signal(Signal::HUP);
+        wait_until("it is read again", || count(&status(&admin)) > before);
+    };
+    // Without the override, and with one that denies others, the client is allowed.
+    write("", "");
+    reloaded();
+    let second = [client("192.0.2.100", "limit"), client("192.0.2.6", "none")];
+    wait_for(&second);
+    ask("198.51.100.9", 1);
+    let third = [&second[..], &[client("198.51.100.9", "denied")]].concat();
+    wait_for(&third);
+    // A reload that leaves the overrides alone leaves that alone.
+    reloaded();
+    wait_for(&third);
+}
+
 #[test]
 #[expect(clippy::float_cmp, reason = "they are counts")]
 fn an_agent_with_an_admin_address_leaves_the_table_when_it_stops() {

@@ -37,7 +37,7 @@ fn exported_with(more: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let file = directory.path().join("gcra-spoa.toml");
     let settled = "[policy.login]\nlimits = \"3/m\"\nkey = [\"ip\"]\nsettle = \"failed\"\n\
                    [policy.plan]\nlimits = { arg = \"plan\", default = \"1/s\", most = \"9/s\" }\n\
-                   key = [\"ip\"]\n";
+                   key = [\"ip\"]\nobserve = \"1/s\"\n";
     let text = format!("{settled}[policy.api]\nlimits = \"10/h\"\n{more}");
     fs::write(&file, text).unwrap();
     let args = ["--config", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];

@@ -7,13 +7,14 @@ use arrayvec::ArrayVec;
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
+use crate::heaviest::Under;
 use crate::in_force::InForce;
 use crate::policy::{Part, Policy};
 use crate::question::{Question, Unanswerable};
 use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
 use crate::undecided::{Name, Undecided};
-use crate::verdict::Verdict;
+use crate::verdict::{Outcome, Verdict};
 
 /// The parts of a key that are written when a client is named. The others still make the key.
 const MAX_NAMED_PARTS: usize = 8;
@@ -23,18 +24,56 @@ const MAX_NAMED_PARTS: usize = 8;
 pub(crate) fn count<'m>(
     in_force: &InForce,
     lane: Lane,
-    Question { policy, key, .. }: Question,
+    question: Question,
     verdict: Verdict,
     message: impl Fn() -> Option<Message<'m>>,
 ) {
+    let stats = &in_force.each[question.policy].stats;
+    // By value: references would have the question written to the stack for each request.
+    let under = move || under(in_force, question);
+    let name = move |name: &mut String| name_client(name, in_force, question, message());
+    stats.count(lane, verdict.outcome, question.key, under, name);
+}
+
+/// Counts the verdict of a trial on a message, after the `verdict_in_force` of its policy.
+pub(crate) fn count_tried(
+    in_force: &InForce,
+    lane: Lane,
+    question: Question,
+    verdict: Verdict,
+    verdict_in_force: Verdict,
+    message: &Message<'_>,
+) {
+    if verdict.outcome == Outcome::Allowed {
+        return count(in_force, lane, question, verdict, || Some(message.clone()));
+    }
+    let stats = &in_force.each[question.policy].stats;
+    let is_new = verdict_in_force.outcome == Outcome::Allowed;
+    let under = || under(in_force, question);
+    let name = |name: &mut String| name_client(name, in_force, question, Some(message.clone()));
+    stats.count_tried(lane, is_new, question.key, under, name);
+}
+
+/// By which rule a question is decided.
+#[cold]
+fn under(in_force: &InForce, Question { policy, rule, .. }: Question) -> Under {
+    Under { rules: in_force.each[policy].rules, rule }
+}
+
+/// Writes the name of the client of a question, for logs.
+#[cold]
+fn name_client(
+    name: &mut String,
+    in_force: &InForce,
+    Question { policy, key, .. }: Question,
+    message: Option<Message<'_>>,
+) {
     let stats = &in_force.each[policy].stats;
-    stats.count(lane, verdict.outcome, key, |name| {
-        let (policy, message) = (&in_force.policies.list[policy], message());
-        if let Some(message) = &message {
-            stats.note_text_address(|| text_address(policy, message));
-        }
-        write_client(name, policy, key, message);
-    });
+    let policy = &in_force.policies.list[policy];
+    if let Some(message) = &message {
+        stats.note_text_address(|| text_address(policy, message));
+    }
+    write_client(name, policy, key, message);
 }
 
 /// The name of an arg of the key whose value is an address written as a text, if there is one. No

@@ -8,7 +8,7 @@ use spop_agent::{Message, Messages};
 use crate::answer::Standings;
 use crate::audit::{Lines, Moment};
 use crate::borrower::{Borrower, Waits};
-use crate::counting::{count, count_undecided};
+use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Attempt, Decided, MustWait, Patience, Shared, UnderWay};
 use crate::in_force::InForce;
@@ -189,7 +189,7 @@ impl<'p> Asked<'p, '_, '_> {
             None if self.deciding.in_force.each[policy].is_exempt(key, now.time()) => {
                 let delays = self.deciding.in_force.each[policy].delays;
                 let verdict = Verdict::new(policy, *observes, None).delaying(delays);
-                self.count(verdict);
+                self.count(verdict, None);
                 self.write(Moment::Table(now.time()), audit, None);
                 self.reserve(progress, None);
                 return Ok(verdict);
@@ -260,7 +260,7 @@ impl<'p> Asked<'p, '_, '_> {
                 decide(table, now, in_force, question, standings, Some(&mut goes_on), message)
             }
         };
-        self.count(verdict);
+        self.count(verdict, progress.next);
         let at = store_ns.map_or(Moment::Table(goes_on), Moment::Store);
         self.write(at, audit, Some(verdict));
         let has_limits = !policy.rule(question.rule).limits().is_empty();
@@ -286,9 +286,14 @@ impl<'p> Asked<'p, '_, '_> {
         }
     }
 
-    fn count(&self, verdict: Verdict) {
+    /// Counts the verdict. If it is that of a trial, `in_force` is the verdict of its policy.
+    fn count(&self, verdict: Verdict, in_force: Option<Verdict>) {
+        let (Self { question, message, .. }, verdict_in_force) = (*self, in_force);
         let Deciding { in_force, lane, .. } = self.deciding;
-        count(in_force, lane, self.question, verdict, || Some(self.message.clone()));
+        match verdict_in_force {
+            None => count(in_force, lane, question, verdict, || Some(message.clone())),
+            Some(first) => count_tried(in_force, lane, question, verdict, first, message),
+        }
     }
 
     fn write(&self, at: Moment, audit: Option<&mut Lines>, verdict: Option<Verdict>) {

@@ -27,6 +27,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gcra_table::KeyHash;
 
+use crate::policy::RuleAt;
+
 /// Clients in one sketch.
 const COUNTERS: usize = 128;
 
@@ -42,6 +44,21 @@ const MAX_RARITY: u32 = 32;
 /// The fewest requests with which a client is named, unless every request was counted.
 const NAMED_FROM: u64 = 3;
 
+/// By which rule of a policy a request was decided.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Under {
+    /// Which of the policy's sets of rules this is, after reloads: later ones are larger.
+    pub(crate) rules: u64,
+    pub(crate) rule: RuleAt,
+}
+
+impl Under {
+    /// By the rule of a policy for all keys.
+    pub(crate) fn own() -> Self {
+        Self { rules: 0, rule: RuleAt::new(None) }
+    }
+}
+
 /// A client, and how many requests it sent: the exact number, or a cautious estimate if they were
 /// sampled.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -49,6 +66,8 @@ pub(crate) struct HeavyClient {
     pub(crate) client: String,
     /// The hash of its key under one of the policies that have counted it.
     pub(crate) key: KeyHash,
+    /// The rule of the last of its requests, as far as that is known.
+    pub(crate) under: Under,
     pub(crate) requests: u64,
 }
 
@@ -97,7 +116,7 @@ pub(crate) struct Found {
 /// policies with other keys, but the same name.)
 #[derive(Debug)]
 pub(crate) struct Clients {
-    by_name: HashMap<String, (KeyHash, Estimate)>,
+    by_name: HashMap<String, (KeyHash, Under, Estimate)>,
     /// These are all the clients, and all their requests.
     complete: bool,
 }
@@ -111,19 +130,22 @@ impl Default for Clients {
 impl Clients {
     /// Adds what one thread has counted.
     pub(crate) fn add(&mut self, heaviest: &Heaviest, window: Window) {
-        self.complete &=
-            heaviest.collect(window, |key, name, estimate| match self.by_name.get_mut(name) {
-                Some((_, known)) => known.add(estimate),
-                None => drop(self.by_name.insert(name.to_owned(), (key, estimate))),
-            });
+        self.complete &= heaviest.collect(window, |key, name, under, estimate| {
+            match self.by_name.get_mut(name) {
+                Some((_, last, known)) => {
+                    *last = under.max(*last);
+                    known.add(estimate);
+                }
+                None => drop(self.by_name.insert(name.to_owned(), (key, under, estimate))),
+            }
+        });
     }
 
     /// Puts the clients in order, and leaves out those of which too little is known.
     pub(crate) fn found(&self) -> Found {
-        let heavy = |(client, (key, estimate)): (&String, &(KeyHash, Estimate))| HeavyClient {
-            client: client.clone(),
-            key: *key,
-            requests: estimate.at_least(),
+        let heavy = |(client, of): (&String, &(KeyHash, Under, Estimate))| {
+            let (key, under, estimate) = *of;
+            HeavyClient { client: client.clone(), key, under, requests: estimate.at_least() }
         };
         let mut heaviest: Vec<_> = self.by_name.iter().map(heavy).collect();
         let (clients, complete) = (heaviest.len(), self.complete);
@@ -181,7 +203,12 @@ impl Heaviest {
     /// Takes a sample. It is dropped while another thread reads the sketches.
     #[cold]
     #[inline(never)]
-    pub(crate) fn offer(&self, client: KeyHash, name: impl FnOnce(&mut String)) {
+    pub(crate) fn offer(
+        &self,
+        client: KeyHash,
+        under: impl FnOnce() -> Under,
+        name: impl FnOnce(&mut String),
+    ) {
         let mut sketches = match self.sketches.try_lock() {
             Ok(sketches) => sketches,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -189,7 +216,7 @@ impl Heaviest {
         };
         let threshold = self.threshold.load(Ordering::Relaxed);
         let rarity = threshold.leading_zeros();
-        sketches.current.add(client, 1 << rarity, name);
+        sketches.current.add(client, under(), 1 << rarity, name);
         sketches.samples += 1;
         if sketches.samples.is_multiple_of(UNTIL_RARER) && rarity < MAX_RARITY {
             sketches.current.complete = false;
@@ -212,14 +239,14 @@ impl Heaviest {
     pub(crate) fn collect(
         &self,
         window: Window,
-        mut each: impl FnMut(KeyHash, &str, Estimate),
+        mut each: impl FnMut(KeyHash, &str, Under, Estimate),
     ) -> bool {
         let sketches = self.lock();
         let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
         let mut complete = true;
         for sketch in wanted.into_iter().flatten() {
             for (key, entry) in sketch.clients.iter().zip(&sketch.entries) {
-                each(*key, &entry.name, entry.own);
+                each(*key, &entry.name, entry.under, entry.own);
             }
             complete &= sketch.complete;
         }
@@ -252,21 +279,25 @@ struct Entry {
     requests: u64,
     /// Its own requests, by its own samples.
     own: Estimate,
+    /// The rule of its last sample.
+    under: Under,
     name: String,
 }
 
 impl Sketch {
-    fn add(&mut self, client: KeyHash, weight: u64, name: impl FnOnce(&mut String)) {
+    fn add(&mut self, client: KeyHash, under: Under, weight: u64, name: impl FnOnce(&mut String)) {
         let known = self.clients.iter().position(|known| *known == client);
         if let Some(entry) = known.and_then(|place| self.entries.get_mut(place)) {
             entry.requests += weight;
             entry.own.add_sample(weight);
+            entry.under = under;
             return;
         }
         if self.clients.len() < COUNTERS {
             let mut entry = Entry {
                 requests: weight,
                 own: Estimate::default(),
+                under,
                 name: String::with_capacity(NAME_BYTES),
             };
             entry.own.add_sample(weight);
@@ -282,6 +313,7 @@ impl Sketch {
             entry.requests += weight;
             entry.own = Estimate::default();
             entry.own.add_sample(weight);
+            entry.under = under;
             entry.name.clear();
             name(&mut entry.name);
         }
@@ -313,12 +345,12 @@ mod tests {
         for (number, client) in requests.into_iter().enumerate() {
             *exact.entry(client).or_insert(0) += 1;
             if heaviest.samples(number as u64 + 1) {
-                heaviest.offer(table.hash(&client.to_le_bytes()), |name| {
+                heaviest.offer(table.hash(&client.to_le_bytes()), Under::own, |name| {
                     write!(name, "{client}").unwrap();
                 });
             }
         }
-        let complete = heaviest.collect(Window::Now, |_, name, estimate| {
+        let complete = heaviest.collect(Window::Now, |_, name, _, estimate| {
             assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
@@ -422,7 +454,7 @@ mod tests {
         for number in 0..20_000_000 {
             if heaviest.samples(number) {
                 samples += 1;
-                heaviest.offer(table.hash(b"a"), |_| {});
+                heaviest.offer(table.hash(b"a"), Under::own, |_| {});
             }
         }
         assert!(samples < 14 * UNTIL_RARER, "{samples}");
@@ -433,8 +465,8 @@ mod tests {
         let heaviest = Heaviest::default();
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let reading = heaviest.lock();
-        heaviest.offer(table.hash(b"a"), |_| panic!("sampled"));
+        heaviest.offer(table.hash(b"a"), Under::own, |_| panic!("sampled"));
         drop(reading);
-        heaviest.collect(Window::Now, |_, _, _| panic!("there is no client"));
+        heaviest.collect(Window::Now, |_, _, _, _| panic!("there is no client"));
     }
 }

@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use spop_agent::Latency;
 
-use crate::stats::OUTCOMES;
+use crate::policy::is_trial_name;
+use crate::stats::{COUNTS, NEWLY_BLOCKED};
 
 /// How long a slot is, in seconds.
 pub(crate) const STEP: u64 = 2;
@@ -34,8 +35,9 @@ const OTHERS: &str = "(other policies)";
 /// What was counted since the start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counted {
-    /// By name, in the order of [`OUTCOMES`].
-    pub(crate) policies: Vec<(String, [u64; OUTCOMES.len()])>,
+    /// By name, in the order of [`OUTCOMES`](crate::stats::OUTCOMES), and what was
+    /// [`NEWLY_BLOCKED`].
+    pub(crate) policies: Vec<(String, [u64; COUNTS])>,
     pub(crate) notifies: u64,
     pub(crate) unmatched: u64,
     pub(crate) latency: [u64; Latency::BUCKETS],
@@ -61,7 +63,7 @@ struct Slot {
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    policies: BTreeMap<Arc<str>, [u64; OUTCOMES.len()]>,
+    policies: BTreeMap<Arc<str>, [u64; COUNTS]>,
     notifies: u64,
     unmatched: u64,
     latency: [u64; Latency::BUCKETS],
@@ -71,8 +73,13 @@ impl Counts {
     fn of(counted: &Counted) -> Self {
         let mut policies: BTreeMap<Arc<str>, _> = BTreeMap::new();
         for (place, (name, counts)) in counted.policies.iter().enumerate() {
-            let name = if place < POLICIES { name } else { OTHERS };
-            add(policies.entry(name.into()).or_default(), counts);
+            let (name, counts) = match place < POLICIES {
+                true => (&**name, *counts),
+                // What a trial has decided about is counted under its policy, too.
+                false if is_trial_name(name) => (OTHERS, only_new(counts)),
+                false => (OTHERS, *counts),
+            };
+            add(policies.entry(name.into()).or_default(), &counts);
         }
         let Counted { policies: _, notifies, unmatched, latency } = *counted;
         Self { policies, notifies, unmatched, latency }
@@ -110,7 +117,7 @@ impl Counts {
 
     /// What was counted after `before`.
     fn since(&self, before: &Self) -> Self {
-        let policy = |(name, counts): (&Arc<str>, &[u64; OUTCOMES.len()])| {
+        let policy = |(name, counts): (&Arc<str>, &[u64; COUNTS])| {
             let before = before.policies.get(name).copied().unwrap_or_default();
             (name.clone(), std::array::from_fn(|at| counts[at].saturating_sub(before[at])))
         };
@@ -121,6 +128,10 @@ impl Counts {
             latency: std::array::from_fn(|at| self.latency[at].saturating_sub(before.latency[at])),
         }
     }
+}
+
+fn only_new(counts: &[u64; COUNTS]) -> [u64; COUNTS] {
+    std::array::from_fn(|at| if at == NEWLY_BLOCKED { counts[at] } else { 0 })
 }
 
 fn add<const N: usize>(sums: &mut [u64; N], more: &[u64; N]) {
@@ -213,7 +224,8 @@ pub(crate) struct Past {
     pub(crate) policies: Vec<PastPolicy>,
 }
 
-/// The decisions of one policy in each slot, by outcome.
+/// The decisions of one policy in each slot, by outcome; and of a trial, what its policy has
+/// allowed of what it would block.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct PastPolicy {
     pub(crate) name: String,
@@ -221,16 +233,19 @@ pub(crate) struct PastPolicy {
     pub(crate) would_block: Vec<u64>,
     pub(crate) blocked: Vec<u64>,
     pub(crate) undecided: Vec<u64>,
+    #[serde(default)]
+    pub(crate) newly_blocked: Vec<u64>,
 }
 
 impl PastPolicy {
-    fn outcomes(&mut self) -> [&mut Vec<u64>; OUTCOMES.len()] {
-        // In the order of OUTCOMES.
-        [&mut self.allowed, &mut self.would_block, &mut self.blocked, &mut self.undecided]
+    fn outcomes(&mut self) -> [&mut Vec<u64>; COUNTS] {
+        // In the order of OUTCOMES, and NEWLY_BLOCKED.
+        let Self { name: _, allowed, would_block, blocked, undecided, newly_blocked } = self;
+        [allowed, would_block, blocked, undecided, newly_blocked]
     }
 
     /// Adds to the slot at this place. Slots before it have nothing if they are not there yet.
-    fn add(&mut self, place: usize, counts: &[u64; OUTCOMES.len()]) {
+    fn add(&mut self, place: usize, counts: &[u64; COUNTS]) {
         for (list, count) in self.outcomes().into_iter().zip(counts) {
             add_at(list, place, *count);
         }
@@ -312,6 +327,7 @@ impl Past {
                 each(&policy.would_block, &mut to.would_block);
                 each(&policy.blocked, &mut to.blocked);
                 each(&policy.undecided, &mut to.undecided);
+                each(&policy.newly_blocked, &mut to.newly_blocked);
             }
         }
         sum.policies.sort_by(|a, b| a.name.cmp(&b.name));
@@ -326,7 +342,7 @@ mod tests {
 
     fn counted(allowed: u64, blocked: u64) -> Counted {
         Counted {
-            policies: vec![("api".to_owned(), [allowed, 0, blocked, 0])],
+            policies: vec![("api".to_owned(), [allowed, 0, blocked, 0, 0])],
             notifies: allowed + blocked,
             ..Counted::default()
         }

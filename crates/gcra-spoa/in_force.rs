@@ -45,6 +45,9 @@ pub(crate) struct Each {
     pub(crate) stats: Arc<PolicyStats>,
     /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
     pub(crate) delays: bool,
+    /// The number of the policy's rule and overrides. After a reload that has changed them it is a
+    /// larger one.
+    pub(crate) rules: u64,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
 }
@@ -180,14 +183,31 @@ impl Usual {
 }
 
 impl InForce {
-    /// A policy goes on with the counters that exist under its name.
+    /// A policy goes on with the counters that exist under its name, and with the number of its
+    /// rules if they are as `before`.
     fn new(
+        before: Option<&Self>,
         policies: Arc<Policies>,
         earlier: Earlier,
         exemptions: Vec<Exemption>,
         stats: &Stats,
         now: Time,
     ) -> Self {
+        let next = before.iter().flat_map(|before| &before.each).map(|each| each.rules + 1);
+        let next = next.max().unwrap_or(0);
+        let rules = |place: usize, policy: &Policy| {
+            let before = before?;
+            // Lists may have a million entries.
+            if Arc::ptr_eq(&before.policies, &policies) {
+                return before.each.get(place).map(|each| each.rules);
+            }
+            let mut with_rules = before.policies.list.iter().zip(&before.each);
+            let (_, each) = with_rules.find(|(before, _)| {
+                (&before.name, &before.rule, &before.overrides)
+                    == (&policy.name, &policy.rule, &policy.overrides)
+            })?;
+            Some(each.rules)
+        };
         let changed: Vec<_> = earlier.mattering(now).collect();
         let each = policies.list.iter().enumerate().map(|(place, policy)| {
             let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
@@ -204,6 +224,7 @@ impl InForce {
                 usual_shared: usual(true),
                 stats: stats.policy(&policy.name),
                 delays: !policy.observes && policy.max_delay() > Nanos::ZERO,
+                rules: rules(place, policy).unwrap_or(next),
                 exempt,
             }
         });
@@ -226,7 +247,7 @@ impl InForce {
     /// The policies that a process starts with.
     pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
         let earlier = Earlier::at_start(&policies, table);
-        Self::new(Arc::new(policies), earlier, table.exemptions(), stats, table.now())
+        Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
     }
 
     /// What would be in force if a process started now with these policies. It changes nothing in
@@ -234,14 +255,14 @@ impl InForce {
     pub(crate) fn if_started(policies: Policies, table: &Table) -> Self {
         let earlier = Earlier::if_started(&policies, table);
         let stats = Stats::new(NonZeroUsize::MIN);
-        Self::new(Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
+        Self::new(None, Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.
     pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
         let policies = Arc::new(policies);
         let earlier = self.earlier.changed(&self.policies, &policies, table);
-        Self::new(policies, earlier, table.exemptions(), stats, table.now())
+        Self::new(Some(self), policies, earlier, table.exemptions(), stats, table.now())
     }
 
     /// The TAT that a key has at least under a limit of the policy at this place, because of
@@ -264,7 +285,8 @@ impl InForce {
         }
         let mut earlier = self.earlier.clone();
         earlier.forget_old(now);
-        Some(Self::new(self.policies.clone(), earlier, self.exemptions.clone(), stats, now))
+        let (policies, exemptions) = (self.policies.clone(), self.exemptions.clone());
+        Some(Self::new(Some(self), policies, earlier, exemptions, stats, now))
     }
 
     /// The same with the exemptions that the table has now; `None` when they are the same.
@@ -276,7 +298,7 @@ impl InForce {
     ) -> Option<Self> {
         (self.exemptions != exemptions).then(|| {
             let (policies, earlier) = (self.policies.clone(), self.earlier.clone());
-            Self::new(policies, earlier, exemptions.to_vec(), stats, now)
+            Self::new(Some(self), policies, earlier, exemptions.to_vec(), stats, now)
         })
     }
 }

@@ -41,6 +41,10 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
         };
         policy.decisions.iter().map(decision).collect::<Vec<_>>()
     });
+    let newly_blocked = status.policies.iter().filter_map(|policy| {
+        let count = policy.newly_blocked?;
+        Some(counted(&[("policy", &policy.name)], count))
+    });
     let limit_args = status.policies.iter().flat_map(|policy| {
         let said = |(value, count): (&String, &u64)| {
             counted(&[("policy", &policy.name), ("value", value)], *count)
@@ -86,6 +90,11 @@ fn of_process(status: &Status) -> Vec<MetricFamily> {
             "gcra_decisions_total",
             "Messages by policy and outcome. A blocked one was answered with blocked=true.",
             decisions,
+        ),
+        counters(
+            "gcra_newly_blocked_total",
+            "Messages by trial that it would block, and that its policy has allowed.",
+            newly_blocked,
         ),
         counters(
             "gcra_delayed_total",

@@ -21,13 +21,14 @@ use spop_agent::{Agent, Scope, Value};
 
 use crate::cli::{self, Task};
 use crate::explain::{Explanation, SharedSources, explain};
+use crate::heaviest::{Under, Window};
 use crate::in_force::InForce;
 use crate::key::{NamedValue, Shown};
 use crate::limiter::Limiter;
 use crate::named_parts::named;
 use crate::policy::{Policies, file, policy_id};
 use crate::question::Question;
-use crate::stats::Stats;
+use crate::stats::{NEWLY_BLOCKED, Stats};
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
 use crate::waits::Of;
@@ -134,7 +135,13 @@ impl Scenario {
 
     /// The outcomes that were counted for a policy.
     fn counts(&self, policy: &str) -> [u64; 4] {
-        self.stats.policy(policy).counts()
+        let [allowed, would_block, blocked, undecided, _] = self.stats.policy(policy).counts();
+        [allowed, would_block, blocked, undecided]
+    }
+
+    /// How many requests a trial has denied that its policy has allowed.
+    fn newly_blocked(&self, trial: &str) -> u64 {
+        self.stats.policy(trial).counts()[NEWLY_BLOCKED]
     }
 
     fn advance_ms(&self, ms: u64) {
@@ -873,7 +880,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     /// A trial changes nothing but `would_block`, and counts what a policy with these limits that
-    /// only observes would count.
+    /// only observes would count; and how much of that passes, which is in the list, too.
     #[test]
     fn a_trial_is_a_policy_beside_that_observes(
         steps in prop::collection::vec(step(), 1..60),
@@ -902,7 +909,7 @@ proptest! {
         let with = policy(&limits, &format!("{penalty}observe = [{trial}]\n{overrides}"));
         let beside = policy(&format!("[{trial}]"), "mode = \"observe\"\n");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (answers, counts) = runtime.block_on(async {
+        let (answers, counts, newly_blocked) = runtime.block_on(async {
             let mut with = Scenario::new(&with).await;
             let mut without = Scenario::new(&without).await;
             let mut beside = Scenario::new(&beside).await;
@@ -927,12 +934,18 @@ proptest! {
                     [truth(&other, "blocked"), truth(&other, "blocked") || tried],
                 ));
             }
-            (answers, [with.counts("api.observe"), beside.counts("api")])
+            let trial = with.stats.policy("api.observe");
+            let listed = trial.heaviest(Outcome::WouldBlock, Window::Now);
+            let listed: u64 = listed.heaviest.iter().map(|client| client.requests).sum();
+            let newly_blocked = [with.newly_blocked("api.observe"), listed];
+            (answers, [with.counts("api.observe"), beside.counts("api")], newly_blocked)
         });
         for (step, (with, without)) in answers.iter().enumerate() {
             prop_assert_eq!(with, without, "step {}", step);
         }
         prop_assert_eq!(counts[0], counts[1]);
+        let passed = answers.iter().filter(|(with, _)| *with == [false, true]).count() as u64;
+        prop_assert_eq!(newly_blocked, [passed; 2]);
     }
 
     /// One limit decides the same, whether it comes from flags or from a file, in the usual case
@@ -2142,7 +2155,9 @@ async fn who_has_used_a_count_waits_for_the_end_of_the_window() {
         let (in_force, table) = (scenario.policies.load(), scenario.table.load());
         let of = Of { in_force: &in_force, place: 0, table: &table, leases: None, borrower: None };
         let key = scenario.key_of("api", &format!("ip={client}")).unwrap();
-        of.waiting(key, Outcome::Blocked).wait.map(Nanos::secs_ceil)
+        // As after a reload that has changed the rules.
+        let under = Under { rules: u64::MAX, ..Under::own() };
+        of.waiting(key, under, Outcome::Blocked).wait.map(Nanos::secs_ceil)
     };
     for (client, requests, wait) in [
         ("192.0.2.1", 4, None),

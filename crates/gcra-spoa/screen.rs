@@ -10,6 +10,7 @@ use crate::agents::Agent;
 use crate::columns::{self, Column, cut, length};
 use crate::duration::Short;
 use crate::plural::Count;
+use crate::policy::is_trial_name;
 use crate::status::{Bucket, Client, Connections, Exact, Policy, Status, TOP};
 use crate::store_status::StoreStatus;
 use crate::together::Together;
@@ -23,11 +24,15 @@ const HIGH: usize = 28;
 /// Below this height, only what matters most is shown besides the clients.
 const LOW: usize = HIGH;
 
-/// What the keys do.
-const KEYS: &str = "q quits; b, a, n sort by blocked, allowed, name; / searches; arrows scroll";
+/// Below this height, the policies are left out, too.
+const LOWEST: usize = 12;
 
-/// The same for a narrow terminal.
-const FEW_KEYS: &str = "q quits; b, a, n sort; / searches; arrows, PgUp, PgDn scroll";
+/// What the keys do, for narrower and narrower terminals.
+const KEYS: [&str; 3] = [
+    "q quits; b, a, n sort by blocked, allowed, name; / searches; Tab: next list; arrows scroll",
+    "q quits; Tab: next list; b, a, n sort; / searches; arrows scroll",
+    "q quits; Tab: next list; arrows scroll",
+];
 
 /// Lists show only the beginning of a string.
 const HOW_TO_FIND_A_STRING: &str = "strings are shortened; 'gcra-spoa name KEY' prints the name";
@@ -85,6 +90,8 @@ pub(crate) struct Screen {
     pub(crate) is_searching: bool,
     /// It is drawn again and again on a terminal, so the keys are named.
     pub(crate) is_live: bool,
+    /// The list that comes first.
+    pub(crate) first: Which,
     /// How many clients at the top of the first list are not shown.
     pub(crate) scrolled: usize,
 }
@@ -175,7 +182,9 @@ impl Screen {
                 Span::raw("; Esc clears it").dim(),
             ]));
         } else if self.is_live {
-            lines.push(Line::from(if length(KEYS) <= width { KEYS } else { FEW_KEYS }).dim());
+            let [.., shortest] = KEYS;
+            let fits = KEYS.into_iter().find(|keys| length(keys) <= width);
+            lines.push(Line::from(fits.unwrap_or(shortest)).dim());
         }
         if !is_low {
             lines.push(Line::default());
@@ -199,16 +208,15 @@ impl Screen {
                 before.policies.iter().map(|policy| (&*policy.name, policy)).collect();
             for policy in now.policies.iter().filter(|_| elapsed > 0.0) {
                 let sums = rates.entry(&policy.name).or_default();
-                let outcomes = ["allowed", "blocked", "would_block", "undecided"];
-                for (sum, outcome) in sums.iter_mut().zip(outcomes) {
-                    let count = |counts: &BTreeMap<String, u64>| counts.get(outcome).copied();
-                    let now = count(&policy.decisions).unwrap_or(0);
-                    let before =
-                        before.get(&*policy.name).and_then(|policy| count(&policy.decisions));
-                    *sum += float(now.saturating_sub(before.unwrap_or(0))) / elapsed;
+                let counts = |policy: &Policy| {
+                    let [allowed, blocked, undecided] = ["allowed", "blocked", "undecided"]
+                        .map(|outcome| policy.decisions.get(outcome).copied().unwrap_or(0));
+                    [allowed, blocked, policy.would_block(), undecided, policy.delayed]
+                };
+                let before = before.get(&*policy.name).map_or([0; 5], |policy| counts(policy));
+                for ((sum, now), before) in sums.iter_mut().zip(counts(policy)).zip(before) {
+                    *sum += float(now.saturating_sub(before)) / elapsed;
                 }
-                let before = before.get(&*policy.name).map_or(0, |policy| policy.delayed);
-                sums[4] += float(policy.delayed.saturating_sub(before)) / elapsed;
             }
         }
         rates
@@ -323,26 +331,45 @@ impl Screen {
         is_low: bool,
     ) -> Vec<Line<'static>> {
         let rows = client_rows(together);
-        let blocked = self.list(Which::Blocked, together, &rows);
-        let would_block = self.list(Which::WouldBlock, together, &rows);
-        let allowed = self.list(Which::Allowed, together, &rows);
+        let list = |which| self.list(which, together, &rows);
+        let mut lists: Vec<_> = self.order_of_lists(&rows).into_iter().map(list).collect();
+        // It is of use only where keys are pressed.
+        let how = if self.is_live { " (Tab)" } else { "" };
+        if width >= WIDE {
+            const GAP: usize = 4;
+            let half = (width - GAP) / 2;
+            let right = lists.pop().into_iter().collect();
+            let left = stack(lists, half, height, self.scrolled, is_low, how);
+            let right = stack(right, half, height, self.scrolled, is_low, how);
+            return beside(left, right, half, GAP);
+        }
+        stack(lists, width, height, self.scrolled, is_low, how)
+    }
+
+    /// The lists that there are, in the order in which they are shown.
+    fn order_of_lists(&self, rows: &[ClientRow<'_>]) -> Vec<Which> {
         // This list is there only if it has a client.
         let has_would_block = rows.iter().any(|row| {
             row.counts[Which::WouldBlock as usize].is_some_and(|(requests, _)| requests > 0)
         });
-        let would_block = has_would_block.then_some(would_block);
-        if width >= WIDE {
-            const GAP: usize = 4;
-            let half = (width - GAP) / 2;
-            let left: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
-            let left = stack(left, half, height, self.scrolled, is_low);
-            let right = stack(vec![allowed], half, height, self.scrolled, is_low);
-            return beside(left, right, half, GAP);
-        }
-        let mut lists: Vec<_> = [Some(blocked), would_block].into_iter().flatten().collect();
-        let at = if self.order == Order::Allowed { 0 } else { lists.len() };
-        lists.insert(at, allowed);
-        stack(lists, width, height, self.scrolled, is_low)
+        let mut lists = vec![Which::Blocked, Which::WouldBlock, Which::Allowed];
+        lists.retain(|which| *which != Which::WouldBlock || has_would_block);
+        let first = lists.iter().position(|which| *which == self.first);
+        lists.rotate_left(first.unwrap_or(0));
+        lists
+    }
+
+    /// Sorts the clients, and shows the list first that they are sorted by.
+    pub(crate) fn sort(&mut self, order: Order) {
+        let first = if order == Order::Allowed { Which::Allowed } else { Which::Blocked };
+        (self.order, self.first, self.scrolled) = (order, first, 0);
+    }
+
+    /// Shows the next list first.
+    pub(crate) fn next_list(&mut self) {
+        let lists = self.order_of_lists(&client_rows(&Together::of(self.statuses())));
+        self.first = lists.get(1).copied().unwrap_or_default();
+        self.scrolled = 0;
     }
 
     /// Shows later clients of the first list, or earlier ones.
@@ -359,6 +386,8 @@ impl Screen {
         let mut rows: Vec<_> = rows
             .iter()
             .filter(|row| requests(row, which) > Some(0))
+            // What a trial allows is among what its policy has decided.
+            .filter(|row| which != Which::Allowed || !is_trial_name(row.policy))
             .filter(|row| row.client.to_lowercase().contains(&search))
             .collect();
         rows.sort_by(|a, b| {
@@ -526,7 +555,8 @@ impl Screen {
 fn share_of(height: Option<usize>) -> usize {
     match height {
         None => usize::MAX,
-        Some(height) if height < LOW => 3,
+        Some(height) if height < LOWEST => 0,
+        Some(height) if height < LOW => (height / 4).max(3),
         Some(height) => (height / 4).max(4),
     }
 }
@@ -537,8 +567,9 @@ fn note(agent: &Agent) -> String {
     [agent.why.clone(), limits].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-#[derive(Clone, Copy)]
-enum Which {
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Which {
+    #[default]
     Blocked,
     WouldBlock,
     Allowed,
@@ -591,13 +622,14 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
 
 /// Lists one below the other, the first one without as many rows as were scrolled. If they do not
 /// fit, each gets a share of the lines, the first one a double share; on a low terminal the first
-/// one gets what it needs.
+/// one gets what it needs. `how` says how to see the lists that are left out.
 fn stack(
     mut lists: Vec<Vec<Column>>,
     width: usize,
     height: usize,
     scrolled: usize,
     is_low: bool,
+    how: &str,
 ) -> Vec<Line<'static>> {
     let mut above = 0;
     if let Some(first) = lists.first_mut() {
@@ -619,7 +651,9 @@ fn stack(
             true => (*need).min(left.saturating_sub(usize::from(!is_last))),
             false => (*need).min(columns::LEAST),
         };
-        if least + gap > left || least == 0 {
+        // The others are named if not all of them fit.
+        let others = usize::from(at > 0 && !is_last);
+        if least + gap + others > left || least == 0 {
             break;
         }
         heights.push(least);
@@ -654,7 +688,7 @@ fn stack(
     }
     if missing > 0 && lines.len() < height {
         let more = Count(missing, "more list", "more lists");
-        lines.push(Line::from(format!("+{more}")).dim());
+        lines.push(Line::from(format!("+{more}{how}")).dim());
     }
     lines
 }
@@ -863,6 +897,7 @@ pub(crate) mod tests {
             ]
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
+            newly_blocked: None,
             delayed: 0,
             limit_args: BTreeMap::new(),
             settled: BTreeMap::new(),
@@ -993,12 +1028,11 @@ BLOCKED, last 75 s  POLICY   BLOCKED/S  BLOCKED  ALLOWED/S  ALLOWED
 WOULD BLOCK, last 75 s  POLICY         WOULD BLOCK/S  WOULD BLOCK  ALLOWED/S  ALLOWED
 192.0.2.1               login.observe            5.1          520          0        0
 
-ALLOWED, last 75 s  POLICY         ALLOWED/S  ALLOWED  BLOCKED/S  BLOCKED
-sk_l…(24)#a1b2c3    default               21     2100          0        0
-sk_l…(24)#a1b2c3    login                 21     2100          0        0
-sk_l…(24)#a1b2c3    login.observe         21     2100          0        0
-192.0.2.1           login               0.08        8         10     1040
-192.0.2.1           default             0.04        4        5.1      520
+ALLOWED, last 75 s  POLICY   ALLOWED/S  ALLOWED  BLOCKED/S  BLOCKED
+sk_l…(24)#a1b2c3    default         21     2100          0        0
+sk_l…(24)#a1b2c3    login           21     2100          0        0
+192.0.2.1           login         0.08        8         10     1040
+192.0.2.1           default       0.04        4        5.1      520
 
 Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots live; 2 agents use it
 Connections  24 open, 690 accepted since start
@@ -1045,7 +1079,7 @@ NOTIFYs      1000/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to written
         screen.agents[1].agent.why = Some("it has no --admin".to_owned());
         let wanted = "\
 gcra-spoa 0.1.0: 1 of 2 agents answered, serving, up 102 s
-q quits; b, a, n sort; / searches; arrows, PgUp, PgDn scroll
+q quits; Tab: next list; arrows scroll
 POLICY         ALLOWED/S  BLOCKED/S  WOULD BLOCK/S  BLOCKED
 login               2000        500              0   20.0 %
 +2 more; 1 more column needs a wider terminal
@@ -1055,7 +1089,7 @@ BLOCKED, last 75 s  POLICY   BLOCKED/S  BLOCKED  ALLOWED/S
 2001:db8:1:2::      default       0.03        3          0
 2001:db8:1:2::      login         0.03        3          0
 1 more column needs a wider terminal
-+2 more lists
++2 more lists (Tab)
 Agents       8: it has no --admin
 Table        █████░░░░░░░░░░░░░░░ 25.0 % of 1048576 slots l…
 NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
@@ -1163,7 +1197,7 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         screen.order = Order::Name;
         assert!(first(&screen, "\nBLOCKED, last 75 s, by name ").starts_with("192.0.2.1 "));
         assert!(first(&screen, "\nALLOWED, last 75 s, by name ").starts_with("192.0.2.1 "));
-        screen.order = Order::Allowed;
+        screen.sort(Order::Allowed);
         let text_of = text(&screen, 100, None);
         assert!(text_of.find("\nALLOWED, ") < text_of.find("\nBLOCKED, "), "{text_of}");
         screen.search = "DB8".to_owned();
@@ -1185,15 +1219,52 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         let page = text(&screen, 80, Some(24));
         let names = ["\n192.0.2.1 ", "\n2001:db8", "\nsk_l"];
         let clients = names.map(|name| page.matches(name).count());
-        assert_eq!(clients.iter().sum::<usize>(), 10, "all of them: {page}");
-        let page = text(&screen, 60, Some(11));
+        assert_eq!(clients.iter().sum::<usize>(), 9, "all of them: {page}");
+        let page = text(&screen, 60, Some(8));
         assert!(page.contains("\n192.0.2.1 ") && !page.contains("\n2001:db8"), "{page}");
         assert!(!page.contains("\n\n"), "no blank lines: {page}");
         screen.scroll(1);
         screen.scroll(100);
-        let page = text(&screen, 60, Some(11));
+        let page = text(&screen, 60, Some(8));
         assert!(page.contains("\n3 above"), "{page}");
         assert!(page.contains("\n2001:db8:1:2:: "), "{page}");
+    }
+
+    /// In a small terminal the other lists are one key away, and all policies are there that fit.
+    #[test]
+    fn tab_shows_the_next_list() {
+        let mut screen = screen();
+        screen.is_live = true;
+        for policy in ["a", "b"] {
+            for seen in &mut screen.agents {
+                for status in [&mut seen.agent.status, &mut seen.before].into_iter().flatten() {
+                    let policy = Policy { name: policy.to_owned(), ..status.policies[0].clone() };
+                    status.policies.push(policy);
+                }
+            }
+        }
+        for (width, height, policies) in [(80, 24, 5), (40, 10, 0)] {
+            let heading = |screen: &Screen| {
+                let page = text(screen, width, Some(height));
+                let at = page.lines().position(|line| line.contains(", last 75 s"));
+                let lists: Vec<_> = page.lines().skip(at.expect(&page)).collect();
+                assert!(lists[1].contains("192.0.2.1") || lists[1].contains("sk_l"), "{page}");
+                assert!(height > 10 || page.contains("(Tab)\n"), "{page}");
+                let named = |name: &str| page.lines().any(|line| line.starts_with(name));
+                let names = ["default ", "login ", "login.observe ", "a ", "b "];
+                assert_eq!(
+                    names.into_iter().filter(|name| named(name)).count(),
+                    policies,
+                    "{page}"
+                );
+                lists[0].split(',').next().unwrap().to_owned()
+            };
+            for first in ["BLOCKED", "WOULD BLOCK", "ALLOWED", "BLOCKED"] {
+                assert_eq!(heading(&screen), first);
+                screen.next_list();
+            }
+            screen.sort(Order::Blocked);
+        }
     }
 
     #[test]

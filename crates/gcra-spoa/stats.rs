@@ -17,10 +17,11 @@ use crossbeam_utils::CachePadded;
 use gcra_table::KeyHash;
 use spop_agent::Snapshot;
 
-use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Window};
+use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Under, Window};
 use crate::history::{Counted, History, Past};
 use crate::plural::Count;
 use crate::policy::by_arg::ArgValue;
+use crate::policy::is_trial_name;
 use crate::settle::{Cells, Outcome as Settled};
 use crate::undecided::Name;
 use crate::verdict::Outcome;
@@ -29,6 +30,11 @@ use crate::verdict::Outcome;
 pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
 const DECISIONS: usize = 3;
 const UNDECIDED: usize = 3;
+
+/// How many counts there are: one for each of [`OUTCOMES`], and at [`NEWLY_BLOCKED`] how many of
+/// the messages that a trial would block were allowed by the policy whose trial it is.
+pub(crate) const COUNTS: usize = OUTCOMES.len() + 1;
+pub(crate) const NEWLY_BLOCKED: usize = OUTCOMES.len();
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
 /// valid for that thread only.
@@ -78,13 +84,14 @@ pub(crate) struct PolicyStats {
     /// An arg of the key whose value was an address written as a text.
     text_address: OnceLock<Name>,
     /// The counts at the end of the last minute.
-    reported: Mutex<[u64; OUTCOMES.len()]>,
+    reported: Mutex<[u64; COUNTS]>,
 }
 
 #[derive(Debug, Default)]
 struct Stripe {
-    counts: [AtomicU64; OUTCOMES.len()],
-    /// By outcome, so that what was blocked never mixes with what would have been.
+    counts: [AtomicU64; COUNTS],
+    /// By outcome, so that what was blocked never mixes with what would have been. Of a trial,
+    /// those that would have been have only what its policy has allowed.
     heaviest: [Heaviest; DECISIONS],
 }
 
@@ -95,11 +102,12 @@ impl Stripe {
         outcome: Outcome,
         count: u64,
         client: KeyHash,
+        under: impl FnOnce() -> Under,
         name: impl FnOnce(&mut String),
     ) {
         let heaviest = &self.heaviest[outcome.index()];
         if heaviest.samples(count) {
-            heaviest.offer(client, name);
+            heaviest.offer(client, under, name);
         }
     }
 }
@@ -118,18 +126,36 @@ impl PolicyStats {
         }
     }
 
-    /// Counts a decision about a client. `name` writes the name of the client. It is called only
-    /// for the requests that are sampled.
+    /// Counts a decision about a client. `under` says by which rule it was made, and `name` writes
+    /// the name of the client. They are called only for the requests that are sampled.
     #[inline(always)]
     pub(crate) fn count(
         &self,
         lane: Lane,
         outcome: Outcome,
         client: KeyHash,
+        under: impl FnOnce() -> Under,
         name: impl FnOnce(&mut String),
     ) {
         let (stripe, count) = self.add(lane, outcome.index());
-        stripe.decided(outcome, count, client, name);
+        stripe.decided(outcome, count, client, under, name);
+    }
+
+    /// Counts that a trial would block a message. `is_new` is whether its policy has allowed it:
+    /// only then has it passed because the trial is no more than that.
+    pub(crate) fn count_tried(
+        &self,
+        lane: Lane,
+        is_new: bool,
+        client: KeyHash,
+        under: impl FnOnce() -> Under,
+        name: impl FnOnce(&mut String),
+    ) {
+        self.add(lane, Outcome::WouldBlock.index());
+        if is_new {
+            let (stripe, count) = self.add(lane, NEWLY_BLOCKED);
+            stripe.decided(Outcome::WouldBlock, count, client, under, name);
+        }
     }
 
     /// Remembers the arg that `find` names, unless one is remembered already.
@@ -226,9 +252,9 @@ impl PolicyStats {
         }
     }
 
-    /// How often each of [`OUTCOMES`] was counted.
-    pub(crate) fn counts(&self) -> [u64; OUTCOMES.len()] {
-        let mut sums = [0_u64; OUTCOMES.len()];
+    /// How often each of [`OUTCOMES`] was counted, and what was [`NEWLY_BLOCKED`].
+    pub(crate) fn counts(&self) -> [u64; COUNTS] {
+        let mut sums = [0_u64; COUNTS];
         for stripe in self.stripes() {
             for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
                 *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
@@ -262,7 +288,7 @@ impl PolicyStats {
     }
 
     /// What was counted since the last call.
-    fn since_last_call(&self) -> [u64; OUTCOMES.len()] {
+    fn since_last_call(&self) -> [u64; COUNTS] {
         let counts = self.counts();
         let mut reported = lock(&self.reported);
         let news = std::array::from_fn(|place| counts[place].saturating_sub(reported[place]));
@@ -362,7 +388,12 @@ impl Stats {
         for (name, policy) in &policies {
             let counts = policy.since_last_call();
             for minute in &mut minutes {
-                minute.add(name, policy, counts[minute.outcome.index()]);
+                let place = match minute.outcome {
+                    // What its policy has blocked is counted there.
+                    Outcome::WouldBlock if is_trial_name(name) => NEWLY_BLOCKED,
+                    outcome => outcome.index(),
+                };
+                minute.add(name, policy, counts[place]);
             }
         }
         minutes.iter().filter_map(Minute::in_words).collect()
@@ -533,16 +564,16 @@ mod tests {
                         let lane = Lane::of_this_thread();
                         for n in 0..30_000 {
                             match n % 3 {
-                                0 => policy.count(lane, Outcome::Allowed, key, |_| {}),
-                                1 => policy.count(lane, Outcome::Blocked, key, |_| {}),
+                                0 => policy.count(lane, Outcome::Allowed, key, Under::own, |_| {}),
+                                1 => policy.count(lane, Outcome::Blocked, key, Under::own, |_| {}),
                                 _ => policy.count_undecided(lane),
                             }
                         }
                     });
                 }
             });
-            assert_eq!(stats.policy("default").counts(), [40_000, 0, 40_000, 40_000]);
-            assert_eq!(stats.policy("other").counts(), [0; 4]);
+            assert_eq!(stats.policy("default").counts(), [40_000, 0, 40_000, 40_000, 0]);
+            assert_eq!(stats.policy("other").counts(), [0; COUNTS]);
         }
     }
 
@@ -557,9 +588,9 @@ mod tests {
                 scope.spawn(|| {
                     let lane = Lane::of_this_thread();
                     for _ in 0..100 {
-                        policy.count(lane, Outcome::Blocked, a, |name| name.push('a'));
+                        policy.count(lane, Outcome::Blocked, a, Under::own, |name| name.push('a'));
                     }
-                    policy.count(lane, Outcome::WouldBlock, b, |name| name.push('b'));
+                    policy.count(lane, Outcome::WouldBlock, b, Under::own, |name| name.push('b'));
                 });
             }
         });
@@ -584,8 +615,9 @@ mod tests {
         let ask = |clients: std::ops::Range<u32>| {
             for number in clients {
                 let key = table.hash(&number.to_le_bytes());
-                policy
-                    .count(lane, Outcome::Blocked, key, |name| write!(name, "{number}").unwrap());
+                policy.count(lane, Outcome::Blocked, key, Under::own, |name| {
+                    write!(name, "{number}").unwrap();
+                });
             }
         };
         ask(0..1_000_000);
@@ -623,7 +655,9 @@ mod tests {
                 _ => 10 + number,
             };
             let key = table.hash(&client.to_le_bytes());
-            policy.count(lane, Outcome::Allowed, key, |name| write!(name, "{client}").unwrap());
+            policy.count(lane, Outcome::Allowed, key, Under::own, |name| {
+                write!(name, "{client}").unwrap();
+            });
         }
         let found = policy.heaviest(Outcome::Allowed, Window::Now);
         assert!(!found.complete);
@@ -641,10 +675,10 @@ mod tests {
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
         let nothing = [""; 0];
         assert_eq!(stats.end_minute(), nothing);
-        policy.count(lane, Outcome::Allowed, key, |name| name.push('a'));
+        policy.count(lane, Outcome::Allowed, key, Under::own, |name| name.push('a'));
         assert_eq!(stats.end_minute(), nothing, "no request was blocked");
         for _ in 0..3 {
-            policy.count(lane, Outcome::Blocked, key, |name| name.push('a'));
+            policy.count(lane, Outcome::Blocked, key, Under::own, |name| name.push('a'));
         }
         assert_eq!(
             stats.end_minute(),
@@ -653,7 +687,7 @@ mod tests {
         );
         let blocked = || policy.heaviest(Outcome::Blocked, Window::Now).heaviest;
         assert_eq!(blocked().len(), 1);
-        policy.count(lane, Outcome::WouldBlock, key, |name| name.push('a'));
+        policy.count(lane, Outcome::WouldBlock, key, Under::own, |name| name.push('a'));
         assert_eq!(
             stats.end_minute(),
             ["1 request from 1 client would have been blocked in the last minute; most came \
@@ -661,7 +695,31 @@ mod tests {
         );
         assert_eq!(stats.end_minute(), nothing);
         assert!(blocked().is_empty());
-        assert_eq!(policy.counts(), [1, 1, 3, 0], "and counted for ever");
+        assert_eq!(policy.counts(), [1, 1, 3, 0, 0], "and counted for ever");
+    }
+
+    /// What its policy has blocked is no news about a trial.
+    #[test]
+    fn of_a_trial_the_minute_has_only_what_has_passed() {
+        let stats = stats();
+        let policy = stats.policy("api.observe");
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
+        let tried = |is_new| {
+            policy.count_tried(lane, is_new, key, Under::own, |name| name.push('a'));
+        };
+        (0..9).for_each(|_| tried(false));
+        assert_eq!(stats.end_minute(), [""; 0]);
+        (0..2).for_each(|_| tried(true));
+        tried(false);
+        assert_eq!(
+            stats.end_minute(),
+            ["2 requests from 1 client would have been blocked in the last minute; most came \
+                 from a: 2 requests (policy api.observe)"]
+        );
+        assert_eq!(policy.counts(), [0, 12, 0, 0, 2]);
+        let listed = policy.heaviest(Outcome::WouldBlock, Window::Now).heaviest;
+        assert_eq!(listed[0].requests, 2);
     }
 
     /// A client has other hashes under policies with other keys, and the same name.
@@ -672,8 +730,12 @@ mod tests {
         let lane = Lane::of_this_thread();
         let count = |policy: &str, outcome, name: &str, times| {
             let key = client(&table, &format!("{policy} {name}"));
+            let write = |to: &mut String| to.push_str(name);
             for _ in 0..times {
-                stats.policy(policy).count(lane, outcome, key, |to| to.push_str(name));
+                match is_trial_name(policy) {
+                    true => stats.policy(policy).count_tried(lane, true, key, Under::own, write),
+                    false => stats.policy(policy).count(lane, outcome, key, Under::own, write),
+                }
             }
         };
         count("api", Outcome::Blocked, "192.0.2.1", 2);

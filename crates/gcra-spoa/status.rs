@@ -16,12 +16,13 @@ use tokio::sync::Mutex;
 
 use crate::agreement::differing;
 use crate::borrower::Borrower;
-use crate::heaviest::{Found, HeavyClient, Window};
+use crate::heaviest::{Found, HeavyClient, Under, Window};
 use crate::history::Past;
 use crate::in_force::InForce;
 use crate::listed::is_this_process;
 use crate::policy::by_arg::ArgValue;
-use crate::stats::{OUTCOMES, PolicyStats, Readiness, Stats, lock};
+use crate::policy::is_trial_name;
+use crate::stats::{NEWLY_BLOCKED, OUTCOMES, PolicyStats, Readiness, Stats, lock};
 use crate::store_status::StoreStatus;
 use crate::undecided::Undecided;
 use crate::verdict::Outcome;
@@ -105,6 +106,10 @@ pub(crate) struct Policy {
     pub(crate) name: String,
     /// By outcome.
     pub(crate) decisions: BTreeMap<String, u64>,
+    /// Of a trial: how many messages it would block that its policy has allowed. `None` for other
+    /// policies.
+    #[serde(default)]
+    pub(crate) newly_blocked: Option<u64>,
     /// How many messages were allowed with a delay; of a policy that only observes, how many would
     /// have been. Each is among `decisions`, too.
     #[serde(default)]
@@ -121,8 +126,8 @@ pub(crate) struct Policy {
     pub(crate) settled_cells: BTreeMap<String, u64>,
     /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
-    /// The clients with the most requests that would have been blocked if the policy did not only
-    /// observe.
+    /// The clients with the most requests that have passed, and would have been blocked if the
+    /// policy did not only observe.
     pub(crate) top_would_block: Vec<Client>,
     /// The clients with the most allowed requests.
     pub(crate) top_allowed: Vec<Client>,
@@ -344,7 +349,9 @@ impl Watched {
             let sharing = known.and_then(|of| of.in_force.policies.list[of.place].shared);
             let switched = known.map_or(&[][..], |of| &of.in_force.policies.switched);
             let waiting = |listed_as| {
-                move |key| known.map_or_else(Waiting::default, |of| of.waiting(key, listed_as))
+                move |key, under| {
+                    known.map_or_else(Waiting::default, |of| of.waiting(key, under, listed_as))
+                }
             };
             let limit_args = stats.limit_args();
             let read = |of: Of<'_>| {
@@ -362,12 +369,14 @@ impl Watched {
             let settles = |of: Of<'_>| of.in_force.policies.list[of.place].settle.is_some();
             let is_settled =
                 known.is_some_and(settles) || settled.iter().any(|(_, count)| *count > 0);
+            let counts = stats.counts();
             Policy {
                 shared: sharing.map(|sharing| sharing.without_store.word().to_owned()),
                 without_store: named(without_store.into_iter().filter(|_| is_shown)),
                 switched: switched.iter().any(|switched| **switched == *name),
+                newly_blocked: is_trial_name(&name).then_some(counts[NEWLY_BLOCKED]),
                 name,
-                decisions: named(OUTCOMES.into_iter().zip(stats.counts())),
+                decisions: named(OUTCOMES.into_iter().zip(counts)),
                 delayed: stats.delayed(),
                 limit_args: named(limit_args.filter(|_| reads_args)),
                 settled: named(settled.into_iter().filter(|_| is_settled)),
@@ -379,7 +388,7 @@ impl Watched {
                 },
                 top_blocked: top(blocked, window, waiting(Outcome::Blocked)),
                 top_would_block: top(would_block, window, waiting(Outcome::WouldBlock)),
-                top_allowed: top(allowed, window, |_| Waiting::default()),
+                top_allowed: top(allowed, window, |_, _| Waiting::default()),
             }
         };
         self.stats.policies().into_iter().map(policy).collect()
@@ -428,6 +437,14 @@ impl Watched {
         let (occupancy, leases) = counted.await.unwrap_or_default();
         *lock(&self.latest_scan) =
             Some(Scan { occupancy, leases, at: Instant::now(), took: began.elapsed() });
+    }
+}
+
+impl Policy {
+    /// How many messages have passed that it would have blocked if it did not only observe.
+    pub(crate) fn would_block(&self) -> u64 {
+        let all = || self.decisions.get("would_block").copied().unwrap_or(0);
+        self.newly_blocked.unwrap_or_else(all)
     }
 }
 
@@ -481,10 +498,14 @@ fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Stri
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
-fn top(found: Found, window: Duration, waiting: impl Fn(KeyHash) -> Waiting) -> Vec<Client> {
-    let client = |HeavyClient { client, key, requests }| {
+fn top(
+    found: Found,
+    window: Duration,
+    waiting: impl Fn(KeyHash, Under) -> Waiting,
+) -> Vec<Client> {
+    let client = |HeavyClient { client, key, under, requests }| {
         let per_second = float(requests) / window.as_secs_f64();
-        let Waiting { wait, reason } = waiting(key);
+        let Waiting { wait, reason } = waiting(key, under);
         let (wait_ms, reason) = (wait.map(Nanos::millis_ceil), reason.map(str::to_owned));
         Client { client, requests, per_second, wait_ms, reason }
     };

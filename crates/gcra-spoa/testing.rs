@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::actions::{Actions, Token};
 use crate::admin::Answering;
 use crate::cli::{self, Task};
+use crate::heaviest::Under;
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::policy::file;
@@ -120,7 +121,7 @@ impl Stats {
     #[inline(always)]
     pub fn count(&self, lane: Lane, is_blocked: bool, client: KeyHash, ip: Ipv4Addr) {
         let outcome = if is_blocked { Outcome::Blocked } else { Outcome::Allowed };
-        self.0.count(lane.0, outcome, client, |name| {
+        self.0.count(lane.0, outcome, client, Under::own, |name| {
             // Writing to a string does not fail.
             let _ = write!(name, "{ip}");
         });

@@ -56,6 +56,7 @@ type OfClient<'a> = (u64, f64, Option<u64>, Option<&'a str>);
 struct Sum<'a> {
     agents: usize,
     decisions: BTreeMap<String, u64>,
+    newly_blocked: Option<u64>,
     delayed: u64,
     limit_args: BTreeMap<String, u64>,
     settled: BTreeMap<String, u64>,
@@ -77,6 +78,9 @@ impl<'a> Sum<'a> {
         self.agents += 1;
         add_all(&mut self.decisions, &policy.decisions);
         self.switched |= policy.switched;
+        if let Some(more) = policy.newly_blocked {
+            add(self.newly_blocked.get_or_insert(0), more);
+        }
         add(&mut self.delayed, policy.delayed);
         add_all(&mut self.limit_args, &policy.limit_args);
         add_all(&mut self.settled, &policy.settled);
@@ -124,6 +128,7 @@ impl<'a> Sum<'a> {
         Policy {
             name: name.to_owned(),
             decisions: self.decisions,
+            newly_blocked: self.newly_blocked,
             delayed: self.delayed,
             limit_args: self.limit_args,
             settled: self.settled,
@@ -225,6 +230,22 @@ mod tests {
         assert!((first.top_blocked[0].per_second - 5.6).abs() < 1e-9, "5 + 0.6 a second");
         assert_eq!(sum.latency.buckets[0].count, 1050);
         assert_eq!(sum.connections.open, 24);
+    }
+
+    /// During an upgrade, agents without this count are there.
+    #[test]
+    fn what_trials_would_block_adds_up_over_the_agents_that_count_it() {
+        let (mut a, mut b) = (status(1, 100, 2000, 500), status(2, 50, 100, 30));
+        let trial =
+            |sum: &Together| (sum.policies[2].newly_blocked, sum.policies[2].would_block());
+        assert_eq!(trial(&Together::of([&a, &b])), (None, 530));
+        a.policies[2].newly_blocked = Some(40);
+        assert_eq!(trial(&Together::of([&a, &b])), (Some(40), 40));
+        b.policies[2].newly_blocked = Some(2);
+        let sum = Together::of([&a, &b]);
+        assert_eq!(trial(&sum), (Some(42), 42));
+        assert_eq!(sum.policies[2].decisions["would_block"], 530);
+        assert_eq!(sum.policies[0].newly_blocked, None);
     }
 
     /// What one agent lists may be more than 20 clients down at another.

@@ -211,9 +211,10 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         KeyCode::PageDown => screen.scroll(SCROLL),
         KeyCode::Home => screen.scrolled = 0,
         KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
-        KeyCode::Char('b') => (screen.order, screen.scrolled) = (Order::Blocked, 0),
-        KeyCode::Char('a') => (screen.order, screen.scrolled) = (Order::Allowed, 0),
-        KeyCode::Char('n') => (screen.order, screen.scrolled) = (Order::Name, 0),
+        KeyCode::Char('b') => screen.sort(Order::Blocked),
+        KeyCode::Char('a') => screen.sort(Order::Allowed),
+        KeyCode::Char('n') => screen.sort(Order::Name),
+        KeyCode::Tab => screen.next_list(),
         KeyCode::Char('/') => {
             screen.search.clear();
             (screen.is_searching, screen.scrolled) = (true, 0);

@@ -5,14 +5,16 @@ use gcra_lease::{HostTime, Look, Micros};
 use gcra_table::{KeyHash, Leases, Nanos, Table};
 
 use crate::borrower::Borrower;
+use crate::heaviest::Under;
 use crate::in_force::InForce;
 use crate::limit_bucket::LimitBucket;
 use crate::policy::sharing::WithoutStore;
 use crate::policy::{Limit, Policy, Rule};
 use crate::verdict::Outcome;
 
-/// How many overrides of a policy are looked at. (A client has buckets under the limits of its own
-/// rule only, and which one that is cannot be seen from the hash.)
+/// How many overrides of a policy are looked at if it is not known which one is for the client. (A
+/// client has buckets under the limits of its own rule only, and which one that is cannot be seen
+/// from the hash.)
 const MOST_RULES: usize = 16;
 
 /// What becomes of a request of a client now.
@@ -54,18 +56,25 @@ pub(crate) struct Of<'a> {
 
 impl Of<'_> {
     /// What becomes of a request of this client now, as far as the table and the leases know.
-    /// `listed_as` is the outcome for which it is listed: a client that was blocked waits until a
-    /// request is allowed, and one that would have been, until it would not be.
-    pub(crate) fn waiting(&self, key: KeyHash, listed_as: Outcome) -> Waiting {
+    /// `under` is the rule by which its last request was decided. `listed_as` is the outcome for
+    /// which it is listed: a client that was blocked waits until a request is allowed, and one
+    /// that would have been, until it would not be.
+    pub(crate) fn waiting(&self, key: KeyHash, under: Under, listed_as: Outcome) -> Waiting {
         let policy = &self.in_force.policies.list[self.place];
         if (policy.observes && listed_as == Outcome::Blocked) || self.is_exempt(key) {
             return Waiting::NOT;
         }
-        if matches!(policy.rule, Rule::Deny) && policy.overrides.is_empty() {
+        let all = || {
+            let overrides = policy.overrides.rules.iter().take(MOST_RULES);
+            [&policy.rule].into_iter().chain(overrides).collect()
+        };
+        // After a reload that has changed the rules, another one may be the client's.
+        let is_known = under.rules == self.in_force.each[self.place].rules;
+        let rules: Vec<_> = if is_known { vec![policy.rule(under.rule)] } else { all() };
+        if rules.iter().all(|rule| **rule == Rule::Deny) {
             return Waiting::by("denied");
         }
-        let overrides = policy.overrides.rules.iter().take(MOST_RULES);
-        let rules = [&policy.rule].into_iter().chain(overrides).map(Rule::limits);
+        let rules = rules.into_iter().map(Rule::limits);
         match (policy.shared, self.leases) {
             (None, _) => Waiting::of(
                 rules

@@ -29,6 +29,7 @@ limits = ["10/s burst 20", "400/m burst 200"]
 message = "login"
 key = ["user"]
 limits = "5/h burst 5"
+observe = "2/h burst 2"
 
 [policy.trial]
 message = "trial"
@@ -170,6 +171,11 @@ await test('what is shown is what was asked and what /metrics says', async () =>
     const trial = await sums(page, 'trial');
     assert.deepEqual([trial.allowed + trial.would, trial.blocked], [counts.trial.allowed, 0]);
     assert.ok(trial.would > 50, `${trial.would} would be blocked`);
+  });
+  // Of the five requests that pass for each of two clients, the trial would block three.
+  await shows('the trial of login', async () => {
+    assert.deepEqual(await sums(page, 'login.observe'), { allowed: 4, blocked: 0, would: 6 });
+    assert.match(await text(page, '[data-policy="login.observe"] .nums'), new RegExp(`, ${counts.login.blocked.toLocaleString('en')} denied by both$`));
   });
   for (const [outcome, n] of [['allowed', counts.check.allowed], ['blocked', counts.check.blocked]]) {
     let metrics = 0;

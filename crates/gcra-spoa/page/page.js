@@ -74,6 +74,7 @@ const at = (ms) => clock.format(new Date(ms));
 const known = { slots: new Map(), step: 2, last: -1, lastAt: 0, agents: 1, events: new Map() };
 let live = null, heard = 0, actions = false, token = '', started = null, needsAll = true;
 
+const isTrial = (name) => name.endsWith('.observe');
 function learn(answer) {
   const { history } = answer;
   const { first, policies } = history;
@@ -85,13 +86,15 @@ function learn(answer) {
     if (agents === 0 || (had && had.agents > agents)) return;
     const slot = { agents, notifies: history.notifies[i], latency: history.latency[i], unmatched: history.unmatched[i], all: [0, 0, 0, 0], of: new Map() };
     for (const p of policies) {
-      const four = [p.allowed[i], p.would_block[i], p.blocked[i], p.undecided[i]];
+      const fresh = p.newly_blocked[i], four = [p.allowed[i], p.would_block[i], p.blocked[i], p.undecided[i]];
+      // The rest of what a trial would block is what its policy has denied as well.
+      if (isTrial(p.name)) four.splice(1, 2, fresh, four[1] - fresh);
+      else four.forEach((n, k) => { slot.all[k] += n; });
       if (four.some((n) => n > 0)) slot.of.set(p.name, four);
-      if (!p.name.endsWith('.observe')) four.forEach((n, k) => { slot.all[k] += n; });
     }
-    // What a trial would block is among what its policy has allowed.
-    for (const p of policies.filter((p) => p.name.endsWith('.observe'))) {
-      const would = Math.min(p.would_block[i], slot.all[0]);
+    // What a trial would block in addition is among what its policy has allowed.
+    for (const p of policies) {
+      const would = Math.min(p.newly_blocked[i], slot.all[0]);
       slot.all[0] -= would;
       slot.all[1] += would;
     }
@@ -310,11 +313,13 @@ const AREAS = [
   { name: 'would block', css: 's-would', show: perSecond },
   { name: 'allowed', css: 's-allowed', show: perSecond },
 ];
+// The requests of a trial: what its policy has denied, too, is not what the trial would change.
+const TRIAL = [{ ...AREAS[0], name: 'denied by both' }, AREAS[1], AREAS[2]];
 const LINES = [
   { name: 'half', css: 'line l-p50', show: (us) => `≤ ${micros(us)}` },
   { name: '99 of 100', css: 'line l-p99', show: (us) => `≤ ${micros(us)}` },
 ];
-// Requests that would be blocked were allowed, so they are shown as a part of these.
+// Requests that would be blocked have passed, so they are shown beside those that were allowed.
 function areas([allowed, would, blocked]) {
   return [blocked, would, allowed].map((n) => n / known.step);
 }
@@ -430,12 +435,16 @@ function fillRows(body, rows, columns, none) {
 function clientCell(name) {
   return name.includes('…') || name === '' ? { text: name || '(no key)', css: 'mono' } : { text: name, key: name };
 }
+// In a narrow column, the name of a trial is broken at its dot.
+const breakable = (name) => name.replace('.', '\u200b.');
 // The clients of a list: those that are blocked now, then those that may be, then the others.
 const rank = (c) => c.wait_ms || c.reason === 'store' || c.reason === 'denied' ? 0 : c.reason ? 1 : 2;
 function clients(together, list) {
   return together.policies.flatMap((policy) => policy[list].map((client) => ({ ...client, policy })))
     .filter((c) => c.requests > 0).sort((a, b) => rank(a) - rank(b) || b.requests - a.requests);
 }
+// How many requests have passed that a policy would have blocked.
+const wouldBlock = (policy) => policy.newly_blocked ?? policy.decisions.would_block ?? 0;
 const FEW = 12, whole_lists = new Set();
 function cut(id, rows, span) {
   const more = $(`m-${id}`), isWhole = whole_lists.has(id);
@@ -466,14 +475,16 @@ function showClients({ together, agents }) {
   const about = (which) => together.policies.every((p) => p.top_is_exact[which]) ? span : `about, ${span}`;
   for (const [id, list, which] of [['blocked', 'top_blocked', 'blocked'], ['would', 'top_would_block', 'would_block']]) {
     const rows = clients(together, list);
-    if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some((p) => p.decisions.would_block);
+    if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some(wouldBlock);
     const table = $(`l-${id}`);
     if (held(table)) { say($(`n-${id}`), 'held while you are in it'); continue; }
-    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
+    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: breakable(c.policy.name), css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
   }
   const table = $('l-allowed');
   if (held(table)) return say($('n-allowed'), 'held while you are in it');
-  const rows = cut('allowed', clients(together, 'top_allowed'), about('allowed')).map((c) => {
+  // What a trial allows is among what its policy has decided.
+  const decided = { policies: together.policies.filter((p) => !isTrial(p.name)) };
+  const rows = cut('allowed', clients(decided, 'top_allowed'), about('allowed')).map((c) => {
     const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
     const known = blocked || (c.policy.top_is_exact.blocked && c.policy.top_blocked.length < 20);
     return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: known ? whole.format(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
@@ -489,7 +500,7 @@ function card(name) {
   it.root = make('article', { class: 'card policy' }, make('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, it.button);
   it.root.dataset.policy = name;
   $('policies').append(it.root);
-  it.plot = new Plot(it.box, `Decisions of policy ${name}`, { series: AREAS, height: 96, small: true });
+  it.plot = new Plot(it.box, `Decisions of policy ${name}`, { series: isTrial(name) ? TRIAL : AREAS, height: 96, small: true });
   cards.set(name, it);
   return it;
 }
@@ -504,15 +515,16 @@ function showPolicies({ configuration, status: { together } }, slots) {
   const names = [...new Set([...words.keys(), ...together.policies.map((p) => p.name)])];
   for (const name of names) {
     const it = card(name), policy = words.get(name), sums = together.policies.find((p) => p.name === name);
-    const isTrial = name.endsWith('.observe');
     it.observes = policy?.observes ?? false;
-    const mode = policy ? (policy.switched ? 'observes, by an action' : policy.observes ? 'observes' : 'blocks') : isTrial ? 'trial' : 'no longer in force';
+    const mode = policy ? (policy.switched ? 'observes, by an action' : policy.observes ? 'observes' : 'blocks') : isTrial(name) ? 'trial' : 'no longer in force';
     say(it.tag, mode);
     mark(it.tag, 'class', policy && !policy.observes ? 'tag' : 'tag observe');
     const d = sums?.decisions ?? {};
     const more = (n, words) => n ? `, ${whole.format(n)} ${words}` : '';
     const delayed = sums?.delayed ? ` (${whole.format(sums.delayed)} of these delayed)` : '';
-    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed${delayed}, ${whole.format(d.blocked ?? 0)} blocked${more(d.would_block, 'would block')}${more(d.undecided, 'undecided')}${settled(sums?.settled ?? {})}`);
+    const would = sums ? wouldBlock(sums) : 0;
+    const blocked = isTrial(name) ? `${more(would, 'would block')}${more(d.would_block - would, 'denied by both')}` : `, ${whole.format(d.blocked ?? 0)} blocked${more(would, 'would block')}`;
+    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed${delayed}${blocked}${more(d.undecided, 'undecided')}${settled(sums?.settled ?? {})}`);
     // The first line says the name and the message again.
     const lines = policy ? [policy.lines[0].replace(/^policy '[^']*'(, )?/, ''), ...policy.lines.slice(1)].filter(Boolean) : [];
     lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(make('li')), line));

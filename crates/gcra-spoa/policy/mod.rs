@@ -81,7 +81,7 @@ pub(crate) struct Policies {
 /// Which of a policy's rules is the one for a key: that of an override, or the policy's own.
 // Not an enum, because of store-to-load forwarding: an enum in what is kept for each request is
 // written in pieces and read as a whole (docs/internals/ARCHITECTURE.md, "Performance notes").
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RuleAt(u32);
 
 impl RuleAt {
@@ -137,8 +137,15 @@ pub(crate) fn policy_id(name: &str) -> u64 {
 
 /// The name of a policy's trial. No policy of a file can have it, because of its dot.
 pub(crate) fn trial_name(policy: &str) -> String {
-    format!("{policy}.observe")
+    format!("{policy}{TRIAL}")
 }
+
+/// Whether a policy with this name is the trial of another one.
+pub(crate) fn is_trial_name(name: &str) -> bool {
+    name.ends_with(TRIAL)
+}
+
+const TRIAL: &str = ".observe";
 
 /// An arg, and its values for which the policy is.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
