@@ -1,12 +1,15 @@
 //! How long a well-behaved connection waits beside others that send as fast as they can: the real
 //! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS] [--quick]`. A probe sends one NOTIFY a millisecond
-//! and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections whose peers
-//! write NOTIFYs without a pause and read every answer. One thread drives all of them, so floods,
-//! probe and agent share the machine's cores. Then further connections are opened, one after
-//! another, and timed from connecting to the ACK of their first NOTIFY. Figures are quantiles of a
-//! round, and medians of the rounds, each with an agent of its own.
+//! `cargo bench --bench fairness [-- FLOODS] [many|pieces] [--quick]`. A probe sends one NOTIFY a
+//! millisecond and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections
+//! whose peers write NOTIFYs without a pause and read every answer. One thread drives all of them,
+//! so floods, probe and agent share the machine's cores. Then further connections are opened, one
+//! after another, and timed from connecting to the ACK of their first NOTIFY. Figures are
+//! quantiles of a round, and medians of the rounds, each with an agent of its own.
+//!
+//! NOTIFYs of floods have one message, or with `many` as many as they may have; with `pieces`
+//! each of these comes in two frames, as HAProxy up to 3.0 sends large ones.
 //!
 //! `BESIDE=/path/to/another/gcra-spoa` measures that program too, in turn with this one, and
 //! prints the ratio of the floods' answers. `AGENT_ARGS` replaces the agent's
@@ -38,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use notifies::{ACK_BYTES, Notifies};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use spop_codec::MAX_MESSAGES;
 use support::Agent;
 use support::spop::Spop;
 
@@ -50,6 +54,48 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// How long a flood runs before the probe begins.
 const WARMING: Duration = Duration::from_millis(500);
 
+/// What a flood sends.
+#[derive(Clone, Copy)]
+enum Sends {
+    One,
+    Many,
+    Pieces,
+}
+
+impl Sends {
+    fn notifies(self) -> Vec<u8> {
+        let singly = Notifies::new(4096, 1_000_000);
+        if let Self::One = self {
+            return singly.bytes;
+        }
+        let bytes = singly.ends[0];
+        let (head, payload) = (HEAD_BYTES, HEAD_BYTES..bytes);
+        let messages: Vec<u8> = singly
+            .bytes
+            .chunks(bytes)
+            .flat_map(|notify| notify[payload.clone()].iter().copied())
+            .collect();
+        let frame = |kind: u8, flags: u8, payload: &[u8]| {
+            let ids = &singly.bytes[9..head];
+            let length = u32::try_from(5 + ids.len() + payload.len()).unwrap();
+            [&length.to_be_bytes()[..], &[kind, 0, 0, 0, flags], ids, payload].concat()
+        };
+        messages
+            .chunks(payload.len() * MAX_MESSAGES)
+            .flat_map(|messages| match self {
+                Self::One | Self::Many => frame(3, 1, messages),
+                Self::Pieces => {
+                    let (first, last) = messages.split_at(messages.len() / 2);
+                    [frame(3, 0, first), frame(0, 1, last)].concat()
+                }
+            })
+            .collect()
+    }
+}
+
+/// The bytes of a NOTIFY in front of its messages: LENGTH, type, flags, and ids of 4 bytes and 1.
+const HEAD_BYTES: usize = 14;
+
 /// What one round showed.
 #[derive(Default)]
 struct Round {
@@ -61,7 +107,14 @@ struct Round {
 }
 
 fn main() {
-    let wanted = asked::wanted().parse::<usize>().ok();
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let wanted = args.iter().find_map(|arg| arg.parse::<usize>().ok());
+    let has = |word| args.iter().any(|arg| arg == word);
+    let sends = match (has("many"), has("pieces")) {
+        (false, false) => Sends::One,
+        (true, _) => Sends::Many,
+        (_, true) => Sends::Pieces,
+    };
     let quick = asked::quick();
     let (rounds, scale, most) = if quick { (1, 20, 8) } else { (ROUNDS, 1, usize::MAX) };
     let mut programs = vec![support::agent_binary()];
@@ -72,7 +125,7 @@ fn main() {
         let mut done: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
             for (program, done) in programs.iter().zip(&mut done) {
-                done.push(round(program, floods, scale));
+                done.push(round(program, floods, sends, scale));
             }
         }
         for rounds in &done {
@@ -120,7 +173,7 @@ fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
 }
 
 /// All times are divided by `scale`.
-fn round(program: &PathBuf, floods: usize, scale: u32) -> Round {
+fn round(program: &PathBuf, floods: usize, sends: Sends, scale: u32) -> Round {
     let directory = support::directory();
     let mut command = Command::new(program);
     command.arg("--table").arg(directory.path().join("table")).args([
@@ -139,7 +192,7 @@ fn round(program: &PathBuf, floods: usize, scale: u32) -> Round {
     thread::scope(|scope| {
         scope.spawn(|| {
             if !streams.is_empty() {
-                flood(&streams, &ended, &acks).unwrap();
+                flood(&streams, &sends.notifies(), &ended, &acks).unwrap();
             }
         });
         // Ends the flood also when the probe fails.
@@ -187,8 +240,12 @@ impl Drop for End<'_> {
 }
 
 /// Writes NOTIFYs to all of them without a pause, reads what comes, and counts the ACKs.
-fn flood(streams: &[TcpStream], ended: &AtomicBool, acks: &AtomicU64) -> io::Result<()> {
-    let notifies = Notifies::new(4096, 1_000_000).bytes;
+fn flood(
+    streams: &[TcpStream],
+    notifies: &[u8],
+    ended: &AtomicBool,
+    acks: &AtomicU64,
+) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (index, stream) in streams.iter().enumerate() {
         stream.set_nonblocking(true)?;

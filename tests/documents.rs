@@ -555,3 +555,48 @@ fn every_link_between_documents_leads_somewhere() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(found > 50, "{found}");
 }
+
+/// The number before `unit` in the first line of a text that has `words`. Spaces within the number
+/// count for nothing.
+fn figure(text: &str, words: &str, unit: &str) -> f64 {
+    let line = text.split_once(words).unwrap_or_else(|| panic!("no {words:?}")).1;
+    let before = line.split(unit).next().unwrap();
+    let digits =
+        before.rfind(|letter: char| !" .0123456789".contains(letter)).map_or(0, |at| at + 1);
+    let number: String = before[digits..].split_whitespace().collect();
+    number.parse().unwrap_or_else(|_| panic!("no number of {unit} behind {words:?}: {before}"))
+}
+
+/// A limit of memory below the sum of what an agent may take would let its peers have it killed.
+#[test]
+fn the_limits_of_memory_in_the_charts_are_above_all_bounds() {
+    const MIB: f64 = 1_048_576.0;
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let protocol = read("docs/internals/PROTOCOL.md");
+    let bounds = protocol.split_once("## Bounds").unwrap().1;
+    let served = figure(bounds, "**Connections**:", " are served");
+    let more = figure(bounds, " are served, and", " more get empty ACKs");
+    let at_rest =
+        figure(bounds, "**A connection at rest**: no buffer; about", " kB") * 1000.0 / MIB;
+    let buffers = figure(bounds, "**Bytes kept by all connections**:", " MiB");
+    let worker = figure(bounds, "`--buffers`, and", " MiB for each worker");
+    let program = figure(bounds, "lends\n  for it, and", " MiB for the program");
+
+    let chart = read("deploy/helm/gcra-spoa/values.yaml");
+    let slots = figure(&chart, "\n  slots:", "\n");
+    let threads = figure(&chart, "\nthreads:", "\n");
+    assert!(chart.contains("\n  sizeLimit: \"\"\n"), "the default of five tables and 8 MiB");
+    let volume = 5.0 * slots * 16.0 / MIB + 8.0;
+    let sidecar = read("deploy/kubernetes/sidecar/values.yaml");
+    let volume_of_sidecar =
+        figure(&sidecar, "- name: gcra-table\n      emptyDir: {medium: Memory, sizeLimit:", "Mi");
+
+    let others = buffers + worker * threads + (served + more) * at_rest + program;
+    for (what, needed, limit) in [
+        ("the chart", others + volume, figure(&chart, "  limits:\n    memory:", "Mi")),
+        ("the sidecar", others + volume_of_sidecar, figure(&sidecar, "limits: {memory:", "Mi")),
+    ] {
+        println!("{what}: at most {needed:.0} of {limit} MiB");
+        assert!(needed <= limit, "{what} needs up to {needed:.0} MiB, and may have {limit}");
+    }
+}

@@ -247,7 +247,7 @@ impl Script {
         }
         outcome.state =
             (connection.is_running(), connection.is_healthcheck(), connection.unknown_frames());
-        outcome.max_ack_size = connection.max_ack_size();
+        outcome.max_ack_size = connection.max_ack_size(0);
         assert!(outcome.max_ack_size <= self.limits.max_ack_size.max(25));
         outcome
     }

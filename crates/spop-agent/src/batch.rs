@@ -87,7 +87,7 @@ impl<H: Handler> Batch<'_, '_, H> {
             let length = reply.finish();
             self.answered += 1;
             let waits = match self.later.take() {
-                Some(later) => round.wait(later, length, late),
+                Some(later) => round.wait(request, later, length, late),
                 None => false,
             };
             if !waits {

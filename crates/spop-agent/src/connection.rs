@@ -21,7 +21,7 @@ use crate::end::{End, Ended};
 use crate::handler::{Handler, Request};
 use crate::inbox::Inbox;
 use crate::late::{Answered, LateReplies, Source};
-use crate::round::{Round, encode_farewell, farewell};
+use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shared::{HandlerPermit, Shared};
 
 /// The most bytes to read in one round.
@@ -72,7 +72,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 struct Scratch {
     input: Vec<u8>,
     output: Vec<u8>,
-    /// How many rounds of the thread's connections have read something.
+    /// How many rounds the thread's connections have had in which there was something to answer.
     rounds: u64,
 }
 
@@ -230,9 +230,10 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
     /// Sends the late replies that have become ready.
     fn poll_late(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Result<(), End>> {
         let mut round = Round::begin(self.shared, output);
-        while round.written < WRITE_BYTES {
+        while round.written < WRITE_BYTES && round.more_messages < MORE_MESSAGES {
             let Poll::Ready(Some(answered)) = self.late.poll_next(cx) else { break };
             self.count_late(&answered);
+            round.more_messages += answered.more_messages;
             round.append(&answered.ack);
         }
         if round.written == 0 { Poll::Pending } else { self.poll_send(cx, round) }
@@ -301,7 +302,9 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         cx: &mut Context<'_>,
         scratch: &mut Scratch,
     ) -> Poll<Result<(), End>> {
-        if !self.inbox.is_whole() {
+        if self.inbox.is_whole() {
+            self.count_round(&mut scratch.rounds);
+        } else {
             let most = self.read_bytes(scratch);
             ready!(self.poll_read_behind(cx, scratch, most, false))?;
         }
@@ -350,6 +353,11 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         if scratch.rounds == self.last_round { READ_BYTES } else { SHARED_READ_BYTES }
     }
 
+    fn count_round(&mut self, rounds: &mut u64) {
+        *rounds += 1;
+        self.last_round = *rounds;
+    }
+
     /// Reads, and counts that as one of the thread's rounds.
     fn poll_read(
         &mut self,
@@ -359,8 +367,7 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
     ) -> Poll<Result<usize, End>> {
         let mut buffer = ReadBuf::new(buffer);
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
-        *rounds += 1;
-        self.last_round = *rounds;
+        self.count_round(rounds);
         if let Some(busy) = &self.shared.busy {
             busy.read();
         }
@@ -425,7 +432,16 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                 };
                 used += length;
                 match event {
-                    Event::Notify(notify) => batch.push(Request::new(notify, &engine_id)),
+                    Event::Notify(notify) => {
+                        let messages = notify.messages().len();
+                        batch.push(Request::new(notify, &engine_id));
+                        if messages > 1 {
+                            round.more_messages += messages - 1;
+                            if round.more_messages >= MORE_MESSAGES {
+                                break true;
+                            }
+                        }
+                    }
                     Event::Hello(welcome) => {
                         self.welcome(&welcome, round);
                         // The AGENT-HELLO must have a write of its own, and the requests behind it
@@ -450,7 +466,8 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                 }
             };
             self.answer_batch(&batch, round);
-            if !more || round.written >= WRITE_BYTES || most == 0 {
+            let is_full = round.written >= WRITE_BYTES || round.more_messages >= MORE_MESSAGES;
+            if !more || is_full || most == 0 {
                 return Taken { used, more };
             }
         }
@@ -472,7 +489,9 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         match self.protocol.reassembled(id, &payload) {
             Ok(notify) => {
                 let engine_id = self.engine_id.clone();
-                self.answer_batch(&[Request::new(notify, &engine_id)], round);
+                let request = Request::new(notify, &engine_id);
+                round.more_messages += request.more_messages();
+                self.answer_batch(&[request], round);
             }
             Err(error) => round.end = Some(End::Protocol(error)),
         }
@@ -510,7 +529,8 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                  are answered without actions"
             ));
         }
-        batch::answer_all(requests, self.protocol.max_ack_size(), round, &mut self.late);
+        let limit = self.protocol.max_ack_size(requests.len());
+        batch::answer_all(requests, limit, round, &mut self.late);
     }
 
     /// Appends AGENT-DISCONNECT to the ACKs if that is due, and if no request that has begun to

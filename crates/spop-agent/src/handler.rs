@@ -92,12 +92,24 @@ impl<'a> Request<'a> {
         self.notify.messages()
     }
 
+    /// How many bytes a copy of the request takes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.notify.bytes().len() + self.engine_id.len()
+    }
+
+    /// How many messages it has besides the first.
+    #[inline]
+    pub(crate) fn more_messages(&self) -> usize {
+        self.messages().len().saturating_sub(1)
+    }
+
     /// The same request with a copy of its messages.
     #[must_use]
     pub fn to_owned(&self) -> OwnedRequest {
         OwnedRequest {
             id: self.notify.id,
-            messages: self.notify.bytes().into(),
+            messages: self.notify.messages().len(),
+            bytes: self.notify.bytes().into(),
             engine_id: self.engine_id.into(),
         }
     }
@@ -113,7 +125,8 @@ impl<'a> Request<'a> {
 #[derive(Clone, Debug)]
 pub struct OwnedRequest {
     id: FrameId,
-    messages: Box<[u8]>,
+    messages: usize,
+    bytes: Box<[u8]>,
     engine_id: Box<[u8]>,
 }
 
@@ -121,9 +134,7 @@ impl OwnedRequest {
     /// The request.
     #[must_use]
     pub fn as_request(&self) -> Request<'_> {
-        // They are those of a NOTIFY, so there is no error.
-        let notify = Notify::from_bytes(self.id, &self.messages);
-        let notify = notify.unwrap_or_else(|_| Notify::empty(self.id));
+        let notify = Notify::from_kept(self.id, self.messages, &self.bytes);
         Request { notify, engine_id: &self.engine_id }
     }
 }

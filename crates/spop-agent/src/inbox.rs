@@ -11,7 +11,8 @@ pub(crate) enum Inbox {
     /// The beginning of a frame. Only more bytes from the peer help.
     Partial(Vec<u8>),
     /// Bytes that may have whole frames: the answers to them would have been too much for one
-    /// write, or too many requests wait for late replies, or they came behind a HELLO.
+    /// write, or they have too many messages for one round, or too many requests wait for late
+    /// replies, or they came behind a HELLO.
     Whole(Vec<u8>),
 }
 

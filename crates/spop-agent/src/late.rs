@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::buffers::Share;
 use crate::counters::Counters;
-use crate::handler::{LateFuture, LateReply};
+use crate::handler::{LateFuture, LateReply, Request};
 use crate::shield::shielded;
 
 /// The requests that wait, and the futures that will answer them. It allocates nothing while there
@@ -24,6 +24,7 @@ pub(crate) struct LateReplies {
 
 /// A request that is about to wait.
 pub(crate) struct Waiting<'a> {
+    pub(crate) request: &'a Request<'a>,
     /// The ACK that is sent if the future does not answer.
     pub(crate) fallback: &'a [u8],
     /// When the request had been read.
@@ -36,6 +37,8 @@ pub(crate) struct Waiting<'a> {
 pub(crate) struct Answered {
     pub(crate) ack: Vec<u8>,
     pub(crate) asked: Instant,
+    /// How many messages the request has besides the first.
+    pub(crate) more_messages: usize,
     pub(crate) source: Source,
 }
 
@@ -70,7 +73,9 @@ impl LateReplies {
         let bytes = size_of::<WaitingRequest>()
             + size_of::<Sleep>()
             + size_of_val(&*answer)
-            // The ACK that the future writes may be as long as the fallback.
+            // The future may keep a copy of the request. The ACK that it writes may be as long as
+            // the fallback.
+            + request.request.bytes()
             + 2 * request.fallback.len();
         if !share.resize(bytes, limit) {
             return Err(answer);
@@ -105,6 +110,7 @@ struct WaitingRequest {
     deadline: Pin<Box<Sleep>>,
     fallback: Vec<u8>,
     asked: Instant,
+    more_messages: usize,
     counters: Arc<Counters>,
     _share: Share,
 }
@@ -122,13 +128,19 @@ impl WaitingRequest {
             deadline: Box::pin(sleep(request.deadline)),
             fallback: request.fallback.to_vec(),
             asked: request.asked,
+            more_messages: request.request.more_messages(),
             counters: counters.clone(),
             _share: share,
         }
     }
 
+    fn answered(&self, ack: Vec<u8>, source: Source) -> Answered {
+        Answered { ack, asked: self.asked, more_messages: self.more_messages, source }
+    }
+
     fn fall_back(&mut self, source: Source) -> Answered {
-        Answered { ack: take(&mut self.fallback), asked: self.asked, source }
+        let fallback = take(&mut self.fallback);
+        self.answered(fallback, source)
     }
 
     /// Polls the future. `None` if it panicked.
@@ -150,9 +162,7 @@ impl Future for WaitingRequest {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         let this = &mut *self;
         let answered = match this.poll_answer(cx) {
-            Some(Poll::Ready(reply)) => {
-                Answered { ack: reply.finish(), asked: this.asked, source: Source::Future }
-            }
+            Some(Poll::Ready(reply)) => this.answered(reply.finish(), Source::Future),
             Some(Poll::Pending) => match this.deadline.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(()) => this.fall_back(Source::Overdue),

@@ -125,7 +125,8 @@
 //!   limited size, and then its connection ends. All such buffers together have a limit too
 //!   ([`Agent::max_buffered_bytes`]).
 //! * Connections have their rounds in turn. One that sends as fast as it can delays the others by
-//!   two reads of at most 64 KiB each.
+//!   two reads of at most 64 KiB each, and by fewer bytes if its requests have many messages. A
+//!   NOTIFY has at most 64.
 //! * Without late replies, nothing is allocated for a request, and nothing is handed to another
 //!   task.
 #![doc = include_str!("../MIGRATING.md")]

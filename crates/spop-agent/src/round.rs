@@ -5,13 +5,18 @@ use tokio::time::Instant;
 use spop_codec::{Status, encode_agent_disconnect};
 
 use crate::end::End;
-use crate::handler::{Handler, LateFuture};
+use crate::handler::{Handler, LateFuture, Request};
 use crate::late::{LateReplies, Waiting};
 use crate::shared::Shared;
 use crate::shield::shielded;
 
 /// The most bytes of a frame of the agent that is not an ACK. Such frames have under 100.
 const CONTROL_FRAME_BYTES: usize = 512;
+
+/// After this many messages, besides the first of each request, a round ends, although not all is
+/// answered that was read. One message for each request is bounded by what a round may read: 16 KiB
+/// have about 600. Several in a NOTIFY need fewer bytes each, and as much time.
+pub(crate) const MORE_MESSAGES: usize = 256;
 
 /// What a round has written so far.
 pub(crate) struct Round<'r, H: Handler> {
@@ -21,6 +26,8 @@ pub(crate) struct Round<'r, H: Handler> {
     pub(crate) written: usize,
     /// How many ACKs are among these bytes.
     pub(crate) acks: usize,
+    /// How many messages its requests have had, besides the first of each.
+    pub(crate) more_messages: usize,
     /// When the requests had been read.
     pub(crate) asked: Instant,
     /// What the handler returned for this round; `None` before its first request.
@@ -32,7 +39,17 @@ pub(crate) struct Round<'r, H: Handler> {
 impl<'r, H: Handler> Round<'r, H> {
     /// A round whose requests have just been read.
     pub(crate) fn begin(shared: &'r Shared<H>, output: &'r mut Vec<u8>) -> Self {
-        Self { shared, output, written: 0, acks: 0, asked: Instant::now(), state: None, end: None }
+        let asked = Instant::now();
+        Self {
+            shared,
+            output,
+            written: 0,
+            acks: 0,
+            more_messages: 0,
+            asked,
+            state: None,
+            end: None,
+        }
     }
 
     /// Space for this many more bytes behind what is written.
@@ -80,9 +97,16 @@ impl<'r, H: Handler> Round<'r, H> {
     /// Makes a request wait for its late reply. The ACK of `length` bytes that was written last is
     /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then
     /// that ACK is the answer.
-    pub(crate) fn wait(&self, later: LateFuture, length: usize, late: &mut LateReplies) -> bool {
+    pub(crate) fn wait(
+        &self,
+        request: &Request<'_>,
+        later: LateFuture,
+        length: usize,
+        late: &mut LateReplies,
+    ) -> bool {
         let Shared { counters, settings, .. } = self.shared;
         let waiting = Waiting {
+            request,
             fallback: &self.output[self.written..self.written + length],
             asked: self.asked,
             deadline: settings.deadline,

@@ -6,7 +6,7 @@ mod peer;
 
 use std::time::Duration;
 
-use peer::{Peer, Sent, ack, hello, measure, notify, serve, welcome, within};
+use peer::{Peer, Sent, ack, hello, measure, notify, serve, within};
 use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Snapshot};
 use spop_codec::Status;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -220,6 +220,41 @@ async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_s
     served.stop().await;
 }
 
+/// The future may have a copy of its request.
+#[tokio::test]
+async fn a_request_waits_only_if_there_is_memory_for_a_copy_of_it() {
+    let never = |request: &Request<'_>, reply: &mut Reply<'_>| {
+        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32).unwrap();
+        let copy = request.to_owned();
+        reply.later(async move |reply| {
+            std::future::pending::<()>().await;
+            assert_eq!(copy.as_request().messages().len(), 1);
+            reply
+        });
+    };
+    let agent = Agent::new(never).max_buffered_bytes(20_000).deadline(Duration::from_secs(60));
+    let served = serve(agent).await;
+    let mut peer = Peer::greeted(&served).await;
+    for id in 0..40 {
+        peer.send(&notify(id, &[b'x'; 1000])).await;
+        within(async {
+            // One after another, so that none needs memory because it has come in part.
+            while served.counters.snapshot().waiting + served.counters.snapshot().overdue <= id {
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+    let counted = served.counters.snapshot();
+    assert!((2..20).contains(&counted.waiting), "{counted:?}");
+    for id in counted.waiting..40 {
+        assert_eq!(peer.next().await, ack(id, 7));
+    }
+    peer.reset();
+    gives_all_back(&served).await;
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn frames_have_16_kib_unless_more_is_configured() {
     let mut large = Limits::default();
@@ -234,7 +269,10 @@ async fn frames_have_16_kib_unless_more_is_configured() {
     ] {
         let mut peer = Peer::connect(served).await;
         peer.send(&hello(offered, None)).await;
-        assert_eq!(peer.next().await, welcome(agreed));
+        // With less than 16 KiB in HAProxy's buffer there is no pipelining.
+        let (pipelining, fragmentation) = (offered >= 16_380, true);
+        let agreement = Sent::Hello { max_frame_size: agreed, pipelining, fragmentation };
+        assert_eq!(peer.next().await, agreement);
         let most = usize::try_from(agreed).unwrap() - 100;
         peer.send(&notify(1, &vec![b'x'; most])).await;
         assert_eq!(peer.next().await, ack(1, u32::try_from(most).unwrap()));

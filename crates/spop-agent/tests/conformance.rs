@@ -114,12 +114,21 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     limits.max_ack_size = 2000;
     let (small, large) =
         (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
+    let smallest = Limits { max_ack_size: 40, ..Limits::default() };
+    let smallest = serve(Agent::new(measure).limits(smallest)).await;
     for (served, offered, size, pipelining) in [
         (&small, "pipelining", 16380, true),
         (&small, "pipelining,async", 16380, true),
         (&small, "", 16380, false),
         (&small, "async", 16380, false),
-        (&small, "pipelining", 1000, true),
+        (&small, "pipelining", 16379, true),
+        // HAProxy has a smaller buffer, or may have one.
+        (&small, "pipelining", 16300, false),
+        (&small, "pipelining", 4092, false),
+        (&small, "pipelining,async", 4092, true),
+        (&smallest, "pipelining", 4092, true),
+        (&smallest, "pipelining", 1000, true),
+        (&smallest, "pipelining", 800, false),
         (&large, "pipelining", 16380, false),
         (&large, "pipelining,async", 16380, true),
         (&large, "pipelining", 65532, true),
@@ -134,8 +143,9 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     let mut peer = Peer::connect(&small).await;
     peer.send(&hello(1 << 30, None)).await;
     assert_eq!(peer.next().await, welcome(16380));
-    small.stop().await;
-    large.stop().await;
+    for served in [small, large, smallest] {
+        served.stop().await;
+    }
 }
 
 #[tokio::test]
@@ -223,6 +233,35 @@ async fn a_message_in_pieces_is_put_together_between_others() {
         "put together it is no NOTIFY"
     );
     assert_eq!(served.counters.snapshot().reassembled, 2);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_notify_of_more_messages_than_an_event_has_is_refused_whole_and_in_pieces() {
+    let served = serve(Agent::new(measure)).await;
+    let messages = |count| b"\x01m\x00".repeat(count);
+    let whole = |count| frame(3, FIN, [1, 1], &messages(count));
+    let cut = |count| {
+        let messages = messages(count);
+        let (first, last) = messages.split_at(100);
+        [frame(3, 0, [1, 1], first), frame(0, FIN, [1, 1], last)].concat()
+    };
+    let mut other = Peer::greeted(&served).await;
+    for (most, more) in [(whole(64), whole(65)), (cut(64), cut(65)), (cut(64), cut(40_000 / 3))] {
+        let mut peer = Peer::greeted(&served).await;
+        peer.send(&most).await;
+        assert_eq!(peer.next().await, Sent::Ack(1, 1, vec![]));
+        peer.send(&more).await;
+        assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
+        assert_eq!(peer.next().await, Sent::End);
+        other.send(&notify(1, b"abc")).await;
+        assert_eq!(other.next().await, ack(1, 3), "others are served");
+    }
+    let began = Instant::now();
+    while served.counters.snapshot().protocol_errors < 3 {
+        assert!(began.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(10)).await;
+    }
     served.stop().await;
 }
 

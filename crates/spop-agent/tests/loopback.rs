@@ -189,7 +189,7 @@ async fn a_health_check_gets_a_hello_and_nothing_else() {
     peer.send(&hello(16380, Some(true))).await;
     assert_eq!(
         peer.next().await,
-        Sent::Hello { max_frame_size: 16380, pipelining: false, fragmentation: false }
+        Sent::Hello { max_frame_size: 256, pipelining: false, fragmentation: false }
     );
     assert_eq!(peer.next().await, Sent::End, "no DISCONNECT");
     assert!(asked.elapsed() > Duration::from_millis(500), "HAProxy is given time to close");

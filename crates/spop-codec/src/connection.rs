@@ -24,6 +24,10 @@ const MAX_HELLO_SIZE: u32 = 16_384;
 /// The most pieces that one payload may come in.
 const MAX_FRAGMENTS: u32 = 64;
 
+/// An ACK of this LENGTH is never cut for HAProxy's buffer: two small variables fit. Of these ACKs
+/// [`IN_FLIGHT`] fit a buffer of 2.3 kB, and nobody has a smaller one.
+const MIN_EARLY_ACK_SIZE: u32 = 110;
+
 /// The smallest limit for the LENGTH of an ACK: an ACK without actions always fits.
 const MIN_ACK_SIZE: u32 = length(AckWriter::max_length(0));
 
@@ -57,8 +61,10 @@ pub struct Limits {
     /// The largest LENGTH of an ACK that the agent writes, 25 (an ACK without actions) or more.
     /// HAProxy from 3.1 on stops reading a connection for ever once its receive buffer is
     /// completely full. So the agent offers several NOTIFYs in flight only if 20 ACKs of this
-    /// size stay below that, or if HAProxy is known to be older. Default: 815, with which they do
-    /// in HAProxy's default buffer.
+    /// size stay below a buffer for one frame of the size that HAProxy offers, or if HAProxy is
+    /// known to be older. Where it does not, the first 20 ACKs of a connection are kept as small,
+    /// because HAProxy may send 20 NOTIFYs before it has read the agent's HELLO. Default: 815,
+    /// with which 20 fit if HAProxy offers 16380, its default.
     pub max_ack_size: u32,
     /// The largest payload that may come in pieces, in bytes; 0 to offer no such payloads.
     /// HAProxy up to 3.0 cuts a message that is larger than a frame. If the agent does not
@@ -102,6 +108,8 @@ pub struct Connection {
     /// check must have come.
     deadline: Option<Duration>,
     unknown_frames: u64,
+    /// How many of the next ACKs must have at most this LENGTH.
+    early_acks: (u32, u32),
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -180,6 +188,7 @@ impl Connection {
             max_frame_size: limits.max_frame_size.min(MAX_HELLO_SIZE),
             deadline: Some(now.saturating_add(limits.hello_timeout)),
             unknown_frames: 0,
+            early_acks: (0, 0),
         }
     }
 
@@ -359,16 +368,26 @@ impl Connection {
         self.deadline = hello.healthcheck.then_some(linger);
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
         // The ACKs in flight must not fill HAProxy's buffer. It takes one frame of the size that
-        // HAProxy offers, whatever the agent agrees to. From 3.1 on, where a full buffer matters,
-        // it has 16 KiB or more; only up to 3.0 can a smaller max-frame-size be configured.
-        let offered = hello.max_frame_size.max(HAPROXY_FRAME_SIZE);
-        // Only versions up to 3.0 offer async, and they can empty a full buffer.
-        let fits = self.limits.max_ack_size <= in_flight_ack_size(offered)
+        // HAProxy offers, whatever the agent agrees to; or more, if a smaller max-frame-size is
+        // configured, but then nothing says how much more.
+        let in_flight = in_flight_ack_size(hello.max_frame_size);
+        let fits = self.limits.max_ack_size <= in_flight
+            // Only versions up to 3.0 offer async, and they can empty a full buffer.
             || hello.capabilities.asynchronous();
         let pipelining = hello.capabilities.pipelining() && fits;
-        // The answer to a health check needs no more than the keys.
+        // HAProxy from 3.1 on takes its own offer for granted until the agent's answer has come,
+        // and may have that many requests on the connection by then. It sends the next one when
+        // all of these have their ACKs.
+        if hello.capabilities.pipelining() && !fits {
+            self.early_acks = (IN_FLIGHT, in_flight.max(MIN_EARLY_ACK_SIZE));
+        }
+        // The answer to a health check needs no more than the keys. The check of HAProxy from 3.1
+        // on always offers 16380, and fails if the answer is above its tune.bufsize - 4. What the
+        // answer says is used for nothing else.
         let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;
-        Welcome { hello, max_frame_size: self.max_frame_size, pipelining, fragmentation }
+        let max_frame_size =
+            if hello.healthcheck { MIN_MAX_FRAME_SIZE } else { self.max_frame_size };
+        Welcome { hello, max_frame_size, pipelining, fragmentation }
     }
 
     /// When waiting for more bytes must end; `None` to wait for ever. (There is no idle timeout:
@@ -380,14 +399,20 @@ impl Connection {
         self.deadline
     }
 
-    /// The largest LENGTH of an ACK on this connection, for [`AckWriter::new`]: the agent's own
-    /// limit, or one byte less than the agreed frame size if that is smaller, because a frame of
-    /// the full size fills the buffer of HAProxy from 3.1 on.
+    /// The largest LENGTH of the ACKs to the next `notifies` NOTIFYs, for [`AckWriter::new`]: the
+    /// agent's own limit, or one byte less than the agreed frame size if that is smaller, because
+    /// a frame of the full size fills the buffer of HAProxy from 3.1 on. The first ACKs may have
+    /// to be smaller: see [`Limits::max_ack_size`].
     #[inline]
     #[must_use]
-    pub const fn max_ack_size(&self) -> u32 {
-        let agreed = self.max_frame_size - 1;
-        if self.limits.max_ack_size < agreed { self.limits.max_ack_size } else { agreed }
+    pub fn max_ack_size(&mut self, notifies: usize) -> u32 {
+        let most = self.limits.max_ack_size.min(self.max_frame_size - 1);
+        let (left, early) = self.early_acks;
+        if left == 0 {
+            return most;
+        }
+        self.early_acks.0 = left.saturating_sub(u32::try_from(notifies).unwrap_or(u32::MAX));
+        most.min(early)
     }
 
     /// Whether the connection is a health check whose HELLO has come.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::notify::MAX_MESSAGES;
 use crate::status::Status;
 
 /// Why bytes are not a frame.
@@ -30,6 +31,8 @@ pub enum DecodeError {
     BadAction,
     /// A scope is not 0 to 4.
     BadScope(u8),
+    /// A NOTIFY has more than [`MAX_MESSAGES`].
+    TooManyMessages,
     /// A HELLO, DISCONNECT or ACK does not have the FIN flag.
     Fragmented,
     /// A HELLO or DISCONNECT has ids other than 0.
@@ -55,7 +58,7 @@ impl DecodeError {
     #[must_use]
     pub const fn status(self) -> Status {
         match self {
-            Self::TooBig { .. } => Status::TOO_BIG,
+            Self::TooBig { .. } | Self::TooManyMessages => Status::TOO_BIG,
             Self::TooShort(_)
             | Self::Truncated
             | Self::VarintOverflow
@@ -98,6 +101,11 @@ impl fmt::Display for DecodeError {
             Self::BadScope(scope) => {
                 write!(f, "an action has scope {scope}, but scopes are 0 to 4")
             }
+            Self::TooManyMessages => write!(
+                f,
+                "a NOTIFY has more than {MAX_MESSAGES} messages; send fewer for one event or one \
+                 group"
+            ),
             Self::Fragmented => f.write_str("a HELLO, DISCONNECT or ACK comes in pieces"),
             Self::IdsNotZero => f.write_str("a HELLO or DISCONNECT has ids other than 0"),
             Self::EmptyKey => f.write_str("a HELLO or DISCONNECT has an empty key"),

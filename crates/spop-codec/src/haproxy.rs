@@ -1,6 +1,7 @@
 //! Writes the frames that HAProxy sends: for test clients and load generators.
 
 use crate::disconnect;
+use crate::notify::MAX_MESSAGES;
 use crate::status::Status;
 use crate::value::Value;
 use crate::wire::{self, FrameId, kind};
@@ -36,6 +37,7 @@ pub struct NotifyWriter<'b> {
     writer: Writer<'b>,
     /// The place of the current message's number of args in the buffer, and that number so far.
     args_at: Option<(usize, u8)>,
+    messages: usize,
 }
 
 impl<'b> NotifyWriter<'b> {
@@ -45,15 +47,20 @@ impl<'b> NotifyWriter<'b> {
     ///
     /// `out` is too short.
     pub fn new(out: &'b mut [u8], id: FrameId) -> Result<Self, BufferFull> {
-        Ok(Self { writer: wire::begin(out, kind::NOTIFY, id)?, args_at: None })
+        Ok(Self { writer: wire::begin(out, kind::NOTIFY, id)?, args_at: None, messages: 0 })
     }
 
     /// Begins a message.
     ///
     /// # Errors
     ///
-    /// `out` is too short. Then the frame is unusable.
+    /// `out` is too short (then the frame is unusable), or the NOTIFY already has
+    /// [`MAX_MESSAGES`].
     pub fn message(&mut self, name: &[u8]) -> Result<(), BufferFull> {
+        if self.messages == MAX_MESSAGES {
+            return Err(BufferFull);
+        }
+        self.messages += 1;
         self.writer.string(name)?;
         self.args_at = Some((self.writer.used(), 0));
         self.writer.u8(0)

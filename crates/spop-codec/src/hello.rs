@@ -6,7 +6,7 @@ use crate::value::Value;
 use crate::wire::{self, FrameId, kind, pairs};
 use crate::writer::BufferFull;
 
-/// The `max-frame-size` of HAProxy from 3.1 on, and the default of earlier versions.
+/// The `max-frame-size` that HAProxy offers unless it is configured.
 pub(crate) const HAPROXY_FRAME_SIZE: u32 = 16_380;
 
 /// The smallest `max-frame-size` that SPOP allows.

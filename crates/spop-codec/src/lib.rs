@@ -27,7 +27,7 @@
 //!         let written = match event {
 //!             Event::Hello(welcome) => welcome.encode(&mut out)?,
 //!             Event::Notify(notify) => {
-//!                 let mut ack = AckWriter::new(&mut out, notify.id, connection.max_ack_size())?;
+//!                 let mut ack = AckWriter::new(&mut out, notify.id, connection.max_ack_size(1))?;
 //!                 for message in notify.messages() {
 //!                     if let Some(Value::Ipv4(ip)) = message.arg(b"ip") {
 //!                         ack.set_var(Scope::Transaction, LOCAL, ip.is_loopback().into())?;
@@ -87,7 +87,7 @@ pub use error::DecodeError;
 pub use frame::{Frame, decode};
 pub use headers::{HeaderList, HeaderListWriter};
 pub use hello::{AgentHello, Capabilities, Hello, encode_agent_hello};
-pub use notify::{Arg, Args, Message, Messages, Notify};
+pub use notify::{Arg, Args, MAX_MESSAGES, Message, Messages, Notify};
 pub use status::Status;
 pub use value::Value;
 pub use var::{NameError, Scope, ScopeError, VarName};

@@ -5,8 +5,13 @@ use crate::reader::Reader;
 use crate::value::Value;
 use crate::wire::FrameId;
 
+/// The most messages that one NOTIFY may have. HAProxy sends those of one event or one group, a
+/// few, but sets no bound itself. An agent answers a NOTIFY in one go, so the bound is also one on
+/// the time that its other connections wait meanwhile.
+pub const MAX_MESSAGES: usize = 64;
+
 /// One question of HAProxy: the messages of an event or a group whose conditions were true. That
-/// is often one message, and can be none.
+/// is often one message, can be none, and is at most [`MAX_MESSAGES`].
 #[derive(Clone, Copy, Debug)]
 pub struct Notify<'a> {
     /// The ids that the ACK must have.
@@ -21,35 +26,27 @@ impl<'a> Notify<'a> {
     #[inline(always)]
     pub(crate) fn parse(id: FrameId, payload: Reader<'a>) -> Result<Self, DecodeError> {
         let (mut reader, mut count) = (payload, 0);
-        while !reader.is_empty() {
-            count += 1;
-            reader.string()?;
-            for _ in 0..reader.u8()? {
-                reader.string()?;
-                reader.value()?;
+        if !reader.is_empty() {
+            skip_message(&mut reader)?;
+            count = 1;
+            // Most NOTIFYs have one message, and pay nothing for the bound.
+            if !reader.is_empty() {
+                count += skip_more_messages(reader)?;
             }
         }
         Ok(Self { id, messages: payload, count })
     }
 
-    /// A NOTIFY with no message.
+    /// A NOTIFY of so many messages whose bytes were [kept](Self::bytes). They are not checked
+    /// again: of other bytes, there are messages up to the first that is malformed.
     #[must_use]
-    pub const fn empty(id: FrameId) -> Self {
-        Self { id, messages: Reader::new(&[]), count: 0 }
-    }
-
-    /// A NOTIFY of messages that were [kept](Self::bytes).
-    ///
-    /// # Errors
-    ///
-    /// The bytes are not those of a list of messages.
-    pub fn from_bytes(id: FrameId, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        Self::parse(id, Reader::new(bytes))
+    pub const fn from_kept(id: FrameId, messages: usize, bytes: &'a [u8]) -> Self {
+        Self { id, messages: Reader::new(bytes), count: messages }
     }
 
     /// The list of messages as HAProxy sent it: for an agent that keeps it while a request waits.
     #[must_use]
-    pub fn bytes(&self) -> &'a [u8] {
+    pub const fn bytes(&self) -> &'a [u8] {
         self.messages.rest()
     }
 
@@ -59,6 +56,28 @@ impl<'a> Notify<'a> {
     pub const fn messages(&self) -> Messages<'a> {
         Messages { reader: self.messages, left: self.count, args_left: 0 }
     }
+}
+
+#[inline(always)]
+fn skip_message(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    reader.string()?;
+    for _ in 0..reader.u8()? {
+        reader.string()?;
+        reader.value()?;
+    }
+    Ok(())
+}
+
+/// Checks the messages behind the first one, and counts them.
+#[inline(never)]
+fn skip_more_messages(mut reader: Reader<'_>) -> Result<usize, DecodeError> {
+    for count in 1..MAX_MESSAGES {
+        skip_message(&mut reader)?;
+        if reader.is_empty() {
+            return Ok(count);
+        }
+    }
+    Err(DecodeError::TooManyMessages)
 }
 
 /// An iterator over the messages of a [`Notify`].

@@ -164,6 +164,10 @@ fn pieces_are_bounded_in_number_and_size() {
     assert!(converse(&mut connection(Limits::default(), 16380), &most).is_ok());
     assert_eq!(ended(&pieces(1, &payload(6_400), 100)), Status::TOO_BIG);
 
+    let messages = |count: usize| pieces(1, &b"\x01m\x01\x04blob\x09\x00".repeat(count), 100);
+    assert!(converse(&mut connection(Limits::default(), 16380), &messages(64)).is_ok());
+    assert_eq!(ended(&messages(65)), Status::TOO_BIG);
+
     let limits = payloads_up_to(1_000);
     let ended = |bytes: usize| {
         converse(&mut connection(limits, 16380), &pieces(1, &payload(bytes), 300)).err()

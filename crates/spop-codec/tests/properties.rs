@@ -6,9 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
-    AckWriter, Action, Actions, BufferFull, Connection, Event, Frame, FrameId, HeaderList,
-    HeaderListWriter, Limits, Scope, Status, Value, VarName, decode, encode_agent_disconnect,
-    encode_agent_hello,
+    AckWriter, Action, Actions, BufferFull, Connection, DecodeError, Event, Frame, FrameId,
+    HeaderList, HeaderListWriter, Limits, Notify, Scope, Status, Value, VarName, decode,
+    encode_agent_disconnect, encode_agent_hello,
 };
 
 /// The names of variables.
@@ -442,8 +442,20 @@ proptest! {
     }
 }
 
-/// The AGENT-HELLO's frame size and pipelining, and the largest ACK, for an offer and limits.
+/// The AGENT-HELLO's frame size and pipelining, and the largest ACK behind the first ones, for an
+/// offer and limits.
 fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool, u32) {
+    let (frame_size, pipelining, mut connection) =
+        connection_of(max_frame_size, capabilities, limits);
+    let _ = connection.max_ack_size(20);
+    (frame_size, pipelining, connection.max_ack_size(1))
+}
+
+fn connection_of(
+    max_frame_size: u32,
+    capabilities: &str,
+    limits: Limits,
+) -> (u32, bool, Connection) {
     let mut out = [0; 256];
     let fields = HelloFields { max_frame_size, capabilities, ..HelloFields::default() };
     let length = encode_hello(&mut out, &fields).unwrap();
@@ -459,7 +471,34 @@ fn agreed(max_frame_size: u32, capabilities: &str, limits: Limits) -> (u32, bool
     };
     assert_eq!(hello.version, b"2.0");
     assert!(!hello.capabilities.asynchronous() && hello.capabilities.fragmentation());
-    (hello.max_frame_size, hello.capabilities.pipelining(), connection.max_ack_size())
+    (hello.max_frame_size, hello.capabilities.pipelining(), connection)
+}
+
+/// HAProxy may send 20 NOTIFYs before it has read that it may send one.
+#[test]
+fn the_first_acks_fit_haproxys_buffer_together_although_there_is_no_pipelining() {
+    let limits = |max_ack_size| Limits { max_ack_size, ..Limits::default() };
+    for (offered, capabilities, max_ack_size, early) in [
+        (4092, "pipelining", 815, 200),
+        (8188, "pipelining", 815, 405),
+        (16380, "pipelining", 2000, 815),
+        (1020, "pipelining", 815, 110),
+        (4092, "pipelining,async", 815, 815),
+        (4092, "", 815, 815),
+        (16380, "pipelining", 815, 815),
+        (4092, "pipelining", 60, 60),
+    ] {
+        let (_, _, mut connection) = connection_of(offered, capabilities, limits(max_ack_size));
+        let sizes = [1, 17, 0, 2, 1].map(|notifies| connection.max_ack_size(notifies));
+        assert_eq!(sizes, [early, early, early, early, max_ack_size], "{offered} {capabilities}");
+        // At once.
+        let (_, _, mut connection) = connection_of(offered, capabilities, limits(max_ack_size));
+        let sizes = [30, 1].map(|notifies| connection.max_ack_size(notifies));
+        assert_eq!(sizes, [early, max_ack_size], "{offered} {capabilities}");
+        if early > 110 && max_ack_size > early {
+            assert!((19..=20).contains(&(offered / (early + 4))), "{offered} {early}");
+        }
+    }
 }
 
 #[test]
@@ -490,10 +529,12 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
         "and one of 16380 does"
     );
     assert_eq!(
-        agreed(256, "pipelining", limits(1 << 20, 60)),
-        (256, true, 60),
-        "small frames do not make HAProxy's buffer smaller"
+        agreed(4092, "pipelining", limits(16380, 201)),
+        (4092, false, 201),
+        "HAProxy's buffer is smaller, or may be"
     );
+    assert_eq!(agreed(4092, "pipelining", limits(16380, 200)), (4092, true, 200));
+    assert_eq!(agreed(4092, "pipelining,async", limits(16380, 815)), (4092, true, 815));
     assert_eq!(
         agreed(u32::MAX, "pipelining", limits(1 << 20, 815)),
         (1 << 20, true, 815),
@@ -594,4 +635,29 @@ fn more_than_255_args_are_refused() {
         panic!("no NOTIFY")
     };
     assert_eq!(notify.messages().next().unwrap().args().count(), 255);
+}
+
+#[test]
+fn more_than_64_messages_are_refused_in_both_directions() {
+    let (mut out, id) = (vec![0; 4096], FrameId { stream: 1, frame: 1 });
+    let mut writer = NotifyWriter::new(&mut out, id).unwrap();
+    for _ in 0..64 {
+        writer.message(b"m").unwrap();
+    }
+    assert_eq!(writer.message(b"m"), Err(BufferFull));
+    let length = writer.finish();
+    let Ok(Some((Frame::Notify(notify), _))) = decode(&out[..length], 4096) else {
+        panic!("64 are read")
+    };
+    assert_eq!((notify.messages().len(), notify.messages().count()), (64, 64));
+    let kept = Notify::from_kept(id, 64, notify.bytes());
+    assert_eq!(kept.messages().count(), 64);
+    // One more: LENGTH is in the first four bytes.
+    out.truncate(length);
+    out.extend_from_slice(b"\x01m\x00");
+    let longer = u32::try_from(out.len() - 4).unwrap();
+    out[..4].copy_from_slice(&longer.to_be_bytes());
+    assert_eq!(decode(&out, 4096).unwrap_err(), DecodeError::TooManyMessages);
+    // The copy is not checked again, so other bytes are no reason to panic.
+    assert_eq!(Notify::from_kept(id, 3, b"\x01m\x00\x05m").messages().count(), 1);
 }

@@ -141,7 +141,7 @@ fn frame(kind: u8, flags: u32, ids: [u8; 2], payload: &[u8]) -> Vec<u8> {
 #[test]
 fn each_decoding_error_has_a_sentence_and_a_status() {
     let status_code = b"\x0bstatus-code";
-    let cases: [(Vec<u8>, DecodeError, Status, &str); 10] = [
+    let cases: [(Vec<u8>, DecodeError, Status, &str); 11] = [
         (vec![0, 0, 0, 3], DecodeError::TooShort(3), Status::INVALID, "claims 3 bytes"),
         (
             vec![0xff; 4],
@@ -172,6 +172,12 @@ fn each_decoding_error_has_a_sentence_and_a_status() {
             DecodeError::ReservedType(10),
             Status::INVALID,
             "type 10",
+        ),
+        (
+            frame(3, 1, [1, 1], &b"\x01m\x00".repeat(65)),
+            DecodeError::TooManyMessages,
+            Status::TOO_BIG,
+            "more than 64 messages",
         ),
         (frame(103, 0, [1, 1], b""), DecodeError::Fragmented, Status::FRAGMENTATION, "in pieces"),
         (frame(102, 1, [1, 0], b""), DecodeError::IdsNotZero, Status::INVALID, "ids other than 0"),

@@ -5,6 +5,8 @@
 //! The fuzz target `reference` uses this file too.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
 
+use std::cell::Cell;
+
 /// A value: its type (the low four bits of the type byte), and what follows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Data {
@@ -243,11 +245,17 @@ pub fn decode(input: &[u8], max_frame_size: u32) -> Result<Option<(Frame, usize)
             // HAProxy rejects a pair without a name.
             if name.is_empty() { Err(INVALID) } else { Ok((name, value)) }
         })?),
-        List::Messages => Payload::Messages(bytes.list(|bytes| {
-            let name = bytes.counted()?;
-            let count = bytes.byte()?;
-            Ok((name, (0..count).map(|_| bytes.pair()).collect::<Result<_, _>>()?))
-        })?),
+        List::Messages => {
+            let messages_before = Cell::new(0);
+            Payload::Messages(bytes.list(|bytes| {
+                if messages_before.replace(messages_before.get() + 1) == 64 {
+                    return Err(TOO_BIG);
+                }
+                let name = bytes.counted()?;
+                let count = bytes.byte()?;
+                Ok((name, (0..count).map(|_| bytes.pair()).collect::<Result<_, _>>()?))
+            })?)
+        }
         List::Actions => Payload::Actions(bytes.list(|bytes| {
             // The action, its number of args, and the scope.
             let head = [bytes.byte()?, bytes.byte()?];
