@@ -214,8 +214,9 @@ struct Args {
 
     /// The largest frame that HAProxy may send, in bytes, from 256 to 1048576
     ///
-    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. Raise
-    /// it only with tune.bufsize, for messages above 16 KiB.
+    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. So raise
+    /// it only together with tune.bufsize, for messages above 16 KiB; with a smaller tune.bufsize
+    /// there is nothing to do.
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     #[arg(allow_negative_numbers = true)]
     max_frame_size: u32,

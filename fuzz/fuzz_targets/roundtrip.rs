@@ -6,8 +6,8 @@ use gcra_spoa_fuzz::{bytes, id, messages, text, value, write_notify};
 use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{
-    AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, Scope, Status, Value,
-    VarName, decode, encode_agent_disconnect, encode_agent_hello,
+    AckWriter, Action, BufferFull, DecodeError, Disconnect, Frame, FrameId, MAX_MESSAGES, Scope,
+    Status, Value, VarName, decode, encode_agent_disconnect, encode_agent_hello,
 };
 
 fuzz_target!(|input: &[u8]| {
@@ -61,7 +61,7 @@ fn notify(u: &mut Unstructured<'_>) -> Result<()> {
             .sum::<usize>()
         + 32;
     let written = written(ample, room.into(), |out| write_notify(out, id, &messages));
-    if messages.iter().any(|(_, args)| args.len() > 255) {
+    if messages.len() > MAX_MESSAGES || messages.iter().any(|(_, args)| args.len() > 255) {
         assert_eq!(written, Err(BufferFull));
         return Ok(());
     }

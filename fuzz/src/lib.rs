@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use spop_codec::haproxy::NotifyWriter;
-use spop_codec::{Arg, BufferFull, FrameId, Notify, Value};
+use spop_codec::{Arg, BufferFull, FrameId, MAX_MESSAGES, Notify, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Sleep, sleep};
@@ -88,7 +88,12 @@ pub type Messages<'a> = Vec<(&'a [u8], Vec<Arg<'a>>)>;
 
 pub fn messages<'a>(u: &mut Unstructured<'a>) -> Result<Messages<'a>> {
     let mut messages = Messages::new();
-    for _ in 0..u.arbitrary::<u8>()? % 4 {
+    // Sometimes one more than a NOTIFY can have.
+    let count = match u.arbitrary()? {
+        u8::MAX => MAX_MESSAGES + 1,
+        few => usize::from(few % 4),
+    };
+    for _ in 0..count {
         let name = bytes(u)?;
         // Sometimes one more than a message can have.
         let args = match u.arbitrary()? {

@@ -14,8 +14,8 @@ use crate::shield::shielded;
 const CONTROL_FRAME_BYTES: usize = 512;
 
 /// After this many messages, besides the first of each request, a round ends, although not all is
-/// answered that was read. One message for each request is bounded by what a round may read: 16 KiB
-/// have about 600. Several in a NOTIFY need fewer bytes each, and as much time.
+/// answered that was read. One message for each request is bounded by what a round may read:
+/// 16 KiB have about 600. Several in a NOTIFY need fewer bytes each, and as much time.
 pub(crate) const MORE_MESSAGES: usize = 256;
 
 /// What a round has written so far.

@@ -24,8 +24,9 @@ const MAX_HELLO_SIZE: u32 = 16_384;
 /// The most pieces that one payload may come in.
 const MAX_FRAGMENTS: u32 = 64;
 
-/// An ACK of this LENGTH is never cut for HAProxy's buffer: two small variables fit. Of these ACKs
-/// [`IN_FLIGHT`] fit a buffer of 2.3 kB, and nobody has a smaller one.
+/// The first ACKs of a connection may have this LENGTH, whatever HAProxy offers, so that two small
+/// variables always fit. [`IN_FLIGHT`] of them fit a buffer of 2.3 kB. A smaller offer rather comes
+/// from a smaller max-frame-size than from such a buffer.
 const MIN_EARLY_ACK_SIZE: u32 = 110;
 
 /// The smallest limit for the LENGTH of an ACK: an ACK without actions always fits.

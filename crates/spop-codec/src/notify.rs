@@ -68,7 +68,9 @@ fn skip_message(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Checks the messages behind the first one, and counts them.
+/// Checks the messages behind the first one, and counts them. Cold, so that registers are saved
+/// only where it is called.
+#[cold]
 #[inline(never)]
 fn skip_more_messages(mut reader: Reader<'_>) -> Result<usize, DecodeError> {
     for count in 1..MAX_MESSAGES {
