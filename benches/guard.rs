@@ -304,7 +304,8 @@ impl Work {
 fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
     let patience = Micros::from_millis(50);
     let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-    let (leases, _) = Leases::open_or_create(&table, Slots::new(1 << 20).unwrap()).unwrap();
+    let slots = Slots::new(1 << 20).unwrap();
+    let leases = Leases::in_memory(slots, HostTime::from(table.now())).unwrap();
     let limit = Limit::new(Duration::from_millis(10), 100_000).unwrap();
     let numbers = LeaseNumbers::new(&[u64::from(limit.burst())]);
     let wish = Wish { want: MOST_CELLS, least: 1, validity: Micros::from_millis(2_000) };

@@ -21,7 +21,9 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
 use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store, numbers};
-use gcra_table::{LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Table, Time};
+use gcra_table::{
+    LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
+};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
@@ -135,7 +137,9 @@ impl Borrower {
         table: &Arc<ArcSwap<Table>>,
     ) -> anyhow::Result<(Arc<Self>, Background)> {
         let now = table.load();
-        let (leases, _) = Leases::open_or_create(&now, now.slots()).map_err(TableError)?;
+        let store = StoreId(settings.url.digest(&settings.salt));
+        let (leases, _) = Leases::open_or_create(&now, store, now.slots()).map_err(TableError)?;
+        tell_replaced(&leases);
         let (store, task) = Store::open(settings.config())
             .with_context(|| format!("could not use the store {}", settings.url_text))?;
         let line = store.line();
@@ -167,7 +171,7 @@ impl Borrower {
             if used >= HOST_USES_IT_FOR {
                 match hosts {
                     Some(hosts) => outage.goes_on(hosts, now),
-                    None if used < HOST_MAY_BE_CUT_OFF_FOR => outage.note_failure(now),
+                    None if used < HOST_MAY_BE_CUT_OFF_FOR => outage.note_failure(),
                     None => {}
                 }
             }
@@ -275,8 +279,17 @@ impl Borrower {
         let (now, part) = (table.now(), self.part(loan));
         let outage = self.outage(loan)?;
         // It may have been lost just now.
-        outage.note(self.store().is_part_away(part), now, || self.known_hosts(now));
+        self.note(part, outage, now);
         self.is_away(table, loan).then(|| outage.since().min(now))
+    }
+
+    /// Notes whether a part of the store is away now.
+    fn note(&self, part: usize, outage: &Outage, now: Time) {
+        let is_away = self.store().is_part_away(part);
+        let steady = self.store().steady_ago(part).map(|ago| {
+            Time(now.0.saturating_sub(nanoseconds(ago)))
+        });
+        outage.note(is_away, steady, now, || self.known_hosts(now));
     }
 
     /// The hosts that a share is for: those that share limits with this one, itself included. 0 if
@@ -357,7 +370,9 @@ impl Borrower {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        if let Some(sent) = leases.give_back(loan.key, &loan.limit, now, self.patience, cells) {
+        let given = leases.give_back(loan.key, &loan.limit, now, self.patience, cells);
+        if let Some(mut sent) = given {
+            self.mind_shares(table, &loan, &mut sent);
             self.submit(&leases, now, loan, sent);
         }
     }
@@ -407,10 +422,19 @@ impl Borrower {
         }
         let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
-        if let Some((outage, after)) = self.outage(&loan).zip(loan.shares_after) {
-            sent.ask.owes = outage.owes(table.now(), after, loan.quota);
-        }
+        self.mind_shares(table, &loan, &mut sent);
         self.submit(leases, now, loan, sent)
+    }
+
+    /// Adds to an ask what shares may have allowed, and sees to it that the cells are over before
+    /// shares can begin.
+    fn mind_shares(&self, table: &Table, loan: &Loan, sent: &mut Sent) {
+        if let Some((outage, after)) = self.outage(loan).zip(loan.shares_after) {
+            let now = table.now();
+            sent.ask.owes = outage.owes(now, after, loan.quota);
+            let validity = outage.validity(now, after).0 / 1_000;
+            sent.ask.validity = sent.ask.validity.min(Micros(validity));
+        }
     }
 
     fn submit(&self, leases: &Leases, now: HostTime, loan: Loan, sent: Sent) -> Asking {
@@ -543,8 +567,19 @@ impl Borrower {
     ///
     /// A file that took its place cannot be opened. The one before goes on.
     pub(crate) fn follow(&self, table: &Table) -> Result<(), gcra_table::OpenError> {
-        if let Some(next) = self.leases().successor(table, table.slots())? {
+        let leases = self.leases();
+        let was_displaced = leases.is_displaced();
+        if let Some(next) = leases.successor(table, table.slots())? {
+            tell_replaced(&next);
             self.leases.store(Arc::new(next));
+        } else if leases.is_displaced() && !was_displaced {
+            log::warn!(
+                "another agent of this table uses another store, or has another version, and has \
+                 replaced the file of leases {}; this agent goes on with the file that it had, and \
+                 each of the two lends the whole limit; restart the agents so that all of them \
+                 have the same [store]",
+                leases.path().display()
+            );
         }
         Ok(())
     }
@@ -554,8 +589,7 @@ impl Borrower {
     fn look(&self, table: &Table) {
         let (now, leases, mut hosts) = (table.now(), self.leases(), 0);
         for (part, outage) in self.outages.iter().enumerate() {
-            let is_away = self.store().is_part_away(part);
-            outage.note(is_away, now, || self.known_hosts(now));
+            self.note(part, outage, now);
             if outage.is_over(now.saturating_add(SAID_EARLIER), Nanos::ZERO) {
                 leases.use_part(part, HostTime::from(now));
             } else {
@@ -566,7 +600,7 @@ impl Borrower {
             leases.see_away(hosts, HostTime::from(now));
         }
         if self.asker.is_away() && self.store().health().has_failed() {
-            self.outages.iter().for_each(|outage| outage.note_failure(now));
+            self.outages.iter().for_each(Outage::note_failure);
         }
     }
 
@@ -590,5 +624,22 @@ impl Borrower {
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };
         !self.is_away(table, &loan)
             && self.send(table, &leases, now, loan, wish) == Asking::UnderWay
+    }
+}
+
+/// Logs why the file of leases was replaced, if an operator should know.
+fn tell_replaced(leases: &Leases) {
+    let path = leases.path().display();
+    match leases.replaced() {
+        Some(Replaced::OtherStore) => log::warn!(
+            "the file of leases {path} was of another store (another address, database or salt), \
+             and was replaced; if agents of this table still use the other store, each store lends \
+             the whole limit until they are restarted"
+        ),
+        Some(Replaced::Copied) => log::warn!(
+            "the file of leases {path} was a copy of another one, and was replaced; what the \
+             machine held counts as spent"
+        ),
+        None => {}
     }
 }

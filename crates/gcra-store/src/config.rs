@@ -5,6 +5,8 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::{env, fs, io};
 
+use sha2::{Digest as _, Sha256};
+
 /// Where the store is, and how it is asked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -187,6 +189,32 @@ impl Url {
         self.tls
     }
 
+    /// A digest of where the records are: the servers, the name of the primary, the database, and
+    /// the salt of [`Names`](crate::Names).
+    ///
+    /// Two addresses with the same digest lead to the same records. The order of sentinels, or of
+    /// the nodes of a cluster, makes no difference, and neither does the user or TLS. Another name
+    /// of the same server is another digest, and so is one sentinel or node more or less.
+    #[must_use]
+    pub fn digest(&self, salt: &[u8]) -> [u8; 16] {
+        let (kind, addresses, name) = match &self.place {
+            Place::Single(address) => ("one", core::slice::from_ref(address), ""),
+            Place::Sentinel { sentinels, name } => ("sentinel", &sentinels[..], name.as_str()),
+            Place::Cluster { nodes } => ("cluster", &nodes[..], ""),
+        };
+        let mut addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut hash = Sha256::new_with_prefix(Sha256::digest(salt));
+        for part in [kind, name, &self.database.to_string(), &addresses.join(",")] {
+            hash.update(part);
+            // No UTF-8 has this byte.
+            hash.update([0xff]);
+        }
+        let hash: [u8; 32] = hash.finalize().into();
+        hash.first_chunk().copied().unwrap_or_default()
+    }
+
     /// Reads an address: `redis://[USER@]HOST[:PORT][/DATABASE]`, `unix://[USER@]PATH`,
     /// `redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]`, or
     /// `redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...`. `rediss` is with TLS, and `valkey` is
@@ -365,6 +393,37 @@ mod tests {
         let url = Url::parse("valkeys+cluster://a,b").unwrap();
         assert_eq!(url.place, Place::Cluster { nodes: vec![tcp("a", 6_379), tcp("b", 6_379)] });
         assert!(url.has_tls() && !url.is_one_server() && !url.has_sentinels());
+    }
+
+    #[test]
+    fn addresses_that_lead_to_the_same_records_have_one_digest() {
+        let digest = |text: &str| Url::parse(text).unwrap().digest(b"salt");
+        for (one, same) in [
+            ("redis://a", "valkeys://user@a:6379/0"),
+            ("redis+sentinel://a,b/limits", "rediss+sentinel://b:26379,a,b/limits/0"),
+            ("redis+cluster://a,b:7", "redis+cluster://b:7,a"),
+        ] {
+            assert_eq!(digest(one), digest(same), "{one} {same}");
+        }
+        let others = [
+            "redis://a",
+            "redis://a/1",
+            "redis://a:1",
+            "redis://b",
+            "unix:///a",
+            "redis+sentinel://a/limits",
+            "redis+sentinel://a/other",
+            "redis+sentinel://a,b/limits",
+            "redis+cluster://a",
+            "redis+cluster://a,b",
+        ];
+        for (place, one) in others.iter().enumerate() {
+            for other in &others[..place] {
+                assert_ne!(digest(one), digest(other), "{one} {other}");
+            }
+        }
+        let url = Url::parse("redis://a").unwrap();
+        assert_ne!(url.digest(b""), url.digest(b"salt"));
     }
 
     #[test]

@@ -4,9 +4,11 @@
 use core::time::Duration;
 use std::sync::{Arc, LazyLock};
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::bucket::{TAGS, tag_text};
 use crate::config::{Address, Place};
@@ -191,6 +193,21 @@ impl Finder {
         {
             return Ok((connection, replicas));
         }
+        // An attempt that hangs, because what it has sent was lost, does not hold up the next one:
+        // so all hosts find a server soon when it is back.
+        let every = self.connector.config.look_every / 4;
+        let mut attempts = FuturesUnordered::new();
+        loop {
+            attempts.push(self.attempt(found, tag));
+            tokio::select! {
+                Some(seen) = attempts.next() => return seen,
+                () = sleep(every) => {}
+            }
+        }
+    }
+
+    /// Whether a server can be used, over another connection.
+    async fn attempt(&self, found: &Found, tag: u16) -> Result<(Connection, u32), Fault> {
         let mut connection = self.connector.connect(&found.address).await?;
         let within = self.connector.config.connect_timeout;
         let replicas = self.role(&mut connection, found, within).await?;

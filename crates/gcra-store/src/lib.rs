@@ -88,6 +88,6 @@ pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;
 pub use message::{Answer, NotCharged, Outcome};
-pub use shared::{Counters, Health, ServerHealth};
+pub use shared::{Counters, FOUND_WITHIN, Health, ServerHealth};
 pub use standing::Standing;
 pub use store::{Asker, Away, Charging, Line, Store};

@@ -9,6 +9,11 @@ use gcra_lease::{Micros, Reply};
 
 use crate::fault::Fault;
 
+/// A server that is there for so long without a break is found by every host that looks for it
+/// with [`look_every`](crate::Config::look_every) of half a second: a new attempt to reach it is
+/// made every 125 ms, whether the one before has ended or not.
+pub const FOUND_WITHIN: Duration = Duration::from_millis(300);
+
 /// What the threads and the task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -22,6 +27,9 @@ pub(crate) struct Shared {
     /// For each part, at what time at the latest it is known to have been away: microseconds
     /// since the store was opened.
     pub(crate) missed: Box<[AtomicU64]>,
+    /// For each part, at what time at the latest it is known to have been there for
+    /// [`FOUND_WITHIN`]; in the same way, and 0 if it never was.
+    pub(crate) steady: Box<[AtomicU64]>,
     pub(crate) opened: Instant,
     pub(crate) round_trip: RoundTrip,
     pub(crate) counters: AtomicCounters,
@@ -32,6 +40,7 @@ impl Shared {
         Self {
             parts: (0..parts).map(|_| AtomicBool::new(true)).collect(),
             missed: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            steady: (0..parts).map(|_| AtomicU64::new(0)).collect(),
             opened: Instant::now(),
             under_way: AtomicUsize::new(0),
             most_asks,

@@ -92,6 +92,17 @@ impl Store {
         self.shared.opened.elapsed().saturating_sub(Duration::from_micros(missed))
     }
 
+    /// How long ago the server of a part is known to have been there for [`FOUND_WITHIN`], at
+    /// most. `None`: never.
+    ///
+    /// [`FOUND_WITHIN`]: crate::FOUND_WITHIN
+    #[must_use]
+    pub fn steady_ago(&self, part: usize) -> Option<Duration> {
+        let steady = self.shared.steady.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
+        let ago = self.shared.opened.elapsed().saturating_sub(Duration::from_micros(steady));
+        (steady > 0).then_some(ago)
+    }
+
     /// When the last server that could be used was lost; when the store was opened, if there was
     /// none yet. `None`: there is one. It may be a moment later than what [`is_away`] says.
     ///

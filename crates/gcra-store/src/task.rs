@@ -22,7 +22,7 @@ use crate::finder::{Finder, Seen, add_wait, confirmed};
 use crate::lines::Lines;
 use crate::message::{Answer, Batch, Envelope, NotCharged, Outcome, ToCharge};
 use crate::script::{self, By, NotAReply, Script};
-use crate::shared::{Health, Permit, RoundTrip, ServerHealth, Shared};
+use crate::shared::{FOUND_WITHIN, Health, Permit, RoundTrip, ServerHealth, Shared};
 
 /// An ask or a charge is sent this often at most: with the text of the script, and to the server
 /// that it moved to. A server does nothing with one that it answers with an error like that.
@@ -88,6 +88,9 @@ struct Server {
     address: Address,
     state: Result<Link, Fault>,
     since: Instant,
+    /// Since when its connection is there, and when the look at it began that found it well at
+    /// last.
+    steady: Option<(Instant, Instant)>,
     /// It could be used at some time.
     was_used: bool,
     lines: Lines,
@@ -549,6 +552,14 @@ impl Task {
             }
             Ok(_) => {}
         }
+        server.steady = match (&state, &server.state, server.steady) {
+            (Err(_), ..) => None,
+            (Ok(link), Ok(before), Some((since, _))) if link.connection.is(&before.connection) => {
+                Some((since, self.look_began))
+            }
+            // It may have been away, and be back.
+            (Ok(_), ..) => Some((now, now)),
+        };
         if server.state.is_ok() != state.is_ok() {
             server.since = now;
             server.watch = ClockWatch::new();
@@ -617,6 +628,7 @@ impl Task {
                     address: address.clone(),
                     state: Err(Fault::Connection("it was not used before".to_owned())),
                     since: Instant::now(),
+                    steady: None,
                     was_used: false,
                     lines: Lines::default(),
                     watch: ClockWatch::new(),
@@ -673,6 +685,12 @@ impl Task {
         }
     }
 
+    /// The time from when the store was opened to a moment, in microseconds.
+    fn micros_until(&self, moment: Instant) -> u64 {
+        let time = moment.into_std().saturating_duration_since(self.shared.opened);
+        u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Tells what is known. A server that cannot be used could not be used at `missed`.
     fn publish(&mut self, missed: Instant) {
         let usable = self.servers.iter().any(|server| server.state.is_ok());
@@ -684,9 +702,12 @@ impl Task {
             let is_usable = server.is_some_and(|server| server.state.is_ok());
             away.store(!is_usable, Ordering::Relaxed);
             if let (false, Some(at)) = (is_usable, self.shared.missed.get(part)) {
-                let missed = missed.into_std().saturating_duration_since(self.shared.opened);
-                let missed = u64::try_from(missed.as_micros()).unwrap_or(u64::MAX);
-                at.fetch_max(missed, Ordering::Relaxed);
+                at.fetch_max(self.micros_until(missed), Ordering::Relaxed);
+            }
+            let steady = server.and_then(|server| server.steady);
+            let steady = steady.filter(|&(since, seen)| seen >= since + FOUND_WITHIN);
+            if let (Some((_, seen)), Some(at)) = (steady, self.shared.steady.get(part)) {
+                at.fetch_max(self.micros_until(seen), Ordering::Relaxed);
             }
         }
         let servers = self.servers.iter().map(|server| ServerHealth {

@@ -22,8 +22,8 @@ use crate::open_error::OpenErrorKind;
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FileId {
-    device: u64,
-    inode: u64,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
 impl FileId {

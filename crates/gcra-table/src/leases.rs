@@ -11,8 +11,8 @@ mod model;
 mod opening;
 pub(crate) mod set;
 
-use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, io};
 
 use gcra_lease::{
@@ -34,6 +34,7 @@ use crate::slots::Slots;
 use crate::table::Table;
 use crate::time::{Nanos, Time};
 
+pub use file::{Replaced, StoreId};
 pub use set::Spent;
 
 /// What this host holds of many keys, shared by every process that has the file open.
@@ -46,6 +47,10 @@ pub struct Leases {
     base: Base,
     /// The file that it is, and what its header says.
     file: Option<(FileId, Header)>,
+    /// Where it was; empty if these are in memory.
+    path: PathBuf,
+    replaced: Option<Replaced>,
+    is_displaced: AtomicBool,
 }
 
 /// A key under the numbers of one limit, as leases find it.
@@ -154,30 +159,33 @@ impl From<Micros> for Nanos {
 }
 
 impl Leases {
-    /// Opens the leases beside a table, or makes them with `slots` slots of 16 bytes: an entry
-    /// takes two. Leases that exist may have any number. Those of a table in memory are in memory.
+    /// Opens the leases beside a table that `store` has lent, or makes them with `slots` slots of
+    /// 16 bytes: an entry takes two. Leases that exist may have any number. Those of a table in
+    /// memory are in memory.
     ///
-    /// Leases that cannot be used are replaced: those of another table, of another boot of the
-    /// machine, of another layout, damaged ones, and those that are older than 49 days.
+    /// Leases that cannot be used are replaced: those of another store, of another table, of
+    /// another boot of the machine, of another layout, copies, damaged ones, and those that are
+    /// older than 49 days.
     ///
     /// # Errors
     ///
     /// The file is not one of leases, belongs to another user or could be changed by one, or could
     /// not be made.
-    pub fn open_or_create(table: &Table, slots: Slots) -> Result<(Self, Opened), OpenError> {
+    pub fn open_or_create(
+        table: &Table,
+        store: StoreId,
+        slots: Slots,
+    ) -> Result<(Self, Opened), OpenError> {
         let Some(owner) = Self::owner(table) else {
             let leases = Self::in_memory(slots, HostTime::from(table.now()));
-            let failed = |source| OpenErrorKind::Io { doing: "make it", source };
-            return leases
-                .map(|leases| (leases, Opened::Created))
-                .map_err(|source| OpenError::new(Path::new("in memory"), failed(source)));
+            return leases.map(|leases| (leases, Opened::Created)).map_err(not_in_memory);
         };
-        let (file, opened) = file::open_or_create(owner, slots)?;
+        let (file, opened) = file::open_or_create(owner, store, slots)?;
         Ok((Self::map(owner, &file)?, opened))
     }
 
-    /// Opens the leases beside a table to look at them, if there are any. Root may do so with
-    /// those of any user.
+    /// Opens the leases beside a table to look at them, if there are any, whichever store has lent
+    /// them. Root may do so with those of any user.
     ///
     /// # Errors
     ///
@@ -202,37 +210,73 @@ impl Leases {
     /// As for [`open_or_create`](Self::open_or_create). These leases can be used until their time
     /// is over.
     pub fn successor(&self, table: &Table, slots: Slots) -> Result<Option<Self>, OpenError> {
-        let is_ending = file::is_ending(self.base, HostTime::from(table.now()));
         let (Some((id, header)), Some(owner)) = (&self.file, Self::owner(table)) else {
-            let next = is_ending.then(|| Self::open_or_create(table, slots)).transpose();
-            return next.map(|next| next.map(|(leases, _)| leases));
+            let is_ending = file::is_ending(self.base, HostTime::from(table.now()));
+            let next = is_ending.then(|| Self::in_memory(slots, HostTime::from(table.now())));
+            return next.transpose().map_err(not_in_memory);
         };
+        let owner = Owner { store: Some(header.store), ..owner };
         let path = file::path_beside(owner.path);
-        let fits = header.belongs_to(owner.header) && !is_ending;
+        let fits = header.belongs_to(owner.header) && !file::is_ending(self.base, owner.now());
+        self.is_displaced.store(false, Ordering::Relaxed);
         if fits && FileId::at(&path).is_ok_and(|found| found == *id) {
             return Ok(None);
         }
-        // A file of another version, which took the place of this one, stays there: its processes
-        // would replace ours in turn.
+        // A file of another version, or of another store, which took the place of this one, stays
+        // there: its processes would replace ours in turn.
         let other = file::inspect(owner, Role::Decider)?;
         if fits && other.is_none() && FileId::at(&path).is_ok() {
+            self.is_displaced.store(true, Ordering::Relaxed);
             return Ok(None);
         }
-        Self::open_or_create(table, slots).map(|(leases, _)| Some(leases))
+        Self::open_or_create(table, header.store, slots).map(|(leases, _)| Some(leases))
+    }
+
+    /// Where the file was when it was opened; empty if these leases are in memory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a file of another store or of another version had taken the name of this one at the
+    /// latest call of [`successor`](Self::successor).
+    #[must_use]
+    pub fn is_displaced(&self) -> bool {
+        self.is_displaced.load(Ordering::Relaxed)
+    }
+
+    /// What was wrong with the file in whose place this one was made, if that is not what happens
+    /// in the course of things.
+    #[must_use]
+    pub const fn replaced(&self) -> Option<Replaced> {
+        self.replaced
     }
 
     fn owner(table: &Table) -> Option<Owner<'_>> {
         let origin = table.origin()?;
-        Some(Owner { path: &origin.path, header: &origin.header, clock: table.clock() })
+        Some(Owner {
+            path: &origin.path,
+            header: &origin.header,
+            clock: table.clock(),
+            store: None,
+        })
     }
 
     fn map(owner: Owner<'_>, file: &LeasesFile) -> Result<Self, OpenError> {
-        let LeasesFile { file, id, header, slots } = file;
+        let LeasesFile { file, id, header, slots, replaced } = file;
         let region = Region::map(file, *slots).map_err(|source| {
             let kind = OpenErrorKind::Io { doing: "map it", source };
             OpenError::new(&file::path_beside(owner.path), kind)
         })?;
-        Ok(Self { region, host: header.host, base: header.base, file: Some((*id, *header)) })
+        Ok(Self {
+            region,
+            host: header.host,
+            base: header.base,
+            file: Some((*id, *header)),
+            path: file::path_beside(owner.path),
+            replaced: *replaced,
+            is_displaced: AtomicBool::new(false),
+        })
     }
 
     /// Leases of this process alone. `now` is the time of their table.
@@ -244,7 +288,15 @@ impl Leases {
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
         let host = HostId(u64::from_ne_bytes(id));
-        Ok(Self { region: Region::in_memory(slots)?, host, base: Base(now), file: None })
+        Ok(Self {
+            region: Region::in_memory(slots)?,
+            host,
+            base: Base(now),
+            file: None,
+            path: PathBuf::new(),
+            replaced: None,
+            is_displaced: AtomicBool::new(false),
+        })
     }
 
     /// The host that these leases make. Processes that use another file are another host.
@@ -569,6 +621,10 @@ impl Leases {
         // A power of two.
         &sets[key.0 as usize & (sets.len() - 1)]
     }
+}
+
+fn not_in_memory(source: io::Error) -> OpenError {
+    OpenError::new(Path::new("in memory"), OpenErrorKind::Io { doing: "make it", source })
 }
 
 #[cfg(test)]

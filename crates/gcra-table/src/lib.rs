@@ -134,7 +134,9 @@ pub use decision::Decision;
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, limit_id};
-pub use leases::{LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Spent};
+pub use leases::{
+    LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
+};
 pub use open::Opened;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};

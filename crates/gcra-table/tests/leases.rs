@@ -15,11 +15,13 @@ use gcra_lease::{
     Ask, AskNumber, HostId, HostTime, Limit, Look, Micros, Record, Reply, Step, StoreTime, Wish,
 };
 use gcra_table::{
-    LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenErrorKind, Opened, Slots, Table,
+    LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenErrorKind, Opened, Replaced, Slots,
+    StoreId, Table,
 };
 use tempfile::TempDir;
 
 const PATIENCE: Micros = Micros::from_millis(50);
+const STORE: StoreId = StoreId([7; 16]);
 
 fn slots() -> Slots {
     Slots::new(64).unwrap()
@@ -38,7 +40,7 @@ fn open_table(path: &Path) -> Table {
 }
 
 fn open(table: &Table) -> (Leases, Opened) {
-    Leases::open_or_create(table, slots()).unwrap_or_else(|error| panic!("{error}"))
+    Leases::open_or_create(table, STORE, slots()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn key(table: &Table, name: &str) -> LeaseKey {
@@ -71,7 +73,7 @@ fn the_first_process_makes_the_file_and_others_join_it() {
     assert_eq!((first.entries(), first.bytes()), (32, metadata.len()));
 
     // Another number of slots is only for a file that has to be made.
-    let (second, opened) = Leases::open_or_create(&table, Slots::new(256).unwrap()).unwrap();
+    let (second, opened) = Leases::open_or_create(&table, STORE, Slots::new(256).unwrap()).unwrap();
     assert_eq!((opened, second.entries()), (Opened::Joined, 32));
     assert_eq!(first.host(), second.host());
     let key = key(&table, "a");
@@ -142,7 +144,7 @@ fn a_file_that_does_not_fit_is_replaced_and_the_host_is_another_one() {
 
     // A running process goes on with a file that it has open, and whose header it has read. One
     // that starts replaces it.
-    for at in [8, 24, 40, 56, 64, 72, 80, 96] {
+    for at in [8, 24, 40, 56, 64, 72, 80, 96, 112, 120, 128] {
         damage(&path, at);
         let (leases, opened) = open(&table);
         assert_eq!(opened, Opened::Created, "byte {at}");
@@ -169,10 +171,49 @@ fn a_file_of_another_version_is_left_alone_by_those_that_run() {
 }
 
 #[test]
+fn leases_of_another_store_are_replaced_and_left_alone_by_those_that_run() {
+    let (_directory, table, _) = table();
+    let of = |store| Leases::open_or_create(&table, StoreId([store; 16]), slots()).unwrap().0;
+    let (ours, theirs) = (of(1), of(2));
+    assert_eq!((ours.replaced(), theirs.replaced()), (None, Some(Replaced::OtherStore)));
+    assert_ne!(ours.host(), theirs.host());
+    // Neither takes the name from the other while they run.
+    for leases in [&ours, &theirs, &ours] {
+        assert!(leases.successor(&table, slots()).unwrap().is_none());
+    }
+    assert!(ours.is_displaced() && !theirs.is_displaced());
+    assert_eq!(Leases::inspect(&table).unwrap().unwrap().host(), theirs.host());
+    // One that starts makes a file, and others of its store join it.
+    let again = of(1);
+    assert_ne!(again.host(), ours.host());
+    let next = ours.successor(&table, slots()).unwrap().expect("there is one of its store");
+    assert_eq!((next.host(), next.replaced()), (again.host(), None));
+    assert!(theirs.successor(&table, slots()).unwrap().is_none());
+    assert!(theirs.is_displaced());
+}
+
+#[test]
+fn a_copy_is_replaced() {
+    let (directory, table, path) = table();
+    let (ours, _) = open(&table);
+    let copy = directory.path().join("copy");
+    fs::copy(directory.path().join("table"), &copy).unwrap();
+    fs::copy(&path, directory.path().join("copy.leases")).unwrap();
+    let (theirs, opened) = open(&open_table(&copy));
+    assert_eq!((opened, theirs.replaced()), (Opened::Created, Some(Replaced::Copied)));
+    assert_ne!(ours.host(), theirs.host());
+    // A file that was moved is the same one.
+    let moved = directory.path().join("moved");
+    fs::rename(directory.path().join("table"), &moved).unwrap();
+    fs::rename(&path, directory.path().join("moved.leases")).unwrap();
+    assert_eq!(open(&open_table(&moved)).0.host(), ours.host());
+}
+
+#[test]
 fn what_is_not_ours_is_refused_and_stays() {
     let (directory, table, path) = table();
     let refused = |text: &str| {
-        let error = Leases::open_or_create(&table, slots()).expect_err("it was opened");
+        let error = Leases::open_or_create(&table, STORE, slots()).expect_err("it was opened");
         assert_eq!(error.path(), path);
         assert!(error.to_string().contains(text), "{error}");
         assert!(fs::symlink_metadata(&path).is_ok(), "it was removed");
@@ -243,7 +284,7 @@ fn leases_of_a_table_in_memory_are_in_memory() {
 fn threads_spend_no_cell_twice() {
     const KEYS: usize = 12;
     let table = Table::in_memory(slots()).unwrap();
-    let (leases, _) = Leases::open_or_create(&table, Slots::new(16).unwrap()).unwrap();
+    let (leases, _) = Leases::open_or_create(&table, STORE, Slots::new(16).unwrap()).unwrap();
     let records: Vec<_> =
         (0..KEYS).map(|_| Mutex::new(Record::new(StoreTime(now(&table).0)))).collect();
     let spent: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();

@@ -1,11 +1,12 @@
 //! The file of leases: `<table>.leases`, beside the table.
 //!
-//! It belongs to one table and one clock: its header says the table's hash key, because keys are
-//! hashed once for both, and the table's clock, because cells are valid by that. A file that does
-//! not fit, or is damaged, or whose time is nearly over, is replaced by another one, and that
-//! makes the host another host. Nothing has to be carried over: what the host before it held
-//! expires at the store. Processes that still use the file before it are that host, until they
-//! notice.
+//! It belongs to one table, one clock and one store: its header says the table's hash key, because
+//! keys are hashed once for both, the table's clock, because cells are valid by that, and the
+//! store, because a report is of use only to the store that has lent the cells. It also says which
+//! file it is, because a copy would be the same host. A file that does not fit, or is damaged, or
+//! whose time is nearly over, is replaced by another one, and that makes the host another host.
+//! Nothing has to be carried over: what the host before it held expires at the store. Processes
+//! that still use the file before it are that host, until they notice.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,10 +28,10 @@ use crate::slots::Slots;
 pub(crate) const HEADER_BYTES: usize = 8192;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"GCRAleas";
-const FIXED_BYTES: usize = 104;
+const FIXED_BYTES: usize = 136;
 /// A file is replaced this long before its time is over.
 const REPLACED_BEFORE: Micros = Micros::from_millis(86_400_000);
 /// How often a name is tried again that leads to another file by then.
@@ -38,12 +39,28 @@ const ATTEMPTS: u32 = 16;
 
 const _: () = assert!(SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
 
+/// A store, as those who use it tell stores apart: cells that one store has lent are never
+/// reported to another one.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct StoreId(pub [u8; 16]);
+
+/// What was wrong with a file of leases that could have been used otherwise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Replaced {
+    /// It was of another store.
+    OtherStore,
+    /// It was a copy of another file.
+    Copied,
+}
+
 /// The table that a file belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner<'a> {
     pub(super) path: &'a Path,
     pub(super) header: &'a header::Header,
     pub(super) clock: &'a Clock,
+    /// The store that has lent the cells. `None`: it may be any.
+    pub(super) store: Option<StoreId>,
 }
 
 impl Owner<'_> {
@@ -64,12 +81,15 @@ pub(super) struct Header {
     /// From when entries count time.
     pub(super) base: Base,
     created_wall_ns: u64,
+    pub(super) store: StoreId,
+    /// The file in which the header was written.
+    id: FileId,
 }
 
 impl Header {
     fn to_bytes(self) -> [u8; FIXED_BYTES] {
         let mut bytes = [0; FIXED_BYTES];
-        let fields: [&[u8]; 11] = [
+        let fields: [&[u8]; 14] = [
             &MAGIC,
             &LAYOUT.to_ne_bytes(),
             &[0; 4],
@@ -81,6 +101,9 @@ impl Header {
             &self.host.0.to_ne_bytes(),
             &self.base.0.0.to_ne_bytes(),
             &self.created_wall_ns.to_ne_bytes(),
+            &self.store.0,
+            &self.id.device.to_ne_bytes(),
+            &self.id.inode.to_ne_bytes(),
         ];
         let mut at = 0;
         for field in fields {
@@ -106,6 +129,8 @@ impl Header {
             host: HostId(word(72)),
             base: Base(HostTime(word(80))),
             created_wall_ns: word(88),
+            store: StoreId(words(96)),
+            id: FileId { device: word(112), inode: word(120) },
         };
         (header.to_bytes() == *bytes).then_some(header)
     }
@@ -137,6 +162,8 @@ pub(super) struct LeasesFile {
     pub(super) id: FileId,
     pub(super) header: Header,
     pub(super) slots: Slots,
+    /// What was wrong with the file in whose place it was made, if that is to be told.
+    pub(super) replaced: Option<Replaced>,
 }
 
 /// Where the leases of the table at `path` are.
@@ -146,24 +173,29 @@ pub(super) fn path_beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens the leases of a table, or makes them with `slots` slots. A file of leases that cannot be
-/// used is replaced.
+/// Opens the leases of a table, or makes them with `slots` slots for `store`. A file of leases that
+/// cannot be used is replaced.
 pub(super) fn open_or_create(
     owner: Owner<'_>,
+    store: StoreId,
     slots: Slots,
 ) -> Result<(LeasesFile, Opened), OpenError> {
     let path = path_beside(owner.path);
+    let owner = Owner { store: Some(store), ..owner };
     let error = |kind| OpenError::new(&path, kind);
-    let mut opened = Opened::Joined;
+    let (mut opened, mut replaced) = (Opened::Joined, None);
     for _ in 0..ATTEMPTS {
         match file::open(&path) {
             Ok(file) => match examine(file, owner, Role::Decider) {
-                Ok(leases) => return Ok((leases, opened)),
-                Err(Unusable::Replace(file)) => remove(&path, &file).map_err(error)?,
+                Ok(leases) => return Ok((LeasesFile { replaced, ..leases }, opened)),
+                Err(Unusable::Replace(file, why)) => {
+                    remove(&path, &file).map_err(error)?;
+                    replaced = why;
+                }
                 Err(Unusable::Refuse(OpenErrorKind::Unlinked)) => {}
                 Err(Unusable::Refuse(kind)) => return Err(error(kind)),
             },
-            Err(OpenErrorKind::Missing) => match create(&path, owner, slots) {
+            Err(OpenErrorKind::Missing) => match create(&path, owner, store, slots) {
                 Ok(()) => opened = Opened::Created,
                 Err(OpenErrorKind::Io { source, .. })
                     if source.kind() == io::ErrorKind::AlreadyExists => {}
@@ -182,7 +214,7 @@ pub(super) fn inspect(owner: Owner<'_>, role: Role) -> Result<Option<LeasesFile>
     match file::open(&path).map_err(Unusable::Refuse).and_then(|file| examine(file, owner, role)) {
         Ok(leases) => Ok(Some(leases)),
         Err(
-            Unusable::Replace(_)
+            Unusable::Replace(..)
             | Unusable::Refuse(OpenErrorKind::Missing | OpenErrorKind::Unlinked),
         ) => Ok(None),
         Err(Unusable::Refuse(kind)) => Err(OpenError::new(&path, kind)),
@@ -201,12 +233,17 @@ fn remove(path: &Path, file: &File) -> Result<(), OpenErrorKind> {
     Ok(())
 }
 
-fn create(path: &Path, owner: Owner<'_>, slots: Slots) -> Result<(), OpenErrorKind> {
+fn create(
+    path: &Path,
+    owner: Owner<'_>,
+    store: StoreId,
+    slots: Slots,
+) -> Result<(), OpenErrorKind> {
     let mut id = [0; 8];
     getrandom::fill(&mut id)
         .map_err(|error| failed("draw the id of the host")(io::Error::other(error.to_string())))?;
     let table = owner.header;
-    let header = Header {
+    let header = |own| Header {
         slots: slots.get().into(),
         hash_key: table.hash_key,
         boot_id: table.boot_id,
@@ -215,16 +252,19 @@ fn create(path: &Path, owner: Owner<'_>, slots: Slots) -> Result<(), OpenErrorKi
         host: HostId(u64::from_ne_bytes(id)),
         base: Base(owner.now()),
         created_wall_ns: clock::wall_ns(),
+        store,
+        id: own,
     };
     file::make(path, HEADER_BYTES as u64 + slots.bytes(), |file| {
-        file.write_all_at(&header.to_bytes(), 0).map_err(failed("write its header"))
+        let own = FileId::of(&file.metadata().map_err(failed("examine it"))?);
+        file.write_all_at(&header(own).to_bytes(), 0).map_err(failed("write its header"))
     })
 }
 
 /// Why a file cannot be used.
 enum Unusable {
     /// It is a file of leases, and another one may take its place.
-    Replace(File),
+    Replace(File, Option<Replaced>),
     /// It is something else, or others could change it.
     Refuse(OpenErrorKind),
 }
@@ -256,10 +296,17 @@ fn examine(file: File, owner: Owner<'_>, role: Role) -> Result<LeasesFile, Unusa
     let fits = |slots: &Slots| HEADER_BYTES as u64 + slots.bytes() == metadata.len();
     let slots = header.and_then(|header| Slots::exactly(header.slots)).filter(fits);
     let (Some(header), Some(slots)) = (header, slots) else {
-        return Err(Unusable::Replace(file));
+        return Err(Unusable::Replace(file, None));
     };
+    let id = FileId::of(&metadata);
+    if header.id != id {
+        return Err(Unusable::Replace(file, Some(Replaced::Copied)));
+    }
+    if owner.store.is_some_and(|store| store != header.store) {
+        return Err(Unusable::Replace(file, Some(Replaced::OtherStore)));
+    }
     file::reserve(&file, metadata.len())?;
-    Ok(LeasesFile { file, id: FileId::of(&metadata), header, slots })
+    Ok(LeasesFile { file, id, header, slots, replaced: None })
 }
 
 #[cfg(test)]
@@ -277,6 +324,8 @@ mod tests {
             host: HostId(u64::MAX - 1),
             base: Base(HostTime(77)),
             created_wall_ns: 1,
+            store: StoreId(*b"a store, a salt."),
+            id: FileId { device: 26, inode: 1 << 40 },
         };
         let bytes = header.to_bytes();
         assert_eq!(Header::from_bytes(&bytes), Some(header));
