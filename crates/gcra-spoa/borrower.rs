@@ -285,11 +285,11 @@ impl Borrower {
 
     /// Notes whether a part of the store is away now.
     fn note(&self, part: usize, outage: &Outage, now: Time) {
-        let is_away = self.store().is_part_away(part);
-        let steady = self.store().steady_ago(part).map(|ago| {
-            Time(now.0.saturating_sub(nanoseconds(ago)))
-        });
-        outage.note(is_away, steady, now, || self.known_hosts(now));
+        let store = self.store();
+        let at = |ago| Time(now.0.saturating_sub(nanoseconds(ago)));
+        let connected = (!store.is_part_away(part)).then(|| at(store.connected_ago(part)));
+        let steady = store.steady_ago(part).map(at);
+        outage.note(connected, steady, now, || self.known_hosts(now));
     }
 
     /// The hosts that a share is for: those that share limits with this one, itself included. 0 if

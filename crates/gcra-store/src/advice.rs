@@ -22,6 +22,7 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
             (true, Some(_)) => "; does the server trust the certificate of this client?",
         }
         .to_owned(),
+        Fault::Foreign(_) => "; is this the address of a Valkey or Redis?".to_owned(),
         Fault::Connection(why) if why.contains("corrupt message") => no_tls(),
         Fault::NoTls => no_tls(),
         Fault::Connection(why) if why.contains("UnknownIssuer") => match config.authorities {
@@ -49,12 +50,22 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
         Fault::Other(said) if said.starts_with("MOVED") => {
             "; it is a node of a cluster; use redis+cluster://".to_owned()
         }
+        Fault::Other(said) if said.contains("max number of clients") => {
+            "; raise maxclients of the server, or find out who else connects to it".to_owned()
+        }
         Fault::Other(said) if said.contains("unknown command") => {
             "; limits need EVAL and EVALSHA, which this server does not have".to_owned()
         }
         Fault::Of(_, fault) => match **fault {
             Fault::Login(_) if config.url.has_sentinels() => {
                 login(&config.sentinel_password, "sentinel_password_file in [store]")
+            }
+            Fault::Other(ref said)
+                if config.url.has_sentinels() && said.contains("unknown command") =>
+            {
+                "; it is not a sentinel; name the sentinels, whose port is mostly 26379, or write \
+                 redis:// if it is the server to use"
+                    .to_owned()
             }
             _ => advice(fault, config),
         },

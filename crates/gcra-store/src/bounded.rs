@@ -4,7 +4,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -29,7 +29,12 @@ pub(crate) struct Bound {
     exceeded: AtomicBool,
     /// Something was answered.
     answered: AtomicBool,
+    /// What was read first.
+    first: OnceLock<Box<[u8]>>,
 }
+
+/// How many bytes of what is read first are kept, at most.
+const FIRST: usize = 128;
 
 impl Bound {
     /// Something is sent whose answers have at most this many bytes. Returns how many bytes may be
@@ -63,6 +68,11 @@ impl Bound {
         self.answered.load(Ordering::Relaxed)
     }
 
+    /// What was read first: the beginning of it.
+    pub(crate) fn first(&self) -> &[u8] {
+        self.first.get().map_or(&[], |first| first)
+    }
+
     fn read(&self, count: usize) -> io::Result<()> {
         let less = |left: usize| left.checked_sub(count);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
@@ -80,6 +90,7 @@ impl<S> Bounded<S> {
             left: AtomicUsize::new(SPARE),
             exceeded: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            first: OnceLock::new(),
         });
         (Self { stream, bound: bound.clone() }, bound)
     }
@@ -93,7 +104,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let read = self.bound.read(buffer.filled().len() - before);
+        let new = &buffer.filled()[before..];
+        if !new.is_empty() && self.bound.first.get().is_none() {
+            let _ = self.bound.first.set(new[..new.len().min(FIRST)].into());
+        }
+        let read = self.bound.read(new.len());
         if read.is_err() {
             buffer.set_filled(before);
         }

@@ -10,7 +10,7 @@ use crate::advice::advice;
 use crate::config::Config;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, in_words};
-use crate::finder::Finder;
+use crate::finder::{Finder, probed};
 use crate::script::{self, By};
 
 /// One thing that [`check`] has found out.
@@ -177,6 +177,14 @@ impl Findings {
                  a failover the store cannot be used until there is another one"
             ));
         }
+        if replicas > 0 && config.least_replicas == 0 {
+            self.remark(
+                "least_replicas is 0: if a replica is promoted while this server lives on, each of \
+                 the two lends the whole limit to the agents that reach it; with least_replicas \
+                 = 1 a primary is used only while it has a replica"
+                    .to_owned(),
+            );
+        }
         self.clock(config, &mut connection).await;
     }
 
@@ -215,7 +223,8 @@ async fn slowest(
         let mut commands = Pipeline::new();
         commands.add_command(script::probe(tag, By::Text).ok_or(Fault::Late)?);
         let start = Instant::now();
-        connection.send(&commands, config.timeout).await?;
+        let answers = connection.send(&commands, config.timeout).await?;
+        probed(answers.first())?;
         slowest = slowest.max(start.elapsed());
     }
     Ok(slowest)

@@ -193,7 +193,11 @@ impl Connection {
                  asked are shorter",
                 may_read >> 10
             )),
-            false if error.is_io_error() && !self.bound.has_answered() => Fault::Closed,
+            false if !self.bound.has_answered() => said_instead(self.bound.first())
+                .unwrap_or_else(|| match error.is_io_error() {
+                    true => Fault::Closed,
+                    false => Fault::connection(error),
+                }),
             false => Fault::connection(error),
         })
     }
@@ -225,6 +229,26 @@ impl Connection {
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
+}
+
+/// What a server that has answered nothing says instead, by the first bytes from it. `None`: it has
+/// said nothing, or speaks TLS.
+fn said_instead(first: &[u8]) -> Option<Fault> {
+    // The records of TLS begin with these: an alert, and a handshake.
+    if matches!(first, [] | [0x15 | 0x16, 3, ..]) {
+        return None;
+    }
+    let text = String::from_utf8_lossy(first);
+    let line = text.lines().next().unwrap_or_default();
+    // As one that has too many clients.
+    if let Some(error) = line.strip_prefix('-') {
+        let (code, detail) = error.split_once(' ').unwrap_or((error, ""));
+        return Some(match reaction(code, detail) {
+            Reaction::Close(fault) => fault,
+            _ => Fault::Other(in_words(error)),
+        });
+    }
+    Some(Fault::Foreign(in_words(line)))
 }
 
 /// The answers, if none is an error.
@@ -285,6 +309,23 @@ fn wrong(path: &Path, why: &impl fmt::Display) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_instead_of_an_answer_is_told() {
+        let other = |text: &str| Some(Fault::Other(text.to_owned()));
+        let foreign = |text: &str| Some(Fault::Foreign(text.to_owned()));
+        for (first, expected) in [
+            (&b"-ERR max number of clients reached\r\n"[..], other("ERR max number of clients reached")),
+            (b"-LOADING Redis is loading\r\n", Some(Fault::Loading)),
+            (b"-BUSY\r\n", other("BUSY")),
+            (b"HTTP/1.1 400 Bad Request\r\nServer: x", foreign("HTTP/1.1 400 Bad Request")),
+            (b"\xff\0", foreign("\u{fffd}?")),
+            (b"", None),
+            (b"\x15\x03\x03\0\x02", None),
+        ] {
+            assert_eq!(said_instead(first), expected, "{first:?}");
+        }
+    }
 
     #[test]
     fn what_is_written_is_sent_at_once() {

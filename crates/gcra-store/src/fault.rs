@@ -13,6 +13,8 @@ pub enum Fault {
     Connection(String),
     /// It closed the connection before it had answered anything.
     Closed,
+    /// What it says is not the protocol of Valkey and Redis.
+    Foreign(String),
     /// It did not answer the beginning of TLS in time.
     NoTls,
     /// A fault of a sentinel, or of a node of a cluster that was asked where the servers are.
@@ -59,6 +61,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Its answer does not belong to what was asked.
+    pub(crate) fn not_a_reply() -> Self {
+        Self::Other("something that is no reply to the ask".to_owned())
+    }
+
     /// There is no connection, for a reason that may have words of the server in it.
     pub(crate) fn connection(why: impl fmt::Display) -> Self {
         Self::Connection(in_words(&why.to_string()))
@@ -83,6 +90,9 @@ impl fmt::Display for Fault {
         match self {
             Self::Connection(why) => write!(f, "there is no connection: {why}"),
             Self::Closed => f.write_str("it closed the connection without an answer"),
+            Self::Foreign(said) => {
+                write!(f, "it does not answer as Valkey and Redis do, but with '{said}'")
+            }
             Self::NoTls => f.write_str("it did not answer the beginning of TLS in time"),
             Self::Of(address, fault) => write!(f, "{address}: {fault}"),
             Self::UnknownName(name) => {

@@ -242,10 +242,10 @@ impl Finder {
             {
                 Ok(())
             }
-            answer => match answer.and_then(fault_of) {
-                Some(fault) => Err(fault),
-                None => confirmed(answers.get(1), replicas),
-            },
+            answer => {
+                probed(answer)?;
+                confirmed(answers.get(1), replicas)
+            }
         }
     }
 
@@ -274,6 +274,20 @@ impl Finder {
             return Err(Fault::FewReplicas { are, least: config.least_replicas });
         }
         Ok(if config.durable { are.max(found.replicas) } else { 0 })
+    }
+}
+
+/// Whether this is what the script answers to the probe.
+pub(crate) fn probed(answer: Option<&Value>) -> Result<(), Fault> {
+    match answer {
+        Some(Value::BulkString(bytes))
+            if script::reply(bytes).is_ok_and(|reply| {
+                reply.is_none_or(|reply| (reply.number.0, reply.granted) == (0, 0))
+            }) =>
+        {
+            Ok(())
+        }
+        answer => Err(answer.and_then(fault_of).unwrap_or_else(Fault::not_a_reply)),
     }
 }
 

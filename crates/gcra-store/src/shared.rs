@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     /// For each part, at what time at the latest it is known to have been away: microseconds
     /// since the store was opened.
     pub(crate) missed: Box<[AtomicU64]>,
+    /// For each part, since when the connection to its server is there; in the same way.
+    pub(crate) connected: Box<[AtomicU64]>,
     /// For each part, at what time at the latest it is known to have been there for
     /// [`FOUND_WITHIN`]; in the same way, and 0 if it never was.
     pub(crate) steady: Box<[AtomicU64]>,
@@ -40,6 +42,7 @@ impl Shared {
         Self {
             parts: (0..parts).map(|_| AtomicBool::new(true)).collect(),
             missed: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            connected: (0..parts).map(|_| AtomicU64::new(0)).collect(),
             steady: (0..parts).map(|_| AtomicU64::new(0)).collect(),
             opened: Instant::now(),
             under_way: AtomicUsize::new(0),

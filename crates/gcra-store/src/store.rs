@@ -92,6 +92,15 @@ impl Store {
         self.shared.opened.elapsed().saturating_sub(Duration::from_micros(missed))
     }
 
+    /// How long ago the connection to the server of a part was made that there is, or was at last.
+    /// If it is younger than expected, the server may have been away, and back before that was
+    /// noticed.
+    #[must_use]
+    pub fn connected_ago(&self, part: usize) -> Duration {
+        let at = self.shared.connected.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
+        self.shared.opened.elapsed().saturating_sub(Duration::from_micros(at))
+    }
+
     /// How long ago the server of a part is known to have been there for [`FOUND_WITHIN`], at
     /// most. `None`: never.
     ///

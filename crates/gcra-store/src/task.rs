@@ -705,6 +705,9 @@ impl Task {
                 at.fetch_max(self.micros_until(missed), Ordering::Relaxed);
             }
             let steady = server.and_then(|server| server.steady);
+            if let (Some((since, _)), Some(at)) = (steady, self.shared.connected.get(part)) {
+                at.store(self.micros_until(since), Ordering::Relaxed);
+            }
             let steady = steady.filter(|&(since, seen)| seen >= since + FOUND_WITHIN);
             if let (Some((_, seen)), Some(at)) = (steady, self.shared.steady.get(part)) {
                 at.fetch_max(self.micros_until(seen), Ordering::Relaxed);
@@ -782,7 +785,7 @@ fn is_of(charged: &Charged, charge: &Charge) -> bool {
 
 /// Answers that do not belong to what was asked: nothing that comes later can be relied upon.
 fn not_a_reply() -> Reaction {
-    Reaction::Close(Fault::Other("something that is no reply to the ask".to_owned()))
+    Reaction::Close(Fault::not_a_reply())
 }
 
 /// An interval that is up to a quarter shorter or longer, so that hosts do not look all at once.

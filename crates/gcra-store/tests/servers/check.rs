@@ -2,6 +2,7 @@
 
 use gcra_store::{Config, Kind, PERMISSIONS, Password, check};
 
+use crate::fake::serve;
 use crate::host::config;
 use crate::support::{Server, cluster, cluster_url, needs, replica_of, sentinel_of, valkey};
 
@@ -23,7 +24,8 @@ async fn a_store_that_is_well() {
         assert!(good.contains(text), "{good}");
     }
     assert_eq!(said(config(&server.url()), Kind::Wrong).await, "");
-    assert_eq!(said(config(&server.url()), Kind::Remark).await, "");
+    let remark = said(config(&server.url()), Kind::Remark).await;
+    assert!(remark.starts_with("least_replicas is 0: if a replica is promoted"), "{remark}");
     let mut replicated = config(&server.url());
     replicated.least_replicas = 1;
     let remark = "there is only 1 replica, and least_replicas is 1: after a failover the store \
@@ -114,6 +116,40 @@ async fn each_thing_that_is_wrong() {
     drop(server);
     let wrong = said(config(&url), Kind::Wrong).await;
     assert!(wrong.contains("there is no connection: Connection refused"), "{wrong}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_something_else() {
+    let wrong = |text: &'static str| async move {
+        let (port, _) = serve(move |_, _| text.as_bytes().to_vec());
+        said(config(&format!("redis://127.0.0.1:{port}")), Kind::Wrong).await
+    };
+    let http = wrong("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    assert!(http.contains("but with 'HTTP/1.1 400 Bad Request'; is this the address of"), "{http}");
+
+    // All is well but the answers of the script.
+    for nonsense in [":1\r\n", "+OK\r\n", "$3\r\nabc\r\n", "*0\r\n"] {
+        let (port, _) = serve(move |command, _| match command {
+            "ROLE" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
+            _ => nonsense.as_bytes().to_vec(),
+        });
+        let wrong = said(config(&format!("redis://127.0.0.1:{port}")), Kind::Wrong).await;
+        assert!(wrong.contains("it says something that is no reply to the ask"), "{wrong}");
+    }
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let wrong = said(config(&format!("redis+sentinel://{}/a", server.address())), Kind::Wrong);
+    let wrong = wrong.await;
+    assert!(wrong.contains("; it is not a sentinel; name the sentinels"), "{wrong}");
+    server.say(&["CONFIG", "SET", "maxclients", "1"]);
+    let _only = std::net::TcpStream::connect(server.address()).unwrap();
+    // The server counts a connection once it has accepted it.
+    let url = server.url();
+    let mut wrong = String::new();
+    while !wrong.contains("max number of clients") {
+        wrong = said(config(&url), Kind::Wrong).await;
+    }
+    assert!(wrong.contains("it says ERR max number of clients reached; raise"), "{wrong}");
 }
 
 #[tokio::test]
