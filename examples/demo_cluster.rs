@@ -1,7 +1,7 @@
 //! `make demo-cluster`: three hosts that share one limit through a store, each with an agent, a
 //! table and a HAProxy of its own. One client asks all three for three times what it may have.
-//! Then the store is killed, and comes back. Shows what the client gets from each host, and the
-//! sum beside what the limit allows.
+//! Then the store is killed, so that after a while each host goes on with its share, and it comes
+//! back. Shows what the client gets from each host, and the sum beside what the limit allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a demo may end with a message")]
 
 #[path = "../tests/support/mod.rs"]
@@ -19,10 +19,12 @@ use support::valkey::Server;
 
 const PER_SECOND: u32 = 100;
 const BURST: u32 = 20;
-const SECONDS: u32 = 15;
+const SECONDS: u32 = 20;
 /// The seconds after which the store is killed, and started again.
 const KILLED: u32 = 5;
-const BACK: u32 = 10;
+const BACK: u32 = 14;
+/// A host uses its share only if the store has counted it this long ago.
+const COUNTED: Duration = Duration::from_secs(8);
 const CLIENT: &str = "127.0.0.1";
 
 /// What the client gets from one host.
@@ -44,6 +46,12 @@ fn main() {
     println!("three hosts, each with a HAProxy, an agent and a table of its own:");
     println!("  gcra-spoa {}", args.join(" "));
     let hosts: Vec<_> = (0..3).map(|_| Host::start(&args)).collect();
+    println!("The hosts get to know each other, which takes {} s.", COUNTED.as_secs());
+    support::wait_until("each host knows the others", || {
+        let machines = |host: &Host| host.metric("gcra_lease_machines");
+        hosts.iter().all(|host| machines(host) == Some(3.0))
+    });
+    thread::sleep(COUNTED);
     println!("one client, which sends {PER_SECOND} requests/s to each of them for {SECONDS} s");
     println!("Requests allowed so far:");
     println!();
@@ -77,13 +85,16 @@ fn main() {
             KILLED => {
                 store.kill();
                 println!(
-                    "         The store is killed. 2 s later each host begins to allow a third of \
-                     the limit."
+                    "         The store is killed. 3.5 s later, when all is spent that it has \
+                     lent, each host goes on\n         with its share, a third of the limit."
                 );
             }
             BACK => {
                 store.restart();
-                println!("         The store is back. The hosts find it again by themselves.");
+                println!(
+                    "         The store is back. The hosts find it again by themselves, and ask it \
+                     when all of\n         them have: after 1.5 s."
+                );
             }
             _ => {}
         }
