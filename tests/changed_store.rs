@@ -122,7 +122,11 @@ fn agents_of_one_table_with_two_stores_lend_the_limit_of_each_at_most() {
     let second = agent(&table, "second", &servers[1], None);
     let judge = ask_both([&first, &second], WHILE);
     assert!(judge.too_many(2.0) <= 0.0, "{} too many", judge.too_many(2.0));
-    assert!(has_line(&second, "table.leases was of another store"), "{:?}", second.process.lines());
+    assert!(
+        has_line(&second, "table.leases was of another store"),
+        "{:?}",
+        second.process.lines()
+    );
     wait_until("the first one says it, too", || has_line(&first, "uses another store"));
 }
 

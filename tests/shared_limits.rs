@@ -179,6 +179,49 @@ impl Sharing {
     }
 }
 
+/// No share begins in a hang of less than half a second, so shares cost nothing then.
+#[test]
+fn a_store_that_hangs_now_and_then_blocks_no_more_with_shares_than_without() {
+    needs!(valkey());
+    let (directory, mut server) = (directory(), store());
+    let policies = ["share", "closed"];
+    let mut config = format!("[store]\nurl = \"{}\"\n", server.url());
+    for name in policies {
+        config += &format!(
+            "[policy.{name}]\nlimits = [\"100/s burst 20\"]\nkey = [\"ip\"]\nshared = true\n\
+             without_store = \"{name}\"\n"
+        );
+    }
+    let file = directory.path().join("gcra-spoa.toml");
+    fs::write(&file, config).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let (agent, address) = admin::start(&directory.path().join("table"), &args);
+    wait_until("the store is used", || status(&address)["store"]["up"] == true);
+    let mut spop = Spop::connect(&agent.address);
+    let mut allowed = [0_u32; 2];
+    for _ in 0..7 {
+        for (hangs, milliseconds) in [(true, 400), (false, 1_100)] {
+            if hangs {
+                server.freeze();
+            } else {
+                server.thaw();
+            }
+            let (start, time) = (Instant::now(), Duration::from_millis(milliseconds));
+            while start.elapsed() < time {
+                for (name, allowed) in policies.iter().zip(&mut allowed) {
+                    let message = [("ip", ip("192.0.2.1"))];
+                    let said = spop.ask(&[(name, &message)]);
+                    *allowed += u32::from(said.iter().any(|(_, _, is_blocked)| !is_blocked));
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    let [share, closed] = allowed;
+    // With shares that were in the way, it was a hundredth.
+    assert!(closed > 100 && 2 * share > closed, "{allowed:?}");
+}
+
 #[test]
 fn shares_are_used_for_the_keys_of_one_server_of_a_cluster() {
     needs!(valkey());

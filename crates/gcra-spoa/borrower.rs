@@ -28,7 +28,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
 use crate::borrower::due::{Due, What};
-use crate::borrower::outage::{HOST_USES_IT_FOR, Outage};
+use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
 use crate::duration::nanoseconds;
 use crate::policy::store::StoreSettings;
@@ -287,7 +287,10 @@ impl Borrower {
     fn note(&self, part: usize, outage: &Outage, now: Time) {
         let store = self.store();
         let at = |ago| Time(now.0.saturating_sub(nanoseconds(ago)));
-        let connected = (!store.is_part_away(part)).then(|| at(store.connected_ago(part)));
+        let connected = (!store.is_part_away(part)).then(|| Connected {
+            since: at(store.connected_ago(part)),
+            server: store.server_of(part),
+        });
         let steady = store.steady_ago(part).map(at);
         outage.note(connected, steady, now, || self.known_hosts(now));
     }
@@ -574,10 +577,10 @@ impl Borrower {
             self.leases.store(Arc::new(next));
         } else if leases.is_displaced() && !was_displaced {
             log::warn!(
-                "another agent of this table uses another store, or has another version, and has \
-                 replaced the file of leases {}; this agent goes on with the file that it had, and \
-                 each of the two lends the whole limit; restart the agents so that all of them \
-                 have the same [store]",
+                "another agent of this table uses another store (another address, database or \
+                 salt), and has replaced the file of leases {}; this agent goes on with the file \
+                 that it had, and each store lends the whole limit until all agents of this table \
+                 have been restarted with the same store",
                 leases.path().display()
             );
         }

@@ -17,7 +17,8 @@
 //! * An outage that is over soon after the bound ([`SHORT`]) is short: no share has begun, and all
 //!   hosts find the store before one would. It is asked at once. If it is lost again before the
 //!   bound has moved, the bound says for how long that goes on.
-//! * After a longer outage, a host asks some time after it has found the store ([`ASK_AFTER`]). By
+//! * After a longer outage, and if another server has taken the place of the one that was lost
+//!   (sentinels do not learn of it at the same moment), a host asks some time after it has found the store ([`ASK_AFTER`]). By
 //!   then no host uses its share: all have either found the store, or have not seen for too long
 //!   that it is away. The bound stays where it is until then.
 //! * From then on, each ask says that the key owes what shares may have allowed
@@ -87,6 +88,14 @@ const fn without(_: Rule) -> bool {
 #[cfg(test)]
 use tests::without;
 
+/// The connection to a part of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connected {
+    pub(super) since: Time,
+    /// To which server, by a number.
+    pub(super) server: u64,
+}
+
 /// When a part of the store was away. Times are of the table's clock, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Outage {
@@ -98,6 +107,8 @@ pub(super) struct Outage {
     until: AtomicU64,
     /// Hosts that have not found it yet have lost it after that moment.
     bound: AtomicU64,
+    /// The server that was found at last; 0 if none was.
+    server: AtomicU64,
     /// From when on it is asked about all limits that have shares, if it is back.
     ask_from: AtomicU64,
     /// The moment at which a full burst may be owed at last, because of shares; 0 if never.
@@ -118,6 +129,7 @@ impl Outage {
             lost: AtomicU64::new(now.0),
             until: AtomicU64::new(0),
             bound: AtomicU64::new(0),
+            server: AtomicU64::new(0),
             ask_from: AtomicU64::new(0),
             owed_at: AtomicU64::new(0),
             longest: AtomicU64::new(0),
@@ -126,11 +138,11 @@ impl Outage {
         }
     }
 
-    /// Notes since when there is a connection to it, or that it is away now (`None`); and when it
-    /// was known at last that it had been there for [`FOUND_WITHIN`].
+    /// Notes the connection to it, or that it is away now; and when it was known at last that it
+    /// had been there for [`FOUND_WITHIN`].
     pub(super) fn note(
         &self,
-        connected: Option<Time>,
+        connected: Option<Connected>,
         steady: Option<Time>,
         now: Time,
         hosts: impl FnOnce() -> u32,
@@ -149,10 +161,16 @@ impl Outage {
                 }
                 self.until.store(0, Ordering::Release);
             }
-            (None, Some(_)) => self.found(now),
+            (None, Some(Connected { server, .. })) => {
+                let before = self.server.swap(server, Ordering::Relaxed);
+                self.found(now, before != 0 && before != server);
+            }
             // It was away for a moment, and this process has not noticed.
-            (Some(until), Some(connected)) if connected > until && !without(Rule::FoundAgain) => {
-                self.found(now);
+            (Some(until), Some(Connected { since, server }))
+                if since > until && !without(Rule::FoundAgain) =>
+            {
+                self.server.store(server, Ordering::Relaxed);
+                self.found(now, false);
             }
             _ => {}
         }
@@ -164,13 +182,15 @@ impl Outage {
         }
     }
 
-    fn found(&self, now: Time) {
+    /// It is there. If another server has taken its place, other hosts may learn that later.
+    fn found(&self, now: Time, is_another: bool) {
         // The first time, there was no outage.
         if self.is_starting.swap(false, Ordering::Relaxed) {
             self.since.store(now.0, Ordering::Relaxed);
             self.bound.store(now.0, Ordering::Relaxed);
         }
-        let is_short = now <= self.bound().saturating_add(SHORT) || without(Rule::AskLater);
+        let is_soon = now <= self.bound().saturating_add(SHORT);
+        let is_short = (is_soon && !is_another) || without(Rule::AskLater);
         let ask_from = if is_short { now } else { now.saturating_add(ASK_AFTER) };
         if !is_short {
             self.owed_at.store(ask_from.0, Ordering::Relaxed);
@@ -305,6 +325,10 @@ mod tests {
         Time(1_000_000_000_000 + ms * 1_000_000)
     }
 
+    fn to(since: u64, server: u64) -> Option<Connected> {
+        Some(Connected { since: at(since), server })
+    }
+
     fn is_over(outage: &Outage, ms: u64) -> bool {
         outage.is_over(at(ms), Nanos::ZERO)
     }
@@ -319,7 +343,7 @@ mod tests {
 
     /// It is there, and was there for long enough at `steady`.
     fn there(outage: &Outage, ms: u64, steady: u64) {
-        outage.note(Some(at(0)), (steady > 0).then(|| at(steady)), at(ms), || 0);
+        outage.note(to(0, 1), (steady > 0).then(|| at(steady)), at(ms), || 0);
     }
 
     #[test]
@@ -367,7 +391,9 @@ mod tests {
         lost(&outage, 4_000, 3);
         there(&outage, 9_000, 4_000);
         let after = Nanos::from_millis;
-        assert!(!outage.is_over(at(9_000), Nanos::ZERO) && !outage.is_over(at(9_000), after(5_000)));
+        assert!(
+            !outage.is_over(at(9_000), Nanos::ZERO) && !outage.is_over(at(9_000), after(5_000))
+        );
         assert!(outage.is_over(at(9_000), after(5_001)));
         assert_eq!(outage.validity(at(9_000), after(5_001)), Nanos(u64::MAX));
     }
@@ -407,14 +433,28 @@ mod tests {
         there(&outage, 4_000, 4_000);
         lost(&outage, 4_000, 3);
         there(&outage, 9_000, 4_000);
-        outage.note(Some(at(9_700)), Some(at(4_000)), at(9_710), || 3);
+        outage.note(to(9_700, 1), Some(at(4_000)), at(9_710), || 3);
         there(&outage, 10_600, 10_500);
         assert!(!is_over(&outage, 11_209));
         there(&outage, 11_210, 11_100);
         assert!(is_over(&outage, 11_210));
         there(&outage, 19_900, 19_800);
-        outage.note(Some(at(20_000)), Some(at(19_900)), at(20_010), || 3);
+        outage.note(to(20_000, 1), Some(at(19_900)), at(20_010), || 3);
         assert!(is_over(&outage, 20_010), "that was short");
+    }
+
+    #[test]
+    fn another_server_is_asked_later() {
+        let outage = Outage::new(at(0));
+        there(&outage, 10, 0);
+        there(&outage, 4_000, 4_000);
+        lost(&outage, 4_000, 3);
+        outage.note(to(4_500, 2), Some(at(4_000)), at(4_500), || 3);
+        assert!(!is_over(&outage, 5_999));
+        outage.note(to(4_500, 2), Some(at(5_900)), at(6_000), || 3);
+        assert!(is_over(&outage, 6_000));
+        outage.note(to(7_000, 3), Some(at(6_900)), at(7_000), || 3);
+        assert!(is_over(&outage, 7_000), "it was not missed");
     }
 
     #[test]
@@ -519,7 +559,8 @@ mod tests {
                     if kind == 0 {
                         return look(ends, false);
                     }
-                    let next = (attempt + 1..attempt + 125).find(|&at| is_there(store, at, at + trip));
+                    let next =
+                        (attempt + 1..attempt + 125).find(|&at| is_there(store, at, at + trip));
                     if let (2, Some(at)) = (kind, next) {
                         return look(at + trip, true);
                     }
@@ -665,7 +706,7 @@ mod tests {
                         host.is_away = true;
                     }
                     let steady = host.steady.map(at);
-                    let connected = (!host.is_away).then(|| at(host.connected));
+                    let connected = (!host.is_away).then(|| to(host.connected, 1)).flatten();
                     host.outage.note(connected, steady, at(now), || 3);
                     if host.outage.is_over(at(now + 300), Nanos::ZERO) {
                         host.used = now;
@@ -731,9 +772,14 @@ mod tests {
         /// Hiccups, of which no share comes, cost no more than where there are no shares.
         #[test]
         fn after_a_hiccup_the_store_is_asked_at_once() {
-            for (hang, period) in
-                [(200, 1_000), (400, 1_000), (400, 1_500), (200, 3_000), (400, 3_000), (400, 8_000)]
-            {
+            for (hang, period) in [
+                (200, 1_000),
+                (400, 1_000),
+                (400, 1_500),
+                (200, 3_000),
+                (400, 3_000),
+                (400, 8_000),
+            ] {
                 let mut asked = [0; 2];
                 for seed in 0..10 {
                     let done = run(&mut Rng::with_seed(seed), &in_a_rhythm(hang, period));

@@ -315,7 +315,10 @@ mod tests {
         let other = |text: &str| Some(Fault::Other(text.to_owned()));
         let foreign = |text: &str| Some(Fault::Foreign(text.to_owned()));
         for (first, expected) in [
-            (&b"-ERR max number of clients reached\r\n"[..], other("ERR max number of clients reached")),
+            (
+                &b"-ERR max number of clients reached\r\n"[..],
+                other("ERR max number of clients reached"),
+            ),
             (b"-LOADING Redis is loading\r\n", Some(Fault::Loading)),
             (b"-BUSY\r\n", other("BUSY")),
             (b"HTTP/1.1 400 Bad Request\r\nServer: x", foreign("HTTP/1.1 400 Bad Request")),

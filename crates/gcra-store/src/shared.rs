@@ -22,16 +22,8 @@ pub(crate) struct Shared {
     most_asks: usize,
     /// No server can be used.
     pub(crate) away: AtomicBool,
-    /// The same for each part of a store whose parts fail apart.
-    pub(crate) parts: Box<[AtomicBool]>,
-    /// For each part, at what time at the latest it is known to have been away: microseconds
-    /// since the store was opened.
-    pub(crate) missed: Box<[AtomicU64]>,
-    /// For each part, since when the connection to its server is there; in the same way.
-    pub(crate) connected: Box<[AtomicU64]>,
-    /// For each part, at what time at the latest it is known to have been there for
-    /// [`FOUND_WITHIN`]; in the same way, and 0 if it never was.
-    pub(crate) steady: Box<[AtomicU64]>,
+    /// The parts of the store, which fail apart.
+    pub(crate) parts: Box<[Part]>,
     pub(crate) opened: Instant,
     pub(crate) round_trip: RoundTrip,
     pub(crate) counters: AtomicCounters,
@@ -40,16 +32,40 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(most_asks: usize, parts: usize) -> Self {
         Self {
-            parts: (0..parts).map(|_| AtomicBool::new(true)).collect(),
-            missed: (0..parts).map(|_| AtomicU64::new(0)).collect(),
-            connected: (0..parts).map(|_| AtomicU64::new(0)).collect(),
-            steady: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            parts: (0..parts).map(|_| Part::new()).collect(),
             opened: Instant::now(),
             under_way: AtomicUsize::new(0),
             most_asks,
             away: AtomicBool::new(true),
             round_trip: RoundTrip::new(),
             counters: AtomicCounters::default(),
+        }
+    }
+}
+
+/// What is known about a part of the store. Moments are microseconds since the store was opened.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Its server cannot be used.
+    pub(crate) away: AtomicBool,
+    /// When it is known to have been away, at the latest.
+    pub(crate) missed: AtomicU64,
+    /// The number of its server. Another server has another number.
+    pub(crate) server: AtomicU64,
+    /// Since when the connection to its server is there.
+    pub(crate) connected: AtomicU64,
+    /// When it is known to have been there for [`FOUND_WITHIN`], at the latest; 0 if it never was.
+    pub(crate) steady: AtomicU64,
+}
+
+impl Part {
+    const fn new() -> Self {
+        Self {
+            away: AtomicBool::new(true),
+            missed: AtomicU64::new(0),
+            server: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
+            steady: AtomicU64::new(0),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! [`Store`]: what a program asks, and [`Line`]: over which the answers come.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
 use crate::message::{Answer, Asked, Batch, Envelope, NotCharged, ToCharge};
-use crate::shared::{Counters, Health, Permit, Shared};
+use crate::shared::{Counters, Health, Part, Permit, Shared};
 use crate::task::Task;
 
 /// A store, as the threads of one process see it. Copies are the same store.
@@ -81,15 +81,22 @@ impl Store {
     /// Whether the server of a part cannot be used.
     #[must_use]
     pub fn is_part_away(&self, part: usize) -> bool {
-        self.shared.parts.get(part).is_none_or(|away| away.load(Ordering::Relaxed))
+        // With what was written before.
+        self.shared.parts.get(part).is_none_or(|part| part.away.load(Ordering::Acquire))
     }
 
     /// How long ago the server of a part was found to be away, at least: when the attempt began
     /// that failed at last.
     #[must_use]
     pub fn missed_ago(&self, part: usize) -> Duration {
-        let missed = self.shared.missed.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
-        self.shared.opened.elapsed().saturating_sub(Duration::from_micros(missed))
+        self.ago(self.of(part, |part| &part.missed))
+    }
+
+    /// A number that stands for the server of a part. If it is another one than before, another
+    /// server has taken the place of that one. 0: there was none yet.
+    #[must_use]
+    pub fn server_of(&self, part: usize) -> u64 {
+        self.of(part, |part| &part.server)
     }
 
     /// How long ago the connection to the server of a part was made that there is, or was at last.
@@ -97,8 +104,7 @@ impl Store {
     /// noticed.
     #[must_use]
     pub fn connected_ago(&self, part: usize) -> Duration {
-        let at = self.shared.connected.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
-        self.shared.opened.elapsed().saturating_sub(Duration::from_micros(at))
+        self.ago(self.of(part, |part| &part.connected))
     }
 
     /// How long ago the server of a part is known to have been there for [`FOUND_WITHIN`], at
@@ -107,9 +113,17 @@ impl Store {
     /// [`FOUND_WITHIN`]: crate::FOUND_WITHIN
     #[must_use]
     pub fn steady_ago(&self, part: usize) -> Option<Duration> {
-        let steady = self.shared.steady.get(part).map_or(0, |at| at.load(Ordering::Relaxed));
-        let ago = self.shared.opened.elapsed().saturating_sub(Duration::from_micros(steady));
-        (steady > 0).then_some(ago)
+        let steady = self.of(part, |part| &part.steady);
+        (steady > 0).then(|| self.ago(steady))
+    }
+
+    fn of(&self, part: usize, what: impl FnOnce(&Part) -> &AtomicU64) -> u64 {
+        self.shared.parts.get(part).map_or(0, |part| what(part).load(Ordering::Relaxed))
+    }
+
+    /// How long ago that was: microseconds since the store was opened.
+    fn ago(&self, micros: u64) -> Duration {
+        self.shared.opened.elapsed().saturating_sub(Duration::from_micros(micros))
     }
 
     /// When the last server that could be used was lost; when the store was opened, if there was

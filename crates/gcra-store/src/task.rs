@@ -44,6 +44,8 @@ pub(crate) struct Task {
     servers: Vec<Server>,
     /// For each tag the place of its server.
     owners: Box<[u16]>,
+    /// How many servers there were.
+    numbers: u64,
     calls: FuturesUnordered<Pin<Box<dyn Future<Output = Called> + Send>>>,
     look: Look,
     look_began: Instant,
@@ -86,6 +88,8 @@ impl Look {
 
 struct Server {
     address: Address,
+    /// Another number than that of each other server.
+    number: u64,
     state: Result<Link, Fault>,
     since: Instant,
     /// Since when its connection is there, and when the look at it began that found it well at
@@ -187,6 +191,7 @@ impl Task {
             tell,
             servers: Vec::new(),
             owners: Box::default(),
+            numbers: 0,
             calls: FuturesUnordered::new(),
             look: Look::At(now, finder),
             look_began: now,
@@ -216,7 +221,7 @@ impl Task {
             }
         }
         self.shared.away.store(true, Ordering::Relaxed);
-        self.shared.parts.iter().for_each(|away| away.store(true, Ordering::Relaxed));
+        self.shared.parts.iter().for_each(|part| part.away.store(true, Ordering::Relaxed));
     }
 
     // --- Asks ----------------------------------------------------------------------------------
@@ -626,6 +631,10 @@ impl Task {
                 Some(place) => before.swap_remove(place),
                 None => Server {
                     address: address.clone(),
+                    number: {
+                        self.numbers += 1;
+                        self.numbers
+                    },
                     state: Err(Fault::Connection("it was not used before".to_owned())),
                     since: Instant::now(),
                     steady: None,
@@ -696,22 +705,21 @@ impl Task {
         let usable = self.servers.iter().any(|server| server.state.is_ok());
         self.was_used |= usable;
         self.shared.away.store(!usable, Ordering::Relaxed);
-        for (part, away) in self.shared.parts.iter().enumerate() {
-            let owner = self.owners.get(part).map(|&owner| usize::from(owner));
+        for (part, place) in self.shared.parts.iter().zip(0..) {
+            let owner = self.owners.get::<usize>(place).map(|&owner| usize::from(owner));
             let server = owner.and_then(|owner| self.servers.get(owner));
             let is_usable = server.is_some_and(|server| server.state.is_ok());
-            away.store(!is_usable, Ordering::Relaxed);
-            if let (false, Some(at)) = (is_usable, self.shared.missed.get(part)) {
-                at.fetch_max(self.micros_until(missed), Ordering::Relaxed);
+            if !is_usable {
+                part.missed.fetch_max(self.micros_until(missed), Ordering::Relaxed);
             }
-            let steady = server.and_then(|server| server.steady);
-            if let (Some((since, _)), Some(at)) = (steady, self.shared.connected.get(part)) {
-                at.store(self.micros_until(since), Ordering::Relaxed);
+            if let Some((server, (since, seen))) = server.zip(server.and_then(|it| it.steady)) {
+                part.server.store(server.number, Ordering::Relaxed);
+                part.connected.store(self.micros_until(since), Ordering::Relaxed);
+                if seen >= since + FOUND_WITHIN {
+                    part.steady.fetch_max(self.micros_until(seen), Ordering::Relaxed);
+                }
             }
-            let steady = steady.filter(|&(since, seen)| seen >= since + FOUND_WITHIN);
-            if let (Some((_, seen)), Some(at)) = (steady, self.shared.steady.get(part)) {
-                at.fetch_max(self.micros_until(seen), Ordering::Relaxed);
-            }
+            part.away.store(!is_usable, Ordering::Release);
         }
         let servers = self.servers.iter().map(|server| ServerHealth {
             address: server.address.to_string(),

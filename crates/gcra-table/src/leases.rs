@@ -23,7 +23,7 @@ use gcra_lease::{
 use crate::cpu::prefetch;
 use crate::file::{FileId, Role};
 use crate::key::KeyHash;
-use crate::leases::file::{HEADER_BYTES, Header, LeasesFile, Owner};
+use crate::leases::file::{Found, HEADER_BYTES, Header, LeasesFile, Owner};
 use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::open::Opened;
@@ -194,8 +194,10 @@ impl Leases {
         let Some(owner) = Self::owner(table) else {
             return Ok(None);
         };
-        let file = file::inspect(owner, Role::Inspector)?;
-        file.map(|file| Self::map(owner, &file)).transpose()
+        match file::inspect(owner, Role::Inspector)? {
+            Found::Leases(file) => Self::map(owner, &file).map(Some),
+            Found::Nothing | Found::Others(_) => Ok(None),
+        }
     }
 
     /// The leases that this process has to use from now on, if they are not these: the file has
@@ -224,10 +226,14 @@ impl Leases {
         }
         // A file of another version, or of another store, which took the place of this one, stays
         // there: its processes would replace ours in turn.
-        let other = file::inspect(owner, Role::Decider)?;
-        if fits && other.is_none() && FileId::at(&path).is_ok() {
-            self.is_displaced.store(true, Ordering::Relaxed);
-            return Ok(None);
+        // (A copy is nobody's.)
+        match file::inspect(owner, Role::Decider)? {
+            Found::Others(why) if fits && why != Some(Replaced::Copied) => {
+                let is_of_other_store = why == Some(Replaced::OtherStore);
+                self.is_displaced.store(is_of_other_store, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Found::Others(_) | Found::Leases(_) | Found::Nothing => {}
         }
         Self::open_or_create(table, header.store, slots).map(|(leases, _)| Some(leases))
     }
@@ -238,8 +244,8 @@ impl Leases {
         &self.path
     }
 
-    /// Whether a file of another store or of another version had taken the name of this one at the
-    /// latest call of [`successor`](Self::successor).
+    /// Whether a file of another store had taken the name of this one at the latest call of
+    /// [`successor`](Self::successor).
     #[must_use]
     pub fn is_displaced(&self) -> bool {
         self.is_displaced.load(Ordering::Relaxed)

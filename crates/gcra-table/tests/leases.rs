@@ -73,7 +73,8 @@ fn the_first_process_makes_the_file_and_others_join_it() {
     assert_eq!((first.entries(), first.bytes()), (32, metadata.len()));
 
     // Another number of slots is only for a file that has to be made.
-    let (second, opened) = Leases::open_or_create(&table, STORE, Slots::new(256).unwrap()).unwrap();
+    let (second, opened) =
+        Leases::open_or_create(&table, STORE, Slots::new(256).unwrap()).unwrap();
     assert_eq!((opened, second.entries()), (Opened::Joined, 32));
     assert_eq!(first.host(), second.host());
     let key = key(&table, "a");
@@ -202,6 +203,12 @@ fn a_copy_is_replaced() {
     let (theirs, opened) = open(&open_table(&copy));
     assert_eq!((opened, theirs.replaced()), (Opened::Created, Some(Replaced::Copied)));
     assert_ne!(ours.host(), theirs.host());
+    // A copy in the place of a file is nobody's.
+    fs::remove_file(&path).unwrap();
+    fs::copy(directory.path().join("copy.leases"), &path).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let ours = ours.successor(&table, slots()).unwrap().expect("it has lost its name");
+    assert_eq!(ours.replaced(), Some(Replaced::Copied));
     // A file that was moved is the same one.
     let moved = directory.path().join("moved");
     fs::rename(directory.path().join("table"), &moved).unwrap();

@@ -125,7 +125,10 @@ async fn a_server_that_is_something_else() {
         said(config(&format!("redis://127.0.0.1:{port}")), Kind::Wrong).await
     };
     let http = wrong("HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    assert!(http.contains("but with 'HTTP/1.1 400 Bad Request'; is this the address of"), "{http}");
+    assert!(
+        http.contains("but with 'HTTP/1.1 400 Bad Request'; is this the address of"),
+        "{http}"
+    );
 
     // All is well but the answers of the script.
     for nonsense in [":1\r\n", "+OK\r\n", "$3\r\nabc\r\n", "*0\r\n"] {

@@ -207,16 +207,25 @@ pub(super) fn open_or_create(
     Err(error(OpenErrorKind::Contended))
 }
 
-/// Opens the leases of a table, if there are any that can be used. `None`: there are none, or
-/// they would be replaced.
-pub(super) fn inspect(owner: Owner<'_>, role: Role) -> Result<Option<LeasesFile>, OpenError> {
+/// What is at the place of the leases of a table.
+#[derive(Debug)]
+pub(super) enum Found {
+    Nothing,
+    /// Leases that can be used.
+    Leases(LeasesFile),
+    /// Leases that would be replaced, and why, if that is to be told.
+    Others(Option<Replaced>),
+}
+
+/// Looks at the leases of a table.
+pub(super) fn inspect(owner: Owner<'_>, role: Role) -> Result<Found, OpenError> {
     let path = path_beside(owner.path);
     match file::open(&path).map_err(Unusable::Refuse).and_then(|file| examine(file, owner, role)) {
-        Ok(leases) => Ok(Some(leases)),
-        Err(
-            Unusable::Replace(..)
-            | Unusable::Refuse(OpenErrorKind::Missing | OpenErrorKind::Unlinked),
-        ) => Ok(None),
+        Ok(leases) => Ok(Found::Leases(leases)),
+        Err(Unusable::Replace(_, why)) => Ok(Found::Others(why)),
+        Err(Unusable::Refuse(OpenErrorKind::Missing | OpenErrorKind::Unlinked)) => {
+            Ok(Found::Nothing)
+        }
         Err(Unusable::Refuse(kind)) => Err(OpenError::new(&path, kind)),
     }
 }
