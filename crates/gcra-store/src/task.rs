@@ -32,6 +32,9 @@ const MOST_TRIES: u32 = 3;
 /// than an interval ago.
 const SOON: Duration = Duration::from_millis(50);
 
+/// How often it is noted that a server has answered.
+const NOTED_EVERY: Duration = Duration::from_millis(50);
+
 /// Servers are looked at more often until they could be used for this long.
 const CALM_AFTER: Duration = Duration::from_secs(3);
 
@@ -363,7 +366,7 @@ impl Task {
                     // The first one waited for the longest. One that was sent twice is an
                     // exception.
                     if ask.tries == 1 && took.is_none() {
-                        took = Some(micros);
+                        took = Some((micros, ask.submitted));
                     }
                     self.answer(ask, came);
                 }
@@ -390,7 +393,8 @@ impl Task {
                 }
             }
         }
-        if let Some(took) = took {
+        if let Some((took, submitted)) = took {
+            self.note_there(&address, &link.connection, submitted);
             self.shared.round_trip.note(took);
             self.note_pace(&address, &link.connection, took);
         }
@@ -508,6 +512,30 @@ impl Task {
         // The call that failed was sent after that.
         let timeout = self.connector.config.timeout;
         self.publish(Instant::now().checked_sub(timeout).unwrap_or_else(Instant::now));
+    }
+
+    /// Notes that a server has answered over this connection what was sent at `at` or later.
+    fn note_there(&mut self, address: &Address, connection: &Connection, at: Instant) {
+        let place = self.servers.iter().position(|server| server.address == *address);
+        let Some((place, server)) = place.and_then(|it| Some((it, self.servers.get_mut(it)?)))
+        else {
+            return;
+        };
+        let is_it = server.state.as_ref().is_ok_and(|link| link.connection.is(connection));
+        let Some((since, seen)) = server.steady.filter(|_| is_it) else { return };
+        // A cluster has many parts, so not for each call.
+        if at < seen + NOTED_EVERY {
+            return;
+        }
+        server.steady = Some((since, at));
+        if at >= since + FOUND_WITHIN {
+            let steady = self.micros_until(at);
+            for (part, &owner) in self.shared.parts.iter().zip(&self.owners) {
+                if usize::from(owner) == place {
+                    part.steady.fetch_max(steady, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// Notes how long a server took to reply over this connection. One that is slow is not used.
