@@ -281,6 +281,49 @@ fn a_client_that_goes_on_asking_waits_longer() {
 
 /// An independent parser of RFC 9651 reads the fields, and the members are as the draft says.
 #[test]
+fn of_several_messages_the_strongest_reason_is_answered_in_any_order() {
+    let followed = Followed::start(
+        "answer = [\"reason\", \"policy\", \"retry_after\", \"retry_after_ms\", \"headers\"]\n\
+         [policy.used]\nkey = [\"ip\"]\nlimits = \"1/h burst 2\"\ncost = \"cost\"\n\
+         [policy.large]\nkey = [\"ip\"]\nlimits = \"1/s burst 1\"\ncost = \"cost\"\n\
+         [policy.never]\nkey = [\"ip\"]\nlimits = \"deny\"\n\
+         [policy.free]\nkey = [\"ip\"]\nlimits = \"9000/s\"\n",
+    );
+    let client = ip("192.0.2.7");
+    let args = [("ip", client), ("cost", Value::Int32(2))];
+    assert!(!is(&followed.ask(&[("used", &args)]), "blocked"));
+    // The strongest comes first, and then what is told to the client.
+    let order = ["never", "large", "used", "free"];
+    let reasons = ["denied", "oversize", "limit"];
+    let check = |names: &[&str]| {
+        let messages: Vec<_> = names.iter().map(|name| (*name, &args[..])).collect();
+        let answer = followed.ask(&messages);
+        let place = order.iter().position(|name| names.contains(name)).unwrap();
+        let Some(reason) = reasons.get(place) else {
+            assert!(!is(&answer, "blocked"), "{names:?}: {answer:?}");
+            return;
+        };
+        assert_eq!(text(&answer, "reason"), *reason, "{names:?}");
+        assert_eq!(text(&answer, "policy"), order[place], "{names:?}");
+        let wait = |name| answer.var(Scope::Transaction, name).and_then(|it| it.as_integer());
+        let fields = listed(&answer).unwrap_or_default();
+        let told = fields.iter().any(|(name, _)| name == "retry-after");
+        assert_eq!(told, *reason == "limit", "{names:?}: {fields:?}");
+        for name in ["retry_after", "retry_after_ms"] {
+            assert_eq!(wait(name).is_none(), *reason == "denied", "{names:?}: {answer:?}");
+        }
+    };
+    for first in order {
+        for second in order {
+            check(&[first, second]);
+            for third in order {
+                check(&[first, second, third]);
+            }
+        }
+    }
+}
+
+#[test]
 fn header_fields_are_what_the_draft_says() {
     let followed = Followed::start(
         "answer = [\"ratelimit\", \"ratelimit_policy\", \"remaining\", \"limit\", \

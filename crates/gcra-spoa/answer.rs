@@ -10,7 +10,7 @@ use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, V
 use crate::policy::variables::{Answers, Var};
 use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
 use crate::reserved::Reserved;
-use crate::verdict::{Reason, Verdict};
+use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
@@ -285,6 +285,10 @@ fn set_vars(
                 let text = (!verdict.is_blocked()).then(|| reserved.text(policies));
                 match text.flatten() {
                     Some(text) => reply.set_var(scope, name, &*text),
+            // What other policies say does not help a client that is denied in any case.
+            (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => {
+                reply.unset_var(scope, name)
+            }
                     None => reply.unset_var(scope, name),
                 }
             }
@@ -310,7 +314,7 @@ fn set_vars(
             }
             (Var::Headers, Some(standing)) => {
                 // A client whose request can never be allowed is not told to come back.
-                let comes_back = verdict.is_blocked() && verdict.reason != Some(Reason::Oversize);
+                let comes_back = verdict.is_blocked() && verdict.may_come_back();
                 let wait = if comes_back { standing.wait } else { Nanos::ZERO };
                 set_headers(scope, name, &standings.listed, wait, &mut text, reply)
             }
@@ -417,6 +421,7 @@ mod tests {
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
     struct Written {
+    use crate::verdict::Reason;
         vars: Vec<(String, Option<Vec<u8>>)>,
         /// The bytes of an ACK with it.
         length: usize,
@@ -528,7 +533,7 @@ mod tests {
             if let Some(wait) = text("retry_after")
                 && wait != "0"
                 && verdict.is_blocked()
-                && verdict.reason != Some(Reason::Oversize)
+                && !matches!(verdict.reason, Some(Reason::Oversize | Reason::Denied))
             {
                 expected.push(("retry-after".to_owned(), wait));
             }

@@ -114,8 +114,7 @@ pub(crate) fn foresee<'p>(
         }
         let claim = charge.claim(limit);
         let (standing, denied) = charge.look(claim);
-        // What can never be allowed is a stronger reason.
-        reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+        reason = reason.max(denied);
         delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
@@ -336,8 +335,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
                 self.punish(*claim, &mut standing);
             }
             standings.push(standing);
-            // What can never be allowed is a stronger reason.
-            reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+            reason = reason.max(denied);
         }
         if reason.is_some() || self.question.cells == 0 {
             return (standings, reason);
@@ -384,8 +382,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         let mut reason = None;
         let look = |claim: &Claim<'p>| {
             let (standing, denied) = self.look(*claim);
-            // What can never be allowed is a stronger reason.
-            reason = if denied == Some(Reason::Oversize) { denied } else { reason.or(denied) };
+            reason = reason.max(denied);
             standing
         };
         (claims.iter().take(MAX_LIMITS).map(look).collect(), reason)

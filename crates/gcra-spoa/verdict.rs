@@ -24,18 +24,19 @@ impl Outcome {
     }
 }
 
-/// Why a request is blocked, or would be.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Why a request is blocked, or would be. Each is stronger than the one before it, because less
+/// would let the request pass: of several limits or messages the strongest counts.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Reason {
+    /// The limit is shared, the store could not be asked, and the policy says that requests are
+    /// blocked then.
+    Store,
     /// A limit is used up.
     Limit,
     /// The request costs more cells than the burst, so it can never pass.
     Oversize,
     /// The rule is `deny`.
     Denied,
-    /// The limit is shared, the store could not be asked, and the policy says that requests are
-    /// blocked then.
-    Store,
 }
 
 impl Reason {
@@ -93,9 +94,11 @@ impl Verdict {
         Self { delays, ..self }
     }
 
-    /// Combines this verdict with that on the next message of the same request.
+    /// Combines this verdict with that on the next message of the same request. Of equally strong
+    /// ones the first counts.
     pub(crate) fn and(self, next: Self) -> Self {
-        let strongest = if next.outcome > self.outcome { next } else { self };
+        let is_stronger = (next.outcome, next.reason) > (self.outcome, self.reason);
+        let strongest = if is_stronger { next } else { self };
         // A request waits until each of its messages may go on.
         let delay = self.delay_in_force().max(next.delay_in_force());
         let delays = self.delays || next.delays;
@@ -123,6 +126,17 @@ impl Verdict {
     pub(crate) fn delay_ms(self) -> u32 {
         let delay = if self.is_blocked() { Nanos::ZERO } else { self.delay_in_force() };
         u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the request is blocked because a rule is `deny`.
+    #[inline]
+    pub(crate) fn is_denied(self) -> bool {
+        self.is_blocked() && self.reason == Some(Reason::Denied)
+    }
+
+    /// Whether a request that was blocked could be allowed later.
+    pub(crate) fn may_come_back(self) -> bool {
+        !matches!(self.reason, Some(Reason::Oversize | Reason::Denied))
     }
 
     /// The value of the variable `would_block`: whether the request would be blocked if no policy
@@ -194,8 +208,30 @@ mod tests {
 
     #[test]
     fn of_equally_strong_verdicts_the_first_counts() {
-        let other = Verdict { policy: 7, reason: Some(Reason::Denied), ..BLOCKED };
+        let other = Verdict { policy: 7, ..BLOCKED };
         assert_eq!(BLOCKED.and(other), BLOCKED);
         assert_eq!(other.and(BLOCKED), other);
+    }
+
+    #[test]
+    fn what_can_never_be_allowed_is_the_stronger_reason_in_any_order() {
+        let reasons = [Reason::Store, Reason::Limit, Reason::Oversize, Reason::Denied];
+        let said = |verdict: Verdict| (verdict.policy, verdict.reason);
+        for observes in [false, true] {
+            let of = |place: usize| Verdict::new(place, observes, Some(reasons[place]));
+            for first in 0..reasons.len() {
+                for second in 0..reasons.len() {
+                    let both = of(first).and(of(second));
+                    assert_eq!(said(both), said(of(first.max(second))));
+                    for third in 0..reasons.len() {
+                        let all = both.and(of(third));
+                        assert_eq!(said(all), said(of(first.max(second).max(third))));
+                    }
+                }
+            }
+        }
+        let observed = Verdict::new(9, true, Some(Reason::Denied));
+        assert_eq!(observed.and(BLOCKED).policy, BLOCKED.policy, "the outcome is stronger");
+        assert_eq!(BLOCKED.and(observed).reason, Some(Reason::Limit));
     }
 }
