@@ -323,6 +323,19 @@ fn of_several_messages_the_strongest_reason_is_answered_in_any_order() {
     }
 }
 
+/// The time for a cell is rounded up to whole nanoseconds.
+#[test]
+fn a_burst_that_is_used_up_is_back_within_its_window() {
+    let followed = Followed::start(
+        "answer = [\"reset\", \"ratelimit\", \"ratelimit_policy\"]\n\
+         [policy.check]\nkey = [\"ip\"]\nlimits = \"7/h burst 7\"\ncost = \"cost\"\n",
+    );
+    let answer = followed.ask(&[("check", &[("ip", ip("192.0.2.7")), ("cost", Value::Int32(7))])]);
+    assert_eq!(text(&answer, "ratelimit_policy"), "\"check\";q=7;w=3600");
+    assert_eq!(text(&answer, "ratelimit"), "\"check\";r=0;t=3600");
+    assert_eq!(number(&answer, "reset"), 3600);
+}
+
 #[test]
 fn header_fields_are_what_the_draft_says() {
     let followed = Followed::start(

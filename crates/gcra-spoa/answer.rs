@@ -32,6 +32,16 @@ impl Standing<'_> {
         if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
     }
 
+    /// The same in seconds, rounded up. What is owed within the burst takes no longer than a whole
+    /// burst, of which [`window`] says the seconds.
+    fn whole_after_s(&self) -> u64 {
+        let seconds = self.whole_after().secs_ceil();
+        match self.window_ends == Nanos::ZERO && self.owed <= self.quota.drain_time() {
+            true => seconds.min(window(self.quota)),
+            false => seconds,
+        }
+    }
+
     pub(crate) fn remaining(&self) -> u32 {
         self.quota.remaining(self.owed)
     }
@@ -219,7 +229,7 @@ fn set_settled(
         let _ = match var {
             Var::Remaining => reply.set_var(scope, name, standing.remaining()),
             Var::Limit => reply.set_var(scope, name, standing.quota.burst()),
-            Var::Reset => reply.set_var(scope, name, standing.whole_after().secs_ceil()),
+            Var::Reset => reply.set_var(scope, name, standing.whole_after_s()),
             Var::RateLimit => {
                 ratelimit(&standings.listed, &mut text);
                 reply.set_var(scope, name, &*text)
@@ -275,6 +285,10 @@ fn set_vars(
             },
             // Those of an earlier answer for the same request would be wrong now.
             (Var::Headers, None) => reply.unset_var(scope, name),
+            // What other policies say does not help a client that is denied in any case.
+            (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => {
+                reply.unset_var(scope, name)
+            }
             (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
                 Some(delay_ms) => reply.set_var(scope, name, delay_ms),
                 None => Ok(()),
@@ -285,10 +299,6 @@ fn set_vars(
                 let text = (!verdict.is_blocked()).then(|| reserved.text(policies));
                 match text.flatten() {
                     Some(text) => reply.set_var(scope, name, &*text),
-            // What other policies say does not help a client that is denied in any case.
-            (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => {
-                reply.unset_var(scope, name)
-            }
                     None => reply.unset_var(scope, name),
                 }
             }
@@ -301,9 +311,7 @@ fn set_vars(
             (Var::RetryAfterMs, Some(standing)) => {
                 reply.set_var(scope, name, standing.wait.millis_ceil())
             }
-            (Var::Reset, Some(standing)) => {
-                reply.set_var(scope, name, standing.whole_after().secs_ceil())
-            }
+            (Var::Reset, Some(standing)) => reply.set_var(scope, name, standing.whole_after_s()),
             (Var::RateLimit, Some(_)) => {
                 ratelimit(&standings.listed, &mut text);
                 reply.set_var(scope, name, &*text)
@@ -367,11 +375,7 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
         let comma = if text.is_empty() { "" } else { ", " };
         let (label, remaining) = (&standing.limit.label, standing.remaining());
         // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{comma}\"{label}\";r={remaining};t={}",
-            standing.whole_after().secs_ceil()
-        );
+        let _ = write!(text, "{comma}\"{label}\";r={remaining};t={}", standing.whole_after_s());
     }
 }
 
@@ -417,11 +421,11 @@ mod tests {
     use crate::cli;
     use crate::policy::{LimitIdentity, file};
     use crate::reserved::Reservation;
+    use crate::verdict::Reason;
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
     struct Written {
-    use crate::verdict::Reason;
         vars: Vec<(String, Option<Vec<u8>>)>,
         /// The bytes of an ACK with it.
         length: usize,
