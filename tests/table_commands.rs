@@ -566,3 +566,74 @@ fn counts_in_windows_are_shown_and_reset() {
         break;
     }
 }
+
+/// A policy whose messages say their limit, two agents, and what `table reset` says.
+struct Plans {
+    directory: tempfile::TempDir,
+    agents: [Agent; 2],
+}
+
+impl Plans {
+    fn start() -> Self {
+        let directory = directory();
+        let file = directory.path().join("gcra-spoa.toml");
+        let text = "[policy.check]\nkey = [\"ip\"]\nlimits = { arg = \"plan\", \
+                    default = \"5/h burst 1\", most = \"90000/h burst 90000\" }\n";
+        fs::write(&file, text).unwrap();
+        let table = directory.path().join("table");
+        let agents =
+            std::array::from_fn(|_| Agent::start(&table, &["--config", file.to_str().unwrap()]));
+        Self { directory, agents }
+    }
+
+    fn allowed(&self, spop: &mut Spop, client: &str, plan: &str, requests: usize) -> usize {
+        spop.allowed(&[("ip", ip(client)), ("plan", plan.into())], requests)
+    }
+
+    fn reset(&self, client: &str) -> (String, Option<i32>) {
+        let file = self.directory.path().join("gcra-spoa.toml");
+        let table = self.directory.path().join("table");
+        let output = run(&table, &["reset", "--config", file.to_str().unwrap(), client]);
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8(said).unwrap(), output.status.code())
+    }
+}
+
+#[test]
+fn a_reset_clears_what_a_client_owes_under_numbers_that_were_just_used() {
+    let plans = Plans::start();
+    let mut spops = plans.agents.each_ref().map(|agent| Spop::connect(&agent.address));
+    // More than an agent remembers as texts.
+    for burst in 1..=100 {
+        let plan = format!("1/h burst {burst}");
+        assert_eq!(plans.allowed(&mut spops[0], "192.0.2.200", &plan, 1), 1);
+    }
+    for (place, plan) in ["7/h burst 2", "3/d burst 2", "2/d burst 2"].into_iter().enumerate() {
+        let spop = &mut spops[place % 2];
+        assert_eq!(plans.allowed(spop, "192.0.2.1", plan, 3), 2);
+        let (said, status) = plans.reset("192.0.2.1");
+        assert!(said.contains("limit 'check': a debt of "), "{said}");
+        assert_eq!(status, Some(0), "{said}");
+        assert_eq!(plans.allowed(spop, "192.0.2.1", plan, 3), 2, "it was reset");
+    }
+}
+
+#[test]
+fn a_reset_says_that_there_were_more_numbers_than_the_table_keeps() {
+    let plans = Plans::start();
+    let mut spop = Spop::connect(&plans.agents[0].address);
+    let plan = |burst: usize| format!("2/d burst {burst}");
+    for burst in 1..=1100 {
+        assert_eq!(plans.allowed(&mut spop, "192.0.2.200", &plan(burst), 1), 1);
+    }
+    assert_eq!(plans.allowed(&mut spop, "192.0.2.1", &plan(1101), 1102), 1101);
+    let (said, status) = plans.reset("192.0.2.1");
+    assert!(said.contains("messages have said more limits in the arg 'plan' than "), "{said}");
+    assert_eq!(status, Some(1), "{said}");
+    // What the table has is cleared all the same.
+    assert_eq!(plans.allowed(&mut spop, "192.0.2.2", &plan(9), 10), 9);
+    let (said, status) = plans.reset("192.0.2.2");
+    assert!(said.contains("limit 'check': a debt of "), "{said}");
+    assert_eq!(status, Some(1), "{said}");
+    assert_eq!(plans.allowed(&mut spop, "192.0.2.2", &plan(9), 10), 9);
+}

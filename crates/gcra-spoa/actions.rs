@@ -780,7 +780,8 @@ fn forgive(
     if cleared.clients.is_empty() {
         log::info!("an action of --admin by {by} to clear what a client owes has changed nothing");
     }
-    Ok(Done { said, whole: !cleared.has_failed, ..Done::default() })
+    let whole = !cleared.has_failed && !cleared.misses;
+    Ok(Done { said, whole, ..Done::default() })
 }
 
 /// Exempts the clients of a key for a time, or ends their exemptions if that is zero.

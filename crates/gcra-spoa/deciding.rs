@@ -12,7 +12,7 @@ use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::decide;
 use crate::decide_shared::{Attempt, Decided, MustWait, Patience, Shared, UnderWay};
 use crate::in_force::InForce;
-use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::policy::{Limit, MAX_LIMITS, Policy, Rule, Sharing};
 use crate::question::{Question, Unanswerable};
 use crate::reserved::{Reservation, Reserved, wall_clock};
@@ -199,8 +199,12 @@ impl<'p> Asked<'p, '_, '_> {
         let Some(trial) = trial.filter(|_| !rule.is_override()) else { return Ok(verdict) };
         let Deciding { in_force, .. } = self.deciding;
         let limits = in_force.policies.list[trial].rule.limits();
-        if in_force.each[trial].reads_messages && lacks_a_key(limits, self.message) {
-            return Ok(verdict);
+        if in_force.each[trial].reads_messages {
+            if lacks_a_key(limits, self.message) {
+                return Ok(verdict);
+            }
+            // The numbers of a trial are counted nowhere.
+            note_said(self.deciding.table, limits, self.message).for_each(drop);
         }
         if progress.next.is_none() {
             progress.next = Some(verdict);

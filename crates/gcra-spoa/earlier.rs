@@ -9,7 +9,7 @@
 //! This depends on the table and on the time of the change, and on nothing that is written down
 //! for a client. So all processes come to the same result, again and again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -395,6 +395,7 @@ impl Register {
             for limit in limits.take(space) {
                 table.add_override(limit.id, limit.quota);
             }
+            register_said(policies, table);
         }
         former
     }
@@ -439,10 +440,23 @@ fn is_known(limit: &Limit) -> bool {
     limit.by_arg.is_none() && limit.calendar.is_none()
 }
 
-/// Writes down the numbers that messages have said so far, so that a key can be reset under them.
+/// Writes down the numbers that messages can say by default, and those that they have said to
+/// this process, where the table's register does not have them: it is another table since, or
+/// others had more to write.
 pub(crate) fn register_said(policies: &Policies, table: &Table) {
-    for limit in policies.list.iter().flat_map(Policy::limits) {
-        let said = limit.by_arg.iter().flat_map(|by_arg| by_arg.quotas(limit.quota));
-        said.for_each(|quota| table.add_override(limit.id, quota));
+    let by_arg = policies.list.iter().flat_map(Policy::limits);
+    let by_arg: Vec<_> =
+        by_arg.filter_map(|limit| Some((limit, limit.by_arg.as_ref()?))).collect();
+    if by_arg.is_empty() {
+        return;
+    }
+    let known: HashSet<_> =
+        table.registered().into_iter().map(|it| (it.limit, it.quota)).collect();
+    for (limit, by_arg) in by_arg {
+        for quota in by_arg.quotas(limit.quota) {
+            if !known.contains(&(limit.id, quota.without_delay())) {
+                table.add_said(limit.id, quota);
+            }
+        }
     }
 }

@@ -300,7 +300,7 @@ pub(crate) fn explain(
         passed_over: passed_over(policies, index, message),
         ..Explanation::default()
     };
-    match Question::new(in_force, table, message) {
+    match Question::if_sent(in_force, table, message) {
         Ok(question) => Explanation {
             decided: Some(decided(in_force, table, shared, question, message)),
             ..explanation(Some(question.policy))

@@ -486,6 +486,7 @@ impl Housekeeping {
 
     /// Forgets the earlier policies under which no key can owe anything any more.
     fn forget_earlier(&self) {
+                    earlier::register_said(&self.policies.load().policies, &next);
         let now = self.table.load().now();
         if let Some(shorter) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(shorter));

@@ -83,9 +83,19 @@ pub(crate) fn quota(limit: &Limit, message: Option<&Message<'_>>) -> Quota {
     }
 }
 
-/// What a message says about a limit's numbers, if it is to say them.
-pub(crate) fn said(limit: &Limit, message: &Message<'_>) -> Option<ArgValue> {
-    limit.by_arg.as_ref().map(|by_arg| by_arg.read(limit.quota, message).said)
+/// Writes the numbers that a message says for these limits to the table's register, so that its
+/// client can be reset under them, and returns what it says about each. Before anything is charged
+/// by these numbers, this is called for a message that an agent decides.
+pub(crate) fn note_said(
+    table: &Table,
+    limits: &[Limit],
+    message: &Message<'_>,
+) -> impl Iterator<Item = ArgValue> {
+    limits.iter().filter_map(move |limit| {
+        let by_arg = limit.by_arg.as_ref()?;
+        let write_down = |quota| table.add_said(limit.id, quota);
+        Some(by_arg.note(limit.quota, message, write_down).said)
+    })
 }
 
 /// The hash of the key that a limit has of its own. `None` when one of its args has no value.

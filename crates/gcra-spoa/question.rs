@@ -5,7 +5,7 @@ use spop_agent::{Message, Value};
 
 use crate::cost;
 use crate::in_force::{Hashing, InForce};
-use crate::limit_bucket::{self, lacks_a_key};
+use crate::limit_bucket::{lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
 use crate::policy::{Policies, Policy, RuleAt};
 
@@ -48,12 +48,32 @@ impl Question {
         Some(Self { policy: trial, ..self })
     }
 
-    /// Finds the policy for a message, and its key and its cost.
+    /// Finds the policy for a message that is decided, and its key and its cost. Counts and writes
+    /// down what the message says about numbers.
     #[inline(always)]
     pub(crate) fn new(
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
+    ) -> Result<Self, Unanswerable> {
+        Self::find(in_force, table, message, true)
+    }
+
+    /// The question about a message that no client has sent.
+    pub(crate) fn if_sent(
+        in_force: &InForce,
+        table: &Table,
+        message: &Message<'_>,
+    ) -> Result<Self, Unanswerable> {
+        Self::find(in_force, table, message, false)
+    }
+
+    #[inline(always)]
+    fn find(
+        in_force: &InForce,
+        table: &Table,
+        message: &Message<'_>,
+        is_sent: bool,
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
         let policies = &in_force.policies;
@@ -67,7 +87,7 @@ impl Question {
         let (key, overridden) = match in_force.each[index].hashing {
             Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
             // A copy is lent, so that the other branch keeps the message in registers.
-            Hashing::Mapped => mapped(in_force, index, table, &message.clone()),
+            Hashing::Mapped => mapped(in_force, index, table, &message.clone(), is_sent),
         }
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
@@ -94,6 +114,7 @@ fn mapped(
     index: usize,
     table: &Table,
     message: &Message<'_>,
+    is_sent: bool,
 ) -> Option<(KeyHash, Option<u32>)> {
     let policy = &in_force.policies.list[index];
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
@@ -103,8 +124,10 @@ fn mapped(
         if lacks_a_key(limits, message) {
             return None;
         }
-        let said = limits.iter().filter_map(|limit| limit_bucket::said(limit, message));
-        said.for_each(|said| each.stats.count_limit_arg(said));
+        if is_sent {
+            let said = note_said(table, limits, message);
+            said.for_each(|said| each.stats.count_limit_arg(said));
+        }
     }
     Some((key, overridden))
 }

@@ -12,7 +12,7 @@ use crate::decide::{MOST_WINDOWS, in_window};
 use crate::decide_shared::{Attempt, LOOK, MustWait, Patience, SettledInStore, Shared};
 use crate::earlier::Asked;
 use crate::in_force::InForce;
-use crate::limit_bucket::{LimitBucket, lacks_a_key};
+use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
 use crate::policy::calendar::Calendar;
 use crate::policy::settle::RESERVED;
@@ -92,8 +92,11 @@ pub(crate) fn settle<'p>(
     let marks = &difference.reserved.marks;
     let mut cells = Cells::default();
     let limits = policy.rule(rule).limits();
-    if each.reads_messages && lacks_a_key(limits, message) {
-        return None;
+    if each.reads_messages {
+        if lacks_a_key(limits, message) {
+            return None;
+        }
+        note_said(table, limits, message).for_each(drop);
     }
     let mut is_known = false;
     for limit in limits {
@@ -262,8 +265,11 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             return Ok(Some((0, 0, None)));
         }
         let limits = asked.rule(rule).limits();
-        if each.reads_messages && lacks_a_key(limits, message) {
-            return Ok(None);
+        if each.reads_messages {
+            if lacks_a_key(limits, message) {
+                return Ok(None);
+            }
+            note_said(table, limits, message).for_each(drop);
         }
         let difference = difference(settle, &asked.name, message);
         let Difference { mut outcome, more, less, .. } = difference;

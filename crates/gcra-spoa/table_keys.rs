@@ -237,7 +237,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let settings = reset.store().map_err(WrongUsage)?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
-    let (mut found, mut after, mut has_failed) = (false, None, false);
+    let (mut found, mut after, mut has_failed, mut misses) = (false, None, false, false);
     for key in keys {
         let cleared = clear(&inspected, of.policy.as_deref(), key, store.as_ref(), |said| {
             match said {
@@ -249,11 +249,13 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         found |= !cleared.clients.is_empty();
         after = after.max(cleared.after);
         has_failed |= cleared.has_failed;
+        misses |= cleared.misses;
     }
     if let Some(after) = after.filter(|_| !has_failed) {
         print_note(after.in_words());
     }
-    Ok(if found && !has_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_whole = found && !has_failed && !misses;
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// How machines may decide after a client's debt under a shared limit was cleared. What is greater
@@ -294,6 +296,8 @@ pub(crate) struct Cleared {
     pub(crate) after: Option<After>,
     /// Whether the store could not be asked about some of it.
     pub(crate) has_failed: bool,
+    /// Whether a client may owe something under numbers that are not known.
+    pub(crate) misses: bool,
     /// The clients of which there was anything, each by its name in logs and its policy.
     pub(crate) clients: Vec<(String, String)>,
 }
@@ -325,6 +329,10 @@ pub(crate) fn clear(
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
         if let Some(note) = note_about_others(inspected.policy(&client)) {
             say(Said::Note(note))?;
+        }
+        if let Some(note) = note_about_missing(inspected, &client, &shown) {
+            say(Said::Note(note))?;
+            all.misses = true;
         }
         if is_shared(inspected, &client) {
             let store = store.ok_or_else(no_store)?;
@@ -369,6 +377,27 @@ fn note_about_others(policy: &Policy) -> Option<String> {
         format!(
             "{} {are}, by which other clients count, too; what is owed there is not cleared",
             labels.join(" and ")
+        )
+    })
+}
+
+/// What to say if messages have said more numbers than the table could keep, so that a client may
+/// owe something under some that are not known.
+fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Option<String> {
+    let policy = inspected.policy(client);
+    let own = policy.rule(client.question.rule).limits().iter();
+    let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
+    let mut missing = own
+        .chain(on_trial.into_iter().flatten())
+        .filter(|limit| limit.key.is_none() && !inspected.table.has_all_said(limit.id))
+        .filter_map(|limit| Some((&limit.label, &limit.by_arg.as_ref()?.arg)));
+    missing.next().map(|(label, arg)| {
+        let arg = String::from_utf8_lossy(arg);
+        format!(
+            "messages have said more limits in the arg '{arg}' than the table has space for, so \
+             under limit '{label}' {shown} may still owe something that is not cleared; \
+             'gcra-spoa explain' with {arg}=... shows it, and 'gcra-spoa exempt' lets the client \
+             pass for a while"
         )
     })
 }
@@ -473,7 +502,7 @@ fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
     if let Some(by_arg) = &limit.by_arg {
         let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
         let registered = registered.map(|Registered { quota, .. }| quota);
-        for quota in by_arg.quotas(limit.quota).chain(registered) {
+        for quota in by_arg.quotas(limit.quota).into_iter().chain(registered) {
             if !quotas.contains(&quota) {
                 quotas.push(quota);
             }

@@ -1,8 +1,10 @@
 //! Limits whose numbers each message says: `{ arg = "plan", default = "10/s", most = "1000/s" }`.
 
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
+use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Quota, Rate};
 use spop_agent::{Message, Value};
 
@@ -13,6 +15,9 @@ use crate::policy::sharing::in_whole_cells;
 /// How many values are remembered with the quotas that they stand for. They are as many as there
 /// are plans; of more than that, each is parsed again for each message.
 const REMEMBERED: usize = 32;
+
+/// How many quotas are remembered as written down: more than the table's register has space for.
+const MOST_NOTED: usize = 1024;
 
 /// The longest value that can be a limit, in bytes: longer than any that means something.
 const LONGEST: usize = 64;
@@ -29,6 +34,15 @@ pub(crate) struct ByArg {
     pub(crate) is_shared: bool,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
     parsed: [OnceLock<(Box<[u8]>, Read)>; REMEMBERED],
+    noted: ArcSwap<Noted>,
+}
+
+/// The quotas that messages have said, and that were written down.
+#[derive(Clone, Debug, Default)]
+struct Noted {
+    quotas: HashSet<Quota>,
+    /// Whether there was no space for more.
+    is_full: bool,
 }
 
 /// What a message says about the numbers of a limit.
@@ -73,38 +87,89 @@ impl ByArg {
             max_debt: Nanos::ZERO,
             is_shared: false,
             parsed: [const { OnceLock::new() }; REMEMBERED],
+            noted: ArcSwap::default(),
         }
     }
 
     /// The numbers for a message, if they are `most` at most.
     pub(crate) fn read(&self, most: Quota, message: &Message<'_>) -> Read {
-        let default = |said| Read { quota: self.like(self.default, most), said };
-        let value = match message.arg(&self.arg) {
-            None | Some(Value::Null) => return default(ArgValue::Missing),
-            Some(value) => value.as_bytes().filter(|value| value.len() <= LONGEST),
-        };
-        let Some(value) = value else { return default(ArgValue::Invalid) };
-        for place in &self.parsed {
-            match place.get() {
-                Some((known, read)) if **known == *value => return *read,
-                Some(_) => {}
-                None => {
-                    let Some(read) = self.parse(value, most) else {
-                        return default(ArgValue::Invalid);
-                    };
-                    // Another thread may have been faster, perhaps with another value.
-                    let _ = place.set((value.into(), read));
-                    return read;
-                }
-            }
-        }
-        self.parse(value, most).unwrap_or_else(|| default(ArgValue::Invalid))
+        let read = |value| self.known(value).or_else(|| self.parse(value, most));
+        self.value(message)
+            .and_then(|value| read(value).ok_or(ArgValue::Invalid))
+            .unwrap_or_else(|said| self.read_default(most, said))
     }
 
-    /// The quotas that messages have said so far, as far as they are remembered, and the default.
-    pub(crate) fn quotas(&self, most: Quota) -> impl Iterator<Item = Quota> {
-        let read = self.parsed.iter().filter_map(OnceLock::get).map(|(_, read)| read.quota);
-        std::iter::once(self.like(self.default, most)).chain(read)
+    /// As [`read`](Self::read), for a message that is to be decided. Before anything is charged by
+    /// numbers that come for the first time, `write_down` gets them, and returns whether they are
+    /// written down.
+    pub(crate) fn note(
+        &self,
+        most: Quota,
+        message: &Message<'_>,
+        write_down: impl FnOnce(Quota) -> bool,
+    ) -> Read {
+        let value = match self.value(message) {
+            Ok(value) => value,
+            Err(said) => return self.read_default(most, said),
+        };
+        if let Some(read) = self.known(value) {
+            return read;
+        }
+        let Some(read) = self.parse(value, most) else {
+            return self.read_default(most, ArgValue::Invalid);
+        };
+        self.note_quota(read.quota, write_down);
+        // If another thread is faster, its value is remembered.
+        if let Some(place) = self.parsed.iter().find(|place| place.get().is_none()) {
+            let _ = place.set((value.into(), read));
+        }
+        read
+    }
+
+    /// Once the register is full, nothing is written to it, so that no message costs the time for
+    /// looking through it.
+    fn note_quota(&self, quota: Quota, write_down: impl FnOnce(Quota) -> bool) {
+        let noted = self.noted.load();
+        if noted.is_full || noted.quotas.contains(&quota) {
+            return;
+        }
+        let is_written = write_down(quota);
+        self.noted.rcu(|noted| {
+            let mut noted = Noted::clone(noted);
+            match is_written && noted.quotas.len() < MOST_NOTED {
+                true => drop(noted.quotas.insert(quota)),
+                false => noted.is_full |= !is_written,
+            }
+            noted
+        });
+    }
+
+    /// What a message says that may be a limit.
+    fn value<'m>(&self, message: &Message<'m>) -> Result<&'m [u8], ArgValue> {
+        match message.arg(&self.arg) {
+            None | Some(Value::Null) => Err(ArgValue::Missing),
+            Some(value) => {
+                let text = value.as_bytes().filter(|value| value.len() <= LONGEST);
+                text.ok_or(ArgValue::Invalid)
+            }
+        }
+    }
+
+    /// What a value stands for, if it is remembered.
+    fn known(&self, value: &[u8]) -> Option<Read> {
+        let mut known = self.parsed.iter().map_while(OnceLock::get);
+        known.find(|(text, _)| **text == *value).map(|(_, read)| *read)
+    }
+
+    fn read_default(&self, most: Quota, said: ArgValue) -> Read {
+        Read { quota: self.like(self.default, most), said }
+    }
+
+    /// The default, and the quotas that messages have said to this process.
+    pub(crate) fn quotas(&self, most: Quota) -> Vec<Quota> {
+        let noted = self.noted.load();
+        let default = self.like(self.default, most);
+        std::iter::once(default).chain(noted.quotas.iter().copied()).collect()
     }
 
     /// The quota that a value stands for, if it is a limit.
@@ -149,10 +214,10 @@ pub(super) fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
     Quota::new(interval, burst).ok()
 }
 
-/// What was parsed is no part of it.
+/// What messages have said is no part of it.
 impl PartialEq for ByArg {
     fn eq(&self, other: &Self) -> bool {
-        let Self { arg, default, max_debt, is_shared, parsed: _ } = self;
+        let Self { arg, default, max_debt, is_shared, parsed: _, noted: _ } = self;
         let others = (&other.arg, &other.default, &other.max_debt, &other.is_shared);
         (arg, default, max_debt, is_shared) == others
     }
@@ -162,7 +227,7 @@ impl Eq for ByArg {}
 
 impl Hash for ByArg {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { arg, default, max_debt, is_shared, parsed: _ } = self;
+        let Self { arg, default, max_debt, is_shared, parsed: _, noted: _ } = self;
         (arg, default, max_debt, is_shared).hash(state);
     }
 }

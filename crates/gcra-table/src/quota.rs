@@ -153,7 +153,7 @@ impl Quota {
 
     /// The same without a [longest delay](Self::with_max_delay), for the same buckets.
     #[must_use]
-    pub(crate) const fn without_delay(self) -> Self {
+    pub const fn without_delay(self) -> Self {
         Self { admits_up_to: self.drain_time(), ..self }
     }
 

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use crate::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
+use crate::key::limit_id;
 use crate::quota::Quota;
 use crate::time::{Nanos, Time};
 
@@ -127,6 +128,33 @@ impl<'a> Register<'a> {
         }
     }
 
+    /// Writes down that messages say this quota for a limit, if there is space beside what is in
+    /// force. Returns whether it is written down. If it is not, [`has_all_said`] is false for the
+    /// limit from now on.
+    ///
+    /// [`has_all_said`]: Self::has_all_said
+    pub(crate) fn add_said(self, limit: u64, quota: Quota) -> bool {
+        let quota = quota.without_delay();
+        let is_known = || {
+            let mut all = self.all().filter(|entry| entry.is_override && entry.limit == limit);
+            all.any(|entry| entry.quota == quota)
+        };
+        if !is_known() && self.has_space() {
+            self.write(Registered { limit, is_override: true, quota, since: self.now });
+        }
+        let done = is_known();
+        if !done && let Some(mark) = mark_of_missing() {
+            self.add_override(missing_id(limit), mark);
+        }
+        done
+    }
+
+    /// Whether each quota is written down that messages have said for this limit.
+    pub(crate) fn has_all_said(self, limit: u64) -> bool {
+        let id = missing_id(limit);
+        !self.all().any(|entry| entry.limit == id)
+    }
+
     /// Writes down what another register says and this one does not.
     pub(crate) fn take_over(self, other: Register<'_>) {
         let mut missing: Vec<_> =
@@ -185,22 +213,47 @@ impl<'a> Register<'a> {
     /// The entry to write to: one that holds nothing; else the earliest quota that is no longer in
     /// force; else an entry whose writer was killed, or is writing now; else the earliest of all.
     fn free_entry(self) -> Option<&'a Entry> {
+        let latest = self.latest();
+        let order = |entry: &&Entry| match self.read(entry) {
+            None if entry.words.is_being_written() => (2, Time::ZERO),
+            None => (0, Time::ZERO),
+            Some(entry) => (if is_earlier(&latest, entry) { 1 } else { 3 }, entry.since),
+        };
+        self.entries.iter().min_by_key(order)
+    }
+
+    /// Whether there are so few quotas in force that one more takes the place of none of them,
+    /// and a quarter of the entries is left for earlier ones.
+    fn has_space(self) -> bool {
+        let latest = self.latest();
+        let in_force = self.all().filter(|entry| !is_earlier(&latest, *entry)).count();
+        in_force < self.entries.len() / 4 * 3
+    }
+
+    /// When each limit got the quota that it has, without those of overrides.
+    fn latest(self) -> HashMap<u64, Time> {
         let mut latest: HashMap<u64, Time> = HashMap::new();
         for entry in self.all().filter(|entry| !entry.is_override) {
             let since = latest.entry(entry.limit).or_default();
             *since = entry.since.max(*since);
         }
-        let order = |entry: &&Entry| match self.read(entry) {
-            None if entry.words.is_being_written() => (2, Time::ZERO),
-            None => (0, Time::ZERO),
-            Some(Registered { limit, is_override, since, .. }) => {
-                let is_earlier =
-                    !is_override && latest.get(&limit).is_some_and(|latest| *latest > since);
-                (if is_earlier { 1 } else { 3 }, since)
-            }
-        };
-        self.entries.iter().min_by_key(order)
+        latest
     }
+}
+
+/// Whether the limit of this entry has got another quota since.
+fn is_earlier(latest: &HashMap<u64, Time>, entry: Registered) -> bool {
+    !entry.is_override && latest.get(&entry.limit).is_some_and(|latest| *latest > entry.since)
+}
+
+/// By which it is found that quotas are missing which messages have said for a limit.
+fn missing_id(limit: u64) -> u64 {
+    limit_id(&[b"quotas are missing of", &limit.to_le_bytes()])
+}
+
+/// The quota of an entry that says no more than that it is there.
+fn mark_of_missing() -> Option<Quota> {
+    Quota::new(Nanos(1), 1).ok()
 }
 
 /// Of the quotas that a limit has had, each with the time from which it had it, those other than
@@ -330,6 +383,32 @@ mod tests {
         entries[0].words.break_off();
         assert_eq!(put(&entries, 19, 7, quota(2)), []);
         assert_eq!(at(&entries, 19).all().count(), 1);
+    }
+
+    #[test]
+    fn what_messages_say_takes_no_place_of_what_is_in_force() {
+        let entries = entries(16);
+        for limit in 0..8 {
+            assert_eq!(put(&entries, 10 + limit, limit, quota(1)), []);
+        }
+        let delaying = quota(9).with_max_delay(Nanos(5)).unwrap();
+        for _ in 0..2 {
+            for said in [quota(2), quota(3), quota(4), delaying] {
+                assert!(at(&entries, 30).add_said(7, said), "{said:?}");
+            }
+        }
+        assert!(at(&entries, 30).has_all_said(7));
+        assert!(!at(&entries, 31).add_said(7, quota(5)), "a quarter is left for earlier ones");
+        assert!(!at(&entries, 31).add_said(7, quota(6)));
+        assert!(at(&entries, 31).add_said(7, quota(2)), "it is known");
+        assert!(!at(&entries, 32).has_all_said(7));
+        assert!(at(&entries, 32).has_all_said(6));
+        let next = self::entries(16);
+        at(&next, 33).take_over(at(&entries, 33));
+        assert!(!at(&next, 33).has_all_said(7), "nor after a resize");
+        let known = at(&next, 33).all().filter(|it| it.limit == 7 && it.is_override).count();
+        assert_eq!(known, 4);
+        assert_eq!(at(&next, 33).all().filter(|it| !it.is_override).count(), 8);
     }
 
     #[test]

@@ -570,6 +570,25 @@ impl Table {
         self.register().add_override(limit, quota);
     }
 
+    /// Writes down that messages say this quota for the limit with this [id](crate::limit_id), so
+    /// that a key can be [reset](Self::reset) under it. Returns whether it is written down: there
+    /// is space for some hundreds of them, which limits in force take part of.
+    pub fn add_said(&self, limit: u64, quota: Quota) -> bool {
+        let done = self.register().add_said(limit, quota);
+        // What is written here during a resize may be too late for the next register.
+        match self.is_superseded().then(|| self.opened_successor()).flatten() {
+            Some(next) => next.register().add_said(limit, quota) && done,
+            None => done,
+        }
+    }
+
+    /// Whether each quota is written down that [`add_said`](Self::add_said) was called with for
+    /// this limit, by any process.
+    #[must_use]
+    pub fn has_all_said(&self, limit: u64) -> bool {
+        self.register().has_all_said(limit)
+    }
+
     /// All quotas that limits have, or have had, in no particular order.
     #[must_use]
     pub fn registered(&self) -> Vec<Registered> {
