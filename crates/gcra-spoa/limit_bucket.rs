@@ -29,7 +29,7 @@ impl LimitBucket {
         message: Option<&Message<'_>>,
     ) -> Self {
         let key = match (&limit.key, message) {
-            // `Question` has seen that it has a value.
+            // `Question` has seen that it has a value, or that the client is exempt.
             (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
             _ => key,
         };
