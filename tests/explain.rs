@@ -665,11 +665,15 @@ fn explain_names_the_list_and_what_is_missing() {
         scene.said(&["explain"], &["--message", "check", "ip=192.0.2.9", "n=int64:-1"]);
     let cost = "does not decide: its cost, the arg 'n', is int64:-1, and not a whole number";
     assert!(words.contains(cost) && status == 1, "{words}");
-    for (written, right) in [("x", "1"), ("3", "3"), ("-1", "1"), ("bool:true", "1")] {
+    for written in ["x", "+3", "-1", "bool:true"] {
         let output = scene.run(&["explain"], &["ip=192.0.2.9", &format!("n={written}")]);
         let sentence = String::from_utf8(output.stderr).unwrap();
-        assert!(sentence.contains(&format!("write n=int64:{right}, which is how")), "{sentence}");
+        assert!(sentence.contains("an integer or a text of digits; write a number"), "{sentence}");
         assert_eq!(output.status.code(), Some(2));
+    }
+    for written in ["3", "str:3", "strhex:33", "int64:3", "uint32:3"] {
+        let (words, status) = scene.said(&["explain"], &["ip=192.0.2.9", &format!("n={written}")]);
+        assert!(words.contains("\n  cost: 3 cells") && status == 0, "{words}");
     }
     let other = |args: &[&str]| {
         let (words, status) = scene.said(&["explain"], &[&["--message", "other"], args].concat());
@@ -1336,4 +1340,48 @@ fn the_penalty_is_said_beside_the_wait() {
     let verdict = said.lines().next().unwrap();
     assert!(verdict.contains(" of that is penalty, which is at its ceiling"), "{said}");
     assert!(said.contains(" of it is penalty)"), "{said}");
+}
+
+#[test]
+fn an_exempt_client_is_allowed_without_a_value_for_the_key_of_a_limit() {
+    let mut scene = Scene::new(
+        "[policy.check]\nkey = [\"ip\"]\n\
+         limits = [{ name = \"a\", rate = \"1/d\" }, \
+         { name = \"t\", rate = \"9/d\", key = [\"t\"] }]\n",
+    );
+    let args = |client| [("ip", ip(client)), ("t", Value::Null)];
+    assert_eq!(scene.run(&["exempt"], &["--for", "1h", "192.0.2.7"]).status.code(), Some(0));
+    let decided =
+        |scene: &mut Scene, client| !scene.spop.ask(&[("check", &args(client))]).is_empty();
+    wait_until("the exemption is in force", || decided(&mut scene, "192.0.2.7"));
+    for _ in 0..3 {
+        assert!(!scene.is_blocked("check", &args("192.0.2.7")));
+    }
+    assert!(!decided(&mut scene, "192.0.2.8"), "it is not exempt");
+    let (words, status) = scene.said(&["explain"], &["ip=192.0.2.7"]);
+    assert!(words.contains("because the client is exempt for another "), "{words}");
+    assert_eq!(status, 0);
+    let (words, status) = scene.said(&["explain"], &["ip=192.0.2.8"]);
+    assert!(words.contains("does not decide: "), "{words}");
+    assert_eq!(status, 1);
+}
+
+#[test]
+fn a_bucket_that_others_share_is_not_taken_for_that_of_another_type() {
+    let mut scene = Scene::new(
+        "[policy.check]\nkey = [\"ip\"]\nmode = \"observe\"\n\
+         limits = [{ name = \"a\", rate = \"4/d\" }, \
+         { name = \"n\", rate = \"9/d\", key = [\"t\"] }]\n\
+         [policy.check.overrides]\n\"192.0.2.1\" = \"unlimited\"\n",
+    );
+    let note = |scene: &Scene| {
+        let output = scene.run(&["explain"], &["ip=192.0.2.1", "t=str:A"]);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(!scene.is_blocked("check", &[("ip", ip("192.0.2.2")), ("t", "A".into())]));
+    assert_eq!(note(&scene), "");
+    // But one that it has is found.
+    assert!(!scene.is_blocked("check", &[("ip", "192.0.2.1".into()), ("t", "B".into())]));
+    let said = note(&scene);
+    assert!(said.contains("and one with ip=str:192.0.2.1; if HAProxy sends"), "{said}");
 }

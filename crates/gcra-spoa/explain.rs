@@ -11,6 +11,7 @@ use spop_agent::{Message, Value};
 
 use crate::away::{Away, is_used};
 use crate::borrower::Borrower;
+use crate::cost;
 use crate::counting::write_client;
 use crate::decide::{Foreseen, foresee};
 use crate::decide_shared::Shared;
@@ -260,23 +261,14 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                 || policy.when.as_ref().is_some_and(|it| is_it(&it.arg))
                 || policy.args_of_limits().any(is_it)
         };
-        let is_integer = matches!(
-            value,
-            Written::Int32(_)
-                | Written::Uint32(_)
-                | Written::Int64(_)
-                | Written::Uint64(_)
-                | Written::Null
-        );
-        if !is_integer && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise) {
-            let digits = match value {
-                Written::String(digits) => str::from_utf8(digits).ok(),
-                _ => None,
-            };
-            let right = digits.filter(|digits| digits.parse::<u64>().is_ok()).unwrap_or("1");
+        // An integer below 0 is one that HAProxy can send; of that the explanation says more.
+        let can_be_sent = matches!(value, Written::Int32(_) | Written::Int64(_) | Written::Null)
+            || cost::cells(value.value()).is_some();
+        if !can_be_sent && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise)
+        {
             return Err(format!(
                 "the arg '{name}' is a cost, and agents decide only about a cost that is an \
-                 integer; write {name}=int64:{right}, which is how HAProxy sends one, instead of \
+                 integer or a text of digits; write a number, such as {name}=int64:1, instead of \
                  {name}={value}"
             ));
         }
@@ -844,6 +836,13 @@ impl Decided {
     /// Whether the table knows anything about the client.
     pub(crate) fn is_known(&self) -> bool {
         self.has_bucket() || self.exempt_ms.is_some()
+    }
+
+    /// The same, where only the limits matter whose labels `counts` says yes to.
+    pub(crate) fn is_known_by(&self, counts: impl Fn(&str) -> bool) -> bool {
+        self.limits.iter().any(|limit| limit.is_known() && counts(&limit.limit))
+            || self.held.iter().any(|held| held.known && counts(&held.limit))
+            || self.exempt_ms.is_some()
     }
 
     /// "a request now is blocked; the next one is allowed in 5.9 s".

@@ -8,7 +8,7 @@ use crate::in_store::InStore;
 use crate::inspected::{Inspected, flags_of_agents, masked};
 use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print, print_note};
-use crate::policy::Policy;
+use crate::policy::{Policies, Policy};
 use crate::remembering::Remembering;
 
 /// Explains each message of the policies, or the one that is named, and returns the exit status.
@@ -53,7 +53,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let mut notes = unused_args(command, &inspected);
     notes.extend(strings_for_addresses(command, &inspected));
     if !explanations.iter().any(is_known) {
-        notes.extend(known_otherwise(args, explain_with));
+        notes.extend(known_otherwise(args, &in_force.policies, explain_with));
     }
     let (of_networks, mut networks) = cut_to_networks(command, &explanations, explain_with);
     notes.extend(of_networks);
@@ -158,6 +158,7 @@ fn cut_to_networks(
 /// Says which args the table knows in another type.
 fn known_otherwise(
     args: &[NamedValue],
+    policies: &Policies,
     explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -173,7 +174,15 @@ fn known_otherwise(
             );
             let mut args = args.to_vec();
             args[place].value = other;
-            if explain_with(&args).is_ok_and(|explanations| explanations.iter().any(is_known)) {
+            let is_known_by = |explanation: &Explanation| {
+                let policy = explanation.policy.as_deref();
+                let policy = policies.list.iter().find(|it| Some(&*it.name) == policy);
+                let decided = explanation.decided.as_ref();
+                policy.zip(decided).is_some_and(|(policy, decided)| {
+                    decided.is_known_by(|label| counts_by(policy, label, name.as_bytes()))
+                })
+            };
+            if explain_with(&args).is_ok_and(|all| all.iter().any(is_known_by)) {
                 notes.push(note);
             }
         }
@@ -201,6 +210,18 @@ fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<Str
         )
     };
     args.iter().filter(is_meant).map(note).collect()
+}
+
+/// Whether the limit with this label counts by an arg. If not, its bucket says nothing about what
+/// HAProxy sends in the arg.
+fn counts_by(policy: &Policy, label: &str, arg: &[u8]) -> bool {
+    let limit = policy.limits().find(|limit| *limit.label == *label);
+    let own = limit.and_then(|limit| limit.key.as_ref());
+    match own {
+        Some(key) => key.names().any(|name| *name == *arg),
+        // Without names, the key has all args.
+        None => policy.key.args.is_empty() || policy.key.names().any(|name| *name == *arg),
+    }
 }
 
 /// The policies that a command is about.
