@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gcra_table::{ReloadAnswer, Slots, Table};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::Signal;
 use spop_codec::Value;
 use support::spop::Spop;
@@ -579,6 +579,61 @@ fn an_agent_ends_while_it_reads() {
     assert_eq!(limit(&agent, 1), 5, "it decides meanwhile");
     assert!(agent.process.stop().success());
     assert_eq!(said(&agent.process, "was read again"), 0, "it waited until the list was read");
+}
+
+/// Whether a process has opened this file.
+fn has_opened(pid: u32, path: &Path) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut paths = files.filter_map(|file| fs::read_link(file.path()).ok());
+    paths.any(|opened| opened == path)
+}
+
+/// A script may send the signal as soon as it has started an agent.
+#[test]
+fn signals_to_an_agent_that_is_starting_are_obeyed_later() {
+    let place = Place::new(FIVE);
+    drop(Table::open_or_create(&place.table(), Some(Slots::new(1024).unwrap())).unwrap());
+    for flags in [&["--rate", "5/h"][..], &["--config", place.config().to_str().unwrap()]] {
+        // The agent cannot go on while another process has the lock.
+        let table = File::open(place.table()).unwrap();
+        flock(&table, FlockOperation::LockExclusive).unwrap();
+        let mut command = Command::new(support::agent_binary());
+        command.arg("--table").arg(place.table()).args(flags);
+        command.args(["--drain", "0", "--listen", "127.0.0.1:0"]);
+        let mut process = Process::start("gcra-spoa", &mut command);
+        wait_until("the agent waits", || has_opened(process.id(), &place.table()));
+        for _ in 0..10 {
+            process.signal(Signal::HUP);
+        }
+        drop(table);
+        wait_until("the agent listens", || {
+            process.signal(Signal::HUP);
+            said(&process, "listening on ") == 1
+        });
+        let obeyed = match flags[0] {
+            "--config" => "was read again: nothing has changed",
+            _ => "so there is no file to read",
+        };
+        wait_until("the signal is obeyed", || said(&process, obeyed) > 0);
+        assert!(process.stop().success());
+    }
+    // While the kernel loads the program, only who starts it can see to that.
+    let script = format!(
+        "trap '' HUP; echo begins; exec {} --config {} --table {} --listen 127.0.0.1:0",
+        support::agent_binary().display(),
+        place.config().display(),
+        place.table().display()
+    );
+    let process = Process::start("gcra-spoa", Command::new("sh").args(["-c", &script]));
+    wait_until("it begins", || said(&process, "begins") == 1);
+    wait_until("the agent listens", || {
+        process.signal(Signal::HUP);
+        said(&process, "listening on ") == 1
+    });
+    wait_until("the signal is obeyed", || {
+        process.signal(Signal::HUP);
+        said(&process, "was read again: nothing has changed") > 0
+    });
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::audit::Audit;
 use crate::borrower::{Background, Borrower};
 use crate::duration::{Left, Utc};
 use crate::earlier;
+use crate::hangup;
 use crate::in_force::InForce;
 use crate::plural::Count;
 use crate::policy::sharing::{
@@ -110,6 +111,7 @@ impl Housekeeping {
             }
         };
         let housekeeping = tokio::spawn(self.keep(hangup));
+        hangup::release();
         tokio::select! {
             stopped = stop_signal() => match stopped {
                 Ok(name) => log::info!("{name} received"),

@@ -28,6 +28,7 @@ mod exempt;
 mod explain;
 mod explain_command;
 mod halt;
+mod hangup;
 mod heaviest;
 mod held;
 mod history;
@@ -112,7 +113,13 @@ use crate::table_error::TableError;
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
     logging::start();
-    let outcome = match cli::parse(std::env::args_os()) {
+    hangup::hold();
+    let task = cli::parse(std::env::args_os());
+    // An agent does this as soon as it can handle the signal.
+    if !matches!(task, Ok(Task::Serve(_))) {
+        hangup::release();
+    }
+    let outcome = match task {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => table_commands::run(command),
         Ok(Task::Check { config, print_haproxy }) => check::run(&config, print_haproxy),
