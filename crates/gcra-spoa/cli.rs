@@ -26,6 +26,7 @@ use crate::key::{Key, NamedValue};
 use crate::output::{complain, print_note};
 use crate::policy::key_args::{key_args, not_an_arg};
 use crate::policy::meant::Meant;
+use crate::policy::secrets::Readers;
 use crate::policy::sharing::{self, Sharing, WithoutStore};
 use crate::policy::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 use crate::policy::variables::Answers;
@@ -1367,10 +1368,15 @@ fn policies_of_flags(
 
 impl Source {
     /// The policies, and the file that they come from; or one line for each mistake in it.
-    pub(crate) fn read(self) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
+    pub(crate) fn read(
+        self,
+        readers: Readers,
+    ) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
         match self {
             Self::Flags(policies) => Ok((*policies, None)),
-            Self::File(file) => policy::file::read(&file).map(|policies| (policies, Some(file))),
+            Self::File(file) => {
+                policy::file::read(&file, readers).map(|policies| (policies, Some(file)))
+            }
         }
     }
 }

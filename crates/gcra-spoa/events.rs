@@ -1,8 +1,9 @@
 //! What happened lately: the last lines of this process's log, for `/events` and the live page.
 //!
 //! It keeps what the log says at the levels info, warn and error, in the same words, whatever
-//! `RUST_LOG` shows. The log names clients without their secrets, and its kinds of lines are
-//! limited in number, so this is as harmless, and a bounded number of lines is enough.
+//! `RUST_LOG` shows. The log names clients without their secrets, also where it repeats what is in
+//! a file (`policy/secrets.rs`), and its kinds of lines are limited in number, so this is as
+//! harmless, and a bounded number of lines is enough.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -29,6 +29,7 @@ use crate::earlier;
 use crate::hangup;
 use crate::in_force::InForce;
 use crate::plural::Count;
+use crate::policy::secrets::Readers;
 use crate::policy::sharing::{
     Sharing, WithoutStore, blocked_without_store, without_store_in_words,
 };
@@ -449,7 +450,7 @@ impl Housekeeping {
             (self.policies.clone(), self.stats.clone(), self.table.load_full());
         let has_store = self.store.is_some();
         Some(Work::new(asked, move || {
-            Found::Read(policy::file::read(&file).and_then(|policies| {
+            Found::Read(policy::file::read(&file, Readers::OfLog).and_then(|policies| {
                 if !has_store && let Some(policy) = policies.first_shared() {
                     return Err(vec![needs_store(&policy.name)]);
                 }

@@ -21,6 +21,7 @@ use crate::key::{Key, NamedValue, Part};
 use crate::named_parts::{self, Meaning};
 use crate::output::{Mistakes, WrongUsage, print_note};
 use crate::plural::Count;
+use crate::policy::secrets::Readers;
 use crate::policy::sharing::Sharing;
 use crate::policy::{self, KeyParts, Limit, Policies, Policy};
 use crate::question::Question;
@@ -623,7 +624,7 @@ pub(crate) fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
 ///
 /// The mistakes in the file, and what can be done while it has them.
 pub(crate) fn read(file: &Path) -> Result<Policies, Mistakes> {
-    policy::file::read(file).map_err(|mut mistakes| {
+    policy::file::read(file, Readers::OfFile).map_err(|mut mistakes| {
         mistakes.push(format!(
             "{} cannot be used by this command; running agents keep the policies that they loaded \
              before; name a copy of the file that they loaded with --config, or mend this one",

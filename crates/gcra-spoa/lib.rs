@@ -105,6 +105,7 @@ use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
+use crate::policy::secrets::Readers;
 use crate::service_manager::ServiceManager;
 use crate::stats::Stats;
 use crate::status::Watched;
@@ -112,8 +113,8 @@ use crate::table_error::TableError;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
-    logging::start();
     hangup::hold();
+    logging::start();
     let task = cli::parse(std::env::args_os());
     // An agent does this as soon as it can handle the signal.
     if !matches!(task, Ok(Task::Serve(_))) {
@@ -147,7 +148,7 @@ const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 const MOST_ORDERS: usize = 8;
 
 fn serve(config: Config) -> anyhow::Result<ExitCode> {
-    let (policies, file) = match config.policies.read() {
+    let (policies, file) = match config.policies.read(Readers::OfLog) {
         Ok(read) => read,
         Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
     };

@@ -21,6 +21,7 @@ use crate::listed::{Unlisted, name, pid_namespace};
 use crate::output::{Output, complain, print, print_mistakes, print_warnings};
 use crate::plural::Count;
 use crate::policy;
+use crate::policy::secrets::Readers;
 use crate::table_error::TableError;
 
 /// How long the command waits for answers. An agent that is alive and can read its file answers
@@ -54,7 +55,7 @@ enum Fate {
 /// There is no such table, no agent uses it, a resize came in between, or standard output cannot
 /// be written to.
 pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
-    let policies = match policy::file::read(config) {
+    let policies = match policy::file::read(config, Readers::OfFile) {
         Ok(policies) => policies,
         Err(mistakes) => {
             let exit = print_mistakes(&mistakes);

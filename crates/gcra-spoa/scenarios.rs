@@ -26,6 +26,7 @@ use crate::in_force::InForce;
 use crate::key::{NamedValue, Shown};
 use crate::limiter::Limiter;
 use crate::named_parts::named;
+use crate::policy::secrets::Readers;
 use crate::policy::{Policies, file, policy_id};
 use crate::question::Question;
 use crate::stats::{NEWLY_BLOCKED, Stats};
@@ -868,7 +869,7 @@ async fn the_largest_cost_is_above_the_largest_burst() {
 fn flags(flags: &[&str]) -> Policies {
     let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);
     let Ok(Task::Serve(config)) = cli::parse(args) else { panic!("{flags:?}") };
-    config.policies.read().expect("the flags are valid").0
+    config.policies.read(Readers::OfFile).expect("the flags are valid").0
 }
 
 /// How many cells a client asks for, after how many milliseconds.

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::cli::StoreSource;
 use crate::output::{Output, print, print_mistakes, print_warnings};
 use crate::policy;
+use crate::policy::secrets::Readers;
 
 /// Looks at a store, prints what was found, and returns the exit status: 1 if something is wrong.
 ///
@@ -21,7 +22,7 @@ pub(crate) fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
             print_warnings(&settings.remarks());
             *settings
         }
-        StoreSource::File(file) => match policy::file::read(&file) {
+        StoreSource::File(file) => match policy::file::read(&file, Readers::OfFile) {
             Err(mistakes) => return Ok(print_mistakes(&mistakes)),
             Ok(policies) => {
                 print_warnings(&policies.warnings);

@@ -20,6 +20,7 @@ use crate::heaviest::Under;
 use crate::in_force::InForce;
 use crate::limiter::Limiter;
 use crate::policy::file;
+use crate::policy::secrets::Readers;
 use crate::stats::{self, PolicyStats};
 use crate::status::Watched;
 use crate::verdict::Outcome;
@@ -48,7 +49,7 @@ pub fn limiter(flags: &[&str], table: Slots) -> Option<Agent<impl Handler>> {
     let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);
     let Ok(Task::Serve(config)) = cli::parse(args) else { return None };
     let table = Table::in_memory(table).ok()?;
-    let (policies, _) = config.policies.read().ok()?;
+    let (policies, _) = config.policies.read(Readers::OfFile).ok()?;
     let limits = match policies.answers.others[..] {
         [] => Limiter::limits_for_blocked_only(&policies.answers),
         _ => Limits::default(),

@@ -16,6 +16,7 @@ use crate::policy::limits::{self, NAME_RULE, OfPolicy, is_name};
 use crate::policy::max_delay;
 use crate::policy::overrides::Collector;
 use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
+use crate::policy::secrets::Readers;
 use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::policy::store::StoreSettings;
 use crate::policy::variables::{Answers, Var};
@@ -77,17 +78,23 @@ const NO_POLICY: &str =
 ///
 /// This blocks for as long as the file system takes. A path that is not a regular file is refused
 /// before anything is read from it.
-pub(crate) fn read(path: &Path) -> Result<Policies, Vec<String>> {
+///
+/// What the sentences repeat of the file depends on who reads them.
+pub(crate) fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
     let (text, state) = read_text(path, MAX_TOML_BYTES)
         .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
-    let mut policies = parse(path, &text)?;
+    let mut policies = parse_for(readers, path, &text)?;
     policies.files.insert(0, (path.to_owned(), Some(state)));
     Ok(policies)
 }
 
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    let mut reader = Reader::new(path, text);
+    parse_for(Readers::OfFile, path, text)
+}
+
+fn parse_for(readers: Readers, path: &Path, text: &str) -> Result<Policies, Vec<String>> {
+    let mut reader = Reader::new(path, text, readers);
     if let Some((what, at)) = syntax::not_toml(text) {
         reader.wrong(at, &what);
         return Err(reader.finish().err().unwrap_or_default());

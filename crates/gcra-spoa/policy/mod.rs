@@ -20,6 +20,7 @@ mod override_key;
 mod overrides;
 mod penalty;
 mod reader;
+pub(crate) mod secrets;
 pub(crate) mod settle;
 pub(crate) mod sharing;
 mod sources;

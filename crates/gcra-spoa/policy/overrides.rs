@@ -98,7 +98,14 @@ impl<'p> Collector<'p> {
     }
 
     /// Remembers whether an entry is an address or a text. `list` says in which list it is.
-    fn note(&mut self, at: usize, list: impl Display, text: &str, key: &OverrideKey) {
+    fn note(
+        &mut self,
+        reader: &mut Reader<'_>,
+        at: usize,
+        list: impl Display,
+        text: &str,
+        key: &OverrideKey,
+    ) {
         match key {
             OverrideKey::Net(net) => {
                 self.addresses += 1;
@@ -113,6 +120,7 @@ impl<'p> Collector<'p> {
             OverrideKey::Value(_) => {
                 self.texts += 1;
                 if self.texts <= MAX_REPORTED {
+                    reader.hide(text);
                     self.first_texts.push((at, format!("{list}'{text}'")));
                 }
             }
@@ -151,11 +159,15 @@ impl<'p> Collector<'p> {
             }
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
             let of = OfPolicy { name: self.policy, key: self.parts };
-            if let (Some(rule), Ok(key)) =
-                (limits::rule(reader, of, &format!("the override '{text}'"), value), key)
-            {
-                self.note(at, "", text, &key);
+            let noted = reader.noted();
+            let rule = limits::rule(reader, of, &format!("the override '{text}'"), value);
+            if reader.noted() > noted || key.is_err() {
+                reader.hide(text);
+            }
+            if let (Some(rule), Ok(key)) = (rule, key) {
+                self.note(reader, at, "", text, &key);
                 if let Some(first) = seen.insert(key.clone(), name) {
+                    reader.hide(first.get_ref());
                     let what = format!(
                         "'{text}' is the same as '{}' in line {}; leave one of the two out",
                         first.get_ref(),
@@ -243,10 +255,11 @@ impl<'p> Collector<'p> {
             match self.list_key(entry) {
                 Ok(key) => {
                     match not_as_meant(entry) {
-                        None => self.note(at, list, entry, &key),
+                        None => self.note(reader, at, list, entry, &key),
                         Some(what) => {
                             odd += 1;
                             if odd <= MAX_REPORTED {
+                                reader.hide(entry);
                                 reader.warn(at, &format!("{list}{what}"));
                             }
                         }
@@ -258,6 +271,7 @@ impl<'p> Collector<'p> {
                 Err(what) => {
                     wrong += 1;
                     if wrong <= MAX_REPORTED {
+                        reader.hide(entry);
                         reader.wrong(at, &format!("{list}{what}"));
                     }
                 }

@@ -2,7 +2,7 @@
 //! warning with its line. It knows nothing about policies.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::duration::{self, Exact};
 use crate::plural::Count;
+use crate::policy::secrets::{self, Readers};
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
 pub(super) const MAX_REPORTED: usize = 100;
@@ -23,9 +24,18 @@ pub(super) type Node<'t> = Spanned<DeValue<'t>>;
 /// The name of a value, and where it stands.
 pub(super) type Name<'t> = Spanned<Cow<'t, str>>;
 
+/// A file, and what of it may be told to whom.
+struct Text<'t> {
+    path: &'t Path,
+    text: &'t str,
+    readers: Readers,
+    /// Words that the log must not have, beside those of the lines that it is about.
+    hidden: HashSet<String>,
+}
+
 /// The mistakes and warnings in one file.
 pub(super) struct Reader<'t> {
-    path: &'t Path,
+    of: Text<'t>,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
     /// Lines whose mistakes are known.
@@ -68,15 +78,26 @@ impl Notes {
     /// for those that are only counted.
     fn finish(
         mut self,
-        path: &Path,
+        of: &Text<'_>,
         kind: &str,
         one: &'static str,
         several: &'static str,
     ) -> Vec<String> {
         self.cut();
         let more = self.found - self.kept.len();
-        let path = path.display();
-        let reported = self.kept.iter().map(|(line, what)| format!("{path}:{line}: {kind}{what}"));
+        let path = of.path.display();
+        let about: BTreeSet<_> = self.kept.iter().map(|(line, _)| *line).collect();
+        let mut secrets = match about.is_empty() {
+            true => HashSet::new(),
+            false => secrets::in_lines(of.text, |line| about.contains(&line), of.readers),
+        };
+        if of.readers == Readers::OfLog {
+            secrets.extend(of.hidden.iter().map(String::as_str));
+        }
+        let reported = self
+            .kept
+            .iter()
+            .map(|(line, what)| format!("{path}:{line}: {kind}{}", secrets::cut(what, &secrets)));
         let rest = format!("{path}: and {}", Count(more, one, several));
         reported.chain((more > 0).then_some(rest)).collect()
     }
@@ -113,10 +134,10 @@ impl<'d, 't> Entries<'d, 't> {
 }
 
 impl<'t> Reader<'t> {
-    pub(super) fn new(path: &'t Path, text: &str) -> Self {
+    pub(super) fn new(path: &'t Path, text: &'t str, readers: Readers) -> Self {
         let lines = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
-            path,
+            of: Text { path, text, readers, hidden: HashSet::new() },
             lines: [0].into_iter().chain(lines).collect(),
             left_out: BTreeSet::new(),
             mistakes: Notes::default(),
@@ -137,6 +158,17 @@ impl<'t> Reader<'t> {
     /// From now on, mistakes in these lines are not noted.
     pub(super) fn leave_out(&mut self, lines: BTreeSet<usize>) {
         self.left_out = lines;
+    }
+
+    /// The number of all mistakes and warnings so far.
+    pub(super) fn noted(&self) -> usize {
+        self.mistakes.found + self.warnings.found
+    }
+
+    /// A value of a key is in a sentence, and may be a secret. Called for the few of which there
+    /// are sentences.
+    pub(super) fn hide(&mut self, value: &str) {
+        self.of.hidden.extend(secrets::in_value(value).map(str::to_owned));
     }
 
     /// Notes a mistake.
@@ -167,9 +199,9 @@ impl<'t> Reader<'t> {
     /// mistakes, they are the error, without the `warning: `.
     pub(super) fn finish(self) -> Result<Vec<String>, Vec<String>> {
         if self.is_content() {
-            Ok(self.warnings.finish(self.path, "warning: ", "more warning", "more warnings"))
+            Ok(self.warnings.finish(&self.of, "warning: ", "more warning", "more warnings"))
         } else {
-            Err(self.mistakes.finish(self.path, "", "more mistake", "more mistakes"))
+            Err(self.mistakes.finish(&self.of, "", "more mistake", "more mistakes"))
         }
     }
 

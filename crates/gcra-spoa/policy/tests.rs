@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use crate::policy::file;
+use crate::policy::secrets::Readers;
 use crate::policy::variables::Var;
 use crate::policy::{Policies, Rule, RuleAt};
 use spop_agent::Value;
@@ -2005,7 +2006,7 @@ fn a_file_that_is_no_text_says_so() {
         ([good.as_bytes(), b"# \xe9\n"].concat(), "line 3 is not UTF-8; save the file as UTF-8"),
     ] {
         std::fs::write(&file, &bytes).unwrap();
-        match file::read(&file) {
+        match file::read(&file, Readers::OfFile) {
             Ok(_) => assert_eq!(said, ""),
             Err(mistakes) => {
                 let expected = format!("cannot read {}: {said}", file.display());
@@ -2018,7 +2019,7 @@ fn a_file_that_is_no_text_says_so() {
     let text = format!("{good}[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n");
     std::fs::write(&file, windows(&text)).unwrap();
     std::fs::write(&list, windows("10.0.0.1\nalice\n")).unwrap();
-    let policies = file::read(&file).unwrap();
+    let policies = file::read(&file, Readers::OfFile).unwrap();
     let policy = &policies.list[0];
     for value in [Value::Ipv4([10, 0, 0, 1].into()), "alice".into()] {
         assert!(policy.override_for(value).is_some(), "{value:?}");

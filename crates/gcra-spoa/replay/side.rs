@@ -9,6 +9,7 @@ use spop_agent::Message;
 use crate::cli::{Replay, Source};
 use crate::output::{Mistakes, WrongUsage};
 use crate::policy::Policies;
+use crate::policy::secrets::Readers;
 use crate::question::{Question, Unanswerable};
 use crate::rate_flags::RateFlags;
 use crate::replay::distinct::Distinct;
@@ -48,7 +49,8 @@ impl Configured {
     }
 
     pub(crate) fn by_file(file: &Path) -> anyhow::Result<Self> {
-        let (policies, _) = Source::File(file.to_owned()).read().map_err(Mistakes)?;
+        let (policies, _) =
+            Source::File(file.to_owned()).read(Readers::OfFile).map_err(Mistakes)?;
         if let Some(policy) = policies.list.iter().find(|policy| policy.settle.is_some()) {
             let sentence = format!(
                 "a log does not say what the responses under policy '{}' of {} cost, which has \
