@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
@@ -11,7 +12,7 @@ use std::thread;
 use spop_agent::testing;
 use spop_codec::Value;
 use support::spop::Spop;
-use support::{Agent, directory, wait_until};
+use support::{Agent, Process, directory, wait_until};
 
 fn audit(files: &[&Path], args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
@@ -210,6 +211,78 @@ fn a_file_that_cannot_hold_the_audit_is_refused() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let said = start("unlimited", &fifo);
     assert!(said.contains("could not write the audit file"), "{said}");
+}
+
+/// Another user must not choose which file that is, nor change what is in it.
+#[test]
+fn an_audit_file_that_others_can_choose_or_change_is_refused() {
+    let directory = directory();
+    let path = |name: &str| directory.path().join(name);
+    let refused = |audit: &Path, said: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(["--rate", "1/s", "--listen", "127.0.0.1:0", "--slots", "64", "--audit"]);
+        command.arg(audit).arg("--table").arg(path("table"));
+        let mut agent = Process::start("gcra-spoa", &mut command);
+        assert_eq!(agent.wait().code(), Some(1), "{said}");
+        wait_until("it says why", || agent.lines().iter().any(|line| line.contains(said)));
+    };
+    fs::write(path("victim"), "as it was\n").unwrap();
+    fs::set_permissions(path("victim"), fs::Permissions::from_mode(0o600)).unwrap();
+    symlink(path("victim"), path("link")).unwrap();
+    symlink(path("nothing"), path("dangling")).unwrap();
+    for link in ["link", "dangling"] {
+        refused(&path(link), "it is a symbolic link, which could lead anywhere");
+    }
+    assert!(!path("nothing").exists());
+    fs::hard_link(path("victim"), path("other")).unwrap();
+    refused(&path("other"), "it has other names (hard links)");
+    assert_eq!(fs::read_to_string(path("victim")).unwrap(), "as it was\n");
+    for mode in [0o666, 0o620] {
+        fs::write(path("shared"), "").unwrap();
+        fs::set_permissions(path("shared"), fs::Permissions::from_mode(mode)).unwrap();
+        refused(&path("shared"), "run chmod go-w");
+    }
+    fs::set_permissions(path("shared"), fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can give a file to another user.
+    if chown(path("shared"), Some(65534), None).is_ok() {
+        refused(&path("shared"), "it belongs to the user 65534, who could change");
+    }
+}
+
+#[test]
+fn an_audit_file_that_is_rotated_is_followed_and_a_link_in_its_place_is_not() {
+    let directory = directory();
+    let path = |name: &str| directory.path().join(name);
+    let audit = path("audit");
+    let agent = Agent::start(
+        &path("table"),
+        &["--rate", "1000/h", "--key", "ip", "--audit", audit.to_str().unwrap()],
+    );
+    let mut spop = Spop::connect(&agent.address);
+    let lines = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter(|line| line.contains(" allowed")).count()
+    };
+    let mut ask = || assert!(!spop.is_blocked(&[("ip", ip("192.0.2.1"))]));
+    ask();
+    assert_eq!(lines(&audit), 1);
+    fs::rename(&audit, path("audit.1")).unwrap();
+    wait_until("it is there again", || audit.exists());
+    wait_until("lines go there", || {
+        ask();
+        lines(&audit) > 0
+    });
+    let before = lines(&audit);
+    fs::rename(&audit, path("audit.2")).unwrap();
+    fs::write(path("victim"), "as it was\n").unwrap();
+    // Between the two the agent may have made a file.
+    let _ = fs::remove_file(&audit);
+    symlink(path("victim"), &audit).unwrap();
+    let said = "again: it is a symbolic link, which could lead anywhere";
+    wait_until("it is said", || agent.process.lines().iter().any(|line| line.contains(said)));
+    ask();
+    assert_eq!(fs::read_to_string(path("victim")).unwrap(), "as it was\n");
+    assert!(lines(&path("audit.2")) >= before);
 }
 
 /// A line that was cut off, and a gap, are no lines of the decisions after them.

@@ -9,16 +9,17 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
 use gcra_table::{Table, Time};
 use rustix::fs::OFlags;
-use rustix::process::{Resource, getrlimit};
+use rustix::io::Errno;
+use rustix::process::{Resource, Uid, geteuid, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest as _, Sha256};
 use spop_agent::{Message, Value};
@@ -72,16 +73,24 @@ impl Audit {
 
     /// Opens the file again if it was renamed or removed, as `logrotate` does. To be called once a
     /// second.
-    pub(crate) fn follow(&self) {
+    ///
+    /// # Errors
+    ///
+    /// The file at the path cannot be written to. Lines still go to the file that was opened
+    /// before.
+    pub(crate) fn follow(&self) -> anyhow::Result<()> {
         let id = |metadata: io::Result<std::fs::Metadata>| {
             metadata.ok().map(|found| (found.dev(), found.ino()))
         };
-        let (at_path, ours) = (id(std::fs::metadata(&self.path)), id(self.file.load().metadata()));
-        if at_path != ours
-            && let Ok(file) = open(&self.path)
-        {
-            self.file.store(Arc::new(file));
+        let at_path = id(std::fs::symlink_metadata(&self.path));
+        if at_path != id(self.file.load().metadata()) {
+            self.file.store(Arc::new(open(&self.path)?));
         }
+        Ok(())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// How many decisions could not be written so far, because the disk was full, for example.
@@ -90,8 +99,9 @@ impl Audit {
     }
 }
 
-/// Opens a file at its end.
-fn open(path: &PathBuf) -> anyhow::Result<File> {
+/// Opens a file at its end. Another user must not be able to choose which file that is, nor to
+/// change what is in it.
+fn open(path: &Path) -> anyhow::Result<File> {
     if let Some(limit) = getrlimit(Resource::Fsize).current {
         bail!(
             "the size of files is limited to {limit} bytes, and the kernel ends an agent whose \
@@ -101,17 +111,37 @@ fn open(path: &PathBuf) -> anyhow::Result<File> {
     }
     let mut options = OpenOptions::new();
     // Without a reader, opening a FIFO would wait for one.
-    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let mut file = options
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = options
         .read(true)
         .append(true)
         .create(true)
         .mode(0o600)
-        .custom_flags(nonblock)
-        .open(path)?;
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let mut file = file.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => {
+            anyhow!("it is a symbolic link, which could lead anywhere; name the file itself")
+        }
+        _ => error.into(),
+    })?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         bail!("it is not a regular file; name one, or a path where there is none yet");
+    }
+    let (owner, user) = (metadata.uid(), geteuid());
+    if ![Uid::ROOT.as_raw(), user.as_raw()].contains(&owner) {
+        bail!(
+            "it belongs to the user {owner}, who could change what is in it; run chown {}, or \
+             name a path where there is no file yet",
+            user.as_raw()
+        );
+    }
+    if metadata.mode() & 0o022 != 0 {
+        bail!("other users than its owner can change what is in it; run chmod go-w");
+    }
+    if metadata.nlink() > 1 {
+        bail!("it has other names (hard links), so it may be another file as well; remove them");
     }
     // The last line may have been cut off.
     let mut last = [b'\n'];

@@ -256,8 +256,9 @@ struct Args {
     /// Allow actions on the page of --admin to clients with the token in this file [default: none]
     ///
     /// They can clear what a client owes, exempt a client for a while, and make a policy only
-    /// observe. The first line of the file is the token, at least 16 characters, and other users
-    /// must not be able to read it. It is read when the agent starts.
+    /// observe. The first line of the file is the token, at least 16 characters. The file must
+    /// belong to root or to the agent's user, and other users must not be able to read it. It is
+    /// read when the agent starts.
     #[arg(long, value_name = "FILE", requires = "admin")]
     admin_actions: Option<PathBuf>,
 
@@ -265,7 +266,8 @@ struct Args {
     ///
     /// A line has the time, the policy, the key, the cells and the outcome. Strings in keys are
     /// digests. 'gcra-spoa audit' holds the files of all agents against a limit. The lines of a
-    /// burst are written before it is answered, with about 60 bytes for each decision.
+    /// burst are written before it is answered, with 40 to 80 bytes for each decision. The file
+    /// must not be a link, nor belong to another user than root or the agent's.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
 

@@ -111,8 +111,8 @@ impl Housekeeping {
                 return log::error!("stopping, because signals cannot be received: {error}");
             }
         };
-        let housekeeping = tokio::spawn(self.keep(hangup));
         hangup::release();
+        let housekeeping = tokio::spawn(self.keep(hangup));
         tokio::select! {
             stopped = stop_signal() => match stopped {
                 Ok(name) => log::info!("{name} received"),
@@ -344,7 +344,19 @@ impl Housekeeping {
     /// Looks after the audit file, and warns if decisions could not be written to it.
     fn follow_audit(&self, reported: &mut Reported) {
         let Some(audit) = &self.audit else { return };
-        audit.follow();
+        match audit.follow() {
+            Ok(()) => reported.lost_audit_beats = 0,
+            Err(error) => {
+                if reported.lost_audit_beats.is_multiple_of(BEATS_PER_REPORT) {
+                    log::error!(
+                        "could not open the audit file {} again: {error:#}; decisions are still \
+                         written to the file that was there before",
+                        audit.path().display()
+                    );
+                }
+                reported.lost_audit_beats = reported.lost_audit_beats.wrapping_add(1);
+            }
+        }
         let lost = audit.lost();
         if lost > reported.audit_lost && reported.audit_beats == 0 {
             log::warn!(
@@ -474,6 +486,7 @@ impl Housekeeping {
                 reported.lost_beats = 0;
                 if let Some(next) = next {
                     log::info!("the table was resized; it now has {} slots", next.slots().get());
+                    earlier::register_said(&self.policies.load().policies, &next);
                     self.table.store(next);
                 }
             }
@@ -489,7 +502,6 @@ impl Housekeeping {
 
     /// Forgets the earlier policies under which no key can owe anything any more.
     fn forget_earlier(&self) {
-                    earlier::register_said(&self.policies.load().policies, &next);
         let now = self.table.load().now();
         if let Some(shorter) = self.policies.load().without_old(&self.stats, now) {
             self.policies.store(Arc::new(shorter));
@@ -803,6 +815,8 @@ struct Reported {
     detached_beats: u32,
     /// Beats since the file of leases could last be opened.
     lost_leases_beats: u32,
+    /// Beats since the audit file could last be opened.
+    lost_audit_beats: u32,
     /// Beats since all workers ran.
     stuck_beats: u32,
     /// For how many beats the table has been in the middle of a resize.
