@@ -637,3 +637,18 @@ fn a_reset_says_that_there_were_more_numbers_than_the_table_keeps() {
     assert_eq!(status, Some(1), "{said}");
     assert_eq!(plans.allowed(&mut spop, "192.0.2.2", &plan(9), 10), 9);
 }
+
+#[test]
+fn a_reset_says_that_agents_deny_each_request() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let agent = Agent::start(&table, &["--rate", "deny"]);
+    assert!(Spop::connect(&agent.address).is_blocked(&[("ip", ip("192.0.2.1"))]));
+    let reset = || run(&table, &["reset", "192.0.2.1"]);
+    let said = "192.0.2.1: every request is blocked, because the limit is \"deny\"; a reset does \
+                not change that\n";
+    wait_until("the agent says which limit it has", || {
+        String::from_utf8(reset().stdout).unwrap() == said
+    });
+    assert_eq!(reset().status.code(), Some(1));
+}

@@ -791,6 +791,12 @@ pub(crate) fn policies_without_limit() -> Result<Policies, String> {
     policies_of_flags(&flags, None, Answers::blocked_only())
 }
 
+/// The policy of agents that were started with `--rate deny`.
+pub(crate) fn policies_of_deny() -> Result<Policies, String> {
+    let flags = LimitFlags { rate: Some(RateArg::Deny), burst: None, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, None, Answers::blocked_only())
+}
+
 /// The policy of agents that were started with this rate and burst, and no file.
 pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
     shared_policies_of_rate(rate, burst, None)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use gcra_store::Standing;
-use gcra_table::{KeyHash, Nanos, Quota, Rate, Registered, Table, Window};
+use gcra_table::{KeyHash, Nanos, Profile, Quota, Rate, Registered, Table, Window};
 use serde_json::{Value, json};
 use spop_agent::Message;
 
@@ -22,7 +22,7 @@ use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::plural::Count;
 use crate::policy::sharing::lent;
-use crate::policy::{Limit, Policy, Rule, key_for};
+use crate::policy::{Limit, Policies, Policy, Rule, key_for};
 use crate::rate_flags::RateFlags;
 use crate::remembering::Remembering;
 use crate::table_error;
@@ -220,7 +220,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         of.config.as_deref(),
         || match shared_flags(&at.path()) {
             Some(flags) => cli::policies_like(&flags),
-            None => cli::policies_without_limit(),
+            None => denying(&at.path()).map_or_else(cli::policies_without_limit, Ok),
         },
         keys,
         "gcra-spoa table reset",
@@ -407,6 +407,15 @@ fn shared_flags(path: &Path) -> Option<RateFlags> {
     // If the table cannot be opened, that is said later.
     let table = Table::inspect(path).ok()?;
     RateFlags::of_agents(&table, cli::policies_like).filter(|flags| flags.shared.is_some())
+}
+
+/// The policy of the agents, if they were started with `--rate deny`.
+fn denying(path: &Path) -> Option<Policies> {
+    let (table, policies) = (Table::inspect(path).ok()?, cli::policies_of_deny().ok()?);
+    let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
+    let is_it = |profile: &Profile| !profile.has_file && profile.limits == policies.limits_digest;
+    (profiles.next().is_some_and(|first| is_it(&first)) && profiles.all(|other| is_it(&other)))
+        .then_some(policies)
 }
 
 /// Whether what a client owes is in the store.
@@ -686,7 +695,7 @@ fn cleared_in_words(
     };
     let mut outputs: Vec<_> = cleared.iter().map(output).collect();
     let is_denied = matches!(policy.rule(client.question.rule), Rule::Deny);
-    if is_denied && inspected.file.is_some() {
+    if is_denied {
         outputs.push(Output {
             words: format!(
                 "{shown}:{} every request is blocked, because the limit is \"deny\"; a reset does \
