@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -764,6 +764,135 @@ fn without_a_token_nothing_is_done() {
     );
     assert!(!agent.wait().success());
     wait_until("it says why", || agent.lines().iter().any(|line| line.contains("chmod o-r")));
+}
+
+/// Only root can give a file to another user. Kubernetes makes symbolic links for its secrets.
+#[test]
+fn a_token_of_another_user_is_refused_and_a_link_is_followed() {
+    let directory = directory();
+    let token = token_file(directory.path());
+    let link = directory.path().join("link");
+    symlink(&token, &link).unwrap();
+    let link = link.to_str().unwrap();
+    let flags = ["--rate", "10/h", "--key", "ip", "--admin-actions", link];
+    {
+        let (_agent, admin) = start(&directory.path().join("table"), &flags);
+        assert_eq!(get(&admin, "/actions").body, "{\"on\":true}\n");
+    }
+    if chown(&token, Some(NOBODY), None).is_err() {
+        return;
+    }
+    for path in [&*token, link] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(["--rate", "1/s", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--admin-actions", path, "--table"]).arg(directory.path().join("other"));
+        let mut agent = Process::start("gcra-spoa", &mut command);
+        assert_eq!(agent.wait().code(), Some(1));
+        let said = format!("{path} belongs to the user 65534, who can ");
+        wait_until("it says why", || agent.lines().iter().any(|line| line.contains(&said)));
+    }
+}
+
+const NOBODY: u32 = 65534;
+
+/// RFC 9110, sections 11.1 and 11.6.1.
+#[test]
+fn the_scheme_of_a_token_has_no_case() {
+    let directory = directory();
+    let token = token_file(directory.path());
+    let flags = ["--rate", "10/h", "--key", "ip", "--admin-actions", &token];
+    let (_agent, admin) = start(&directory.path().join("table"), &flags);
+    let act =
+        |headers: &str| post(&admin, "/actions/observe", headers, "{\"policy\": \"default\"}");
+    for scheme in ["Bearer", "bearer", "BEARER"] {
+        let answer = act(&format!("Authorization: {scheme} correct-horse-battery\r\n"));
+        assert_eq!(answer.status, 200, "{scheme}: {answer:?}");
+    }
+    for header in
+        ["", "Authorization: Bearer\r\n", "Authorization: Basic correct-horse-battery\r\n"]
+    {
+        let answer = act(header);
+        assert_eq!(answer.status, 401, "{header}: {answer:?}");
+        assert!(answer.head.contains("www-authenticate: bearer\r\n"), "{answer:?}");
+    }
+}
+
+/// A link that somebody else has made can be opened with curl.
+#[test]
+fn what_is_repeated_of_a_request_moves_no_cursor() {
+    let directory = directory();
+    let token = token_file(directory.path());
+    let flags = ["--rate", "10/h", "--key", "ip", "--admin-actions", &token];
+    let (_agent, admin) = start(&directory.path().join("table"), &flags);
+    let observe = |policy: &str| {
+        let body = format!("{{\"policy\": \"{policy}\"}}");
+        post(&admin, "/actions/observe", RIGHT, &body)
+    };
+    let host = "GET /status HTTP/1.1\r\nHost: a\u{202e}b.example\r\n\r\n";
+    for (status, answer) in [
+        (400, get(&admin, "/explain?message=%1b%5b2J")),
+        (400, get(&admin, "/explain?message=%e2%80%ae")),
+        (400, get(&admin, "/explain?key=ip=%1b%5b2J,%e2%80%ae")),
+        (200, get(&admin, "/explain?arg=ip=str:%1b%5b2J%e2%80%ae")),
+        (422, observe("\\u001b[2J")),
+        (422, observe("\\u202e")),
+        (421, send(&admin, host.as_bytes())),
+    ] {
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(!answer.body.contains(['\u{1b}', '\u{202e}']), "{answer:?}");
+    }
+}
+
+/// The log and `/events` are read by more people than the file.
+#[test]
+fn a_mistake_beside_a_secret_does_not_tell_it() {
+    let directory = directory();
+    let (config, list) = (directory.path().join("c.toml"), directory.path().join("list.txt"));
+    let right = "[policy.keyed]\nkey = [\"key\"]\nlimits = \"5/h\"\n";
+    fs::write(&config, right).unwrap();
+    let flags = ["--config", config.to_str().unwrap()];
+    let (agent, admin) = start(&directory.path().join("table"), &flags);
+    fs::write(&list, "; sk_list_A1-Secret\n'sk_list_B1-Secret'\n10.0.0.777\n").unwrap();
+    let secrets = "[policy.keyed.overrides]\n\
+                   \"sk_live_A2-Secret\" = \"unlimited\"\n";
+    let wrongs = [
+        "\"sk_live_A2-Secret\" = \"deny\"\n",
+        "sk_live_A3$Secret = \"deny\"\n",
+        "sk_live_A4-Secret.more = \"deny\"\n",
+        "\"sk_live_A5-Secret\" = \"denny\"\n",
+        "\"sk_live_A6-\\u0053ecret\" = 12\n",
+        "\"deny\" = \"sk_live_A7-Secret\"\n",
+        "sk_live_A8-Secret: deny\n",
+        "[policy.keyed.sk_live_A9-Secret]\nsk_live_A9-Secret = sk_live_A9-Secret\n",
+        "[[policy.keyed.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n",
+    ];
+    for (place, wrong) in wrongs.iter().enumerate() {
+        fs::write(&config, format!("{right}{secrets}{wrong}")).unwrap();
+        agent.process.signal(Signal::HUP);
+        let refused = || {
+            let lines = agent.process.lines();
+            lines.iter().filter(|line| line.contains("c.toml was refused")).count()
+        };
+        wait_until("it is refused", || refused() == place + 1);
+    }
+    let events = get(&admin, "/events").body;
+    for said in [&agent.process.lines().join("\n"), &events] {
+        assert!(!said.contains("Secret"), "{said}");
+        assert!(said.contains("'sk_l…(17)' is defined twice, first in line 5; keep "), "{said}");
+        assert!(said.contains("10.0.0.777"), "what is nearly an address is none: {said}");
+    }
+    // A command says it whole to who can read the file, unless it is another file.
+    let check = |text: &str| {
+        fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = command.arg("check").arg(&config).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = check(&format!("{right}{secrets}{}", wrongs[0]));
+    assert!(said.contains("'sk_live_A2-Secret' is defined twice"), "{said}");
+    let said = check("root:$6$salt$Secret0123456789:19000:0:99999:7:::\nhalt:*:19000::::::\n");
+    assert!(said.contains("is not a key") && !said.contains("Secret"), "{said}");
 }
 
 #[test]

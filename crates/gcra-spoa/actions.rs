@@ -29,6 +29,7 @@ use gcra_table::{Exemption, Process, Table, Time};
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
+use rustix::process::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
@@ -56,6 +57,9 @@ use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// The fewest characters of a token.
 const SHORTEST: usize = 16;
+
+/// What stands before a token.
+const SCHEME: &[u8] = b"Bearer ";
 
 /// The most bytes of a token's file.
 const LONGEST: u64 = 4096;
@@ -92,18 +96,27 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or is no regular file, other users can read it, others than its
-    /// owner can write it, or its token is too short or too long.
+    /// The file cannot be read or is no regular file, it belongs to another user, other users can
+    /// read it, others than its owner can write it, or its token is too short or too long.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         use std::io::Read as _;
         let shown = path.display();
-        // Without this flag it would wait until somebody writes into a FIFO.
+        // A link is followed, because Kubernetes makes links for its secrets. What counts is the
+        // file that is opened. Without this flag it would wait until somebody writes into a FIFO.
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.with_context(|| format!("could not read the token of {shown}"))?;
         let metadata = file.metadata().with_context(|| format!("could not examine {shown}"))?;
         if !metadata.is_file() {
             bail!("{shown} is not a regular file; write the token of --admin-actions into a file");
+        }
+        let (owner, user) = (metadata.uid(), geteuid());
+        if ![Uid::ROOT.as_raw(), user.as_raw()].contains(&owner) {
+            bail!(
+                "{shown} belongs to the user {owner}, who can read and replace the token of \
+                 --admin-actions; run chown {} {shown}",
+                user.as_raw()
+            );
         }
         if metadata.mode() & 0o004 != 0 {
             bail!(
@@ -141,7 +154,11 @@ impl Token {
     /// was sent only.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+        let sent = match sent.split_at_checked(SCHEME.len()) {
+            // RFC 9110, section 11.1: the name of a scheme has no case.
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
+            _ => &[],
+        };
         let sent = Self::of(sent);
         let differing = self.0.iter().zip(&sent.0).fold(0, |all, (a, b)| all | (a ^ b));
         std::hint::black_box(differing) == 0

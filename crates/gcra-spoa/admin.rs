@@ -23,7 +23,8 @@ use arc_swap::ArcSwap;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -43,6 +44,7 @@ use crate::key::NamedValue;
 use crate::metrics;
 use crate::page;
 use crate::status::Watched;
+use crate::visible::{escaped_json, visible_lines};
 
 /// How many connections there are at once.
 const CONNECTIONS: usize = 32;
@@ -283,9 +285,9 @@ async fn answer(
     if let Some(unknown) = unknown_host(&request, &answering.names) {
         let said = format!(
             "'{unknown}' is not a known name of this agent: ask by IP address, as localhost or \
-             by the name of the machine, or start the agent with --admin-host {unknown}\n"
+             by the name of the machine, or start the agent with --admin-host {unknown}"
         );
-        return respond(StatusCode::MISDIRECTED_REQUEST, TEXT, said);
+        return refuse(StatusCode::MISDIRECTED_REQUEST, &said);
     }
     if let Some(action) = action {
         return act(action, request, peer, answering).await;
@@ -316,8 +318,8 @@ async fn answer(
         ("/explain", query) => {
             let _permit = answering.costly.acquire().await;
             match explain(answering, query.unwrap_or_default()) {
-                Ok(explanations) => respond(StatusCode::OK, json, explanations),
-                Err(mistake) => respond(StatusCode::BAD_REQUEST, TEXT, format!("{mistake}\n")),
+                Ok(explanations) => respond(StatusCode::OK, json, escaped_json(&explanations)),
+                Err(mistake) => refuse(StatusCode::BAD_REQUEST, &mistake),
             }
         }
         // As for /status?own.
@@ -384,14 +386,19 @@ async fn act(
             answering.agents.forget();
         }
         let done = done?;
-        serde_json::to_vec(&done).map_err(|error| Refused(500, error.to_string()))
+        let done = serde_json::to_string(&done);
+        done.map_err(|error| Refused(500, error.to_string())).map(|done| escaped_json(&done))
     };
     match done.await {
         Ok(done) => respond(StatusCode::OK, "application/json", done),
         Err(Refused(status, said)) => {
             log::debug!("an action of {by} was refused: {said}");
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-            let mut response = respond(status, TEXT, format!("{said}\n"));
+            let mut response = refuse(status, &said);
+            if status == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            }
             if status == StatusCode::TOO_MANY_REQUESTS {
                 let seconds = HeaderValue::from(answering.actions.retry_after());
                 response.headers_mut().insert(RETRY_AFTER, seconds);
@@ -403,7 +410,7 @@ async fn act(
 
 /// Explains what this agent decides now about the message that a query describes: the same as
 /// `gcra-spoa explain`, with what only this agent knows.
-fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
+fn explain(answering: &Answering, query: &str) -> Result<String, String> {
     let mut message = None;
     let mut args = Vec::<NamedValue>::new();
     if !is_utf8(query) {
@@ -415,7 +422,7 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
         match &*name {
             "key" if message.is_none() && args.is_empty() => {
                 let explained = answering.actions.explain_key(&value)?;
-                return serde_json::to_vec(&explained).map_err(|error| error.to_string());
+                return serde_json::to_string(&explained).map_err(|error| error.to_string());
             }
             "message" if message.is_none() => message = Some(value),
             "arg" => args.push(value.parse()?),
@@ -433,7 +440,7 @@ fn explain(answering: &Answering, query: &str) -> Result<Vec<u8>, String> {
     let leases = leases.as_ref().map(|it| &***it);
     let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
     let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
-    serde_json::to_vec(&explanations).map_err(|error| error.to_string())
+    serde_json::to_string(&explanations).map_err(|error| error.to_string())
 }
 
 /// Whether a query is UTF-8 after its `%ff` were read. The parser of forms would put another
@@ -482,6 +489,12 @@ fn without_port(host: &[u8]) -> &[u8] {
         }
         _ => host,
     }
+}
+
+/// An answer that says why nothing else is answered. It repeats what was asked, which may come
+/// from a link that somebody else has made, and can be shown on a terminal.
+fn refuse(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+    respond(status, TEXT, format!("{}\n", visible_lines(why)))
 }
 
 fn respond(
