@@ -1105,6 +1105,12 @@ fn an_agent_that_does_not_answer_may_still_follow() {
     let flags = ["--rate", "1000/h", "--key", "key", "--admin-actions", &token];
     let (_agent, admin) = start(&table, &flags);
     let (other, _) = start(&table, &flags);
+    // It is listed without its address at first.
+    let is_listed = || {
+        let agents = status(&admin)["agents"].clone();
+        agents.as_array().unwrap().iter().filter(|it| it["admin"].is_string()).count() == 2
+    };
+    wait_until("the table has both addresses", is_listed);
     other.process.signal(Signal::STOP);
     let done = post(&admin, "/actions/observe", RIGHT, "{\"policy\": \"default\"}");
     other.process.signal(Signal::CONT);
