@@ -92,8 +92,8 @@ fn main() {
             BACK => {
                 store.restart();
                 println!(
-                    "         The store is back. The hosts find it again by themselves, and ask it \
-                     when all of\n         them have: after 1.5 s."
+                    "         The store is back. The hosts find it again by themselves, and ask \
+                     it when all of\n         them have: after 1.5 s."
                 );
             }
             _ => {}

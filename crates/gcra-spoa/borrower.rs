@@ -636,8 +636,8 @@ fn tell_replaced(leases: &Leases) {
     match leases.replaced() {
         Some(Replaced::OtherStore) => log::warn!(
             "the file of leases {path} was of another store (another address, database or salt), \
-             and was replaced; if agents of this table still use the other store, each store lends \
-             the whole limit until they are restarted"
+             and was replaced; if agents of this table still use the other store, each store \
+             lends the whole limit until they are restarted"
         ),
         Some(Replaced::Copied) => log::warn!(
             "the file of leases {path} was a copy of another one, and was replaced; what the \

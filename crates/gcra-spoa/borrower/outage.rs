@@ -18,9 +18,9 @@
 //!   hosts find the store before one would. It is asked at once. If it is lost again before the
 //!   bound has moved, the bound says for how long that goes on.
 //! * After a longer outage, and if another server has taken the place of the one that was lost
-//!   (sentinels do not learn of it at the same moment), a host asks some time after it has found the store ([`ASK_AFTER`]). By
-//!   then no host uses its share: all have either found the store, or have not seen for too long
-//!   that it is away. The bound stays where it is until then.
+//!   (sentinels do not learn of it at the same moment), a host asks some time after it has found
+//!   the store ([`ASK_AFTER`]). By then no host uses its share: all have either found the store,
+//!   or have not seen for too long that it is away. The bound stays where it is until then.
 //! * From then on, each ask says that the key owes what shares may have allowed
 //!   ([`Outage::owes`]): a full burst at that moment.
 
@@ -37,8 +37,8 @@ const SEEN_AWAY_FOR: Nanos = Nanos::from_millis(1_300);
 pub(super) const HOST_USES_IT_FOR: Nanos = Nanos::from_millis(2_500);
 
 /// How long after it has found the store again a host asks. An attempt that begins when the store
-/// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share. (What is more
-/// is for a store that goes once more between two looks of this host.)
+/// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share. (What is
+/// more is for a store that goes once more between two looks of this host.)
 const ASK_AFTER: Nanos = Nanos::from_millis(1_500);
 
 /// When all is over that the store has lent, after a host has lost it: other hosts notice the loss
@@ -622,8 +622,8 @@ mod tests {
 
         const END: usize = 28_000;
 
-        /// The store is there for up to `up` and away for up to `down`, and sometimes away or there
-        /// for 4 s.
+        /// The store is there for up to `up` and away for up to `down`, and sometimes away or
+        /// there for 4 s.
         fn by_chance(random: &mut Rng, up: u64, down: u64) -> Vec<bool> {
             let mut store = vec![true; 2_000];
             while store.len() < END + 2_000 {

@@ -179,9 +179,9 @@ impl Findings {
         }
         if replicas > 0 && config.least_replicas == 0 {
             self.remark(
-                "least_replicas is 0: if a replica is promoted while this server lives on, each of \
-                 the two lends the whole limit to the agents that reach it; with least_replicas \
-                 = 1 a primary is used only while it has a replica"
+                "least_replicas is 0: if a replica is promoted while this server lives on, each \
+                 of the two lends the whole limit to the agents that reach it; with \
+                 least_replicas = 1 a primary is used only while it has a replica"
                     .to_owned(),
             );
         }

@@ -231,8 +231,8 @@ impl Connection {
     }
 }
 
-/// What a server that has answered nothing says instead, by the first bytes from it. `None`: it has
-/// said nothing, or speaks TLS.
+/// What a server that has answered nothing says instead, by the first bytes from it. `None`: it
+/// has said nothing, or speaks TLS.
 fn said_instead(first: &[u8]) -> Option<Fault> {
     // The records of TLS begin with these: an alert, and a handshake.
     if matches!(first, [] | [0x15 | 0x16, 3, ..]) {

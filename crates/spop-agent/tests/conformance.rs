@@ -114,7 +114,8 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     limits.max_ack_size = 2000;
     let (small, large) =
         (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(limits)).await);
-    let smallest = Limits { max_ack_size: 40, ..Limits::default() };
+    let mut smallest = Limits::default();
+    smallest.max_ack_size = 40;
     let smallest = serve(Agent::new(measure).limits(smallest)).await;
     for (served, offered, size, pipelining) in [
         (&small, "pipelining", 16380, true),

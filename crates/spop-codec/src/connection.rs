@@ -25,8 +25,8 @@ const MAX_HELLO_SIZE: u32 = 16_384;
 const MAX_FRAGMENTS: u32 = 64;
 
 /// The first ACKs of a connection may have this LENGTH, whatever HAProxy offers, so that two small
-/// variables always fit. [`IN_FLIGHT`] of them fit a buffer of 2.3 kB. A smaller offer rather comes
-/// from a smaller max-frame-size than from such a buffer.
+/// variables always fit. [`IN_FLIGHT`] of them fit a buffer of 2.3 kB. A smaller offer rather
+/// comes from a smaller max-frame-size than from such a buffer.
 const MIN_EARLY_ACK_SIZE: u32 = 110;
 
 /// The smallest limit for the LENGTH of an ACK: an ACK without actions always fits.

@@ -477,7 +477,11 @@ fn connection_of(
 /// HAProxy may send 20 NOTIFYs before it has read that it may send one.
 #[test]
 fn the_first_acks_fit_haproxys_buffer_together_although_there_is_no_pipelining() {
-    let limits = |max_ack_size| Limits { max_ack_size, ..Limits::default() };
+    let limits = |max_ack_size| {
+        let mut limits = Limits::default();
+        limits.max_ack_size = max_ack_size;
+        limits
+    };
     for (offered, capabilities, max_ack_size, early) in [
         (4092, "pipelining", 815, 200),
         (8188, "pipelining", 815, 405),

@@ -173,8 +173,8 @@ pub(super) fn path_beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens the leases of a table, or makes them with `slots` slots for `store`. A file of leases that
-/// cannot be used is replaced.
+/// Opens the leases of a table, or makes them with `slots` slots for `store`. A file of leases
+/// that cannot be used is replaced.
 pub(super) fn open_or_create(
     owner: Owner<'_>,
     store: StoreId,
