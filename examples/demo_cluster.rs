@@ -93,7 +93,7 @@ fn main() {
                 store.restart();
                 println!(
                     "         The store is back. The hosts find it again by themselves, and ask \
-                     it when all of\n         them have: after 1.5 s."
+                     it 1.5 s later,\n         when all of them have."
                 );
             }
             _ => {}
