@@ -438,7 +438,22 @@ impl Model {
             former.push((old, own(&bucket)));
         }
         let carried = former.iter().map(|(old, tat)| self.carried(old, *tat, since, now, limit));
-        carried.fold(own(&mine), later)
+        let tat = carried.fold(own(&mine), later);
+        // Others who have this key now had it before, too, where this message had another one: it
+        // may owe what they owed.
+        let of_others = |(config, _): &(Config, Span)| {
+            let old = config.named(&policy.name)?;
+            let place = (0..old.rule.limits().len());
+            let place = place.clone().find(|place| identity(&old.rule, *place) == name)?;
+            let limit = &old.rule.limits()[place];
+            Some((limit.clone(), bucket(old, limit, key, name)))
+        };
+        let others = self.configs.iter().filter_map(of_others);
+        let others: Vec<_> = others.filter(|(_, bucket)| *bucket != mine).collect();
+        let others = others.iter().map(|(old, bucket)| (old, own(bucket)));
+        let all = former.iter().map(|(old, tat)| (old, *tat)).chain(others);
+        let most = all.map(|(old, tat)| self.carried(old, tat, now, now, limit).1).max();
+        (tat.0, tat.1.max(most.unwrap_or(0)))
     }
 
     /// The TAT under new numbers of a key that has this one under the `old`, when the new ones
@@ -639,7 +654,11 @@ impl Model {
         next.report = Some(match next.report.take() {
             None => report,
             Some(first) => {
-                let says_more = (blocked && !first.1) || (would && !first.2);
+                // What can never be allowed is a stronger reason.
+                let reasons = [None, Some("limit"), Some("oversize"), Some("denied")];
+                let place = |reason| reasons.iter().position(|known| *known == reason);
+                let says_more =
+                    (blocked, would, place(reason)) > (first.1, first.2, place(first.3));
                 let (both_blocked, both_would) = (blocked || first.1, would || first.2);
                 let (name, _, _, reason) = if says_more { report } else { first };
                 (name, both_blocked, both_would, reason)
@@ -695,7 +714,7 @@ impl Model {
             let (left, seconds) = rest.split_once(";t=")?;
             let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
             let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
-            let owed = common(if seconds == 0 { (0, 0) } else { up_to(seconds, S)? }, owed)?;
+            let owed = common(whole_after(seconds, standing.limit.burst)?, owed)?;
             // The request waits for the limit that makes it wait longest.
             let owed = match delay.filter(|_| standing.delay.is_some() && !*blocked) {
                 Some((least, most)) => {
@@ -726,9 +745,13 @@ impl Model {
             let number = number(name)?;
             if number == 0 { Some((0, 0)) } else { up_to(number, unit) }
         });
-        let wait = common(waits[0]?, waits[1]?)?;
+        // What is denied is not told to come back.
+        let wait = match waits {
+            [None, None] if *reason == Some("denied") => (0, i128::MAX),
+            waits => common(waits[0]?, waits[1]?)?,
+        };
         let reset = number("reset")?;
-        let reset = if reset == 0 { (0, 0) } else { up_to(reset, S)? };
+        let reset = whole_after(reset, number("limit")?)?;
         let mut found = None::<Tats>;
         for (place, standing) in standings.iter().enumerate() {
             let (left, owed) = told[place];
@@ -787,6 +810,15 @@ impl Model {
 /// More than `number - 1` units, and no more than `number`.
 fn up_to(number: i128, unit: i128) -> Option<Span> {
     (number > 0).then(|| ((number - 1) * unit + 1, number * unit))
+}
+
+/// What is owed when this many seconds are said until all of a burst is free. They are those of the
+/// configuration's numbers, whose interval was rounded up by less than a nanosecond for each cell.
+fn whole_after(seconds: i128, burst: i128) -> Option<Span> {
+    if seconds == 0 {
+        return Some((0, 0));
+    }
+    up_to(seconds, S).map(|(least, most)| (least, most + burst))
 }
 
 fn common(one: Span, other: Span) -> Option<Span> {
