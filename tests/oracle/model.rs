@@ -812,8 +812,9 @@ fn up_to(number: i128, unit: i128) -> Option<Span> {
     (number > 0).then(|| ((number - 1) * unit + 1, number * unit))
 }
 
-/// What is owed when this many seconds are said until all of a burst is free. They are those of the
-/// configuration's numbers, whose interval was rounded up by less than a nanosecond for each cell.
+/// What is owed when this many seconds are said until all of a burst is free. They are those of
+/// the configuration's numbers, whose interval was rounded up by less than a nanosecond for each
+/// cell.
 fn whole_after(seconds: i128, burst: i128) -> Option<Span> {
     if seconds == 0 {
         return Some((0, 0));
