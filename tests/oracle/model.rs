@@ -443,8 +443,8 @@ impl Model {
         // may owe what they owed.
         let of_others = |(config, _): &(Config, Span)| {
             let old = config.named(&policy.name)?;
-            let place = (0..old.rule.limits().len());
-            let place = place.clone().find(|place| identity(&old.rule, *place) == name)?;
+            let mut places = 0..old.rule.limits().len();
+            let place = places.find(|place| identity(&old.rule, *place) == name)?;
             let limit = &old.rule.limits()[place];
             Some((limit.clone(), bucket(old, limit, key, name)))
         };
