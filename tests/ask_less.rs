@@ -294,9 +294,10 @@ fn a_client_that_goes_away_while_it_asks_leaves_the_counters_in_order() {
     Client::reset_while_waiting(haproxy.frontend);
     agent.process.signal(Signal::CONT);
     assert_eq!(passing(&mut client, 800), 800);
-    // One in eight; had the counter stayed, it would be each of them.
+    // One in eight, and those that were not answered in time, because the machine stood still:
+    // then the next one asks again. Had the counter stayed, it would be each of them.
     let asked = agent.stop();
-    assert!((100..=110).contains(&asked), "asked {asked} times");
+    assert!((100..400).contains(&asked), "asked {asked} times");
 }
 
 #[test]
