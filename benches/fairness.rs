@@ -107,10 +107,8 @@ struct Round {
 }
 
 fn main() {
-    let args: Vec<_> = std::env::args().skip(1).collect();
-    let wanted = args.iter().find_map(|arg| arg.parse::<usize>().ok());
-    let has = |word| args.iter().any(|arg| arg == word);
-    let sends = match (has("many"), has("pieces")) {
+    let wanted = std::env::args().skip(1).find_map(|arg| arg.parse::<usize>().ok());
+    let sends = match (asked::flag("many"), asked::flag("pieces")) {
         (false, false) => Sends::One,
         (true, _) => Sends::Many,
         (_, true) => Sends::Pieces,
