@@ -143,11 +143,13 @@ impl Earlier {
         let each = new.list.iter().zip(registered).map(|(policy, registered)| {
             let mut former = before.remove(&policy.name).unwrap_or_default();
             // The register says the numbers again. Which clients had which overrides, this process
-            // knows better since it was started.
-            former.retain(|former| !matches!(former.what, What::Numbers { .. }));
-            let is_news =
-                |former: &Former| old.is_none() || matches!(former.what, What::Numbers { .. });
-            former.extend(registered.into_iter().filter(is_news));
+            // knows better as long as it has the limits.
+            let had_limits =
+                list.iter().any(|old| old.name == policy.name && old.has_limits_of(policy));
+            let is_known =
+                |former: &Former| had_limits && matches!(former.what, What::Overrides(_));
+            former.retain(|former| is_known(former) || former.policy().is_some());
+            former.extend(registered.into_iter().filter(|former| !is_known(former)));
             Changes::new(former, Some(policy), now)
         });
         let each = each.collect();

@@ -186,3 +186,31 @@ async fn a_restart_keeps_debts_under_overrides() {
         assert_eq!(agent.left("api", other).await, Some(49));
     }
 }
+
+/// A policy or one of its limits goes, the agent starts again, and it comes back together with an
+/// override for the client.
+#[tokio::test]
+async fn what_comes_back_with_an_override_has_its_debts() {
+    let ip = "192.0.2.1";
+    let limits = |burst: u32| {
+        format!("[\"1000/s\", {{ name = \"daily\", rate = \"100/d\", burst = {burst} }}]")
+    };
+    let file = |text: String| ANSWER.to_owned() + &text;
+    let all = file(policy("api", &limits(50), ""));
+    let entry = format!("[policy.api.overrides]\n\"{ip}\" = {}\n", limits(60));
+    let back = file(policy("api", &limits(50), &entry));
+    for without in [policy("other", "\"1/s\"", ""), policy("api", "\"1000/s\"", "")].map(file) {
+        for restarts in [[true, true], [true, false], [false, true], [false, false]] {
+            let mut agent = Scenario::new(&all).await;
+            assert_eq!(agent.spend("api", ip, 60).await, 50);
+            for (file, restart) in [&without, &back].into_iter().zip(restarts) {
+                agent.advance_ms(1);
+                match restart {
+                    true => agent = agent.another(file).await,
+                    false => agent.reload(file),
+                }
+            }
+            assert_eq!(agent.spend("api", ip, 80).await, 10, "{without}, {restarts:?}");
+        }
+    }
+}

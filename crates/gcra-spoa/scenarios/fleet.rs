@@ -41,8 +41,10 @@ const VERSIONS: usize = 3;
 
 /// Policies with up to four limits, in each version of the file.
 fn policies() -> impl Strategy<Value = Vec<Vec<PolicyVersion>>> {
-    let policy = (1..5_usize).prop_flat_map(|limits| {
-        let numbers = || prop::collection::vec(numbers(), limits);
+    let policy = (1..5_usize, any::<bool>()).prop_flat_map(|(limits, all)| {
+        // Limits come and go in one of two policies.
+        let least = if all { limits } else { 1 };
+        let numbers = || prop::collection::vec(numbers(), least..=limits);
         let one = (numbers(), prop::option::weighted(0.3, numbers()));
         prop::collection::vec(prop::option::weighted(0.9, one), VERSIONS)
     });
