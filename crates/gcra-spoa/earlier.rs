@@ -234,9 +234,11 @@ impl Changes {
     pub(crate) fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
         let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
         let found = self.buckets(asked);
-        let Some(since) = found.iter().filter_map(|found| found.changed).max() else {
-            return Time::ZERO;
-        };
+        // Any client may have got an override then, or lost one.
+        let overrides = self.former.iter().filter(|it| matches!(it.what, What::Overrides(_)));
+        let overrides_changed = overrides.map(|former| former.ended);
+        let changed = found.iter().filter_map(|found| found.changed);
+        let Some(since) = changed.chain(overrides_changed).max() else { return Time::ZERO };
         let carried = found.iter().map(|FormerBucket { key, quota: before, .. }| {
             let tat = table.tat(*key, *before);
             match keeps_debts {
